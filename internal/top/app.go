@@ -21,36 +21,37 @@ import (
 )
 
 const (
-	tickEvery   = time.Second            // how often the screen updates ages, and checks whether hinit still answers
-	readDelay   = 150 * time.Millisecond // how long the cursor must stay on a service before the log or the processes are read
+	tickEvery   = time.Second            // time between two updates of the ages on the screen, and between two checks whether hinit still answers
+	readDelay   = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
 	insideEvery = 2 * time.Second
 	eventBatch  = 200 * time.Millisecond
 	eventPast   = 200 // how many past events the event pane shows at first
-	maxOrders   = 8   // limit of the orders in progress
+	maxOrders   = 8   // maximum number of orders in progress
 )
 
-// app connects the terminal library with the model and its data sources. It implements tea.Model.
+// app connects the terminal library with the model and with the data sources. It implements tea.Model.
 type app struct {
-	ctx               context.Context //nolint:containedctx // context of the screen, because the library calls methods without one
+	ctx               context.Context //nolint:containedctx // context of the screen; stored here because the library calls methods without a context
 	feeds             []*feed.Feed    // data sources, one for each host, in the model's order
-	onlyThisContainer bool            // the only host is the init of this container
+	onlyThisContainer bool            // whether the init of this container is the only host
 	model             *model.Model
 	mouse             bool
 	send              func(tea.Msg)
 	dataNeeds         model.DataNeeds
-	stopLog           context.CancelFunc // function that ends the goroutine that follows the shown log
+	stopLog           context.CancelFunc // ends the goroutine that follows the log on the screen
 	stopDetails       context.CancelFunc
 	orderSlots        chan struct{} // semaphore for orders in progress
 	followsEvents     bool          // whether a goroutine follows the events
-	content           string        // text of the last frame
+	content           string        // text of the frame that was drawn last
 	drawnAt           time.Time
 }
 
-// modelUpdate is a message from a data source. The goroutine of the terminal library calls it, because only that goroutine may
-// change the model. It returns a command for the library to run, and whether to draw the screen.
+// modelUpdate is a message from a data source to the model. Only the goroutine of the terminal library may change the model, so
+// this goroutine calls the modelUpdate. The results are a command for the library to run, and whether to draw the screen.
 type modelUpdate func(now time.Time) (cmd tea.Cmd, draw bool)
 
-// report calls change in the goroutine of the terminal library, and then draws the screen. Only that goroutine may change the model.
+// report has the goroutine of the terminal library call change and then draw the screen. Only that goroutine may change the
+// model.
 func (a *app) report(change func(now time.Time)) {
 	a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 		change(now)
@@ -81,7 +82,7 @@ func (a *app) Init() tea.Cmd {
 	return a.tick()
 }
 
-// tick returns a command that waits for tickEvery and then tells the model the time. It draws the screen, unless a frame was
+// tick returns a command that waits for tickEvery, and then passes the time to the model. It draws the screen unless a frame was
 // drawn recently.
 func (a *app) tick() tea.Cmd {
 	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
@@ -92,12 +93,12 @@ func (a *app) tick() tea.Cmd {
 	})
 }
 
-// reportEnd returns a message that an order has ended with the result err.
+// reportEnd returns a message that says that the order o has ended, with the result err.
 func (a *app) reportEnd(o model.Order, err error) modelUpdate {
 	return func(time.Time) (tea.Cmd, bool) { return a.startOrders(a.model.OrderEnded(o, err)), true }
 }
 
-// Update implements tea.Model. It handles a message: a modelUpdate, a key, a mouse event, or a new size of the screen.
+// Update implements tea.Model. It handles one message: a modelUpdate, a key, a mouse event, or a new size of the screen.
 func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	var cmd tea.Cmd
 	draw := true
@@ -140,7 +141,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return a, cmd
 }
 
-// draw makes the frame that View returns. The library calls View after every message, but most messages change nothing.
+// draw makes the frame that View returns. The library calls View after every message, but most messages don't change the screen.
 func (a *app) draw() {
 	a.drawnAt = time.Now()
 	a.content = a.model.Frame().ANSI(a.model.Theme())
@@ -156,8 +157,8 @@ func (a *app) View() tea.View {
 	return v
 }
 
-// startOrders carries out orders in goroutines, at most maxOrders at a time. A shell needs the terminal, so startOrders returns
-// it as a command for the library.
+// startOrders carries out orders in goroutines, at most maxOrders at a time. For a shell, which needs the terminal, it returns a
+// command for the library.
 func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	for _, o := range orders {
 		from := a.feeds[o.Host]
@@ -187,7 +188,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 	return nil
 }
 
-// updateSources starts and stops the data sources that only some panes need, as [model.Model.DataNeeds] says.
+// updateSources starts and stops the data sources that only some panes need, by the present needs of the model.
 func (a *app) updateSources() {
 	now := a.model.DataNeeds()
 	was := a.dataNeeds
@@ -197,7 +198,7 @@ func (a *app) updateSources() {
 		a.stopLog = a.startAfterReadDelay(now.Log.File != "", "following a log", func(ctx context.Context) {
 			a.feeds[now.Log.Host].Log(ctx, now.Log, func(lines []model.LogLine) {
 				a.report(func(time.Time) {
-					if now.Log == a.dataNeeds.Log { // the cursor may have moved on
+					if now.Log == a.dataNeeds.Log { // the cursor may be on another service by now
 						a.model.Log(now.Log, lines)
 					}
 				})
@@ -214,14 +215,14 @@ func (a *app) updateSources() {
 			}
 		})
 	}
-	if now.Events && !a.followsEvents { // the goroutine outlives the pane, so that no event is missing when the pane opens again
+	if now.Events && !a.followsEvents { // the goroutine continues after the pane is closed, so that no event is missing when the pane opens again
 		a.followsEvents = true
 		guard.Go("following the events", a.followEvents)
 	}
 }
 
-// startAfterReadDelay calls run in a goroutine after readDelay, if wanted is true. It returns a function that cancels the wait,
-// or the context of run; call it when the cursor moves on. doing describes the goroutine in a report of a panic.
+// startAfterReadDelay calls run in a goroutine after readDelay, if wanted is true. The returned function cancels the delay or the
+// context of run; call it when the cursor moves on. doing describes the goroutine in the report of a panic.
 func (a *app) startAfterReadDelay(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithCancel(a.ctx)
 	if !wanted {
@@ -235,9 +236,9 @@ func (a *app) startAfterReadDelay(wanted bool, doing string, run func(ctx contex
 	return cancel
 }
 
-// followEvents passes events to the model in batches, because each message draws a frame.
+// followEvents passes events to the model in batches, because each message to the model draws a frame.
 func (a *app) followEvents() {
-	fresh := make(chan func(), 256) // functions that each add an event to the model
+	fresh := make(chan func(), 256) // functions that add one event to the model each
 	for i, f := range a.feeds {
 		guard.Go("reading the events", func() {
 			f.Events(a.ctx, eventPast, func(e client.Event) { pause.Send(a.ctx, fresh, func() { a.model.Event(i, e) }) })
@@ -252,7 +253,7 @@ func (a *app) followEvents() {
 			return
 		}
 		pause.For(a.ctx, eventBatch)
-		for range len(fresh) { // only this goroutine receives, so these receives don't block
+		for range len(fresh) { // this goroutine alone receives, so these receives don't block
 			batch = append(batch, <-fresh)
 		}
 		a.report(func(time.Time) {
@@ -263,11 +264,11 @@ func (a *app) followEvents() {
 	}
 }
 
-// shell runs `hinit shell NAME` on the terminal of this process. It implements tea.ExecCommand; the screen is suspended until the
-// shell ends.
+// shell runs `hinit shell NAME` on the terminal of this process. It implements tea.ExecCommand; the library suspends the screen
+// until the shell ends.
 type shell struct{ name string }
 
-// Run runs the shell until it ends. The exit code of the shell's last command is not an error.
+// Run runs the shell until it ends. It ignores the exit code, because the last command in the shell has determined it.
 func (s shell) Run() error {
 	hinit, err := cmdline.Hinit()
 	if err != nil {
@@ -280,7 +281,7 @@ func (s shell) Run() error {
 	return err
 }
 
-// SetStdin implements tea.ExecCommand. Like the next two methods it does nothing, because the shell always has the files of this
+// SetStdin implements tea.ExecCommand. Like the next two methods it does nothing, because the shell uses the files of this
 // process.
 func (shell) SetStdin(io.Reader) {}
 
@@ -290,5 +291,5 @@ func (shell) SetStdout(io.Writer) {}
 // SetStderr implements tea.ExecCommand.
 func (shell) SetStderr(io.Writer) {}
 
-// errElsewhere means that the user wants a shell for a service of another container.
+// errElsewhere means that the user has asked for a shell of a service in another container.
 var errElsewhere = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")

@@ -27,8 +27,8 @@ import (
 
 const doing = "run hinit top"
 
-// framesPerSecond limits how often the terminal library draws. A key takes effect on the screen within one frame; the status of
-// hinit changes once a second.
+// framesPerSecond limits how often the terminal library draws. So a key shows its effect within a twentieth of a second. The
+// status of hinit changes only once a second.
 const framesPerSecond = 20
 
 // Main runs `hinit top` with the arguments args, and returns the exit code.
@@ -87,8 +87,8 @@ func verb() cmdline.Verb {
 	}
 }
 
-// openSockets opens a feed, the data source for one hinit, for each socket in list, which is the value of -H. It also returns what
-// the screen calls them. An empty list has none: the screen then shows the init of this container.
+// openSockets opens a feed for each socket in list, the value of -H. A feed is the data source for one hinit. names are the names
+// of the hosts on the screen. An empty list gives no feeds; the screen then shows the init of this container.
 func openSockets(list string) (feeds []*feed.Feed, names []string, err error) {
 	if list == "" {
 		return nil, nil, nil
@@ -115,7 +115,7 @@ func openSockets(list string) (feeds []*feed.Feed, names []string, err error) {
 	return feeds, names, nil
 }
 
-// printOnce prints the table of `hinit status`, for an output that is not a terminal. With several hosts, the name of the host
+// printOnce prints the table of `hinit status`, for an output that is not a terminal. With several hosts, the host's name
 // precedes each table.
 func printOnce(out io.Writer, feeds []*feed.Feed, names []string) (failed error) {
 	for i, f := range feeds {
@@ -134,7 +134,7 @@ func printOnce(out io.Writer, feeds []*feed.Feed, names []string) (failed error)
 	return failed
 }
 
-// runScreen shows the screen until the user quits, a signal arrives, or the terminal closes. It returns the exit code.
+// runScreen shows the screen until the user quits, a signal arrives or the terminal is closed. It returns the exit code.
 func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, mouse bool) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -144,7 +144,7 @@ func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, m
 	var fault atomic.Pointer[string]
 	guard.SetHandler(func(doing string, value any, stack []byte) {
 		fault.CompareAndSwap(nil, new(fmt.Sprintf("hinit top has a fault while %s: %v\n%s", doing, value, stack)))
-		program.Kill() // Run then restores the terminal
+		program.Kill() // makes Run return, which restores the terminal
 	})
 	defer guard.SetHandler(nil)
 	_, err := program.Run()

@@ -40,13 +40,13 @@ func bySocket(r *http.Request) bool {
 	return known && local.Network() == "unix"
 }
 
-// bearerTokenOf returns the token in the Authorization header of a request, and whether there is one.
+// bearerTokenOf returns the token in the Authorization header of a request. is reports whether the header has one.
 func bearerTokenOf(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// hasToken reports whether a request has the token, or the cookie of a session that was begun with it. It does not count wrong
-// tokens: the right one must work even after many wrong guesses of other clients.
+// hasToken reports whether a request has the token, or the cookie of a session that began with the token. It doesn't block after
+// wrong tokens: the right token must work even after many wrong guesses of other clients.
 func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false
@@ -63,8 +63,8 @@ func (s *Server) hasToken(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && equalInConstantTime(mac, sign(s.sessionKey, until))
 }
 
-// limitKey returns the key under which the rate of a request is limited: [owner] if the request may change something, otherwise
-// the address of the client.
+// limitKey returns the key for the rate limits of a request: [owner] if the request may change something, and otherwise the
+// address of the client.
 func (s *Server) limitKey(r *http.Request) string {
 	if s.mayControl(r) {
 		return owner
@@ -72,13 +72,13 @@ func (s *Server) limitKey(r *http.Request) string {
 	return limitKeyOf(r)
 }
 
-// mayControl reports whether a request may change something: it came over a Unix socket, or has the token.
+// mayControl reports whether a request may change something. It may if it came over a Unix socket or has the token.
 func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.hasToken(r) }
 
-// mayRead reports whether a request may read: without a token every request may.
+// mayRead reports whether a request may read the pages. If no token is configured, every request may.
 func (s *Server) mayRead(r *http.Request) bool { return s.Token == "" || s.mayControl(r) }
 
-// isSecure reports whether the browser has sent a request with TLS, to a proxy in front of this server.
+// isSecure reports whether the browser uses TLS, which a proxy in front of this server decrypts.
 func isSecure(r *http.Request) bool { return r.Header.Get("X-Forwarded-Proto") == "https" }
 
 func (s *Server) setSession(w http.ResponseWriter, r *http.Request, value string, age int) {
@@ -87,8 +87,8 @@ func (s *Server) setSession(w http.ResponseWriter, r *http.Request, value string
 	})
 }
 
-// fromOurPage reports whether a form comes from a page of this server, by the headers that only a browser can set. A request
-// without these headers is refused, because an old browser sends such requests for pages of other sites too.
+// fromOurPage reports whether a form comes from a page of this server. It examines headers that only a browser can set. It
+// refuses a request without these headers, because an old browser sends such requests for pages of other sites, too.
 func fromOurPage(r *http.Request) bool {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	if site == "" && (origin == "" || isSecure(r) && !strings.HasPrefix(origin, "https:")) {
@@ -97,15 +97,15 @@ func fromOurPage(r *http.Request) bool {
 	return new(http.CrossOriginProtection).Check(r) == nil
 }
 
-// knownHost reports whether the host name in a request is configured, or a name of this machine. If the page is open to the
-// network, any IP address will do. The check prevents DNS rebinding, in which another site's name resolves to a loopback address
-// and so gets the same origin as this page.
+// knownHost reports whether the host name in a request is configured, or is a name of this machine. If the page is open to the
+// network, any IP address is also accepted. The check prevents DNS rebinding: another site's name could resolve to a loopback
+// address, and its page would then have the same origin as this page.
 func (s *Server) knownHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".") // DNS names have no case, and may end with a dot
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".") // host names ignore upper and lower case, and may end with a dot
 	if host == "localhost" || slices.ContainsFunc(s.Hosts, func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }) {
 		return true
 	}
@@ -113,7 +113,7 @@ func (s *Server) knownHost(r *http.Request) bool {
 	return err == nil && (ip.IsLoopback() || s.Open)
 }
 
-// login shows the page with the form for the token, and begins a session for a form with the token.
+// login shows the page with the form for the token. If the form was sent with the right token, login begins a session.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.Token == "":
@@ -144,11 +144,12 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 }
 
-// owner is the key of the rate limits for all requests with the token or over the Unix socket. Other clients have keys of their
-// own, so they can't use up the limits of the owner.
+// owner is the rate limit key of all requests that have the token or come over the Unix socket. Other clients have other keys, so
+// they can't use up the owner's limits.
 const owner = "owner"
 
-// limitKeyOf is [Server.limitKey] without regard to the token: [owner] for a Unix socket, otherwise the address of the client.
+// limitKeyOf is [Server.limitKey], but ignores the token: it returns [owner] for a Unix socket, and otherwise the address of the
+// client.
 func limitKeyOf(r *http.Request) string {
 	if bySocket(r) {
 		return owner
@@ -156,8 +157,8 @@ func limitKeyOf(r *http.Request) string {
 	return addressKey(r.RemoteAddr)
 }
 
-// addressKey returns the key of an address for the rate limits. All loopback addresses share a key, and so do the IPv6 addresses
-// of a /64 network, which usually belongs to one customer.
+// addressKey returns the rate limit key of an address. All loopback addresses share one key. So do the IPv6 addresses of a /64
+// network, which usually belongs to one customer.
 func addressKey(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -175,7 +176,7 @@ func addressKey(address string) string {
 	return ip.String()
 }
 
-// limiter limits the rate of requests for each key, and allows bursts. It keeps at most [maxBuckets] keys.
+// limiter limits the rate of requests for each key, and allows short bursts. It stores at most [maxBuckets] keys.
 type limiter struct {
 	rate  rate.Limit
 	burst int
@@ -197,7 +198,7 @@ func (l *limiter) allowRequest(key string) bool {
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= maxBuckets {
-			clear(l.buckets) // every key then gets a new burst
+			clear(l.buckets) // forget all keys: each key then gets a new burst
 		}
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.buckets[key] = b
@@ -205,8 +206,8 @@ func (l *limiter) allowRequest(key string) bool {
 	return b.Allow()
 }
 
-// connectionLimit limits open connections, or other work for clients, in all and for each key. A key gets at most half of the
-// total. Connections of the owner are not counted in the total.
+// connectionLimit limits open connections, or other work for clients, in total and for each key. A key gets at most half of the
+// total. Connections of the owner don't count.
 type connectionLimit struct {
 	limit int
 
@@ -219,8 +220,8 @@ func newConnectionLimit(most int) *connectionLimit {
 	return &connectionLimit{limit: most, byKey: make(map[string]int)}
 }
 
-// acquire reserves a connection for a key, and reports whether it is within the limits. Call [connectionLimit.release] when the
-// connection is closed.
+// acquire counts a new connection for a key. It returns false if the limits don't allow it. Call [connectionLimit.release] when
+// the connection is closed.
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

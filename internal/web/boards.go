@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// dispatcher is the name of hinit's service that dispatches the tasks of the boards.
+// dispatcher is the name of the service that dispatches the tasks on the boards.
 const dispatcher = "kanban"
 
 const (
@@ -24,8 +24,8 @@ const (
 	maxProfiles = 500
 )
 
-// safeText is a text from another program, such as the title of a task, which an agent may have chosen. Decoding makes it safe to
-// show, see [oneLine].
+// safeText is a text from another program, such as the title of a task, that an agent may have chosen. Decoding it from JSON
+// makes it safe to show, see [oneLine].
 type safeText string
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -46,7 +46,7 @@ type board struct {
 	Runs    []attempt
 }
 
-// attempt is one attempt at a task. EndedAt is 0 while it runs.
+// attempt is one attempt at a task. While the attempt runs, EndedAt is 0.
 type attempt struct {
 	Task, Title, Profile, Outcome, Error safeText
 	StartedAt                            int64 `json:"started_at"`
@@ -56,7 +56,7 @@ type attempt struct {
 // Started returns the start time of the attempt.
 func (a attempt) Started() time.Time { return time.Unix(a.StartedAt, 0) }
 
-// Took returns how long the attempt took, or has taken until now.
+// Took returns how long the attempt took. For a running attempt it returns the time since its start.
 func (a attempt) Took() time.Duration {
 	end := time.Now()
 	if a.EndedAt > 0 {
@@ -102,7 +102,8 @@ type boardsPage struct {
 	Boards         []board
 }
 
-// decodeList decodes the JSON list that a program has printed. fault says why the list is outdated or missing, or is "".
+// decodeList decodes the JSON list that a program has printed. fault says why the list is outdated or missing; "" means that it
+// is current.
 func decodeList[T any](said answer, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
 	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
@@ -140,7 +141,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 const maxSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.current(r.Context()) // without an answer of hinit, the page is shown all the same
+	st, _ := s.hub.current(r.Context()) // if hinit doesn't answer, the page is shown without its status
 	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
 	if !said.exists {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
@@ -156,20 +157,20 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	}{fault, list[:min(len(list), maxSandboxes)]})
 }
 
-// optionalPages reports whether the navigation has entries for the boards and for the sandboxes. A container that has none gets
-// no entry.
+// optionalPages reports whether the navigation shows entries for the task boards and for the sandboxes. It shows no entry for
+// pages without content.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.last()
 	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
 	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
 }
 
-// Programs are functions that run other programs of hinit and return their JSON output. home is the data directory of hinit. The
-// error is [fs.ErrNotExist] if the container has no boards or no sandboxes.
+// Programs are functions that run other programs of hinit and return their output in JSON. home is hinit's data directory. If the
+// container has no boards or no sandboxes, the error is [fs.ErrNotExist].
 type Programs struct {
-	// function that returns the output of hinit kanban stats --all
+	// returns the output of hinit kanban stats --all
 	Boards func(ctx context.Context, home string) ([]byte, error)
-	// function that returns the output of hinit sandbox ls --json
+	// returns the output of hinit sandbox ls --json
 	Sandboxes func(ctx context.Context, home string) ([]byte, error)
 }
 
@@ -178,11 +179,11 @@ const (
 	navigationAge  = 30 * time.Second // maximum age of an answer for the navigation entries
 	programTimeout = 5 * time.Second  // time limit of a command
 
-	firstAnswerTimeout = time.Second // how long to wait for the first answer; then the page is shown without it
+	firstAnswerTimeout = time.Second // how long a page waits for the first answer; after that it is shown without the answer
 )
 
-// programOutput caches the output of a program for all readers. It runs the program again when the output is too old, but only
-// one at a time.
+// programOutput caches the output of a program for all readers. When the output is too old, programOutput runs the program again.
+// Only one run goes on at a time.
 type programOutput struct {
 	run         func(ctx context.Context, home string) ([]byte, error)
 	emptyOutput string // output that means the same as [fs.ErrNotExist]: the container has no boards or sandboxes
@@ -200,8 +201,8 @@ type answer struct {
 	fault  string    // error of the last run, after which text is outdated; "" if the run succeeded
 }
 
-// latest returns the cached answer if it is younger than old. Otherwise it runs the program, and waits at most for patience. If
-// the program takes longer, latest returns the old answer.
+// latest returns the cached answer if it is younger than old. Otherwise it runs the program and waits at most for the time
+// patience. If the program takes longer, latest returns the old answer.
 func (s *programOutput) latest(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
 	last := s.last
@@ -210,7 +211,7 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 		return last
 	}
 	if !last.at.IsZero() && old == navigationAge {
-		patience = 0 // the next reader gets the new answer
+		patience = 0 // an old answer is better than a wait; the next reader gets the new one
 	}
 	news := s.running.DoChan("", func() (any, error) { return s.runProgram(home), nil })
 	select {
@@ -224,7 +225,8 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 	return last
 }
 
-// runProgram runs the program and stores its answer. If the program hangs, for instance on a volume, latest starts no second one.
+// runProgram runs the program and stores its answer. While the program hangs, for instance on a volume, latest starts no second
+// run.
 func (s *programOutput) runProgram(home string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
 	defer cancel()

@@ -23,12 +23,12 @@ const (
 	maxEvents            = 4096             // maximum number of events that the timeline keeps
 	maxRows              = 5000             // maximum number of services that the page shows
 	retry                = time.Second      // pause between two attempts to connect to hinit
-	reconnectAfter       = 6 * time.Second  // after this silence of the stream, the hub opens it again
-	staleAfter           = 3 * time.Second  // after this silence, the page calls the status old; more than client.WatchInterval
-	sharedAge            = time.Second      // age up to which a fetched status serves another request
+	reconnectAfter       = 6 * time.Second  // the hub opens the stream again after this time without a line
+	staleAfter           = 3 * time.Second  // the page calls the status old after this time without a line; more than client.WatchInterval
+	sharedAge            = time.Second      // a fetched status serves other requests until this age
 	statusTimeLimit      = 5 * time.Second  // time limit of a request for the status
-	watchAfterLastReader = 10 * time.Second // how long the hub follows the status after the last reader has left
-	maxVersions          = 16               // how many versions are kept, and how many changes each version caches
+	watchAfterLastReader = 10 * time.Second // how long the hub continues to follow the status after the last reader has left
+	maxVersions          = 16               // number of versions that are kept; also the number of changes that each version caches
 )
 
 // hub has the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
@@ -37,34 +37,34 @@ type hub struct {
 	hinit         HinitClient
 	statusTimeout time.Duration // time limit of a request for the status
 	view          func(s *client.Service, used usageView) rowView
-	// function that returns the output of a template, or "" if the template fails
+	// returns the output of a template, or "" if the template fails
 	render func(name string, data any) template.HTML
 
 	meter    usageMeter
-	fetching sync.Mutex // a request holds fetching while it fetches the status, so that others can use the result
+	fetching sync.Mutex // held by the request that fetches the status; others wait and use its result
 
 	mu             sync.Mutex
 	status         client.Status
 	usage          measured
-	statusStoredAt time.Time // time at which the newest status was stored
+	statusStoredAt time.Time // when the newest status was stored
 	fault          string    // why hinit does not answer; "" if it does
 	page           *version
 	versions       []*version // latest versions, including page
 	events         []client.Event
-	changed        chan struct{} // channel that is closed when the next version of the page exists
+	changed        chan struct{} // closed when the page gets its next version
 	readers        int
-	readerJoined   chan struct{} // channel that receives a value when a reader joins
-	lastReaderLeft time.Time     // time at which the last reader left
+	readerJoined   chan struct{} // receives a value when a reader joins
+	lastReaderLeft time.Time     // when the last reader left
 }
 
-// version is a state of the list. It does not change, except for its cache of encoded changes.
+// version is one state of the list of services. It is immutable, except for its cache of encoded changes.
 type version struct {
 	number uint64
 	top    template.HTML
 	order  []string
-	rows   map[string]*row // rows by service; versions share rows that have not changed
+	rows   map[string]*row // rows by service; versions share the rows that are equal
 
-	mu      sync.Mutex // guards encoded; a goroutine holds mu while it encodes changes
+	mu      sync.Mutex // guards encoded; held while changes are encoded
 	encoded map[string]string
 }
 
@@ -75,17 +75,17 @@ type row struct {
 }
 
 func newHub(h HinitClient, proc func(client.Init) string) *hub {
-	// Make the first version number from the time, so that it is higher than all numbers of an earlier process of the server.
+	// Derive the first version number from the time, so that it is higher than all numbers of an earlier server process.
 	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
 	return &hub{hinit: h, meter: usageMeter{proc: proc}, statusTimeout: statusTimeLimit, page: begin, changed: make(chan struct{}), readerJoined: make(chan struct{}, 1)}
 }
 
-// run follows hinit's events until ctx ends. It also measures the usage for the graphs, and follows the status while the page has
-// readers.
+// run follows hinit's events until ctx ends. It also measures the usage for the graphs. While the page has readers, it follows
+// the status.
 func (h *hub) run(ctx context.Context) {
 	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
-			_, _ = h.current(ctx) // the page shows the error
+			_, _ = h.current(ctx) // the page shows this error
 			pause.For(ctx, pointEvery)
 		}
 	}
@@ -129,14 +129,14 @@ func (h *hub) followStatus(ctx context.Context) {
 	}
 }
 
-// hasReaders reports whether the page has readers, or had some within watchAfterLastReader.
+// hasReaders reports whether the page has readers, or had one within watchAfterLastReader.
 func (h *hub) hasReaders() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.readers > 0 || time.Since(h.lastReaderLeft) < watchAfterLastReader
 }
 
-// join adds a reader and wakes followStatus. Call leave when the reader leaves.
+// join counts a reader and wakes followStatus. Call leave when the reader leaves.
 func (h *hub) join() (leave func()) {
 	h.mu.Lock()
 	h.readers++
@@ -159,7 +159,7 @@ func (h *hub) followEvents(ctx context.Context) {
 				return nil
 			}
 			if e.Seq <= last {
-				last = 0 // hinit was restarted, and counts its events from 1 again
+				last = 0 // hinit was restarted, and counts its events from 1
 			}
 			last = e.Seq
 			h.mu.Lock()
@@ -180,8 +180,8 @@ func (h *hub) followEvents(ctx context.Context) {
 	}
 }
 
-// current returns the newest status. It asks hinit, unless the stored status is recent or readers keep it up to date. If hinit
-// does not answer, it returns the last known status and an error.
+// current returns the newest status. It asks hinit, unless the stored status is recent, or is kept up to date because the page
+// has readers. If hinit does not answer, it returns the last known status and an error.
 func (h *hub) current(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
@@ -216,7 +216,7 @@ func (h *hub) last() client.Status {
 	return h.status
 }
 
-// setStatus stores a new status, and makes a new version of the page if its content has changed. If failed is not nil, it keeps
+// setStatus stores a new status. If the content of the page has changed, it makes a new version. If failed is not nil, it keeps
 // the old status, and the page shows the error.
 func (h *hub) setStatus(st client.Status, failed error) {
 	var used measured
@@ -250,14 +250,14 @@ func (h *hub) setStatus(st client.Status, failed error) {
 	}
 }
 
-// distinct returns at most maxRows services, each with a valid name that no other has.
+// distinct returns at most maxRows services. It leaves out services with an invalid name and repeated names.
 func distinct(list []client.Service) []client.Service {
 	list = lo.Filter(list, func(s client.Service, _ int) bool { return s.Name != "" && show.Line(s.Name) == s.Name })
 	list = lo.UniqBy(list, func(s client.Service) string { return s.Name })
 	return list[:min(len(list), maxRows)]
 }
 
-// rowChanges is what differs between the version that a reader has and the current one.
+// rowChanges is the difference between the version that a reader has and the current version.
 type rowChanges struct {
 	Version uint64                   `json:"version"`
 	Head    template.HTML            `json:"head,omitempty"`
@@ -265,8 +265,7 @@ type rowChanges struct {
 	Order   []string                 `json:"order,omitempty"`
 }
 
-// since returns the changes from the version old to v. If only is not "", it returns only the changes of the service with this
-// name.
+// since returns the changes from the version old to v. If only is set, it returns only the changes of this service.
 func (v *version) since(old *version, only string) rowChanges {
 	d := rowChanges{Version: v.number, Rows: make(map[string]template.HTML)}
 	if only == "" && v.top != old.top {
@@ -283,9 +282,10 @@ func (v *version) since(old *version, only string) rowChanges {
 	return d
 }
 
-// changesSince returns, as JSON, the changes since the version with the number from, or "" if nothing has changed. If the hub no
-// longer has that version, it returns everything. If only is not "", it returns only the changes of that service. now is the
-// current version, and more is closed at the next change. The JSON is cached for other readers with the same version.
+// changesSince returns the changes since the version with the number from, as JSON, or "" if nothing has changed. If the hub no
+// longer has that version, it returns the whole page. If only is set, it returns only the changes of this service. now is the
+// number of the current version, and more is closed at the next change. The JSON is cached for other readers with the same
+// version.
 func (h *hub) changesSince(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	h.mu.Lock()
 	v, old, more := h.page, &version{}, h.changed
@@ -309,7 +309,7 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 	return text, v.number, more
 }
 
-// allRows returns the rows in hinit's order, the summary above them, and the number of their version.
+// allRows returns the rows in hinit's order, the summary above them, and the number of the version to which they belong.
 func (h *hub) allRows() (list []row, top template.HTML, number uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

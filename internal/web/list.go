@@ -22,7 +22,7 @@ import (
 // listPage is the content of the page with the list of services.
 type listPage struct {
 	Query, State, Order, GroupedBy string
-	Orders                         *ordersView // buttons for the group; nil unless the list shows a single group
+	Orders                         *ordersView // buttons for the group; nil unless the list shows exactly one group
 	StateLinks                     []stateLink
 	Groupings                      [][2]string
 	Columns                        []column
@@ -32,7 +32,7 @@ type listPage struct {
 	Shown                          int
 }
 
-// stateLink is a link that shows only the services in a state, with their number.
+// stateLink is a link that restricts the list to the services in one state, with their number.
 type stateLink struct {
 	Link, State, Class, Sign, Word string
 	N                              int
@@ -46,11 +46,11 @@ type column struct{ Link, Order, Class, Title string }
 type group struct {
 	Key, Class, Sign, Title string
 	Link                    bool // the heading is a link
-	Troubled                int  // number of services in trouble; 0 if the heading already shows the number
+	Troubled                int  // number of services in trouble; 0 if the heading itself says it
 	Rows                    []template.HTML
 }
 
-// unsortable is the Order of a column by which the list can't be sorted.
+// unsortable is the Order of a column by which users can't sort.
 const unsortable = "-"
 
 var (
@@ -66,13 +66,13 @@ var (
 		{"", unsortable, "exit", "Last exit"},
 		{"", unsortable, "note", "Note"},
 	}
-	// grades are the states by which the list is grouped and filtered. The Class of each stateMark identifies the state.
+	// grades are the states by which users can group and filter the list. The Class of each stateMark identifies the state.
 	grades    = []stateMark{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
 	groupings = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
 )
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	_, err := s.hub.current(r.Context()) // the head of the page shows the error
+	_, err := s.hub.current(r.Context()) // the head of the page shows this error
 	rows, head, version := s.hub.allRows()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), GroupedBy: oneLine(r.FormValue("by")), Groupings: groupings, Head: head, Version: version,
@@ -109,14 +109,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	sortRows(shown, page.Order)
-	if page.Order == "" || page.GroupedBy == "" { // services in trouble come first, in each group too
+	if page.Order == "" || page.GroupedBy == "" { // services in trouble come first, also within each group
 		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(grade(x), grade(y)) })
 	}
 	page.Groups, page.Shown = groupRows(shown, page.GroupedBy), len(shown)
 	s.showPage(w, r, http.StatusOK, "list", title, page)
 }
 
-// sortRows sorts rows by a column: the highest usage, the most restarts or the latest change first.
+// sortRows sorts rows by a column. The highest usage, the most restarts and the latest change come first.
 func sortRows(list []row, order string) {
 	compare := map[string]func(a, b *rowView) int{
 		"name":     func(a, b *rowView) int { return cmp.Compare(a.Name, b.Name) },
@@ -130,13 +130,13 @@ func sortRows(list []row, order string) {
 	}
 }
 
-// grade returns the index in grades of a row's state. Trouble has the lowest.
+// grade returns the index in grades of a row's state. Trouble has the lowest index.
 func grade(x row) int {
 	return slices.IndexFunc(grades, func(g stateMark) bool { return g.Class == x.view.Class })
 }
 
 // groupRows divides rows into groups: by state, by profile, by group, or all in one. Groups by state keep the order of the rows.
-// Others are sorted by name, and rows without a profile or group come last.
+// Other groups are sorted by name; rows without a profile or group come last.
 func groupRows(list []row, by string) (out []group) {
 	at := make(map[string]int)
 	for _, x := range list {
@@ -175,7 +175,7 @@ func groupRows(list []row, by string) (out []group) {
 }
 
 // listNames sends the names of the services that the search q finds, each with its state and its group. The scripts of the page
-// use it for the filter and the command palette.
+// need it for the filter and for the command palette.
 func (s *Server) listNames(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
 	rows, _, _ := s.hub.allRows()
@@ -187,17 +187,16 @@ func (s *Server) listNames(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// contains reports whether a search for text finds a row. A pattern or @GROUP finds the services that it selects on the command
-// line.
+// contains reports whether a search for text finds a row. A pattern or @GROUP finds the same services as on the command line.
 func (v *rowView) contains(text string) bool {
 	return cmdline.MatchesSearch(text, strings.Join([]string{v.Name, v.Profile, v.Word, v.ServedBy, v.Exit, v.Note}, " "), &client.Service{Name: v.Name, Profile: v.Profile, Group: v.Group})
 }
 
 const heartbeat = ": beat\n\n"
 
-// stream sends server-sent events of one kind until the client leaves or the server ends. produce sends the data of the events to
-// out until its context ends. At most ahead events wait in out; a client that doesn't read them is disconnected. If limit is
-// reached, stream answers with the status 503. A stream ends with the session of its client.
+// stream sends server-sent events of one kind until the client leaves, the server ends or the client's session ends. produce
+// sends the data of the events to out until its context ends. At most ahead events wait in out; a client that lets more wait is
+// disconnected. If limit is reached, stream answers with the status 503.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.limitKey(r)
 	if !limit.acquire(key) {
@@ -214,11 +213,11 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	}()
 	defer func() {
 		cancel()
-		for range data { // wait until produce has returned
+		for range data { // wait for the end of produce
 		}
 	}()
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // this header tells nginx not to buffer the stream
+	w.Header().Set("X-Accel-Buffering", "no") // tells nginx not to buffer the stream
 	c := http.NewResponseController(w)
 	beats := time.Tick(s.heartbeatPause)
 	for text := heartbeat; ; {
@@ -231,7 +230,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 		select {
 		case one, more := <-data:
 			for text = ""; more; one, more = <-data {
-				text += "event: " + event + "\ndata: " + string(one) + "\n\n" // JSON has no line ends
+				text += "event: " + event + "\ndata: " + string(one) + "\n\n" // one contains no line end, because it is JSON
 				if len(data) == 0 {
 					break
 				}
@@ -241,7 +240,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 			}
 		case <-beats:
 			text = heartbeat
-			if !s.mayRead(r) { // the session is over
+			if !s.mayRead(r) { // the session has ended
 				return
 			}
 		case <-s.ended:

@@ -27,13 +27,13 @@ const (
 	usualLines  = 200
 	maxLines    = 2000
 	maxBytes    = 4 << 20          // limit of the text of the lines on one page, in bytes
-	linkContext = 10 * time.Minute // how far before the line to which a link refers the shown log begins
+	linkContext = 10 * time.Minute // how far before the line of a link the shown log begins
 )
 
 // errEnoughLines stops the reading of a log when there are enough lines.
 var errEnoughLines = errors.New("enough lines")
 
-// logView is what the page shows of a service's log, or says about why it can't.
+// logView is the part of a page that shows a service's log, or says why it can't.
 type logView struct {
 	Exists, Whole, Archive    bool // Whole: the log fills the page
 	Name, Query, Level, Since string
@@ -46,17 +46,17 @@ type logView struct {
 	Download                  string
 }
 
-// logLine is a line of a log. ID is its time in nanoseconds, by which a link can refer to it; "" if the line has no time.
+// logLine is a line of a log. ID is its time in nanoseconds, which a link can contain; "" if the line has no time.
 type logLine struct{ ID, Time, Text, Class string }
 
-// searchTime and writeTime limit a search and the writing of an answer. They are variables because tests with the race detector
-// need longer.
+// searchTime and writeTime limit the duration of a search and of writing an answer. They are variables because tests with the
+// race detector need more time.
 var searchTime, writeTime = 4 * time.Second, 10 * time.Second
 
 // searchPeriods are the periods that the form of the search offers.
 var searchPeriods = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
 
-// logSearch is a request for log lines: its conditions, and the state of their evaluation.
+// logSearch is a search for log lines: its conditions, and its progress.
 type logSearch struct {
 	reader.Options
 	text     []byte
@@ -81,7 +81,8 @@ func newSearch(r *http.Request, log string, n int) *logSearch {
 	return s
 }
 
-// lineOf returns the time in the parameter at of a request, by which a link refers to a log line, or zero if there is none.
+// lineOf returns the time in the parameter "at" of a request, which identifies a log line in a link. It is zero if the parameter
+// is missing.
 func lineOf(r *http.Request) (at time.Time) {
 	if ns, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 		at = time.Unix(0, ns)
@@ -92,9 +93,9 @@ func lineOf(r *http.Request) (at time.Time) {
 // maxLine is the maximum size of a log line on a page, in bytes.
 const maxLine = 16 << 10
 
-// parseMatch converts a log line to the line of the page. is reports whether the line matches the search; if not, out is empty.
+// parseMatch converts a log line to a line of the page. is reports whether the line matches the search; otherwise out is empty.
 func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
-	line = s.mask.Hide(line, nil) // hide secrets before the line is cut: the cut could leave the beginning of a secret
+	line = s.mask.Hide(line, nil) // hide secrets first: after the cut, only the beginning of a secret might be left
 	line = line[:min(len(line), maxLine)]
 	written, text, _ := reader.Split(line)
 	level := s.lines.Of(text)
@@ -117,7 +118,7 @@ func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 }
 
 // readLog returns the last lines of a service's log that match the search in the request. If the request refers to a line (at),
-// it returns the lines around this line.
+// it returns the lines around that line.
 func (s *Server) readLog(r *http.Request, v pageService) logView {
 	view := logView{
 		Exists: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
@@ -137,16 +138,16 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 		view.N = max(1, min(n, maxLines))
 	}
 	at, after, size, long := lineOf(r), 0, 0, false
-	// Begin earlier than the shown lines: they may begin in a private key, which is recognised by its first line.
+	// Read more lines than are shown: the shown ones may begin inside a private key, which only its first line reveals.
 	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N+redact.KeyLines), searchTime, func(line logLine) error {
 		view.Lines, size = append(view.Lines, line), size+len(line.Text)
 		for len(view.Lines) > view.N || size > maxBytes {
 			long = long || size > maxBytes
 			size -= len(view.Lines[0].Text)
-			view.Lines[0] = logLine{} // free the text of the dropped line
+			view.Lines[0] = logLine{} // so that the text of the dropped line can be freed
 			view.Lines = view.Lines[1:]
 		}
-		if !at.IsZero() && line.ID >= view.At { // until the year 2286, both numbers have the same length, so they can be compared as texts
+		if !at.IsZero() && line.ID >= view.At { // both numbers have the same length until the year 2286, so comparing texts is enough
 			if after++; after > view.N/2 {
 				return errEnoughLines
 			}
@@ -169,9 +170,9 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 	return view
 }
 
-// searchLog calls emit for each log line that matches the search. Few searches run at a time: searchLog waits for its turn for at
-// most searchTime, and then fails. The owner of the page has turns that no other client can take. If the search takes longer than
-// limit, the error is [context.DeadlineExceeded].
+// searchLog calls emit for each log line that matches the search. Few searches run at a time: searchLog waits for its turn, at
+// most for searchTime, and then fails. The owner of the page has separate turns that other clients can't use. If the search takes
+// longer than limit, the error is [context.DeadlineExceeded].
 func (s *Server) searchLog(r *http.Request, init client.Init, what *logSearch, limit time.Duration, emit func(logLine) error) error {
 	key := s.limitKey(r)
 	for end := time.Now().Add(searchTime); !s.searches.acquire(key); {

@@ -16,29 +16,29 @@ import (
 
 const (
 	measureEvery = 5 * time.Second
-	measureOld   = 2 * pointEvery // age from which a measurement is too old: an average since then would not show the current usage
+	measureOld   = 2 * pointEvery // measurements older than this are not used: the average since then would not show the current usage
 	maxProcesses = 50             // maximum number of processes on the page of a service
 )
 
-// usageMeter measures the usage of services while the page has readers, and at least once in each period of the graphs, but not
-// more often than measureEvery. It keeps the last hour.
+// usageMeter measures the usage of services while the page has readers, but not more often than measureEvery. Without readers it
+// measures once in each period of the graphs. It keeps the values of the last hour.
 type usageMeter struct {
-	// function that returns the path of the /proc that shows the processes; nil: they are not visible
+	// returns the path of a /proc that shows the processes; nil: none does
 	proc func(client.Init) string
 
 	mu        sync.Mutex
 	at        time.Time
-	began     time.Time // start of the period of the graphs that is not finished yet
+	began     time.Time // start of the current period of the graphs
 	last      procusage.Table
 	roots     proc.ServiceRoots
 	known     measured
 	histories map[string]*usageHistory
 }
 
-// measured is the memory and processor time of services at one moment, by service.
+// measured is the memory and the processor time of services at one moment, by service.
 type measured struct {
 	byName map[string]procusage.Usage
-	cpu    bool // the processor times are known
+	cpu    bool // whether the processor times are known
 	lines  map[string][2]string
 }
 
@@ -76,8 +76,8 @@ func (m *usageMeter) measure(st *client.Status) measured {
 	return m.known
 }
 
-// addToPast adds the newest measurement to the history of each service, and drops the histories of removed services. passed is
-// the time since the previous measurement.
+// addToPast adds the newest measurement to the history of each service. It drops the histories of removed services. passed is the
+// time since the previous measurement.
 func (m *usageMeter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
@@ -112,18 +112,18 @@ func (m *usageMeter) processes(name string) (list []procstat.Stat) {
 	return list[:min(len(list), maxProcesses)]
 }
 
-// stateText returns a word for the state of a process, which letter names as in proc_pid_stat(5).
+// stateText returns a word for the state of a process. letter is the state in proc_pid_stat(5).
 func stateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
-// usageView is the usage of a service as the page shows it. Values are rounded, so that a row changes, and is sent to all
-// readers, only after a notable change. "" means unknown.
+// usageView is the usage of a service as the page shows it. The values are rounded, so that a row is sent to the readers only
+// after a notable change. "" means unknown.
 type usageView struct {
 	CPU, Memory         string
 	CPULine, MemoryLine string // graph of the last hour, as an SVG path
 	Processes           int
-	Hundredths          int // hundredths of a processor, for sorting by processor time
+	Hundredths          int // processor time in hundredths of a processor, for sorting
 	Megabytes           int
 }
 
@@ -158,16 +158,16 @@ const (
 	minCPU     = 0.05
 )
 
-// usageHistory is the usage of a service in the last hour, with one value for each of at most [points] periods, oldest first.
+// usageHistory is the usage of a service in the last hour: one value for each period, at most [points] of them, oldest first.
 type usageHistory struct {
-	cpu, memory []float32 // number of used processors, and bytes of memory, in each period
-	run         float64   // processor time so far in the unfinished period
-	maxMemory   uint64    // maximum of the memory in the unfinished period, in bytes
+	cpu, memory []float32 // average number of used processors, and bytes of memory, in each period
+	run         float64   // processor time in the current period so far
+	maxMemory   uint64    // largest memory in the current period so far, in bytes
 	lines       [2]string // the graphs of cpu and memory, as SVG paths
 }
 
-// add adds a measurement. passed is the time since the previous one. over says that it is the last one of a period, whose length
-// is stretch.
+// add adds a measurement. passed is the time since the previous measurement. over says that the measurement is the last one of
+// the current period, which has the length stretch.
 func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.maxMemory = max(p.maxMemory, u.Memory)
@@ -184,8 +184,8 @@ func appendPoint(values []float32, v float32) []float32 {
 	return append(values[max(0, len(values)-points+1):], v)
 }
 
-// sparklinePath returns an SVG path that draws values, [points]-1 wide and [heights] high. The full height stands for the largest
-// value, or for least if that is larger. The style sheet enlarges the path.
+// sparklinePath returns an SVG path that draws values. The path is [points]-1 wide and [heights] high; the style sheet enlarges
+// it. The full height stands for the largest value, or for least if that is larger.
 func sparklinePath(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""
@@ -211,7 +211,7 @@ func sparklinePath(values []float32, least float32) string {
 				out = append(out, ' ')
 			}
 			out = strconv.AppendInt(out, int64(step[0]), 10)
-			if step[1] >= 0 { // a minus sign needs no blank before it
+			if step[1] >= 0 { // before a negative number, the minus sign separates
 				out = append(out, ' ')
 			}
 			out = strconv.AppendInt(out, int64(step[1]), 10)

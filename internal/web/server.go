@@ -39,13 +39,13 @@ type Options struct {
 	Hinit   HinitClient
 	Metrics http.Handler // handler for /metrics
 	Token   string       // token for reading and control; "": everybody may read, and no TCP client may control
-	// function that returns the path of the /proc that shows the services' processes, or ""; nil: there is none
+	// returns the path of a /proc that shows the services' processes, or "" if none does; nil has the same meaning
 	Proc     func(client.Init) string
-	LogsAs   func(client.Init) (*fsutil.Actor, error) // function that returns the user whose rights are used to open log files
+	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
 	Programs Programs
 	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
-	Hosts    []string     // names of this machine, besides localhost, for requests without a token
-	Open     bool         // accept any IP address as the host in requests, too
+	Hosts    []string     // names of this machine besides localhost; requests without a token must use one of them
+	Open     bool         // also accept any IP address as the host in requests
 	Log      *slog.Logger // log for errors of the server; nil: none
 }
 
@@ -57,7 +57,7 @@ var (
 )
 
 const (
-	maxStreams   = 2000                   // maximum number of open pages that are kept up to date
+	maxStreams   = 2000                   // maximum number of open pages with live updates
 	maxFollowers = 64                     // maximum number of open pages that follow a log
 	maxSearches  = 8                      // maximum number of concurrent log searches
 	minPause     = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
@@ -69,7 +69,7 @@ type Server struct {
 	hub            *hub
 	boards         programOutput
 	sandboxes      programOutput
-	sessionKey     []byte        // key that signs session cookies; it is derived from the token, so a new token ends all sessions
+	sessionKey     []byte        // signs session cookies; derived from the token, so a new token ends all sessions
 	writeTimeout   time.Duration // how long a write to a client may block before the client is disconnected
 	heartbeatPause time.Duration // pause between two heartbeats of a stream
 	pages          *template.Template
@@ -79,7 +79,7 @@ type Server struct {
 	followers      *connectionLimit // limit on the streams of logs
 	searches       *connectionLimit // limit on the searches in logs
 	mux            *http.ServeMux
-	ended          chan struct{} // channel that is closed when Run ends, which ends the streams
+	ended          chan struct{} // closed when Run ends; then all streams end
 }
 
 // New returns a Server. Call [Server.Run] to keep its pages up to date.
@@ -101,7 +101,7 @@ func New(o Options) (*Server, error) {
 		if s.pages.ExecuteTemplate(&w, name, data) != nil {
 			return ""
 		}
-		return template.HTML(w.String()) //nolint:gosec // the template has escaped it
+		return template.HTML(w.String()) //nolint:gosec // the template has escaped the text
 	}
 	static, err := fs.Sub(files, "static")
 	if err != nil {
@@ -185,8 +185,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, inner)
 }
 
-// requireReader lets only clients that may read reach a handler: without a token all clients, with a token those that have shown
-// it or use the Unix socket.
+// requireReader returns a handler that calls page only for clients that may read. Without a token these are all clients.
+// Otherwise they are clients that have shown the token or use the Unix socket.
 func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.mayRead(r) {
@@ -202,14 +202,14 @@ func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// pageService is the service that a page is about. fault says why its status is outdated, or is nil.
+// pageService is the service that a page is about. If its status is outdated, fault says why; otherwise fault is nil.
 type pageService struct {
 	*client.Service
 	init  client.Init
 	fault error
 }
 
-// withService wraps the handler of a page about one service, whose name is in the path of the request.
+// withService makes a handler from page, a handler for the service whose name is in the path of the request.
 func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, of pageService)) http.HandlerFunc {
 	return s.requireReader(func(w http.ResponseWriter, r *http.Request) {
 		st, err := s.hub.current(r.Context())
@@ -226,14 +226,14 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 type pageData struct {
 	Title   string
 	Base    string
-	Control bool // the client may change something
-	Session bool // the client has a session that it can end
+	Control bool // whether the client may change something
+	Session bool // whether the client has a session, which it can end
 	Page    any
 
 	Boards, Sandboxes bool // show entries for the boards and the sandboxes in the navigation
 }
 
-// showPage sends a page made from the template name. page is its content.
+// showPage sends a page that the template name makes from page, its content.
 func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
 	f := pageData{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
 	if _, err := r.Cookie(sessionCookie); err == nil {
@@ -253,10 +253,10 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	_, _ = w.Write(b.Bytes())
 }
 
-// maxConns limits the connections of a listener, which closes further ones.
+// maxConns is the maximum number of connections of a listener. It closes further connections.
 const maxConns = 4096
 
-// sendBuffer limits the memory of the kernel, in bytes, for data that a client has not read.
+// sendBuffer is the size in bytes of the kernel's buffer for data that a client has not read.
 const sendBuffer = 64 << 10
 
 // NewHTTPServer returns an HTTP server for s, with limits against slow and hostile clients.
@@ -268,7 +268,7 @@ func NewHTTPServer(s *Server) *http.Server {
 }
 
 // Listen opens a listener at an address: "HOST:PORT" or "unix:PATH". Only this user can connect to the Unix socket, and only
-// connections for which allow returns true are answered. A socket file on which nothing listens is replaced.
+// connections for which allow returns true are served. If nothing listens on an existing socket file, Listen replaces it.
 func Listen(ctx context.Context, address string, allow func(net.Conn) bool) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, "unix:")
 	if !isSocket {
@@ -308,8 +308,8 @@ func Loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// boundedListener is a listener with limits for connections: in all, and for each remote address. It closes further connections
-// at once, so no client has to wait for a slow one. It also closes connections that are not allowed.
+// boundedListener is a listener that limits the connections, in total and for each remote address. It closes further connections
+// at once, so that a client never waits behind a slow one. It also closes connections that allow refuses.
 type boundedListener struct {
 	net.Listener
 	allow func(net.Conn) bool
@@ -329,7 +329,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		}
 		if b.allow(c) && b.conns.acquire(key) {
 			if tcp, is := c.(*net.TCPConn); is {
-				_ = tcp.SetWriteBuffer(sendBuffer) // by default, the buffer grows to megabytes for a client that does not read
+				_ = tcp.SetWriteBuffer(sendBuffer) // the default buffer would grow to megabytes for a client that does not read
 			}
 			return &countedConn{Conn: c, close: sync.OnceValue(func() error {
 				b.conns.release(key)
@@ -340,7 +340,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// countedConn is a connection that counts for a connectionLimit until it is closed.
+// countedConn is a connection that a connectionLimit counts until it is closed.
 type countedConn struct {
 	net.Conn
 	close func() error

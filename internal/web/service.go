@@ -23,7 +23,7 @@ import (
 // servicePage is the content of the page of one service.
 type servicePage struct {
 	rowView
-	Service *client.Service // its texts are untrusted: the service or an agent may have chosen them
+	Service *client.Service // texts in it are untrusted: the service or an agent may have chosen them
 	Fault   string
 	Tree    []procstat.Stat
 	Past    pastView
@@ -32,12 +32,12 @@ type servicePage struct {
 	Orders  *ordersView
 }
 
-// ordersView are the buttons with which a client controls a service or a group.
+// ordersView are the buttons by which a client controls a service or a group.
 type ordersView struct {
 	Kind, Name     string // what the buttons control: "service" or "group", and its name
 	Label          string
 	ReadOnlyReason string // why there are no buttons; "" if there are
-	Done, Undo     string // the command that was just given, and the one that undoes it
+	Done, Undo     string // the command that was just given, and the command that undoes it
 }
 
 // orders returns the buttons for a service or a group that the client of this request may use.
@@ -55,7 +55,7 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	return v
 }
 
-// readOnly is what a page says in place of the buttons.
+// readOnly is the text that a page shows in place of the buttons.
 const readOnly = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
 // serviceEvents limits the events on a service's page.
@@ -95,7 +95,7 @@ func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 	s.showError(w, r, http.StatusNotFound, "There is no service of that name.")
 }
 
-// doneMessages says what the page shows after a command, and undoCommands which command undoes it.
+// doneMessages has what the page says after each command. undoCommands has the command that undoes each command.
 var (
 	doneMessages = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
 	undoCommands = map[string]string{"start": "stop", "stop": "start"}
@@ -106,8 +106,8 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, code int, why
 	s.showPage(w, r, code, "fail", "Not done", why)
 }
 
-// targets returns the services that a request is about: the one in its path, or all of the group in its path. kind is "service"
-// or "group".
+// targets returns the services to which a request applies: the service in its path, or all services of the group in its path.
+// kind is "service" or "group".
 func (s *Server) targets(r *http.Request) (kind string, names []string, err error) {
 	st, err := s.hub.current(r.Context())
 	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -118,7 +118,7 @@ func (s *Server) targets(r *http.Request) (kind string, names []string, err erro
 	return kind, names, err
 }
 
-// confirmStop asks on a page of its own whether to stop, for browsers without scripts.
+// confirmStop shows a page that asks whether to stop, for browsers without scripts.
 func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 	kind, names, err := s.targets(r)
 	switch {
@@ -138,7 +138,7 @@ func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 // command starts, stops or restarts a service, or all services of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	_, bearer := bearerTokenOf(r) // no browser adds this header by itself, so another site can't forge the request
+	_, bearer := bearerTokenOf(r) // a browser never adds this header by itself, so another site can't forge the request
 	switch {
 	case doneMessages[verb] == "":
 		s.showError(w, r, http.StatusNotFound, "There is no such command.")
@@ -176,7 +176,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
 
-// stateMark is how a page shows a state: style class, sign and word. The sign is for readers who can't see the colours.
+// stateMark is how a page shows a state: by a style class, a sign and a word. The sign helps readers who can't see the colours.
 type stateMark struct{ Class, Sign, Word string }
 
 // stateMarks has the stateMark of each grade of package show.
@@ -223,12 +223,12 @@ func (s *Server) view(v *client.Service, used usageView) rowView {
 
 func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.ExitText(x)) }
 
-// maxText limits an untrusted text on a page, in bytes.
+// maxText is the maximum size in bytes of an untrusted text on a page.
 const maxText = 1000
 
 // oneLine makes an untrusted text safe to show on one line: it hides secrets, cuts a long text, and escapes control characters.
 func oneLine(text string) string {
-	text = redact.HideText(text) // hide secrets before the text is cut: the cut could leave the beginning of a secret
+	text = redact.HideText(text) // hide secrets before the text is cut: only the beginning of a secret might be left after the cut
 	if len(text) > maxText {
 		text = strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
@@ -241,8 +241,8 @@ var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 // logText returns a log line as the page shows it: without colours, and with control characters escaped.
 func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
 
-// loggedLines returns consecutive lines of a log as the page shows them. It hides secrets in all lines together, because a
-// private key has several lines.
+// loggedLines returns consecutive lines of a log in the form for the page. It hides secrets in all lines together, because a
+// private key spans several lines.
 func loggedLines(lines []string) []string {
 	hidden := strings.Split(redact.HideText(strings.Join(lines, "\n")), "\n")
 	return lo.Map(hidden, func(line string, _ int) string { return logText(line) })

@@ -23,7 +23,8 @@ func eventText(e client.Event) string {
 	return oneLine(e.From+" → "+e.To) + ": " + oneLine(e.Reason)
 }
 
-// segment is a part of a bar: a time in which the service's state did not change. X and Width are in thousandths of the bar.
+// segment is a part of a bar: a time in which the service's state did not change. X and Width are in thousandths of the bar's
+// width.
 type segment struct {
 	X, Width int
 	Class    string
@@ -38,7 +39,7 @@ type timelineBar struct {
 	DownTime time.Duration
 }
 
-// outage is a time in which a service was not up, although it had been up before and no order had stopped it.
+// outage is a time in which a service was down although it had been up before and no order had stopped it.
 type outage struct {
 	Service  string
 	From, To time.Time
@@ -75,8 +76,8 @@ const (
 	shortest       = 10 * time.Second
 )
 
-// requestedPeriod returns the period that a request selects: the last hours up to now, or the time between the parameters from
-// and to, in seconds since 1970.
+// requestedPeriod returns the period that a request selects: the last hours, or the time from the parameter "from" to the
+// parameter "to", both in seconds since 1970.
 func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	v.To, v.Hours = now, 1
 	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
@@ -137,8 +138,9 @@ func stateClass(state string) string {
 	return markOf(&client.Service{State: state, Ready: true}).Class
 }
 
-// timeline computes from events the bars of the services for the period from `from` to `to`, and their outages, newest first.
-// Before a service's first known event, its bar shows the state that this event names as the one before, if it does.
+// timeline computes, from events, the bars of the services for the period from `from` to `to`. It also returns their outages,
+// newest first. Before the first known event of a service, its bar shows the previous state that this event names, if it names
+// one.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []timelineBar, outages []outage) {
 	of := lo.GroupBy(events, func(e client.Event) string { return e.Service })
 	for i := range services[:min(len(services), maxBars)] {
@@ -157,7 +159,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			x := int(begin.Sub(from) * barWidth / to.Sub(from))
 			end := int(until.Sub(from) * barWidth / to.Sub(from))
 			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == stateClass(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
-				// make the segment at least one unit wide, so that it is visible
+				// A segment is at least one unit wide, so that it is visible.
 				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X
 				return
 			}

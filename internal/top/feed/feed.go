@@ -1,7 +1,7 @@
-// Package feed reads the data sources of `hinit top`: hinit's status and events, the logs on the volume, and the services'
-// processes in /proc. It asks PID 1 for all names and process ids once, and then only follows the changes.
+// Package feed reads the data sources of `hinit top`: the status and the events of hinit, the logs on the volume, and the
+// processes of services in /proc. At first it asks PID 1 for all names and process ids, and later only follows the changes.
 //
-// Its functions block until their context ends, and report by calling functions in the caller's goroutine. Only Log starts
+// The functions block until their context ends, and report by calling functions in the caller's goroutine. Only Log starts
 // goroutines. The package does not escape the text that it reads. Several goroutines may use a [Feed].
 package feed
 
@@ -39,13 +39,13 @@ import (
 
 // Feed reads the data sources of one hinit. Make it with [Open] or [OpenSocket].
 type Feed struct {
-	sameContainer bool // this hinit runs in the same container as the program
+	sameContainer bool // whether this hinit runs in the same container as this program
 	client        *dial.Client
 	status        atomic.Pointer[client.Status] // last known status; nil before the first one
 }
 
-// Open returns the feed of this container's hinit, which it finds through environment variables. It blocks and fails as
-// [dial.Dial] does. If hinit moves to another socket later, the feed finds it again.
+// Open returns the feed of this container's hinit. It finds the hinit through environment variables, and blocks and fails as
+// [dial.Dial] does. If hinit moves to another socket later, the feed finds the new one.
 func Open() (*Feed, error) {
 	f := &Feed{sameContainer: true, client: cmdline.ClientForThisContainer(os.LookupEnv)}
 	return f, f.client.CheckConnection()
@@ -60,8 +60,8 @@ func (f *Feed) FetchStatus(ctx context.Context) (client.Status, error) { return 
 // retry is the pause before the next request to a hinit that has not answered.
 const retry = 250 * time.Millisecond
 
-// Status follows the status until ctx ends. It calls change for each change, and lost after each failure. If hinit exits or
-// re-executes, Status connects again.
+// Status follows the status until ctx ends. It calls change for each change, and lost after each failure. If hinit ends or
+// re-executes itself, Status connects again.
 func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
 	var st client.Status
 	f.callRepeatedly(ctx, lost, func() error {
@@ -74,7 +74,8 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 	})
 }
 
-// Events follows the events until ctx ends, and calls event for each. It begins with at most last past events.
+// Events follows the events until ctx ends, and calls event for each one. It begins with the last past events, at most as many as
+// last says.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
 	f.callRepeatedly(ctx, func(error) {}, func() error {
@@ -88,13 +89,13 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 			return nil
 		})
 		if errors.Is(err, client.ErrBadRequest) {
-			seen = 0 // another hinit runs, which counts its events from 1 again
+			seen = 0 // another hinit runs now, and counts its events from 1
 		}
 		return err
 	})
 }
 
-// callRepeatedly calls ask until ctx ends, with a pause after each call. It passes each error to lost.
+// callRepeatedly calls ask until ctx ends, with a pause after each call. It passes the error of each call to lost.
 func (f *Feed) callRepeatedly(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
 		if err := ask(); err != nil && ctx.Err() == nil {
@@ -104,7 +105,7 @@ func (f *Feed) callRepeatedly(ctx context.Context, lost func(error), ask func() 
 	}
 }
 
-// SendOrder sends an order for a service, and waits until it has taken effect or failed.
+// SendOrder sends an order for a service. It waits until the order has taken effect or has failed.
 func (f *Feed) SendOrder(ctx context.Context, verb client.Verb, name string) error {
 	_, err := f.client.Order(ctx, verb, name, client.Wait{Wait: true})
 	return err
@@ -123,7 +124,7 @@ func (f *Feed) Signal(ctx context.Context, name, word string) error {
 // maxProcesses limits the processes in the details of a service.
 const maxProcesses = 64
 
-// ReadProcesses reads from /proc the processes of a service, and the environment of its main process pid. It hides the secrets
+// ReadProcesses reads the processes of a service, and the environment of its main process pid, from /proc. It hides the secrets
 // that it recognises.
 func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 	out := model.ProcessDetails{ID: of}
@@ -158,7 +159,7 @@ func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 	return out
 }
 
-// environment returns the variables in the content of a file /proc/PID/environ, sorted, with secrets hidden.
+// environment returns the variables in environ, the content of a file /proc/PID/environ. It sorts them and hides secrets.
 func environment(environ []byte) []string {
 	out := lo.FilterMap(strings.Split(string(environ), "\x00"), func(kv string, _ int) (string, bool) {
 		name, value, is := strings.Cut(kv, "=")
@@ -172,16 +173,16 @@ func environment(environ []byte) []string {
 const (
 	// logHistory is how many past lines Log begins with.
 	logHistory = 500
-	// logEvery is the time between two batches of lines that Log delivers. A batch has at most the newest logBatch lines.
+	// logEvery is the time between two batches of lines from Log. A batch has at most logBatch lines, the newest.
 	logEvery = 200 * time.Millisecond
 	logBatch = 2000
-	// logWidth is the length in bytes to which lines are cut.
+	// logWidth is the size in bytes to which each line is cut.
 	logWidth = 4 << 10
 )
 
-// Log follows a log file, across rotations, until ctx ends. If of is the log of an earlier run, Log reads the last lines of that
+// Log follows a log file, across rotations, until ctx ends. If of is the log of an earlier run, Log reads the last lines of this
 // run instead. It first calls lines with nil, and then with new lines, at most five times a second. If too many lines arrive, it
-// drops the oldest. A goroutine of its own reads the file, so Log returns in time even if the volume hangs.
+// drops the oldest. Another goroutine reads the file, so Log returns in time even if the volume hangs.
 func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
 	as, err := f.logReader()
 	if err != nil {
@@ -233,11 +234,11 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 	}
 }
 
-// errLaterRun stops the reading of an earlier run's log at the first line of a later run.
+// errLaterRun stops reading the log of an earlier run at the first line of a later run.
 var errLaterRun = errors.New("the lines are of a later run")
 
-// logReader returns the user whose rights are used to read the logs. hinit names a log by its path in its own file system. If
-// the user of `hinit top` has named a socket, a log is read only if this process has the same file system, and never as root.
+// logReader returns the identity with which to read the logs. hinit names a log by its path in its own file system. If the user
+// has named a socket, logReader allows reading only if this process has the same file system as that hinit, and never as root.
 func (f *Feed) logReader() (*fsutil.Actor, error) {
 	st := f.status.Load()
 	if st == nil {
@@ -260,12 +261,12 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 const (
 	// measureEvery is the shortest time between two measurements of the usage.
 	measureEvery = time.Second
-	// measureShare is the shortest pause between two measurements, as a multiple of the processor time of one. So measuring takes
-	// at most a hundredth of a processor.
+	// measureShare times the processor time of one measurement is the shortest pause until the next. So measuring takes at most a
+	// hundredth of a processor.
 	measureShare = 100
 )
 
-// proc returns the path of the /proc that shows the processes of the services, or "" if none is visible.
+// proc returns the path of a /proc that shows the processes of the services, or "" if this process can see none.
 func (f *Feed) proc() string {
 	if st := f.status.Load(); st != nil && st.Init.PID > 0 {
 		return procusage.FindProc(f.client.Socket(), st.Init.PID)
@@ -273,10 +274,10 @@ func (f *Feed) proc() string {
 	return ""
 }
 
-// Usage measures the processor time and memory of the services until ctx ends. It does so once a second, or less often if that
+// Usage measures the processor time and the memory of the services until ctx ends, once a second. It measures less often if that
 // would take more than a hundredth of a processor. It calls used with the results by service, or with nil if it can't measure.
 func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage)) {
-	runtime.LockOSThread() // threadTime measures a thread, so stay on it
+	runtime.LockOSThread() // stay on one thread, because threadTime measures the current thread
 	defer runtime.UnlockOSThread()
 	var root string
 	var at time.Time
@@ -289,7 +290,7 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 		}
 		if st != nil && root != "" {
 			now := time.Now()
-			all, err := procusage.ReadProcesses(root) // all is nil after an error
+			all, err := procusage.ReadProcesses(root) // after an error, all is nil
 			if err != nil {
 				root = ""
 				used(nil)

@@ -1,5 +1,5 @@
-// Package frame describes what is on a screen: lines of spans, which are texts with roles. A terminal or a picture shows each
-// role in a colour.
+// Package frame describes the content of a screen: lines that consist of spans, which are texts with roles. When a terminal or a
+// picture shows a span, the role determines its colour.
 //
 // A drawn span has no control characters, and no line is wider than the screen. The package has no state and starts no goroutine.
 package frame
@@ -13,13 +13,13 @@ import (
 	"github.com/samber/lo"
 )
 
-// Role is what a span means. A theme has a style for each role.
+// Role is the meaning of a span. A theme has a style for each role.
 type Role uint8
 
 // The values of Role.
 const (
 	Plain  Role = iota
-	Dim         // role of unimportant text
+	Dim         // unimportant text
 	Title       // heading of the screen, of a table or of a pane
 	Good        // a service that works
 	Doing       // a service that is starting or stopping
@@ -37,7 +37,7 @@ type Span struct {
 	Role Role
 }
 
-// Line is a line of the screen. AtCursor is true for the line of the cursor.
+// Line is a line of the screen. AtCursor marks the line at the cursor.
 type Line struct {
 	Spans    []Span
 	AtCursor bool
@@ -63,7 +63,7 @@ func (l *Line) String() string {
 	return strings.Join(lo.Map(l.Spans, func(s Span, _ int) string { return s.Text }), "")
 }
 
-// Fit returns the spans of the line, cut or filled to exactly width columns, with control characters replaced.
+// Fit returns the spans of the line, cut or extended to exactly width columns. It replaces control characters.
 func (l *Line) Fit(width int) []Span {
 	out := make([]Span, 0, len(l.Spans)+1)
 	room := width
@@ -81,8 +81,8 @@ func (l *Line) Fit(width int) []Span {
 	return out
 }
 
-// Wrap breaks a line into lines of at most width columns. Its time grows in proportion to the length of the line, because an
-// agent may choose a long one.
+// Wrap breaks a line into lines of at most width columns. Its running time is proportional to the length of the line, which an
+// agent can make very long.
 func (l *Line) Wrap(width int) []Line {
 	if width < 1 || l.Width() <= width {
 		return []Line{*l}
@@ -104,10 +104,10 @@ func (l *Line) Wrap(width int) []Line {
 	return out
 }
 
-// Words breaks a text into lines of at most width columns, at blanks if possible.
+// Words breaks a text into lines of at most width columns, at blanks where possible.
 func Words(text string, width int) []string { return strings.Split(ansi.Wrap(text, width, ""), "\n") }
 
-// Frame is all that is on a screen.
+// Frame is the whole content of a screen.
 type Frame struct {
 	Width, Height int
 	Lines         []Line
@@ -121,7 +121,7 @@ func Width(text string) int {
 	return len(text)
 }
 
-// Cut returns a text of at most `most` columns. A longer one is cut and ends with an ellipsis.
+// Cut shortens a text to at most `most` columns. A text that it has cut ends with an ellipsis.
 func Cut(text string, most int) string {
 	if Width(text) <= most {
 		return text
@@ -129,20 +129,20 @@ func Cut(text string, most int) string {
 	return ansi.Truncate(text, max(most, 0), "…")
 }
 
-// Fill returns a text of exactly width columns: it cuts a longer one, and appends spaces to a shorter one.
+// Fill returns a text of exactly width columns: it cuts a longer text, and appends spaces to a shorter one.
 func Fill(text string, width int) string {
 	text = Cut(text, width)
 	return text + strings.Repeat(" ", max(width-Width(text), 0))
 }
 
-// Right is [Fill] with the spaces before the text.
+// Right is [Fill], but with the spaces before the text.
 func Right(text string, width int) string {
 	text = Cut(text, width)
 	return strings.Repeat(" ", max(width-Width(text), 0)) + text
 }
 
-// clean replaces control characters by question marks. It is a second line of defence: callers must have escaped the texts of
-// services and profiles before.
+// clean replaces control characters by question marks. It is a second safeguard: callers must already have escaped texts of
+// services and profiles.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError || r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
@@ -152,21 +152,22 @@ func clean(text string) string {
 	}, text)
 }
 
-// Theme has the style of each role. It uses the sixteen colours of the terminal, which suit the user's background.
+// Theme has a style for each role. It uses the sixteen colours of the terminal, which fit the background that the user has
+// chosen.
 type Theme struct {
 	Name string
 	sgr  [roles]string
 }
 
-// Themes has all themes: first the default, last the one without colours.
+// Themes has all themes. The first is the default, and the last uses no colours.
 var Themes = []Theme{
 	{"colours", [roles]string{Dim: "2", Title: "1", Good: "32", Doing: "33", Bad: "1;31", Key: "36", Marked: "1;35", Found: "30;43", Figure: "36"}},
-	// Blue and orange-yellow look different with every kind of colour blindness. Bold differs from normal text without any colour.
+	// Blue and orange-yellow look different with every kind of colour blindness, and bold text differs even without colours.
 	{"colour-blind", [roles]string{Dim: "2", Title: "1", Good: "34", Doing: "36", Bad: "1;33", Key: "36", Marked: "1;4", Found: "30;43", Figure: "34"}},
 	{"no colour", [roles]string{Dim: "2", Title: "1", Bad: "1", Key: "4", Marked: "1;4", Found: "7", Doing: "4"}},
 }
 
-// ANSI returns the frame as text for a terminal. Its only escape sequences are SGR sequences (colours), which are reset at the
+// ANSI returns the frame as text for a terminal. Its only escape sequences are SGR sequences (colours), which it resets at the
 // end of each line. The last line has no line end.
 func (f Frame) ANSI(t Theme) string {
 	var b strings.Builder

@@ -14,10 +14,10 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// maxMeasurements limits the measurements of a service that are kept for its graphs.
+// maxMeasurements is the number of measurements of a service that are kept for its graphs.
 const maxMeasurements = 60
 
-// usageHistory has the measurements of a service, oldest first. known is false if the last one has failed.
+// usageHistory has the measurements of a service, oldest first. If the last measurement has failed, known is false.
 type usageHistory struct {
 	last         procusage.Usage
 	known        bool
@@ -29,7 +29,7 @@ func (r *usageHistory) add(u procusage.Usage, known bool) {
 	r.measurements = append(r.measurements[max(len(r.measurements)-maxMeasurements+1, 0):], u)
 }
 
-// sparkline draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height
+// sparkline draws the last width measurements as a graph of one line. figure returns the value to draw. A bar of full height
 // stands for the largest value, or for least if that is larger.
 func sparkline(seen []procusage.Usage, figure func(u procusage.Usage) float64, width int, least float64) string {
 	var values []float64
@@ -60,7 +60,7 @@ func stateWord(s *client.Service) string {
 	return s.State
 }
 
-// gradeMarks has the colour and the sign of each grade. The sign is for users who can't see the colours.
+// gradeMarks has the colour and the sign of each grade. The sign helps users who can't see the colours.
 var gradeMarks = [grades]struct {
 	sign string
 	role frame.Role
@@ -73,16 +73,16 @@ var gradeMarks = [grades]struct {
 type column struct {
 	title string
 	width int
-	sort  sortColumn // how a click on the title sorts the table
+	sort  sortColumn // column by which the table is sorted after a click on the title
 	right bool
 	cell  func(m *Model, s Service, width int) (string, frame.Role)
 }
 
 const (
-	noteMinimum = 8  // least width of the note; with less room, there is none
-	shortNote   = 20 // room for the note that the five most useful optional columns must leave
-	longNote    = 40 // width that the remaining optional columns must leave for the note
-	widestName  = 40 // limit of the width of the name column
+	noteMinimum = 8  // minimum width of the note; with less room, the note is not shown
+	shortNote   = 20 // width that the five most useful optional columns must leave for the note
+	longNote    = 40 // width that the other optional columns must leave for the note
+	widestName  = 40 // maximum width of the name column
 )
 
 // shortName returns the profile of a gateway, and the name of any other service.
@@ -93,8 +93,8 @@ func shortName(s Service) string {
 	return s.Name
 }
 
-// columns returns the columns that fit on the screen. It chooses the more important ones first. The note gets the rest of the
-// line.
+// columns returns the columns that fit on the screen, where more important columns come first in the choice. The note gets the
+// remaining width.
 func (m *Model) columns() []column {
 	longest, short := 4, 4
 	for _, s := range m.services {
@@ -103,7 +103,7 @@ func (m *Model) columns() []column {
 	}
 	most := min(widestName, max(m.width/3, 8))
 	named := func(s Service) string { return s.Name }
-	if longest > most { // the names are too long, so leave out the common prefix of gateways
+	if longest > most { // a name is too long: leave out the common prefix of gateways
 		longest, named = short, shortName
 	}
 	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
@@ -120,7 +120,7 @@ func (m *Model) columns() []column {
 	if len(m.hosts) > 1 {
 		out = append([]column{m.hostColumn()}, out...)
 	}
-	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // width that is left for the note, at the end of the line
+	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // remaining width for the note, at the end of the line
 	extras := optionalColumns()
 	with := make([]bool, len(extras))
 	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // add the most useful columns first
@@ -140,7 +140,7 @@ func (m *Model) columns() []column {
 	return out
 }
 
-// hostColumn returns the column with the host of each service.
+// hostColumn returns the column that shows the host of each service.
 func (m *Model) hostColumn() column {
 	longest := len("HOST")
 	for i := range m.hosts {
@@ -151,7 +151,7 @@ func (m *Model) hostColumn() column {
 	}}
 }
 
-// optionalColumns returns the columns between the state and the note, which are shown if there is room.
+// optionalColumns returns the columns between the state and the note. They are shown only if there is room.
 func optionalColumns() []column {
 	const figures = 10
 	used := func(text func(r *usageHistory, width int) string) func(*Model, Service, int) (string, frame.Role) {
@@ -195,7 +195,7 @@ func optionalColumns() []column {
 	}
 }
 
-// age returns a duration in whole seconds. A text that changes less often saves bytes on a slow connection.
+// age formats a duration in whole seconds. Such a text changes less often, so fewer bytes go over a slow connection.
 func age(d time.Duration) string { return show.Duration(d.Truncate(time.Second)) }
 
 func percent(cpu float64) string {
@@ -205,7 +205,7 @@ func percent(cpu float64) string {
 	return fmt.Sprintf("%.1f%%", cpu*100)
 }
 
-// size returns a number of bytes in at most five columns: 980K, 12.3M, 1.5G.
+// size formats a number of bytes in at most five columns: 980K, 12.3M, 1.5G.
 func size(bytes uint64) string {
 	n := float64(bytes)
 	for _, unit := range []string{"B", "K", "M", "G"} {

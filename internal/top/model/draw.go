@@ -20,13 +20,13 @@ type screenLayout struct {
 	lines int // number of lines of the pane below its title
 }
 
-// minTableRows is how many rows the table keeps while a pane is shown. On a terminal without room for these, the pane replaces
-// the table.
+// minTableRows is the number of rows that the table keeps while a pane is shown. If the terminal has no room for them, the pane
+// replaces the table.
 const minTableRows = 4
 
 func (m *Model) layout() (at screenLayout) {
 	at.head = len(m.hostLines())
-	body := max(m.height-at.head-2, 0) // number of lines without the titles of the columns and the last line
+	body := max(m.height-at.head-2, 0) // number of lines besides the column titles and the last line
 	at.rows = body
 	if m.pane.kind == noPane {
 		return at
@@ -63,12 +63,12 @@ func (m *Model) Frame() frame.Frame {
 	return f
 }
 
-// padLines returns exactly count lines: it drops lines at the end, or adds empty ones.
+// padLines returns exactly count lines: it drops lines at the end or appends empty ones.
 func padLines(lines []frame.Line, count int) []frame.Line {
 	return append(slices.Clip(lines), make([]frame.Line, max(count-len(lines), 0))...)[:max(count, 0)]
 }
 
-// tableLines returns the line with the titles of the columns, and height lines with rows of the table. It scrolls so that the
+// tableLines returns the line with the column titles, and height lines with rows of the table. It scrolls the table so that the
 // cursor is visible.
 func (m *Model) tableLines(height int) []frame.Line {
 	columns := m.columns()
@@ -110,7 +110,7 @@ func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
 	l := frame.Line{AtCursor: i == m.table.cursorIndex}
 	marked := r.isService && m.table.marks[r.service.ID()]
-	// The sign at the beginning of a row shows the cursor and the mark to users who can't see the colours.
+	// The sign at the beginning of a row shows the cursor and the mark, for users who can't see the colours.
 	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.AtCursor, marked}]
 	l.Add(frame.Marked, mark)
 	if !r.isService {
@@ -143,7 +143,7 @@ func (m *Model) paneHead() frame.Line {
 	return frame.Text(frame.Title, sign+title+" "+strings.Repeat(sign[:len("─")], max(rest, 0)))
 }
 
-// bottomLine returns the last line of the screen: a question, a message, or the keys.
+// bottomLine returns the last line of the screen: a question, a message, or a list of keys.
 func (m *Model) bottomLine() (l frame.Line) {
 	switch {
 	case m.prompt == filterAsked:
@@ -185,14 +185,14 @@ func (m *Model) bottomLine() (l frame.Line) {
 	return l
 }
 
-// keyText lists the keys with their effects: for the last line of the screen, and for the help. Each line is a key, a tab and its
+// keyText lists the keys with their effects, for the last line of the screen and for the help. Each line is a key, a tab and the
 // meaning.
 //
 //go:embed keys.txt
 var keyText string
 
-// Keys returns a list of keys with their effects: "help" has all keys. "table" and "log" are for the last line of the screen, the
-// most important key first, because a narrow screen shows only the first ones.
+// Keys returns a list of keys with their effects. The list "help" has all keys. The lists "table" and "log" are for the last line
+// of the screen. They begin with the most important key, because a narrow screen shows only the first ones.
 func Keys(list string) (keys [][2]string) {
 	_, text, _ := strings.Cut(keyText, "["+list+"]\n")
 	text, _, _ = strings.Cut(text, "\n\n")
@@ -203,7 +203,7 @@ func Keys(list string) (keys [][2]string) {
 	return keys
 }
 
-// help returns the help, scrolled to m.helpOffset. On a narrow screen, the description of a key is below the key.
+// help returns the lines of the help, scrolled to m.helpOffset. On a narrow screen, the description is on the line after the key.
 func (m *Model) help() []frame.Line {
 	const indent = 14
 	var lines []frame.Line

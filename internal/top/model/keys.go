@@ -12,7 +12,7 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// page is how many lines the keys pgup and pgdn scroll.
+// page is the number of lines by which the keys pgup and pgdn scroll.
 const page = 10
 
 // Key handles a key, such as "a", "up" or "ctrl+c". It returns the orders that the caller must now carry out.
@@ -54,8 +54,8 @@ func (m *Model) Key(key string) []Order {
 	return m.handleOrder(key)
 }
 
-// Paste handles one letter of pasted text. If the user is typing a text, Paste adds the letter to it. Otherwise it ignores the
-// letter, so that pasted text does not act like keys.
+// Paste handles one letter of pasted text. If the user is typing a text, Paste appends the letter. Otherwise it ignores the
+// letter, so that pasted text doesn't trigger commands.
 func (m *Model) Paste(letter rune) {
 	if m.prompt > nothing && m.prompt < orderAsked && letter >= ' ' {
 		m.Key(string(letter))
@@ -85,7 +85,7 @@ func (m *Model) editText(key string, text *string) {
 	}
 }
 
-// handleMove handles the keys that move the cursor or scroll. It returns false for any other key.
+// handleMove handles the keys that move the cursor or scroll. For any other key it returns false.
 func (m *Model) handleMove(key string) bool {
 	far := map[string]int{
 		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page, "ctrl+b": -page, "ctrl+f": page,
@@ -103,7 +103,7 @@ func (m *Model) handleMove(key string) bool {
 	return true
 }
 
-// handleView handles the keys that change the view. It returns false for any other key.
+// handleView handles the keys that change the view. For any other key it returns false.
 func (m *Model) handleView(key string) bool {
 	t := &m.table
 	switch key {
@@ -123,7 +123,7 @@ func (m *Model) handleView(key string) bool {
 	case "<", ">", "left", "right":
 		count := orders
 		if len(m.hosts) == 1 {
-			count = byHost // the last column is the host's, which a screen with one host doesn't have
+			count = byHost // the last column shows the host, so a screen with one host lacks it
 		}
 		step := sortColumn(1)
 		if key == "<" || key == "left" {
@@ -168,7 +168,7 @@ func (m *Model) handleView(key string) bool {
 	return true
 }
 
-// sortBy sorts the table by a column. A second call for the same column reverses the order.
+// sortBy sorts the table by a column. If the table is already sorted by this column, it reverses the order.
 func (m *Model) sortBy(column sortColumn) {
 	if m.table.sort == column {
 		m.table.reversed = !m.table.reversed
@@ -179,7 +179,7 @@ func (m *Model) sortBy(column sortColumn) {
 	m.rebuildRows()
 }
 
-// togglePane shows a pane below the table, or closes it if it is already shown.
+// togglePane opens a pane below the table, or closes it if it is open.
 func (m *Model) togglePane(kind paneKind) {
 	if m.pane.kind == kind {
 		kind = noPane
@@ -190,7 +190,7 @@ func (m *Model) togglePane(kind paneKind) {
 	}
 }
 
-// handleEscape handles the key esc: each press undoes one thing. The order is rollout, search, level of the log, pane, marks,
+// handleEscape handles the key esc. Each press undoes one thing, in this order: rollout, search, level of the log, pane, marks,
 // filter.
 func (m *Model) handleEscape() {
 	switch {
@@ -290,7 +290,7 @@ type pending struct {
 	rollout bool
 }
 
-// rollout restarts several services, one after the other. Each restart begins when the previous service is ready.
+// rollout restarts several services one after the other. Each restart begins when the service before is ready.
 type rollout struct {
 	queue   []ID
 	running ID
@@ -300,7 +300,7 @@ type rollout struct {
 }
 
 // askToConfirm asks the user to confirm an order for the chosen services, or to type the word that the order needs. how selects
-// the question. inTurn says that the order is a rollout.
+// the question. If inTurn is true, the order is a rollout.
 func (m *Model) askToConfirm(verb client.Verb, how prompt, inTurn bool) {
 	ids := m.orderTargets()
 	switch {
@@ -334,7 +334,8 @@ func (m *Model) question() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// handleWord applies a key to the word that the user is typing. When the word is complete, it returns the orders to carry out.
+// handleWord applies a key to the word that the user is typing. When the word is complete, handleWord returns the orders to carry
+// out.
 func (m *Model) handleWord(key string) []Order {
 	was := m.prompt
 	m.editText(key, &m.typedWord)
@@ -349,7 +350,7 @@ func (m *Model) handleWord(key string) []Order {
 	return m.confirmed()
 }
 
-// confirmed returns the orders to carry out after the user has confirmed the pending order.
+// confirmed returns the orders to carry out now that the user has confirmed the pending order.
 func (m *Model) confirmed() []Order {
 	p := m.pending
 	m.pending, m.prompt = pending{}, nothing
@@ -364,8 +365,8 @@ func (m *Model) confirmed() []Order {
 	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.typedWord} })
 }
 
-// nextOfRollout returns the order for the next service of the rollout. If none is left, or the user has stopped the rollout, it
-// ends the rollout.
+// nextOfRollout returns the order for the next service of the rollout. If no service is left, or the user has stopped the
+// rollout, the rollout ends.
 func (m *Model) nextOfRollout() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {
@@ -377,8 +378,8 @@ func (m *Model) nextOfRollout() []Order {
 	return []Order{{Verb: client.VerbRestart, ID: r.running}}
 }
 
-// advanceRollout handles the result of a restart in the rollout. After a failure it stops the rollout; otherwise it returns the
-// next order.
+// advanceRollout continues the rollout after a restart: it returns the next order. If the restart has failed, it stops the
+// rollout.
 func (m *Model) advanceRollout(failed error) []Order {
 	r := m.rollout
 	if failed != nil {

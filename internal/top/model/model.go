@@ -1,9 +1,9 @@
-// Package model is the screen of `hinit top` without a terminal. The status, the usage of processes and the keys go in; frames
-// and orders come out.
+// Package model is the screen of `hinit top` without a terminal. Its inputs are the status, the usage of processes and the keys;
+// its outputs are frames and orders.
 //
 // The same inputs always give the same frames. The package reads no clock, file or socket: the caller passes the time. It escapes
-// the text of a service, a profile or a log before it puts the text into a frame. Only one goroutine may use a Model; the package
-// starts none.
+// the text of a service, a profile or a log before the text becomes part of a frame. Only one goroutine may use a Model; the
+// package starts none.
 package model
 
 import (
@@ -22,11 +22,11 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Silence is how long a host may send no line of its status before the screen shows it as not answering. A working host sends
+// Silence is the time without a line of the status after which the screen shows a host as not answering. A working host sends
 // lines more often.
 const Silence = 2*client.WatchInterval + time.Second
 
-// Process is a process of a service. Depth is the number of its ancestors in the list, by which the screen indents it.
+// Process is a process of a service. Depth is the number of its ancestors in the same list; the screen indents the process by it.
 type Process struct {
 	PID, Depth int
 	Memory     uint64
@@ -41,13 +41,13 @@ type ProcessDetails struct {
 	Missing     string   // reason why details are missing; "" if none are
 }
 
-// ID identifies a service: its name, and its host as an index of the list that was passed to [New].
+// ID identifies a service by its name and its host. Host is an index into the list of hosts that was passed to [New].
 type ID struct {
 	Host int
 	Name string
 }
 
-// Service is a service and its host, which is an index of the list that was passed to [New].
+// Service is a service with its host. Host is an index into the list of hosts that was passed to [New].
 type Service struct {
 	*client.Service
 	Host int
@@ -56,33 +56,33 @@ type Service struct {
 // ID returns the identity of the service.
 func (s Service) ID() ID { return ID{s.Host, s.Name} }
 
-// Verbs of orders that only the screen has. Package client defines the others.
+// Verbs of orders that exist only on the screen. Package client defines the others.
 const (
 	VerbSignal client.Verb = "signal"
 	VerbShell  client.Verb = "shell"
 	VerbSave   client.Verb = "save" // write the lines of [Model.LogText] to the file with the path Word
 )
 
-// Order is a command for a service, which the user has confirmed.
+// Order is an order for a service that the user has confirmed.
 type Order struct {
 	Verb client.Verb
 	ID
-	Word string // the name of a signal, or the path of a file
+	Word string // name of a signal, or path of a file
 }
 
-// DataNeeds says which data the screen needs now, so that the caller reads only that.
+// DataNeeds describes the data that the screen needs now, so that the caller reads nothing else.
 type DataNeeds struct {
 	Log       Log
-	DetailsOf ID  // service whose processes and environment are shown; zero for none
+	DetailsOf ID  // service whose processes and environment the screen shows; zero for none
 	PID       int // pid of the main process of that service
 	Events    bool
 }
 
-// Log identifies a log, or what a single run has written to it.
+// Log identifies a log, or the part of a log that a single run has written.
 type Log struct {
 	ID                    // service of the log; zero for no log
 	File        string    // path of the current log file, from hinit
-	From, Until time.Time // start and end of an earlier run; zero to follow the log
+	From, Until time.Time // start and end of an earlier run; zero: follow the newest lines
 }
 
 // paneKind says what the pane below the table shows.
@@ -95,7 +95,7 @@ const (
 	detailPane
 )
 
-// prompt is what the user is being asked. It decides what the next key means.
+// prompt is the question that the screen is asking. It determines the effect of the next key.
 type prompt int
 
 const (
@@ -118,7 +118,7 @@ type Model struct {
 	table         table
 	pane          pane
 	prompt        prompt
-	pending       pending // order that waits for a confirmation
+	pending       pending // order that waits for the user's confirmation
 	rollout       *rollout
 	message       message
 	typedWord     string // word that the user is typing: a signal or a path
@@ -127,14 +127,14 @@ type Model struct {
 	quitting      bool
 }
 
-// message is a text for the last line of the screen. bad means that it reports a failure.
+// message is a text for the last line of the screen. isError marks the report of a failure.
 type message struct {
 	text    string
 	isError bool
 }
 
-// New returns an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits; the name of a single one is
-// not shown.
+// New returns an empty screen. theme is an index into [frame.Themes]. hosts are the names of the inits; if only one is given, the
+// screen doesn't show its name.
 func New(theme int, hosts ...string) *Model {
 	m := &Model{width: 80, height: 24, usage: make(map[ID]*usageHistory), theme: theme}
 	m.table.marks, m.table.folded = make(map[ID]bool), make(map[string]bool)
@@ -145,7 +145,7 @@ func New(theme int, hosts ...string) *Model {
 // Resize sets the size of the screen.
 func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 1), max(height, 1) }
 
-// Tick tells the model the time.
+// Tick sets the time of the model.
 func (m *Model) Tick(now time.Time) { m.now = now }
 
 // IsOver reports whether the user has asked to quit.
@@ -157,7 +157,7 @@ func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
 // SetProcessDetails stores the details of a service for the detail pane.
 func (m *Model) SetProcessDetails(in ProcessDetails) { m.pane.details = in }
 
-// OrderEnded records the result of an order. If the order was part of a rollout, OrderEnded returns the next orders.
+// OrderEnded records the result of an order. If the order belongs to a rollout, it returns the next orders to carry out.
 func (m *Model) OrderEnded(o Order, err error) []Order {
 	if m.rollout != nil && m.rollout.running == o.ID {
 		return m.advanceRollout(err)
@@ -189,12 +189,12 @@ func (m *Model) DataNeeds() (w DataNeeds) {
 	return w
 }
 
-// lastRun returns the start and the end of the last run that has ended, or zero times if none has.
+// lastRun returns the start and the end of the last ended run of a service. If none has ended, both times are zero.
 func lastRun(s Service) (from, until time.Time) {
 	if s.LastExit == nil {
 		return from, until
 	}
-	// The last lines of a run get their time only after its end. A new run has written few lines by then.
+	// The log stamps the last lines of a run with a time after the end of the run. By then, a new run has written only few lines.
 	const early, late = time.Second, 100 * time.Millisecond
 	lasted := time.Duration(s.LastExit.UptimeSeconds * float64(time.Second))
 	ended := s.LastExit.At.UTC()
@@ -212,7 +212,7 @@ type host struct {
 	lostReason string
 }
 
-// Change applies a change of a host's status, which is one line of its status stream.
+// Change applies one line of the status stream of the host of.
 func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -224,7 +224,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 			m.services = append(m.services, Service{&m.hosts[i].status.Services[j], i})
 		}
 	}
-	if c.IsComplete { // services may be gone
+	if c.IsComplete { // some services may have been removed
 		there := lo.KeyBy(m.services, Service.ID)
 		maps.DeleteFunc(m.usage, func(id ID, _ *usageHistory) bool { return !lo.HasKey(there, id) })
 		maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
@@ -232,7 +232,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.rebuildRows()
 }
 
-// Lost records that a host does not answer, and why.
+// Lost records that the host of does not answer; why is the reason.
 func (m *Model) Lost(of int, why string, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -242,8 +242,8 @@ func (m *Model) Lost(of int, why string, now time.Time) {
 	h.lostReason = why
 }
 
-// SetUsage stores the measured usage of a host's services, by service. A nil usage means that the host's processes are not
-// visible here.
+// SetUsage stores the measured usage of the services on the host of, by name. A nil usage means that this program can't see the
+// host's processes.
 func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time) {
 	m.now = now
 	for _, s := range m.services {
@@ -264,7 +264,7 @@ func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time
 	}
 }
 
-// hostSilence reports whether a host does not answer. since is the begin of its silence, and why the error, or "" if that is
+// hostSilence reports whether a host does not answer. since is when its silence began, and why is the reason, or "" if it is
 // unknown.
 func (m *Model) hostSilence(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
@@ -281,7 +281,7 @@ func (m *Model) anyAnswered() bool {
 	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.lastLineAt.IsZero() })
 }
 
-// serviceLabel returns how the screen names a service. With several hosts, the name of the host precedes it.
+// serviceLabel returns the name of a service on the screen. With several hosts, the host's name precedes it.
 func (m *Model) serviceLabel(id ID) string {
 	if len(m.hosts) > 1 {
 		return show.Name(m.hosts[id.Host].name) + ":" + show.Name(id.Name)
@@ -289,8 +289,8 @@ func (m *Model) serviceLabel(id ID) string {
 	return show.Name(id.Name)
 }
 
-// hostStatusLine returns a line about a host, and whether there is something to say: it does not answer, stops, boots, waits for its
-// lease or has a warning.
+// hostStatusLine returns a line about a host. is reports whether the line is needed, because the host does not answer, stops,
+// boots, waits for its lease or has a warning.
 func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
@@ -323,8 +323,8 @@ func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 	return l, true
 }
 
-// hostLines returns the first lines of the screen: a summary, and a line for each host that needs one. Silent hosts come first,
-// because a short terminal cuts the lines.
+// hostLines returns the first lines of the screen: a summary, and a line about each host that needs one. Silent hosts come first,
+// because a short terminal cuts the rest.
 func (m *Model) hostLines() (out []frame.Line) {
 	var head frame.Line
 	head.Add(frame.Title, "hinit top ")
@@ -348,8 +348,8 @@ func (m *Model) hostLines() (out []frame.Line) {
 	return out
 }
 
-// summary adds to l how many services are in each grade, and their total usage. Services in trouble come first, because even the
-// narrowest screen must show them.
+// summary appends to l the number of services in each grade, and their total usage. Services in trouble come first, so that even
+// the narrowest screen shows them.
 func (m *Model) summary(l *frame.Line) {
 	var count [grades]int
 	var all procusage.Usage

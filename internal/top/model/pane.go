@@ -36,16 +36,16 @@ type hostEvent struct {
 	host int
 }
 
-// pane is the part of the screen below the table, with all that it can show.
+// pane is the lower part of the screen, with the data of everything that it can show.
 type pane struct {
 	kind         paneKind
 	focused      bool
 	zoomed       bool
 	scrollOffset int // number of lines from the end (log, events) or from the beginning (details)
 	search       string
-	showsLastRun bool           // show the log of the last run that has ended
-	minLevel     loglevel.Level // minimum level of the lines to show; 0: all
-	shownLog     Log            // log to which lines belong
+	showsLastRun bool           // show the log of the last ended run
+	minLevel     loglevel.Level // minimum level of the shown lines; 0: all lines
+	shownLog     Log            // the log from which lines come
 	lines        []LogLine
 	levels       loglevel.Tracker
 	events       []hostEvent
@@ -60,15 +60,15 @@ func (m *Model) Event(host int, e client.Event) {
 		p.events = append(p.events[:0], p.events[over:]...)
 	}
 	if p.kind == eventPane && p.scrollOffset > 0 {
-		p.scrollOffset++ // keep the visible lines where they are
+		p.scrollOffset++ // the visible lines must not move
 	}
 }
 
-// Log adds lines of a log, not escaped and without line ends. If lines is nil, the caller reads the log from its beginning again,
-// so Log drops the earlier lines.
+// Log appends lines of a log, not escaped and without line ends. If lines is nil, the caller reads the log again from its
+// beginning, so Log first drops the earlier lines.
 func (m *Model) Log(of Log, lines []LogLine) {
 	p := &m.pane
-	if p.shownLog != of || len(lines) == 0 { // the lines are of another log, or of the same log from its beginning
+	if p.shownLog != of || len(lines) == 0 { // another log, or the beginning of the same log
 		p.shownLog, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}
 	shown := 0
@@ -87,7 +87,7 @@ func (m *Model) Log(of Log, lines []LogLine) {
 	}
 }
 
-// toggleRun switches the log pane between the newest lines and the lines of the last run that has ended.
+// toggleRun switches the log pane between the newest lines and the log of the last ended run.
 func (m *Model) toggleRun() {
 	s, is := m.serviceAtCursor()
 	switch {
@@ -101,7 +101,7 @@ func (m *Model) toggleRun() {
 	}
 }
 
-// raiseLevel raises the minimum level of the shown lines by one. After the highest level, all lines are shown again.
+// raiseLevel raises the minimum level of the shown lines by one. After the highest level it shows all lines again.
 func (m *Model) raiseLevel() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
 	m.pane.minLevel, m.pane.scrollOffset = next[m.pane.minLevel], 0
@@ -131,7 +131,7 @@ func (m *Model) LogText() string {
 	return b.String()
 }
 
-// scroll scrolls the pane by a number of lines, towards the end if the number is positive.
+// scroll scrolls the pane by a number of lines. A positive number scrolls towards the end.
 func (m *Model) scroll(by int) {
 	if m.pane.kind == detailPane {
 		by = -by
@@ -140,7 +140,7 @@ func (m *Model) scroll(by int) {
 	m.pane.scrollOffset = min(m.pane.scrollOffset, max(len(m.paneLines(m.pane.scrollOffset+1))-1, 0))
 }
 
-// jumpToMatch scrolls to the next match of the search: towards the beginning if by is -1, towards the end if it is 1.
+// jumpToMatch scrolls to the next match of the search. It goes towards the beginning if by is -1, and towards the end if by is 1.
 func (m *Model) jumpToMatch(by int) {
 	lines := m.paneLines(math.MaxInt)
 	at := len(lines) - 1 - m.pane.scrollOffset
@@ -159,8 +159,8 @@ func (m *Model) jumpToMatch(by int) {
 	m.message = message{fmt.Sprintf("no further %q", m.pane.search), true}
 }
 
-// paneLines returns the lines of the pane, wrapped to the width of the screen. Of a log it returns at least the last enough
-// lines. It need not wrap the others, which an agent can make long.
+// paneLines returns the lines of the pane, wrapped to the width of the screen. Of a log it returns at least the last `enough`
+// lines. It need not wrap earlier lines, which an agent can make very long.
 func (m *Model) paneLines(enough int) (out []frame.Line) {
 	switch m.pane.kind {
 	case logPane:
@@ -205,7 +205,7 @@ func plainLogText(text string) string {
 	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
 }
 
-// logLines returns the last lines of the log, see [Model.paneLines], or a line that says why there are none.
+// logLines returns the last lines of the log, see [Model.paneLines]. If the log has none, it returns a line that says why.
 func (m *Model) logLines(enough int) (out []frame.Line) {
 	s, is := m.serviceAtCursor()
 	if !is {
@@ -283,7 +283,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	if !is {
 		return nil
 	}
-	const logged = "           | " // the beginning of a line of the log; a line without text after it is kept
+	const logged = "           | " // heading of a log line, which is shown even if the line is empty
 	say := func(role frame.Role, head, text string) {
 		if text != "" || head == logged {
 			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})
@@ -348,7 +348,7 @@ func (m *Model) visiblePart(height int) []frame.Line {
 	return lines
 }
 
-// markMatches highlights the matches of search in spans, in upper or lower case.
+// markMatches highlights each match of search in spans, ignoring upper and lower case.
 func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 	low := strings.ToLower(search)
 	for _, s := range spans {
@@ -356,7 +356,7 @@ func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 		for {
 			lower := strings.ToLower(text)
 			i := strings.Index(lower, low)
-			if i < 0 || len(lower) != len(text) { // a change of case has changed the length, so positions in lower would be wrong in text
+			if i < 0 || len(lower) != len(text) { // if lowering the case has changed the length, positions in lower don't fit text
 				break
 			}
 			out = append(out, frame.Span{Text: text[:i], Role: s.Role}, frame.Span{Text: text[i : i+len(low)], Role: frame.Found})

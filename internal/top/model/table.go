@@ -19,7 +19,7 @@ import (
 type sortColumn int
 
 const (
-	byTrouble sortColumn = iota // services in trouble first; services of equal grade in hinit's order
+	byTrouble sortColumn = iota // services in trouble first; services of the same grade in hinit's order
 	byName
 	byState
 	bySince
@@ -32,7 +32,7 @@ const (
 
 var orderNames = [orders]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory", "host"}
 
-// grade says how urgently a service needs attention. The table shows the grades in this order.
+// grade says how urgently a service needs attention. The constants are in the order of the table.
 type grade int
 
 const (
@@ -48,10 +48,10 @@ const (
 
 // table is the list of services and groups, with the cursor.
 type table struct {
-	rows        []row // visible rows: the filter and folded groups hide the others
-	cursorRow   rowID // row of the cursor; zero for the first one
-	cursorIndex int   // index of the row of the cursor
-	firstShown  int   // index of the first row on the screen
+	rows        []row // visible rows, without those that the filter and folded groups hide
+	cursorRow   rowID // row at the cursor; zero: the first row
+	cursorIndex int   // index of the row at the cursor
+	firstShown  int   // index of the first visible row
 	sort        sortColumn
 	reversed    bool
 	groups      grouping
@@ -68,7 +68,7 @@ type row struct {
 	members   []Service
 }
 
-// rowID identifies a row, so that the cursor can stay on it when the table changes.
+// rowID identifies a row, so that the cursor stays on it when the table changes.
 type rowID struct {
 	ID
 	groupHead string
@@ -81,7 +81,7 @@ func (r row) rowID() rowID {
 	return rowID{groupHead: r.group + "\x00"}
 }
 
-// serviceAtCursor returns the service at the cursor.
+// serviceAtCursor returns the service at the cursor. is is false if the cursor is not on a service.
 func (m *Model) serviceAtCursor() (s Service, is bool) {
 	if r := m.table.cursorIndex; r >= 0 && r < len(m.table.rows) {
 		return m.table.rows[r].service, m.table.rows[r].isService
@@ -101,7 +101,7 @@ func (m *Model) gradeOf(s Service) grade {
 	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: coming, show.Off: off, show.Well: well}[verdict]
 }
 
-// rebuildRows makes the rows of the table anew: it filters, sorts and groups the services. The cursor stays on its service.
+// rebuildRows makes the rows of the table again: it filters, sorts and groups the services. The cursor stays on its row.
 func (m *Model) rebuildRows() {
 	t := &m.table
 	words := strings.Fields(t.filter)
@@ -119,7 +119,7 @@ func (m *Model) rebuildRows() {
 	} else {
 		t.add(services)
 	}
-	// The cursor stays on its row. If that row is gone, it stays at its index, or goes to the last row.
+	// The cursor stays on its row. If this row no longer exists, the cursor stays at the same index, or goes to the last row.
 	at := slices.IndexFunc(t.rows, func(r row) bool { return r.rowID() == t.cursorRow })
 	switch {
 	case t.cursorRow == (rowID{}):
@@ -135,10 +135,10 @@ func (t *table) add(services []Service) {
 	t.rows = append(t.rows, lo.Map(services, func(s Service, _ int) row { return row{service: s, isService: true} })...)
 }
 
-// moveCursor moves the cursor by a number of rows, down if the number is positive.
+// moveCursor moves the cursor by a number of rows. A positive number moves it down.
 func (m *Model) moveCursor(by int) { m.setCursor(m.table.cursorIndex + by) }
 
-// setCursor puts the cursor on a row, or on the nearest one.
+// setCursor puts the cursor on the row with this index, or on the nearest row.
 func (m *Model) setCursor(index int) {
 	t := &m.table
 	if len(t.rows) == 0 {
@@ -146,13 +146,13 @@ func (m *Model) setCursor(index int) {
 	}
 	t.cursorIndex = min(max(index, 0), len(t.rows)-1)
 	t.cursorRow = t.rows[t.cursorIndex].rowID()
-	if m.pane.kind != eventPane { // the event pane is about all services, so it keeps its position
+	if m.pane.kind != eventPane { // the event pane shows all services, so its position is independent of the cursor
 		m.pane.scrollOffset = 0
 	}
 }
 
-// matchesFilter reports whether a service matches the filter. Each word must find the service, see [cmdline.MatchesSearch]. A word that
-// begins with "!" excludes the services that the rest of the word finds.
+// matchesFilter reports whether a service matches the filter. Each word must find the service, see [cmdline.MatchesSearch]. A
+// word that begins with "!" excludes the services that the rest of the word finds.
 func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -185,11 +185,11 @@ func (m *Model) compare(a, b Service) int {
 	}[m.table.sort]()
 }
 
-// orderTargets returns the services for an order: the marked ones, in the order of the table. If none is marked, it is the
-// service at the cursor, or all of the group at the cursor.
+// orderTargets returns the services to which an order applies: the marked services, in the order of the table. Without marks it
+// is the service at the cursor, or each service of the group at the cursor.
 func (m *Model) orderTargets() (ids []ID) {
 	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
-	for _, s := range slices.Concat(shown, m.services) { // the filter may hide marked services
+	for _, s := range slices.Concat(shown, m.services) { // the filter may hide a marked service
 		if m.table.marks[s.ID()] {
 			ids = append(ids, s.ID())
 		}
@@ -209,7 +209,7 @@ type grouping int
 
 const (
 	noGroups grouping = iota
-	byGroup           // group in the configuration
+	byGroup           // group that hinit.yaml defines
 	byProfile
 	perHost
 	groupings
@@ -217,12 +217,12 @@ const (
 
 var groupingNames = [groupings]string{"no groups", "grouped as in the configuration", "grouped by profile", "grouped by host"}
 
-// groupOf returns the name of a service's group, or "" if it belongs to none.
+// groupOf returns the name of the group of a service. If the service has no group, it returns "".
 func (m *Model) groupOf(s Service) string {
 	return [groupings]string{byGroup: s.Group, byProfile: s.Profile, perHost: m.hosts[s.Host].name}[m.table.groups]
 }
 
-// regroup selects the next grouping by which at least one service has a group.
+// regroup selects the next kind of grouping in which at least one service has a group.
 func (m *Model) regroup() {
 	t := &m.table
 	for t.groups = (t.groups + 1) % groupings; t.groups != noGroups; t.groups = (t.groups + 1) % groupings {
@@ -235,8 +235,8 @@ func (m *Model) regroup() {
 	m.rebuildRows()
 }
 
-// appendGroups appends the rows of all groups to the table: a head for each group and, unless the group is folded, its services.
-// Groups are sorted by the position of their first service. Services without a group come last.
+// appendGroups appends the rows of all groups to the table: the head of each group and, unless the group is folded, its services.
+// Groups are in the order of their first services. Services without a group come last.
 func (m *Model) appendGroups(services []Service) {
 	t := &m.table
 	groups := lo.GroupBy(services, m.groupOf)
