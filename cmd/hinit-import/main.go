@@ -1,5 +1,5 @@
-// Command hinit-import converts the configuration of another supervisor to hinit.yaml; it is the program behind hinit import. It
-// does not connect to a running hinit, and owns no goroutine.
+// Command hinit-import converts the configuration of another supervisor to hinit.yaml; it is the program behind `hinit import`.
+// It does not connect to a running hinit, and owns no goroutine.
 package main
 
 import (
@@ -30,8 +30,8 @@ or works in another way, a line each: file, line, key and what to do instead. Th
 process-compose.yaml becomes an env_file of each service.`,
 }
 
-// run converts one configuration and returns the exit code. Texts from the files pass through show.Line before they are
-// printed, because the files are not trusted.
+// run converts one configuration and returns the exit code. The files are not trusted, so their texts pass through show.Line
+// before they are printed.
 func run(args []string, out, errs io.Writer) int {
 	c := cmdline.NewCall(verb, args, out, errs)
 	from := ""

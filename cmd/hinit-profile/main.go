@@ -1,6 +1,7 @@
 // Command hinit-profile NAME DIRECTORY copies the SQLite database NAME from the working directory to DIRECTORY. It uses SQLite's
-// backup API, so the copy is consistent. `hinit profile export` runs it as the owner of the database, not as root, because SQLite
-// parses a file that an agent has written. The process restricts itself to the two directories. It owns no goroutine.
+// backup API, so that the copy is consistent. `hinit profile export` runs it as the owner of the database and not as root,
+// because SQLite parses a file that an agent has written. The process restricts itself to the two directories. It owns no
+// goroutine.
 package main
 
 import (
@@ -28,8 +29,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: hinit-profile NAME DIRECTORY\n\nIt is a part of hinit profile export, which copies databases with it.")
 		os.Exit(2)
 	}
-	// SQLite opens a database and the files next to it by name, and follows symbolic links: an agent could put a link there that leads into
-	// another profile. A kernel without Landlock confines nothing; there, profiles are not isolated either.
+	// SQLite opens a database and the files next to it by name, and follows symbolic links: an agent could put a link there that
+	// leads into another profile. A kernel without Landlock can't restrict this process, but then profiles are not isolated
+	// either.
 	err := landlock.V3.BestEffort().RestrictPaths(landlock.RWDirs(".", os.Args[2]))
 	if err == nil {
 		err = backup(os.Args[1], filepath.Join(os.Args[2], os.Args[1]))

@@ -1,8 +1,7 @@
-// Command hinit-tools has the commands that need not be linked into PID 1, and hinit executes it for them. They are explain,
-// tree, profile, topology, logs, events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo,
-// bundle, completion and man. The program also runs under the names of the s6 tools and of the agent's gateway commands, and PID
-// 1 starts it as the boot program. It only dispatches to the packages tools, applet, agentcli, identity and volume. It owns no
-// goroutine.
+// Command hinit-tools has the commands that PID 1 need not contain; hinit executes it for them. They are explain, tree, profile,
+// topology, logs, events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion
+// and man. The program also runs under the names of the s6 tools and of the agent's gateway commands. PID 1 starts it as the boot
+// program. It only calls the packages tools, applet, agentcli, identity and volume. It owns no goroutine.
 package main
 
 import (
@@ -27,7 +26,7 @@ import (
 
 func main() { os.Exit(run(os.Args)) }
 
-// run selects the command line by argv[0].
+// run selects the program's task by argv[0].
 func run(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit-tools"}

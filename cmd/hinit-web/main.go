@@ -1,5 +1,5 @@
 // Command hinit-web connects hinit to other systems: it serves the status page and the metrics, and forwards logs. It is the
-// program behind hinit web, hinit metrics and hinit forward. It is a client of hinit's control socket like any other, and needs
+// program behind `hinit web`, `hinit metrics` and `hinit forward`. It is an ordinary client of hinit's control socket, and needs
 // no privileges.
 //
 // It owns one goroutine, which waits for signals.
@@ -96,8 +96,8 @@ func newCollector(ctx context.Context, h *source, most int) *metrics.Collector {
 	}
 }
 
-// source is the connection to this container's hinit. It also finds the data that the program reads without hinit: /proc, the
-// logs, and the forwarder's counters.
+// source is the connection to this container's hinit. It also finds the data that this program reads without asking hinit: /proc,
+// the logs, and the forwarder's counters.
 type source struct {
 	*dial.Client
 	env func(string) (string, bool)
@@ -108,7 +108,7 @@ func newSource(env func(string) (string, bool)) *source {
 }
 
 // requireToken returns an error if the page must not be served without a token, because isolated profiles could read the logs of
-// others on it. While hinit has not been found it returns nil, because the page is empty then.
+// others on it. While no hinit is found it returns nil, because the page is then empty.
 func (h *source) requireToken() error {
 	if h.CheckConnection() != nil && h.Socket() == "" {
 		return nil
@@ -126,18 +126,18 @@ func (h *source) requireToken() error {
 // procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.
 func (h *source) procPath(i client.Init) string { return procusage.FindProc(h.Socket(), i.PID) }
 
-// logReader returns the user whose rights this program uses to open hinit's log files.
+// logReader returns the identity with which this program opens hinit's log files.
 func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.ServicesFile != "", h.env)
 }
 
-// siblingPrograms returns functions that run hinit-sandbox and hinit-kanban, which report sandboxes and task boards. They are in
-// the same directory as this program, and run as the same user. Root gets no function for boards, because root must not open the
-// agent's files.
+// siblingPrograms returns functions that run hinit-sandbox and hinit-kanban, which report the sandboxes and the task boards.
+// These programs are in the directory of this program, and run as the same user. As root, this program gets no function for
+// boards, because root must not open the agent's files.
 func siblingPrograms(env func(string) (string, bool)) web.Programs {
 	b := web.Programs{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
-			return nil, fs.ErrNotExist // no sandbox service runs here
+			return nil, fs.ErrNotExist // the container runs no sandbox service
 		}
 		return programOutput(ctx, home, "hinit-sandbox", "ls", "--json")
 	}}
@@ -149,7 +149,7 @@ func siblingPrograms(env func(string) (string, bool)) web.Programs {
 	return b
 }
 
-// maxOutput limits what programOutput reads from a program, in bytes.
+// maxOutput is the maximum size in bytes of the output that programOutput reads.
 const maxOutput = 8 << 20
 
 // programOutput runs one of hinit's programs for the data directory home, and returns its output. If the program is not

@@ -20,10 +20,10 @@ import (
 	"hinit/internal/web"
 )
 
-// defaultAddress is where the page is served by default.
+// defaultAddress is the address of the page if the user gives none.
 const defaultAddress = "127.0.0.1:9120"
 
-// minToken is the length in bytes that a token must have. An attacker could guess a shorter one.
+// minToken is the minimum length of a token in bytes. An attacker could guess a shorter one.
 const minToken = 16
 
 var serveVerb = verb{cmdline.Verb{
@@ -94,11 +94,11 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, serveAll(ctx, s, handler, listeners, c))
 }
 
-// tokenAdvice ends the error about isolated profiles and a page without a token.
+// tokenAdvice is the end of the error about isolated profiles and a page without a token.
 const tokenAdvice = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
 
-// refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks each request, because a reload can
-// isolate profiles after this program was started.
+// refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks at each request, because a reload
+// can isolate profiles after the start of this program.
 func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.requireToken(); err != nil {
@@ -110,7 +110,7 @@ func (h *source) refuseIsolated(page http.Handler) http.Handler {
 }
 
 // mayConnect reports whether a process may use the page over a Unix socket. An isolated profile may not. The permissions of the
-// socket can't keep it out, because it may run as the owner of the socket.
+// socket can't keep the profile out, because it may run as the owner of the socket.
 func (h *source) mayConnect(c net.Conn) bool {
 	cred, err := proc.PeerCredentials(c)
 	return err == nil && (cred.Uid == 0 || h.requireToken() == nil || !peer.IsIsolated(c, int(cred.Pid)))
@@ -120,7 +120,7 @@ func (h *source) mayConnect(c net.Conn) bool {
 func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listeners []net.Listener, c *cmdline.Call) error {
 	server := web.NewHTTPServer(s)
 	server.Handler = handler
-	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // don't log errors that clients cause
+	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // clients cause these errors, so don't log them
 	all, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
 		all.Go(func() error { return server.Serve(l) })
@@ -145,7 +145,8 @@ func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listener
 	return nil
 }
 
-// readToken returns the token from file if it is set, otherwise from HINIT_WEB_TOKEN. It returns "" if no token is configured.
+// readToken returns the token in file if file is set, and otherwise the value of HINIT_WEB_TOKEN. Without a configured token it
+// returns "".
 func readToken(c *cmdline.Call, file string) (string, error) {
 	token := c.Variable("HINIT_WEB_TOKEN", "")
 	if file != "" {

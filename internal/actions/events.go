@@ -18,9 +18,9 @@ import (
 	"hinit/internal/version"
 )
 
-// SeenConditions records in which conditions each service was last seen, such as "unhealthy", so that each is reported once. It
-// maps the service and the event that the condition causes to a mark. The mark identifies one occurrence of the condition, for
-// example by the number of the run: a different mark means a new occurrence.
+// SeenConditions records the conditions in which each service was last seen, such as "unhealthy", so that each condition is
+// reported only once. It maps a service and an event to a mark. The mark identifies one occurrence of the condition, for example
+// by the number of the run; a different mark means a new occurrence.
 type SeenConditions map[string]map[string]string
 
 // ServiceEvent is an event of a service, with the state of the service when the event was seen.
@@ -29,23 +29,23 @@ type ServiceEvent struct {
 	Service client.Service
 }
 
-// readyAfterBoot is how long after hinit's start a service that is first seen as ready causes the event ready. Later, only a
-// service that becomes ready causes it.
+// readyAfterBoot is the time after hinit's start in which a service that is first seen as ready causes the event ready. Later,
+// only a service that becomes ready causes it.
 const readyAfterBoot = time.Minute
 
-// tailTimeout is how long an event waits for the last log lines of a service that has exited. The status reports the exit before
-// all output was read, so these lines come later.
+// tailTimeout is how long an event waits for the last log lines of a service that has exited. The status reports an exit before
+// all output is read, so the lines come later.
 const tailTimeout = 10 * time.Second
 
-// endedMark is the prefix of a mark whose condition is over: the process was unhealthy, and has ended or recovered.
+// endedMark is the prefix of the mark of a condition that is over: the process has ended or recovered.
 const endedMark = "was "
 
-// Apply updates the marks by a status change, and returns the new events in the order of the services. changed says whether a
+// Apply updates the marks by a status change. It returns the new events in the order of the services; changed reports whether a
 // mark has changed.
 //
-// first is true for the first status of another hinit, for which there are no marks yet. In it a failure is an event, but not the
-// end of an earlier run, and a ready service only shortly after the boot. held are the services whose events wait for the last
-// log lines before their exit.
+// first is true for the first status of another hinit, for which no marks exist yet. Then a failure is an event, but the end of
+// an earlier run is not, and a ready service is one only shortly after the boot. held are the services whose events wait for the
+// last log lines before their exit.
 func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceEvent, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {
@@ -62,7 +62,7 @@ func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceE
 			old, held := known[event]
 			switch {
 			case !holds && event == config.EventUnhealthy && held:
-				now[event] = endedMark + strings.TrimPrefix(old, endedMark) // a recovery is not an event
+				now[event] = endedMark + strings.TrimPrefix(old, endedMark) // a recovery causes no event
 			case !holds, held && mark == old:
 			case strings.HasPrefix(mark, endedMark) && endedMark+old == mark:
 			case first && event == config.EventOOM, first && event == config.EventUnhealthy && strings.HasPrefix(mark, endedMark):
@@ -86,7 +86,7 @@ func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceE
 	return out, held, changed
 }
 
-// conditions returns the events whose conditions a service meets now, each with its mark, see [SeenConditions].
+// conditions returns the events whose conditions a service meets now. Each event has its mark, see [SeenConditions].
 func conditions(s *client.Service) map[string]string {
 	marks := map[string]string{}
 	end, pid := "", s.PID
@@ -122,7 +122,7 @@ func conditions(s *client.Service) map[string]string {
 
 // Message is the JSON document that an action gets about an event.
 type Message struct {
-	ID        string    `json:"id"`      // id of the event, the same in each attempt to deliver it
+	ID        string    `json:"id"`      // id of the event; the same for each attempt to deliver it
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed, oom or stale
 	Service   string    `json:"service"` // name of the service, such as gateway-coder or dashboard
 	Profile   string    `json:"profile"` // "" if the service belongs to no profile
@@ -131,7 +131,7 @@ type Message struct {
 	Reason    string    `json:"reason"` // reason of the state, for people
 	Cause     string    `json:"cause"`  // cause of the service's last exit; "" before the first
 	Exit      *Exit     `json:"exit"`   // how the last run ended; null before the first exit
-	Tail      []string  `json:"tail"`   // last log lines before the last exit, with secrets of known shapes hidden
+	Tail      []string  `json:"tail"`   // last log lines before the last exit; secrets of known shapes are hidden
 	At        time.Time `json:"at"`     // when the event was seen
 	Container string    `json:"container"`
 	Version   string    `json:"hinit"`
@@ -139,8 +139,8 @@ type Message struct {
 
 // Exit describes how the last run of a service ended.
 type Exit struct {
-	Code   *int      `json:"code"`   // exit code; null if a signal ended the service, or it never ran
-	Signal *int      `json:"signal"` // number of the signal that ended the service; null if none did
+	Code   *int      `json:"code"`   // exit code; null if a signal ended the service, or if it never ran
+	Signal *int      `json:"signal"` // signal that ended the service; null if none did
 	At     time.Time `json:"at"`
 	Error  string    `json:"error"` // why the service could not be started; "" if it was
 }
@@ -149,7 +149,7 @@ type Exit struct {
 func message(h ServiceEvent, host string, at time.Time) []byte {
 	s := &h.Service
 	id := make([]byte, 8)
-	_, _ = rand.Read(id) // rand.Read can't fail
+	_, _ = rand.Read(id) // rand.Read never fails
 	m := Message{
 		ID: hex.EncodeToString(id), Event: h.Event, Service: s.Name, Profile: s.Profile, Kind: s.Kind, State: s.State, Reason: redact.HideText(s.Reason),
 		Tail: []string{}, At: at.UTC().Truncate(time.Millisecond), Container: host, Version: version.Get().Version,
@@ -160,12 +160,12 @@ func message(h ServiceEvent, host string, at time.Time) []byte {
 			m.Tail = strings.Split(redact.HideText(strings.Join(x.Tail, "\n")), "\n")
 		}
 	}
-	body, _ := json.Marshal(m) // Marshal can't fail for texts, numbers and times of this era
+	body, _ := json.Marshal(m) // texts, numbers and times of this era can always be encoded
 	return body
 }
 
-// actionsOf returns the actions for an event of a service. The configuration can have them for the service, its profile, all
-// gateways, and all services. The first of these that has any is used.
+// actionsOf returns the actions for an event of a service. The configuration can set actions for the service, its profile, all
+// gateways and all services. actionsOf uses the first of these that has actions for the event.
 func actionsOf(c *config.Config, service, profile, event string) []config.Action {
 	if s, known := c.Services[service]; known {
 		if list, own := s.On[event]; own {

@@ -38,7 +38,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// maxQueuedJobs limits the jobs that wait for one target, which is a webhook or a command.
+// maxQueuedJobs is the maximum number of jobs that wait for one target, a webhook or a command.
 const maxQueuedJobs = 100
 
 // maxAttempts is how often the runner sends a request before it gives up.
@@ -46,9 +46,9 @@ const maxAttempts = 10
 
 // Runner carries out the actions for events of services. Set the exported fields before Run, and don't change them afterwards.
 type Runner struct {
-	// function that follows the status, as [dial.Client.Watch] does
+	// follows the status, as [dial.Client.Watch] does
 	Watch     func(ctx context.Context, fn func(client.StatusChange) error) error
-	Rules     func() (*config.Config, error) // function that reads the configuration; its result is nil if nothing has changed
+	Rules     func() (*config.Config, error) // reads the configuration; returns nil if it has not changed
 	StateFile string                         // path of the state file
 	Host      string                         // name of the container in messages
 	Log       *slog.Logger
@@ -56,18 +56,18 @@ type Runner struct {
 
 	mu               sync.Mutex
 	state            state
-	senders          map[string]int // targets that a goroutine is delivering to, each with its number of dropped jobs
+	senders          map[string]int // targets to which a goroutine is delivering, each with the number of its dropped jobs
 	unsaved          string         // last error of saving the state; "" after a success
 	rules            *config.Config
-	lastConfigError  string        // last error of reading the configuration
+	lastConfigError  string        // last error of reading the configuration, so that it is reported once
 	lastStatus       client.Status // the whole status after the last change
 	awaitingTail     []string      // services whose events wait for the last log lines
 	lastEnvFileCheck time.Time     // when environment files were last checked for changes
 	work             sync.WaitGroup
 }
 
-// Run carries out actions until ctx ends. Undelivered actions stay in the state file for the next Run. It returns an error if it
-// can't read the configuration at the start.
+// Run carries out actions until ctx ends. Actions that are not yet delivered stay in the state file for the next Run. If the
+// configuration can't be read at the start, Run returns an error.
 func (r *Runner) Run(ctx context.Context) error {
 	var err error
 	if r.rules, err = r.Rules(); err != nil {
@@ -102,7 +102,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// handleChange finds the events in a change of the status, makes jobs for their actions, and starts to deliver them.
+// handleChange finds the events in a change of the status, adds jobs for their actions, and starts to deliver them.
 func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	r.reload()
 	r.mu.Lock()
@@ -146,7 +146,7 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 const envFileCheckInterval = 5 * time.Second
 
 // changedEnvFiles returns an event for each service whose environment files have changed since its start, once for each change.
-// It checks only services with an action for this event. The caller holds r.mu and saves the state.
+// It ignores services without an action for this event. The caller must hold r.mu and save the state.
 func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 	if time.Since(r.lastEnvFileCheck) < envFileCheckInterval {
 		return nil
@@ -170,7 +170,8 @@ func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 	return out
 }
 
-// reload reads the configuration again if its file has changed. If the new file is invalid, the old configuration stays in use.
+// reload reads the configuration again if its file has changed. If the new file is invalid, the runner keeps the old
+// configuration.
 func (r *Runner) reload() {
 	rules, err := r.Rules()
 	switch {
@@ -183,8 +184,8 @@ func (r *Runner) reload() {
 	}
 }
 
-// dropOldest drops a job of a target that has more than maxQueuedJobs. It drops the oldest job of the service with the most, so
-// that no service pushes out the jobs of others. It never drops the job that is being delivered. The caller holds r.mu.
+// dropOldest drops one job of a target that has more than maxQueuedJobs: the oldest job of the service with the most jobs. So no
+// service can push out the jobs of others. It never drops the job that is being delivered. The caller must hold r.mu.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= maxQueuedJobs {
@@ -203,7 +204,7 @@ func (r *Runner) dropOldest(target string) {
 	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.maskedTarget(), "dropped", dropped)
 }
 
-// startDelivery starts a goroutine that delivers the jobs of a target, unless there is one already. The caller holds r.mu.
+// startDelivery starts a goroutine that delivers the jobs of a target, unless one is running. The caller must hold r.mu.
 func (r *Runner) startDelivery(ctx context.Context, target string) {
 	if _, busy := r.senders[target]; busy || ctx.Err() != nil {
 		return
@@ -212,8 +213,8 @@ func (r *Runner) startDelivery(ctx context.Context, target string) {
 	r.work.Go(guard.Func("carrying out actions", func() { r.deliver(ctx, target) }))
 }
 
-// deliver carries out the jobs of a target, one after another, until the queue of the target is empty. It pauses after each
-// failure from which the target may recover.
+// deliver carries out the jobs of a target, one after another, until the target has no more jobs. After a failure that may be
+// temporary, it waits before the next attempt.
 func (r *Runner) deliver(ctx context.Context, target string) {
 	for failures := 0; ; {
 		if failures > 0 {
@@ -258,15 +259,15 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// requeueBehindOthers moves the jobs of j's service for j's target to the end of the queue, in their order. So after a failure,
-// the other services that wait for the target get an attempt. The caller holds r.mu.
+// requeueBehindOthers moves the jobs of j's service for j's target to the end of the queue, and keeps their order. So after a
+// failure, other services with jobs for the target have a turn. The caller must hold r.mu.
 func (r *Runner) requeueBehindOthers(j *Job) {
 	mine, others := lo.FilterReject(r.state.Jobs, func(o *Job, _ int) bool { return o.Service == j.Service && o.target() == j.target() })
 	r.state.Jobs = append(others, mine...)
 }
 
-// save replaces the state file. Only its owner may read it, because addresses and keys of webhooks are often secret. If the file
-// can't be written, the runner goes on, but forgets the state when it ends. The caller holds r.mu.
+// save replaces the state file. Only the file's owner may read it, because addresses and keys of webhooks are often secret. If
+// the file can't be written, the runner continues, but loses its state when it ends. The caller must hold r.mu.
 func (r *Runner) save() {
 	text, err := json.Marshal(&r.state)
 	if err == nil {
@@ -280,7 +281,7 @@ func (r *Runner) save() {
 	}
 }
 
-// target returns the webhook or the command of the job. Jobs with the same target are carried out one after the other.
+// target returns the webhook or the command of the job. Jobs with the same target run one after the other.
 func (j *Job) target() string { return cmp.Or(j.Action.Webhook, strings.Join(j.Action.Exec, "\x00")) }
 
 // maskedTarget returns the target for the runner's log, without its secrets.
@@ -299,22 +300,22 @@ type Job struct {
 	Action  config.Action `json:"action"`
 	Body    []byte        `json:"body"` // a [Message] as JSON
 
-	attempts int  // number of failed attempts
+	attempts int  // number of attempts that have failed
 	running  bool // an attempt is under way
 }
 
 // state is the content of the state file.
 type state struct {
-	Init  time.Time            `json:"init"` // start of the hinit to which the marks belong
+	Init  time.Time            `json:"init"` // start time of the hinit to which the marks belong
 	Marks SeenConditions       `json:"marks"`
 	Stale map[string]time.Time `json:"stale,omitempty"` // when a change of environment files was last reported, by service
-	Jobs  []*Job               `json:"jobs"`            // queue of jobs; the first job of a target is its next, and jobs of one service are in the order of their events
+	Jobs  []*Job               `json:"jobs"`            // queue of jobs; the jobs of one service are in the order of their events
 }
 
-// maxState is the size in bytes up to which load accepts a state file.
+// maxState is the maximum size in bytes of a state file that load accepts.
 const maxState = 64 << 20
 
-// load reads the state file. A missing file means an empty state.
+// load reads the state file. If the file is missing, the state is empty.
 func load(path string) (s state, err error) {
 	text, err := wholefile.Read(path, maxState)
 	if err == nil {
@@ -329,15 +330,15 @@ func load(path string) (s state, err error) {
 	if s.Marks == nil {
 		s.Marks = SeenConditions{}
 	}
-	s.Jobs = lo.Compact(s.Jobs) // another program may have written null
+	s.Jobs = lo.Compact(s.Jobs) // another program may have written null as a job
 	return s, err
 }
 
-// SignatureHeader is the HTTP header with the signature of a request: the HMAC-SHA256 of the body, as "sha256=" and hex digits.
-// The receiver can check that hinit has sent the request.
+// SignatureHeader is the HTTP header with the signature of a request: "sha256=" and the HMAC-SHA256 of the body in hex digits.
+// The receiver can check by it that hinit has sent the request.
 const SignatureHeader = "X-Hinit-Signature"
 
-// execute carries out a job once. again says whether another attempt may succeed.
+// execute makes one attempt to carry out a job. again reports whether another attempt may succeed.
 func execute(ctx context.Context, j *Job) (again bool, err error) {
 	if j.Action.Webhook == "" {
 		return false, runCommand(ctx, j)
@@ -345,11 +346,11 @@ func execute(ctx context.Context, j *Job) (again bool, err error) {
 	return sendRequest(ctx, j)
 }
 
-// webhookClient is the HTTP client for webhooks. It doesn't follow redirects, because a request that is signed for one server
-// must not go to another.
+// webhookClient is the HTTP client for webhooks. It follows no redirects, because a request that is signed for one server must
+// not go to another.
 var webhookClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// sendRequest makes one attempt to send the request of a webhook. again says whether another attempt may succeed.
+// sendRequest makes one attempt to send the request of a webhook. again reports whether another attempt may succeed.
 func sendRequest(ctx context.Context, j *Job) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.Action.Timeout)
 	defer cancel()
@@ -371,12 +372,12 @@ func sendRequest(ctx context.Context, j *Job) (again bool, err error) {
 	a, err := webhookClient.Do(q)
 	if err != nil {
 		if u, is := errors.AsType[*url.Error](err); is {
-			err = u.Err // drop the address from the error, because it may be secret
+			err = u.Err // the address may be secret, so drop it from the error
 		}
 		return true, err
 	}
 	defer a.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // read the rest, so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // read the rest, so that the connection can be reused
 	switch {
 	case a.StatusCode/100 == 2:
 		return false, nil
@@ -386,8 +387,8 @@ func sendRequest(ctx context.Context, j *Job) (again bool, err error) {
 	return false, errors.New("it is refused: the answer is " + a.Status)
 }
 
-// runCommand runs the command of j's action in a new session, with j.Body on standard input. When the action's time limit passes,
-// runCommand kills the process group.
+// runCommand runs the command of j's action in a new session, with j.Body on its standard input. If the action's time limit
+// passes, it kills the process group.
 func runCommand(ctx context.Context, j *Job) error {
 	fd, err := unix.MemfdCreate("event", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -395,7 +396,7 @@ func runCommand(ctx context.Context, j *Job) error {
 	}
 	input := os.NewFile(uintptr(fd), "event")
 	defer input.Close()
-	if _, err := input.WriteAt(append(bytes.Clone(j.Body), '\n'), 0); err != nil { // unlike Write, this leaves the offset at the beginning
+	if _, err := input.WriteAt(append(bytes.Clone(j.Body), '\n'), 0); err != nil { // unlike Write, WriteAt leaves the file offset at 0
 		return err
 	}
 	timed, cancel := context.WithTimeout(ctx, j.Action.Timeout)

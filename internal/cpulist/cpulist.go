@@ -1,5 +1,5 @@
-// Package cpulist parses lists of processors such as 0-3,6. The format is the list format of cpuset(7) without blanks. Its errors
-// are written for users. It starts no goroutine.
+// Package cpulist parses lists of processors such as 0-3,6: the list format of cpuset(7), without blanks. Its errors are written
+// for users. It starts no goroutine.
 package cpulist
 
 import (
@@ -13,7 +13,7 @@ import (
 // MaxCPU is the highest processor number that Parse accepts: a [unix.CPUSet] has no room for a higher one.
 const MaxCPU = 1023
 
-// Parse returns the set of processors that a list names. A range such as 3-1 and an empty list are errors.
+// Parse returns the set of processors in a list. A range such as 3-1 and an empty list are errors.
 func Parse(list string) (*unix.CPUSet, error) {
 	var set unix.CPUSet
 	for part := range strings.SplitSeq(list, ",") {

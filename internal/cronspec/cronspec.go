@@ -1,7 +1,8 @@
 // Package cronspec parses schedules in the syntax of cron, and computes when they are due.
 //
-// The library below it defines the syntax: five fields, or a word such as @daily. A day must match both the day of the month and the
-// weekday. The package refuses a schedule that will never be due. It reads only the container's time zone data, and owns no goroutine.
+// A library defines the syntax: five fields, or a word such as @daily. A day must match both the day of the month and the
+// weekday. The package refuses a schedule that will never be due. It reads only the time zone data of the container, and owns no
+// goroutine.
 package cronspec
 
 import (
@@ -67,10 +68,11 @@ func Zone(name string) (*time.Location, error) {
 	return location, nil
 }
 
-// Next returns the first time after t at which the schedule is due, or the zero time if there is none.
+// Next returns the first time after t at which the schedule is due, or the zero time if none exists.
 //
-// Changes to and from summer time have the effect that cron(8) describes. A schedule with "*" for minute or hour follows the new time
-// at once. Any other is due once for each time on the clock: at the first of two equal times, and late for a time that is left out.
+// Changes to and from summer time have the effect that cron(8) describes. A schedule with "*" for the minute or hour follows the
+// new time at once. Any other schedule is due once for each time on the clock: at the first of two equal times, and later if the
+// clock skips its time.
 func (s Spec) Next(t time.Time) time.Time {
 	if s.schedule == nil {
 		return time.Time{}
@@ -79,11 +81,11 @@ func (s Spec) Next(t time.Time) time.Time {
 	if !s.daily {
 		return s.schedule.Next(t)
 	}
-	for clock := t.UTC().Add(s.ahead(t) - longestShift); ; { // here UTC stands for a clock that is never changed
+	for clock := t.UTC().Add(s.ahead(t) - longestShift); ; { // UTC stands here for a clock that is never changed
 		if clock = s.schedule.Next(clock); clock.IsZero() {
 			return clock
 		}
-		at := clock.Add(-s.ahead(clock.AddDate(0, 0, -1))) // as if clocks had not been changed since the day before
+		at := clock.Add(-s.ahead(clock.AddDate(0, 0, -1))) // the time as if the clock had not been changed since the day before
 		if changed := clock.Add(-s.ahead(at)); s.ahead(changed) == s.ahead(at) {
 			at = changed
 		}
@@ -93,7 +95,7 @@ func (s Spec) Next(t time.Time) time.Time {
 	}
 }
 
-// longestShift is how far clocks are set forward at most. A time that is left out then is due so much later.
+// longestShift is the largest time by which clocks are set forward. A time that the clock skips is due so much later.
 const longestShift = 2 * time.Hour
 
 // ahead returns how far clocks in the zone are ahead of UTC at the time t.

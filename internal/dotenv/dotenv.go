@@ -1,22 +1,22 @@
-// Package dotenv parses files that set environment variables, such as the .env of a profile and the env_file of a service. A file
-// consists of lines of the form NAME=VALUE, with or without "export". A quoted value may span several lines. After an unquoted
-// value, " #" begins a comment.
+// Package dotenv parses files that set environment variables, such as the .env of a profile and the env_file of a service. Such a
+// file consists of lines NAME=VALUE, with or without "export". A quoted value may span several lines. After an unquoted value, "
+// #" begins a comment.
 //
-// The functions never fail: they ignore a line that does not set a variable. The package owns no goroutine and opens no file.
+// The functions never fail: they ignore lines that set no variable. The package owns no goroutine and opens no file.
 package dotenv
 
 import "strings"
 
-// Var is one variable as it stands in a file.
+// Var is one variable as the file sets it.
 type Var struct {
 	Name  string
 	Raw   string // the value without its quotes, if it has any
 	Quote byte   // '"' or '\'', or 0 for a value without quotes
-	// Begin and End are the position, in the file, of the lines that set the variable.
+	// Begin and End are the positions in the file of the beginning and the end of the lines that set the variable.
 	Begin, End int
 }
 
-// Value returns the value of the variable. It replaces escapes only if the value was in double quotes.
+// Value returns the value of the variable. It replaces escapes only in a value that was in double quotes.
 func (v Var) Value() string {
 	if v.Quote == '"' {
 		return Unescape(v.Raw)
@@ -24,16 +24,16 @@ func (v Var) Value() string {
 	return v.Raw
 }
 
-// Unescape replaces the escapes in raw, the text of a value in double quotes. It removes the escape \r, so that the
-// value contains no carriage return.
+// Unescape replaces the escapes in raw, the text of a value in double quotes. It drops the escape \r, so that the value contains
+// no carriage return.
 func Unescape(raw string) string { return unescape.Replace(raw) }
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `\'`, `'`)
 
-// Parse returns the variables that text, the content of a file, defines, in their order.
+// Parse returns the variables that text sets, in the order of the text.
 func Parse(text string) []Var {
 	var vars []Var
-	// For each quote character, open says that the rest of the text contains no closing quote, so later lines need not search for
+	// For each quote character, open says that the rest of the text has no closing quote, so later values need not search for
 	// one.
 	var open [256]bool
 	whole := text
@@ -59,12 +59,12 @@ func Parse(text string) []Var {
 	return vars
 }
 
-// quoted parses a value that begins with a quote. The argument value is the text of its line from the quote on, and rest is the
-// text of the file after this line. The result inner is the text between the quotes, which may end several lines into rest. The
-// result after is the text of the file after the line with the closing quote.
+// quoted parses a value that begins with a quote. value is the rest of its line from the quote on, and rest is the text after
+// this line. inner is the text between the quotes, which may end several lines into rest. after is the text after the line with
+// the closing quote.
 //
-// If there is no closing quote, inner is the rest of the value's line, and stillOpen is true. The caller passes this as open for
-// the next value with the same quote, which makes the search through rest unnecessary.
+// If no quote closes the value, inner is the rest of its line, and stillOpen is true. The caller then passes open = true for the
+// next value with the same quote, so that it need not search through rest again.
 func quoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
 	quote, value := value[0], value[1:]
 	if end := closing(value, quote); end >= 0 {

@@ -1,10 +1,10 @@
-// Package forward sends logs and events to a collector: as OTLP, to Loki, as syslog, or as JSON lines in a file.
+// Package forward sends logs and events to a collector: as OTLP, to Loki, as syslog, or as JSON lines to a file.
 //
-// It reads the log files, which are its only buffer, across their rotations. A slow or unreachable receiver delays only the
-// reading of the logs, not the services. Each line arrives at least once: the position in a log is saved after the receiver has
-// accepted the line. A position is the time of the last line and a count, so it stays valid after rotation, compression and a
-// restart. If rotation removes lines before they are sent, the receiver gets a record of the gap, and the gap is counted. At most
-// one batch is in memory.
+// It reads log files, across their rotations; these files are its only buffer. A slow or unreachable receiver delays only the
+// reading of the logs, not the services. Each line arrives at least once, because the position in a log is saved only after the
+// receiver has accepted the line. A position consists of the time of the last line and a count, so it stays valid after a
+// rotation, compression or restart. If a rotation removes lines before they are sent, the receiver gets a record of the gap, and
+// the gap is counted. At most one batch is in memory.
 //
 // A [Sink] encodes and sends records, and Run repeats a send that fails. [Forwarder.Run] owns a goroutine for each log, and ends
 // these goroutines before it returns.
@@ -46,26 +46,26 @@ type HinitClient interface {
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit            HinitClient
-	LogsAs           func(client.Init) (*fsutil.Actor, error) // function that returns the user whose rights are used to open log files
+	LogsAs           func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
 	Sink             Sink
 	State            string   // path of the positions file, see [Positions]
-	ExcludedServices []string // services whose logs are not sent, such as the forwarder itself, whose log would then never end
-	Mask             bool     // hide secrets that have a known form
+	ExcludedServices []string // services whose logs are not sent; for example the forwarder itself, whose log would otherwise never end
+	Mask             bool     // whether to hide secrets of known shapes
 	Log              *slog.Logger
 
 	Pause   time.Duration // how long to collect records for a batch; 0: 250 ms
-	Timeout time.Duration // time limit for the receiver's answer; 0: 30 s
+	Timeout time.Duration // time limit for an answer of the receiver; 0: 30 s
 
 	records   chan Record // records from the goroutines that read logs
 	readers   sync.WaitGroup
 	askedAt   time.Time // when hinit was last asked for its logs
 	savedAt   time.Time // when the positions were last saved
 	positions Positions
-	unsaved   bool // the positions have changed since the last save
-	unsavable bool // the last try to save the positions has failed
+	unsaved   bool // whether the positions have changed since the last save
+	unsavable bool // whether the last attempt to save the positions has failed
 }
 
-// Counts are the totals of a Forwarder since its positions file was made.
+// Counts are totals since the positions file was created.
 type Counts struct {
 	Sent     uint64 `json:"sent"`
 	Refused  uint64 `json:"refused"`
@@ -73,12 +73,12 @@ type Counts struct {
 	Failures uint64 `json:"failures"`
 }
 
-// Positions is the content of the positions file: how far logs and events have been sent.
+// Positions is the content of the positions file: up to where logs and events were sent.
 type Positions struct {
 	Logs    map[string]*logFile `json:"logs"` // logs by their directory
 	Events  eventPosition       `json:"events"`
 	Counts  Counts              `json:"counts"`
-	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero if all are sent
+	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is still to be sent; zero if all are sent
 }
 
 type eventPosition struct {
@@ -87,26 +87,26 @@ type eventPosition struct {
 }
 
 const (
-	maxBatchRecords = 2000    // a batch with this many records takes no more lines; the events of one request may exceed it
-	maxBatchBytes   = 4 << 20 // maximum size in bytes of the text in a batch
+	maxBatchRecords = 2000    // from this number of records on, a batch takes no more lines; the events of one request may exceed it
+	maxBatchBytes   = 4 << 20 // maximum size in bytes of all texts in a batch
 	statusEvery     = 2 * time.Second
 	saveEvery       = time.Second
-	maxStateSize    = 64 << 20 // maximum size in bytes of the positions file; the 100,000 profiles that hinit can supervise take less
+	maxStateSize    = 64 << 20 // maximum size of the positions file in bytes, enough for 100,000 profiles
 )
 
-// retries are the delays between two attempts to send a batch.
+// retries has the delays between attempts to send a batch.
 var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
 
 // Counts returns the totals since the positions file was made. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.positions.Counts }
 
-// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file at the start, or save it at
-// the end. Without the file, each restart would send the same lines again.
+// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file at the start, or can't save it
+// at the end. Without this file, each restart would send the same lines again.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.records = make(chan Record)
 	var err error
 	if f.positions, err = ReadPositions(f.State, nil); errors.Is(err, fs.ErrNotExist) {
-		err = f.save() // save fails now, at the start, if the file can't be written
+		err = f.save() // fail at the start if the file can't be written
 	} else if err != nil {
 		err = fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
 	}
@@ -141,8 +141,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return nil
 }
 
-// collect collects records of events and log lines until the batch is full or f.Pause is over. If hinit was last asked longer ago
-// than statusEvery, collect first asks for new logs and events.
+// collect collects records of events and log lines until the batch is full or the time f.Pause is over. If the last request to
+// hinit is older than statusEvery, collect first asks hinit for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	if time.Since(f.askedAt) > statusEvery {
 		f.askedAt = time.Now()
@@ -167,7 +167,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	return batch
 }
 
-// findLogs starts to read the new logs of hinit's services, and forgets removed ones.
+// findLogs starts to read new logs of hinit's services, and forgets the logs of removed services.
 func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 	as, err := f.LogsAs(st.Init)
 	if err != nil {
@@ -195,7 +195,7 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 			log.stop()
 			log.stop = nil
 		case log.stop == nil && !gone && !left && parents[filepath.Dir(dir)]:
-			// The positions file may name any directory, so read only those beside the log directory of a service.
+			// The positions file may name any directory. So read only directories beside the log directory of a service.
 			r := &logReader{Forwarder: f, from: log, log: f.Log.With("dir", dir), at: log.position}
 			ctx, stop := context.WithCancel(ctx)
 			log.stop = stop
@@ -209,13 +209,14 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 	return nil
 }
 
-// readEvents returns records of the events since the last one that was sent. started is the start of the hinit that is asked.
+// readEvents returns records of the events after the last one that was sent. started is the start time of the hinit that is
+// asked.
 func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []Record) {
 	at := f.positions.Events
 	if !at.Started.Equal(started) {
 		at = eventPosition{Started: started}
 	}
-	// After an error, the next request reads the rest.
+	// After an error, the next request reads the remaining events.
 	_ = f.Hinit.Events(ctx, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
 		r := eventRecord(e)
 		at.Seq = max(at.Seq, e.Seq)
@@ -232,8 +233,8 @@ func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []
 	return batch
 }
 
-// deliver sends a batch again and again until the receiver accepts it or ctx ends, and reports whether it was accepted. It leaves
-// out the records that the receiver refuses.
+// deliver sends a batch again and again until the receiver accepts it or ctx ends, and reports whether the receiver has accepted
+// it. It drops records that the receiver refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	counts := &f.positions.Counts
 	for failures := 0; ctx.Err() == nil; {
@@ -260,14 +261,14 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		counts.Failures++
 		if failures++; failures == 1 && ctx.Err() == nil {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
-			f.trySave() // the metrics read the time of the oldest waiting record from the file
+			f.trySave() // the metrics read the time of the oldest waiting record from this file
 		}
 		pause.For(ctx, retries.Delay(failures, rand.Float64()))
 	}
 	return false
 }
 
-// ReadPositions reads a positions file as a user who may do so. A nil actor means this process.
+// ReadPositions reads a positions file with the identity as; nil means this process.
 func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	text, err := fsutil.InParent(path, as, func(d *fsutil.Dir, name string) ([]byte, error) { return d.ReadFile(name, maxStateSize) })
 	if err == nil {
@@ -277,7 +278,7 @@ func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	return p, err
 }
 
-// trySave saves the positions. If that fails, for instance on a full disk, records are sent all the same. A restart would not
+// trySave saves the positions. If that fails, for instance on a full disk, the forwarder continues to send. A restart would not
 // help, and would send the last records again.
 func (f *Forwarder) trySave() {
 	err := f.save()
@@ -302,33 +303,33 @@ func (f *Forwarder) save() error {
 	return nil
 }
 
-// position says how far a log has been sent: up to a line with the time At. Several lines have the same time if they were read
-// together. Same is how many lines with the time At were sent.
+// position says up to where a log was sent: up to the line with the time At. Lines that were read together have the same time;
+// Same is the number of sent lines with the time At.
 type position struct {
 	At     time.Time     `json:"at"`
 	Same   int           `json:"same"`
-	Masker redact.Masker `json:"masker,omitzero"` // state after the line, which may be in the middle of a private key
+	Masker redact.Masker `json:"masker,omitzero"` // state of the Masker after the line, which may be inside a private key
 }
 
-// logFile is a log with the position up to which it has been sent.
+// logFile is a log with the position up to which it was sent.
 type logFile struct {
 	position
 	service, profile string             // name and profile of the service that writes the log
-	stop             context.CancelFunc // function that ends the goroutine that reads the log; nil if there is none
+	stop             context.CancelFunc // ends the goroutine that reads the log; nil if no goroutine does
 }
 
-// logReader reads one log in a goroutine, and passes the records to Run.
+// logReader reads one log in a goroutine and passes the records to Run.
 type logReader struct {
 	*Forwarder
 	from  *logFile
 	log   *slog.Logger
 	at    position // position after the last line
-	begun bool     // the first line since the last call of [reader.Read] was read
-	skip  int      // number of lines to skip, because the receiver already has them
+	begun bool     // whether a line was read since the last call of [reader.Read]
+	skip  int      // number of lines to skip because the receiver already has them
 	level loglevel.Tracker
 }
 
-// read reads the log in the directory dir until ctx ends, as the user as.
+// read reads the log in the directory dir until ctx ends, with the identity as.
 func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
 	defer guard.Catch("reading a log")
 	missing := func(why string) error { return r.sendGap(ctx, why) }
@@ -345,7 +346,7 @@ func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
 	}
 }
 
-// send passes a record to Run. It returns an error if ctx has ended.
+// send passes a record to Run. If ctx has ended, it returns an error.
 func (r *logReader) send(ctx context.Context, record Record) error {
 	record.log, record.line = r.from, r.at
 	pause.Send(ctx, r.records, record)
@@ -360,7 +361,7 @@ func (r *logReader) sendGap(ctx context.Context, why string) error {
 func (r *logReader) sendLine(ctx context.Context, line []byte) error {
 	at, message, dated := reader.Split(line)
 	level := r.level.Of(message)
-	if !r.begun && !r.at.At.IsZero() { // the first line that is not older than the saved position
+	if !r.begun && !r.at.At.IsZero() { // the first line since the saved position
 		if at.Equal(r.at.At) {
 			r.skip = r.at.Same
 		} else if err := r.sendGap(ctx, "files were removed before they could be sent"); err != nil {
@@ -369,7 +370,7 @@ func (r *logReader) sendLine(ctx context.Context, line []byte) error {
 	}
 	r.begun = true
 	later := dated && !at.Equal(r.at.At)
-	if r.skip > 0 && !later { // a later line means that rotation has removed the rest of the lines that were sent
+	if r.skip > 0 && !later { // if the line is later, a rotation has removed the remaining lines that were sent
 		r.skip--
 		return nil
 	}

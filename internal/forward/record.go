@@ -23,7 +23,7 @@ const (
 	KindGap   = "gap" // lines or events are missing here
 )
 
-// Record is what is sent: a line of a log, an event, or a note about a gap.
+// Record is one item to send: a line of a log, an event, or a note about a gap.
 type Record struct {
 	Time    time.Time      `json:"time"`
 	Kind    string         `json:"kind"`
@@ -32,18 +32,18 @@ type Record struct {
 	Text    string         `json:"message"`
 	Level   loglevel.Level `json:"level"`
 
-	log    *logFile      // log of the record; nil for an event
-	line   position      // position in the log after the record
-	events eventPosition // position in the events after the record
+	log    *logFile      // log from which the record comes; nil for an event
+	line   position      // position in the log after this record
+	events eventPosition // position in the events after this record
 }
 
-// gapRecord returns a record that says why lines or events are missing.
+// gapRecord returns a record that says that lines or events are missing, and why.
 func gapRecord(why string) Record {
 	return Record{Time: time.Now(), Kind: KindGap, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
 }
 
-// eventRecord returns the record of an event. Its level is error if a run failed or the service does not start again, and warning
-// if the service waits for its next start.
+// eventRecord returns the record of an event. Its level is error if a run has failed or the service will not start again, and
+// warning if the service waits for its next start.
 func eventRecord(e client.Event) Record {
 	r := Record{Time: e.At, Kind: KindEvent, Level: loglevel.Info, Service: e.Service, Text: e.Reason}
 	if e.To != "" {
@@ -63,20 +63,21 @@ type object = map[string]any
 
 func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// severities maps a level to the severities of OTLP and of syslog. An OTLP severity is a SeverityNumber, here the first one of
-// the level's range. RFC 5424, 6.2.1, defines the severities of syslog.
+// severities maps a level to the severities of OTLP and syslog. The severity for OTLP is the first SeverityNumber in the range of
+// the level. RFC 5424, section 6.2.1, defines the severities of syslog.
 var severities = [...]struct{ otlp, syslog int }{
 	{9, 6}, loglevel.Trace: {1, 7}, loglevel.Debug: {5, 7}, loglevel.Info: {9, 6}, loglevel.Warning: {13, 4}, loglevel.Error: {17, 3}, loglevel.Critical: {21, 2},
 }
 
-// attributes returns attributes of OTLP (opentelemetry-proto, common.proto, in the JSON mapping), without those that have no value.
+// attributes converts values to attributes of OTLP (opentelemetry-proto, common.proto, in the JSON mapping). It leaves out empty
+// values.
 func attributes(values map[string]string) []object {
 	return lo.MapToSlice(lo.OmitByValues(values, []string{""}), func(key, value string) object {
 		return object{"key": key, "value": object{"stringValue": value}}
 	})
 }
 
-// containerService is the service in the records of events about the whole container.
+// containerService is the service name in records of events about the whole container.
 const containerService = "hinit"
 
 // encodeOTLP encodes records as an OTLP request to export logs (ExportLogsServiceRequest).
@@ -128,7 +129,8 @@ func encodeSyslog(host string, r *Record) []byte {
 
 var unprintable = regexp.MustCompile(`[^!-~]`)
 
-// printable replaces everything but printable ASCII without spaces, and cuts the text to most bytes. An empty text becomes "-".
+// printable replaces every character except printable ASCII without spaces, and cuts the text to most bytes. An empty text
+// becomes "-".
 func printable(text string, most int) string {
 	out := unprintable.ReplaceAllString(text, "_")
 	return cmp.Or(out[:min(len(out), most)], "-")

@@ -26,19 +26,19 @@ import (
 	"hinit/internal/pause"
 )
 
-// Sink sends records to a receiver. A [RefusedError] says which records the receiver will never accept. After any other error, the
-// caller sends the same records again.
+// Sink sends records to a receiver. After a [RefusedError], the caller must not send the refused records again. After any other
+// error, the caller sends the same records again.
 type Sink func(ctx context.Context, records []Record) error
 
-// RefusedError is the answer of a receiver that does not accept some of the records. Do not send the refused records again.
+// RefusedError means that the receiver does not accept some of the records, and never will.
 type RefusedError struct {
 	error
-	Records int // number of refused records if the receiver accepted the rest; 0 if it refused all records, perhaps because of one record
+	Records int // number of refused records if the receiver has accepted the rest; 0 if it has refused all records, perhaps because of a single one
 }
 
 // NewSink returns the sink for an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE has the certificates of the authorities to trust in place of
-// the system's. ?name=NAME is the name in the receiver's certificate if that isn't HOST. authorization is the value of the
+// syslog+unix:///dev/log, file:///PATH. For an encrypted connection, ?ca=FILE has the authorities to trust instead of the
+// system's authorities. ?name=NAME is the name in the receiver's certificate if it isn't HOST. authorization is the value of the
 // Authorization header of HTTP requests, or "".
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
@@ -68,8 +68,8 @@ func NewSink(to, authorization string) (Sink, error) {
 	return nil, fmt.Errorf("cannot send to %q: expected %s", u.Redacted(), forms)
 }
 
-// tlsConfig returns the TLS settings for checking the receiver's certificate, or nil without encryption. It removes the
-// parameters ca and name from the URL.
+// tlsConfig returns the TLS settings with which to check the receiver's certificate, or nil if the connection is not encrypted.
+// It removes the parameters ca and name from the URL.
 func tlsConfig(u *url.URL, way string) (*tls.Config, error) {
 	query := u.Query()
 	ca, name := query.Get("ca"), query.Get("name")
@@ -94,7 +94,7 @@ func tlsConfig(u *url.URL, way string) (*tls.Config, error) {
 	return c, err
 }
 
-// withCertificateHint adds to an error about an invalid certificate what the user can do.
+// withCertificateHint appends advice to an error about an invalid certificate.
 func withCertificateHint(err error) error {
 	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
 		return fmt.Errorf("the receiver's certificate is not valid: %w; name its authority with ?ca=FILE, or the name in it with ?name=NAME", bad.Err)
@@ -102,7 +102,7 @@ func withCertificateHint(err error) error {
 	return err
 }
 
-// httpSink returns a sink that sends each batch as the body of a request to u, or to defaultPath on its host if u has no path.
+// httpSink returns a sink that sends each batch in a request to u. If u has no path, it uses defaultPath.
 func httpSink(u *url.URL, defaultPath string, secure *tls.Config, authorization string, encode func(records []Record) []byte) Sink {
 	to := *u
 	_, to.Scheme, _ = strings.Cut(u.Scheme, "+")
@@ -129,8 +129,8 @@ func httpSink(u *url.URL, defaultPath string, secure *tls.Config, authorization 
 	}
 }
 
-// keepsRecords follows a redirect only if the next request has the records too. A client may follow the codes 301, 302 and 303
-// without the body (RFC 9110, section 15.4). So the answer 200 of a login page would mean that records were accepted.
+// keepsRecords allows a redirect only if the next request also contains the records. After the codes 301, 302 and 303, a client
+// may omit the body (RFC 9110, section 15.4). The answer 200 of a login page would then look as if records were accepted.
 func keepsRecords(next *http.Request, before []*http.Request) error {
 	if next.Method != http.MethodPost || len(before) > 5 {
 		return http.ErrUseLastResponse
@@ -138,46 +138,47 @@ func keepsRecords(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// checkAnswer reads the receiver's answer, and returns an error unless the receiver has accepted the records.
+// checkAnswer reads the receiver's answer. It returns an error unless the receiver has accepted the records.
 func checkAnswer(response *http.Response) error {
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, 4<<10))
 	failed := fmt.Errorf("the receiver answers %s: %s", response.Status, strings.TrimSpace(string(text)))
 	switch code := response.StatusCode; {
 	case code >= 200 && code < 300:
-		return cmp.Or(err, checkOTLP(text)) // if the answer is incomplete, the records may not have been accepted
+		return cmp.Or(err, checkOTLP(text)) // after an incomplete answer, it is unknown whether the records were accepted
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
 		return RefusedError{error: failed}
 	}
 	return failed
 }
 
-// checkOTLP reads the receiver's answer (ExportLogsServiceResponse), and returns a [RefusedError] if the receiver has refused
-// some records. An answer of another form means that it has accepted all.
+// checkOTLP reads the receiver's answer (ExportLogsServiceResponse). If the receiver has refused some records, it returns a
+// [RefusedError]. An answer of any other form means that all records were accepted.
 func checkOTLP(text []byte) error {
 	var answer struct {
 		PartialSuccess struct {
-			RejectedLogRecords json.Number // in JSON, a 64-bit number may be a number or a text
+			RejectedLogRecords json.Number // JSON may contain a 64-bit number as a number or as a text
 			ErrorMessage       string
 		}
 	}
 	_ = json.Unmarshal(text, &answer)
-	n, _ := answer.PartialSuccess.RejectedLogRecords.Int64() // n is 0 if the text is no number
+	n, _ := answer.PartialSuccess.RejectedLogRecords.Int64() // n is 0 if the text is not a number
 	if n <= 0 {
 		return nil
 	}
 	return RefusedError{errors.New(answer.PartialSuccess.ErrorMessage), int(n)}
 }
 
-// appendTo appends records to the file at path, one JSON object a line. A file larger than maxSize bytes is renamed to PATH.1, and a
-// new one begins. If a write was cut off, and the last line of the file is therefore incomplete, appendTo first ends that line.
+// appendTo appends records to the file at path, one JSON object a line. If the file then has more than maxSize bytes, it is
+// renamed to PATH.1, and the next call begins a new file. If the last line is incomplete because a write was cut off, appendTo
+// first ends this line.
 func appendTo(path string, maxSize int64, records []Record) error {
 	_, err := fsutil.InParent(path, nil, func(d *fsutil.Dir, name string) (any, error) {
 		f, err := d.OpenUpdate(name, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		defer f.Close() // an error does no harm, because the data is synced
+		defer f.Close() // the data is already synced, so an error does no harm
 		size, err := f.Seek(0, io.SeekEnd)
 		last := []byte{'\n'}
 		if err == nil && size > 0 {
@@ -196,7 +197,7 @@ func appendTo(path string, maxSize int64, records []Record) error {
 		}
 		_, err = f.Write(data.Bytes())
 		if err = errors.Join(err, f.Sync()); err != nil {
-			return nil, errors.Join(err, f.Truncate(size)) // otherwise each attempt would leave a part of the batch on a full disk
+			return nil, errors.Join(err, f.Truncate(size)) // without this, each attempt on a full disk would leave a part of the batch
 		}
 		if size+int64(data.Len()) <= maxSize {
 			return nil, nil
@@ -204,25 +205,25 @@ func appendTo(path string, maxSize int64, records []Record) error {
 		for i := keptFiles - 1; i > 0; i-- {
 			_ = d.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
 		}
-		_ = d.Rename(name, name+".1") // if this fails, the file grows beyond its limit
+		_ = d.Rename(name, name+".1") // without the rename, the file grows beyond its limit
 		return nil, nil
 	})
 	return err
 }
 
-// keptFiles is the number of full files to keep.
+// keptFiles is the number of full files that are kept.
 const keptFiles = 5
 
-// syslogSink sends syslog messages: each in a datagram or, over a stream, preceded by its length (RFC 6587).
+// syslogSink sends syslog messages. Each message is a datagram, or over a stream follows its length (RFC 6587).
 type syslogSink struct {
 	network, address, host string
-	secure                 *tls.Config // settings for TLS; nil: no encryption
+	secure                 *tls.Config // TLS settings; nil: no encryption
 	conn                   net.Conn
 	raw                    syscall.RawConn // raw connection of a stream; nil for datagrams
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
 }
 
-// sentBatch is what one call of send has sent.
+// sentBatch is the data that a single call of send has sent.
 type sentBatch struct {
 	at   time.Time
 	data []byte
@@ -231,14 +232,14 @@ type sentBatch struct {
 const (
 	maxDatagram = 8 << 10 // maximum size of a datagram in bytes; RFC 5424 requires only 480, but most receivers accept 8 KiB
 
-	// unreadTime is how long a working receiver may take to read data that its kernel has acknowledged. Each batch stays in unread
-	// for that time, within a total of unreadSize bytes.
+	// unreadTime is how long a working receiver may take to read data that its kernel has already acknowledged. Each batch stays
+	// in unread for this time, at most unreadSize bytes in total.
 	unreadTime = time.Minute
 	unreadSize = 8 << 20
 )
 
-// send is a [Sink]. After an error it closes the connection. If a connection was lost, the receiver may not have read the
-// last messages, so send repeats them over the next one.
+// send is a [Sink]. After an error it closes the connection. If a connection was lost, the receiver may not have read the last
+// messages, so send repeats them on the next connection.
 func (s *syslogSink) send(ctx context.Context, records []Record) (err error) {
 	defer func() {
 		if err != nil {
@@ -284,15 +285,15 @@ func (s *syslogSink) send(ctx context.Context, records []Record) (err error) {
 }
 
 // waitUntilAcknowledged waits until the other machine has acknowledged all bytes. Syslog has no answers, so this is the best
-// proof of arrival. It returns an error if the other end has closed the connection. It does not read from the connection, because
-// unread bytes may belong to TLS.
+// available proof of arrival. If the other end has closed the connection, it returns an error. It does not read from the
+// connection, because unread bytes may belong to TLS.
 func (s *syslogSink) waitUntilAcknowledged(ctx context.Context) (err error) {
 	for {
 		left := 0
 		failed := s.raw.Control(func(fd uintptr) {
 			list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-			if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll can only fail because of a signal
-				err = io.ErrUnexpectedEOF // after a reset, the number of unacknowledged bytes never falls to 0
+			if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // only a signal can make Poll fail
+				err = io.ErrUnexpectedEOF // after a reset, the number of unacknowledged bytes would never fall to 0
 				return
 			}
 			left, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)

@@ -9,12 +9,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// newCheck returns a health check with these keys of hinit.yaml. To [importer.apply] it is a service, which has only these keys.
+// newCheck returns a health check with the given keys of hinit.yaml. The check has the type service, because [importer.apply]
+// sets the keys of services.
 func newCheck(at place, keys values) *service {
 	return &service{values: keys, place: at, from: make(map[string]place)}
 }
 
-// addCheck adds a check to a service. A check without a command, an HTTP request or a TCP connection is left out, with a note.
+// addCheck adds the check k to a service. If k has no command, HTTP request or TCP connection, addCheck leaves it out with a
+// note.
 func (im *importer) addCheck(s, k *service, at sourceRef) (added bool) {
 	added = lo.SomeBy(lo.Keys(k.values), func(key string) bool {
 		group, _, _ := strings.Cut(key, ".")
@@ -28,7 +30,7 @@ func (im *importer) addCheck(s, k *service, at sourceRef) (added bool) {
 	return true
 }
 
-// probe imports a readiness_probe or liveness_probe, which process-compose has taken from Kubernetes.
+// probe imports a readiness_probe or a liveness_probe. process-compose has taken both from Kubernetes.
 func (c *composeImport) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := newCheck(at.place, values{"kind": kind, "period": "10s", "timeout": "1s"})
@@ -59,7 +61,7 @@ func (c *composeImport) httpGet(at setting, k *service) {
 			c.apply(list, k, e)
 		}
 	}
-	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses any other scheme and says why
+	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses any other scheme, and says why
 		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
 		return
 	}
@@ -70,7 +72,7 @@ func (c *composeImport) httpGet(at setting, k *service) {
 	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
 }
 
-// commandWords returns the words of a command, which the file has as a list or as a string.
+// commandWords returns the words of a command, which may be a list or a string in the file.
 func (c *composeImport) commandWords(e setting) []string {
 	if e.node.Kind == yaml.ScalarNode {
 		return c.split(e)
@@ -78,8 +80,8 @@ func (c *composeImport) commandWords(e setting) []string {
 	return e.items()
 }
 
-// healthcheck imports the healthcheck of a compose file as a check of kind ready. Such a check does not restart the service, so
-// it needs no start_period.
+// healthcheck imports the healthcheck of a compose file as a check of the kind ready. A failed ready check does not restart the
+// service, so start_period is not needed.
 func healthcheck(im *importer, s *service, at setting) {
 	k := newCheck(at.place, values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"})
 	for _, e := range at.keys() {

@@ -14,27 +14,27 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// composeImport is one import of a process-compose.yaml or of a compose file.
+// composeImport is the import of one process-compose.yaml or of one compose file.
 type composeImport struct {
 	*importer
 	shell   []string
 	docker  bool // whether the file is a compose file of Docker
 	env     []pair
 	dotenv  []string          // the .env in the file's directory
-	vars    map[string]string // values for templates; during the import of a process, they include the process's own
+	vars    map[string]string // values for templates; during the import of a process, also the variables of this process
 	waits   []dependency
 	process rules // rules for the settings of one process
 }
 
-// dependency is a dependency in the terms of process-compose: a process starts only when another one has reached a condition.
+// dependency is a dependency in the terms of process-compose: a process starts only when another process meets a condition.
 type dependency struct {
 	service            *service
 	to, condition      string
-	optional, restarts bool // keys of compose files: required is false, and restart is true
+	optional, restarts bool // the keys of compose files "required: false" and "restart: true"
 	place              place
 }
 
-// processCompose reads process-compose.yaml, or a compose file of Docker, which has almost the same keys.
+// processCompose reads process-compose.yaml, or Docker's compose file, which has almost the same keys.
 func (im *importer) processCompose(path string) error {
 	keys, err := readYAML(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func (im *importer) processCompose(path string) error {
 		{name: "(readiness|liveness)_probe", convert: c.probe},
 		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.environment(e)...) }},
 		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
-			for _, file := range e.elements() { // an element is a text or, in a compose file, a mapping
+			for _, file := range e.elements() { // an element is a text, or in a compose file also a mapping
 				parts := file.parts()
 				name, optional := strings.CutPrefix(cmp.Or(parts["path"], file.value), "-")
 				prefix := lo.Ternary(optional || isFalse(parts["required"]), "-", "")
@@ -99,15 +99,15 @@ func (im *importer) processCompose(path string) error {
 		c.addDependency(w)
 	}
 	if slices.ContainsFunc(im.services, func(s *service) bool { return s.text("restart.max_restarts") != "" }) {
-		im.defaults.set("restart.max_restarts_window", "8760h") // the restarts of a program count for ever
+		im.defaults.set("restart.max_restarts_window", "8760h") // the other program counts restarts without a time limit
 	}
 	return nil
 }
 
-// unknownKeyNote is the note about a setting inside a mapping for which there is no rule.
+// unknownKeyNote is the note about a setting in a mapping for which no rule exists.
 const unknownKeyNote = "hinit has nothing like this setting"
 
-// fileRules are the rules for settings at the top level of the file.
+// fileRules are the rules for the settings at the top level of a file.
 var fileRules = rulesOf("compose")
 
 // addVars adds the variables listed under "vars" to the values for templates.
@@ -116,7 +116,7 @@ func (c *composeImport) addVars(e setting) {
 }
 
 func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
-	if e.node.Kind != yaml.MappingNode { // a list, which Docker's compose files allow
+	if e.node.Kind != yaml.MappingNode { // a list, which only Docker's compose files allow
 		for _, name := range e.items() {
 			c.waits = append(c.waits, dependency{service: s, to: name, condition: "process_started", place: e.place})
 		}
@@ -128,13 +128,13 @@ func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
 	}
 }
 
-// interpolation matches what Docker and process-compose replace in all texts of a file: $$, and references to variables.
+// interpolation matches the parts of a text that Docker and process-compose replace: $$, and references to variables.
 var interpolation = regexp.MustCompile(`\$(\$|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// interpolate replaces each $$ by $ in the texts below n. In a compose file, it adds a note for each reference to a variable. In a
-// process-compose.yaml, most references are in commands, whose shell replaces them; environment adds notes for the others.
+// interpolate replaces each $$ by $ in the texts below n. In a compose file it adds a note for each reference to a variable. In a
+// process-compose.yaml, most references are in commands, where the shell replaces them. For others, environment adds notes.
 func (c *composeImport) interpolate(file string, n *yaml.Node) {
-	if strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!") { // the value has a tag of its own, such as !reset
+	if strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!") { // the value has a custom tag, such as !reset
 		c.note(sourceRef{place{file, n.Line}, n.Tag}, "the tag has no meaning here; import the other file, with what this one changes in it")
 	}
 	n.Value = interpolation.ReplaceAllStringFunc(n.Value, func(found string) string {
@@ -151,7 +151,7 @@ func (c *composeImport) interpolate(file string, n *yaml.Node) {
 	}
 }
 
-// readProcess imports one process. Each of its replicas becomes a service.
+// readProcess imports one process. Each replica of the process becomes a service.
 func (c *composeImport) readProcess(p setting) {
 	shared := c.vars
 	defer func() { c.vars = shared }()
@@ -225,7 +225,7 @@ var processRules = slices.Concat(rules{
 	{name: "healthcheck", convert: healthcheck},
 }, rulesOf("compose process"))
 
-// onlyKeysOfLogs is the note about a setting of a log for which there is no rule.
+// onlyKeysOfLogs is the note about a setting of a log for which no rule exists.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 
 // restartPolicyOf converts availability.restart to a restart policy.
@@ -262,7 +262,7 @@ func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 			c.apply(c.process, s, e)
 		}
 	}
-	if entrypoint != nil && s.values["command"] == nil || c.docker { // process-compose prefers command
+	if entrypoint != nil && s.values["command"] == nil || c.docker { // process-compose prefers command to entrypoint
 		s.set("command", append(entrypoint, arguments...))
 	}
 	if s.isTask() {
@@ -271,7 +271,7 @@ func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 	c.dropWithoutCommand(s, p.sourceRef)
 }
 
-// makeTask turns a service that is never restarted into a task, which runs at boot unless it has a schedule.
+// makeTask turns a service that is never restarted into a task. The task runs at boot unless it has a schedule.
 func makeTask(s *service) {
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
@@ -281,8 +281,8 @@ func makeTask(s *service) {
 	}
 }
 
-// environment reads environment variables. It adds a note for each whose value refers to another one: process-compose replaces such
-// references, and hinit does not.
+// environment reads environment variables. It adds a note for each value that refers to another variable: process-compose
+// replaces such references, and hinit does not.
 func (c *composeImport) environment(e setting) []pair {
 	list := e.variables()
 	for _, v := range list {
@@ -293,7 +293,7 @@ func (c *composeImport) environment(e setting) []pair {
 	return list
 }
 
-// addDependency imports one dependency. Call it when all processes are known.
+// addDependency imports one dependency. Call it only when all processes are known.
 func (c *composeImport) addDependency(w dependency) {
 	until, known := map[string]string{
 		"process_started": "started", "process_healthy": "ready", "process_log_ready": "ready",
@@ -326,7 +326,7 @@ func (c *composeImport) addDependency(w dependency) {
 	}
 }
 
-// fillTemplates replaces the templates in the text of a setting. It adds a note for a template that it would have to execute.
+// fillTemplates replaces the templates in the text of a setting. For a template that would have to be executed, it adds a note.
 func (c *composeImport) fillTemplates(e setting) string {
 	text, rest := fill(e.value, c.vars)
 	if rest != "" {
@@ -335,7 +335,7 @@ func (c *composeImport) fillTemplates(e setting) string {
 	return text
 }
 
-// shellCommand returns a command that runs a command line in a shell, because process-compose does so.
+// shellCommand returns a command that runs the command line in a shell, as process-compose does.
 func (c *composeImport) shellCommand(e setting) any {
 	return append(slices.Clone(c.shell), strings.TrimRight(c.fillTemplates(e), "\n"))
 }

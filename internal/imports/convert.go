@@ -1,9 +1,9 @@
-// Package imports turns the configuration of another supervisor into hinit.yaml, for people who move to hinit.
+// Package imports converts the configuration of another supervisor to hinit.yaml, for people who move to hinit.
 //
-// It reads supervisord.conf, process-compose.yaml, compose files, the layers of pebble, the units of systemd, and the service
-// directories and source directories of s6. Each importer sets keys of hinit.yaml by their paths, and the keys are written in the
-// order of the table in package config. [Convert] returns a configuration for `hinit run`, which package config has checked. The
-// package owns no goroutine.
+// It reads supervisord.conf, process-compose.yaml, compose files, layers of pebble, units of systemd, and the service directories
+// and source directories of s6. Each importer sets keys of hinit.yaml by their paths. They are written in the order in which
+// package config lists the keys. [Convert] returns a configuration for `hinit run` that package config has checked. The package
+// owns no goroutine.
 package imports
 
 import (
@@ -61,8 +61,8 @@ type Result struct {
 	Notes  []Note
 }
 
-// Convert converts the configuration at path, a file or a directory. format is one of [Formats], or "" to detect it. Convert may
-// block on the disk. The result has notes even if nothing could be imported.
+// Convert converts the configuration at path, a file or a directory. format is one of [Formats]; "" means that Convert detects
+// the format. The result has notes even if nothing could be imported. Convert may block on the disk.
 func Convert(path, format string) (Result, error) {
 	if format == "" {
 		var err error
@@ -83,11 +83,11 @@ func Convert(path, format string) (Result, error) {
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
 
-// firstSection matches the beginning of an INI file: comments, and the head of the first section.
+// firstSection matches the beginning of an INI file: comments, and the heading of the first section.
 var firstSection = regexp.MustCompile(`^(?:\s*(?:[#;].*)?\n)*\s*\[(\w*)`)
 
-// detect returns the format of a file or a directory. It looks at the names in the directory, or at the beginning and the
-// top-level keys of the file.
+// detect returns the format of a file or a directory. It examines the names in the directory, or the beginning and the top-level
+// keys of the file.
 func detect(path string) (string, error) {
 	if slices.Contains(unitKinds, filepath.Ext(path)) {
 		return Systemd, nil
@@ -125,7 +125,7 @@ func detect(path string) (string, error) {
 	switch {
 	case lo.HasKey(top, "processes"):
 		return ProcessCompose, nil
-	case lo.Some(keys, []string{"image", "build", "extends"}): // a service of a compose file has at least one of these keys
+	case lo.Some(keys, []string{"image", "build", "extends"}): // each service of a compose file has at least one of these keys
 		return Compose, nil
 	case len(keys) > 0 && !slices.Contains(keys, "override"): // each service of a pebble layer has this key
 		return "", fmt.Errorf("%s seems to be a configuration of hinit: its services have no image, build, extends (compose) or override (pebble); name another format with --from", path)
@@ -135,8 +135,9 @@ func detect(path string) (string, error) {
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
 }
 
-// readFile reads a regular file of limited size, without the byte order mark that some editors put first. If root runs the program, a link that another user may have made is an error. It
-// could lead to a file of root, whose content would then be in the new configuration.
+// readFile reads a regular file of limited size, without the byte order mark that some editors put at the beginning. If root runs
+// the program, a link that another user may have made is an error. It could bring the content of a file of root into the new
+// configuration.
 func readFile(path string) ([]byte, error) {
 	text, _, err := config.ReadFile(path)
 	if err != nil {
@@ -148,7 +149,7 @@ func readFile(path string) ([]byte, error) {
 // importer collects the services of the new configuration, and the notes about settings that were not imported.
 type importer struct {
 	services      []*service
-	limitExceeded bool // there were more services than maxServices, or more notes than maxNotes
+	limitExceeded bool // more services than maxServices, or more notes than maxNotes
 	notes         []Note
 	noted         int      // number of calls of note
 	defaults      struct { // defaults of the other supervisor that differ from hinit's
@@ -157,8 +158,8 @@ type importer struct {
 	}
 }
 
-// note adds a note about the setting at the place at. Notes with the same text about one file become one note that lists the
-// settings.
+// note adds a note about the setting at the place at. If one file has several notes with the same text, they become one note that
+// lists the settings.
 func (im *importer) note(at sourceRef, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if im.noted++; im.noted > maxNotes {
@@ -176,11 +177,11 @@ func (im *importer) note(at sourceRef, format string, args ...any) {
 	}
 }
 
-// add adds a service to the new configuration. If its name is not valid in hinit.yaml or already used, add changes the name and
-// adds a note.
+// add adds a service to the new configuration. If the name is invalid in hinit.yaml or already in use, add changes it and adds a
+// note.
 func (im *importer) add(at place, name string) *service {
 	if len(im.services) >= maxServices {
-		im.limitExceeded = true // the service is not converted
+		im.limitExceeded = true // this service is not converted
 		return &service{values: make(values), from: make(map[string]place)}
 	}
 	valid := serviceName(name)
@@ -204,12 +205,12 @@ func (im *importer) dropWithoutCommand(s *service, at sourceRef) {
 }
 
 const (
-	maxServices = 1000   // maximum number of services that are converted; each replica of a program is a service
-	maxNotes    = 10_000 // maximum number of settings with a note; each note is compared with those before it
+	maxServices = 1000   // maximum number of services that are converted; each replica counts
+	maxNotes    = 10_000 // maximum number of settings with a note; each note is compared with all earlier ones
 )
 
-// replicas calls make for each replica of a program; make adds the replica's service. Only the notes about the first replica
-// are kept, because all replicas cause the same notes.
+// replicas calls make once for each replica of a program; make adds the service of this replica. It keeps only the notes about
+// the first replica, because all replicas cause the same notes.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := 0; n < count && !im.limitExceeded; n++ {
 		before, noted := slices.Clone(im.notes), im.noted
@@ -222,7 +223,7 @@ func (im *importer) replicas(count int, make func(n int)) {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9_]`)
 
-// serviceName converts another name to a valid service name.
+// serviceName converts a name of the other supervisor to a valid service name.
 func serviceName(name string) string {
 	valid := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-_")
 	switch {
@@ -234,13 +235,13 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// find returns the services with a name in the other supervisor's configuration, or in a group of this name.
+// find returns the services that have this name in the other supervisor's configuration, or belong to a group with this name.
 func (im *importer) find(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.oldName != name && (s.group != name || name == "") })
 }
 
-// absolute makes path absolute. The other supervisor resolves it in its working directory, which is usually the directory of
-// file, its configuration.
+// absolute makes path absolute. The other supervisor resolves a relative path in its working directory. That is usually the
+// directory of file, its configuration.
 func absolute(file, path string) string {
 	if path == "" || filepath.IsAbs(path) || strings.ContainsAny(path[:1], "~$") { // package config refuses ~ and variables, and says why
 		return path
@@ -249,15 +250,15 @@ func absolute(file, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// validate checks text as a configuration for `hinit run`, and returns the error of package config.
+// validate checks a configuration for `hinit run`, and returns the error of package config.
 func validate(text []byte) error {
 	none := func(string) (string, bool) { return "", false }
 	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, ServicesOnly: true, Env: none})
 	return err
 }
 
-// makeText returns the text of the new configuration. If package config refuses a key, makeText leaves it out and adds a note
-// with the reason.
+// makeText returns the text of the new configuration. If package config refuses a key, makeText leaves out the key and adds a
+// note with the reason.
 func (im *importer) makeText(path, format string) ([]byte, error) {
 	for !im.limitExceeded {
 		if len(im.services) == 0 {
@@ -279,12 +280,12 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 	return nil, fmt.Errorf("%s has more than %d services, with the replicas of each, or more than %d settings that need a note; import parts of it", path, maxServices, maxNotes)
 }
 
-// keyInProblem matches the place in an error of package config: the name of a service, its key, the number of a check, and the key
-// inside that.
+// keyInProblem matches the place in an error of package config: the name of a service, its key, the number of a check, and the
+// key inside the check.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?((?:\.[a-z_]+)*)|service "([a-z0-9_-]+)"`)
 
-// leaveOut removes the causes of the problems in wrong, an error of package config. In one call, it removes at most one part of
-// each service. less says whether it has removed anything.
+// leaveOut removes the causes of the problems in wrong, an error of package config. Each call removes at most one part of each
+// service. less reports whether it has removed anything.
 func (im *importer) leaveOut(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {
@@ -313,8 +314,8 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 	return less
 }
 
-// leaveOutNeedsOfManual removes, with a note, each need for a task that only an operator starts. Otherwise the service could wait
-// for ever.
+// leaveOutNeedsOfManual removes each need for a task that runs only on an operator's order, and adds a note. Otherwise the
+// service could wait for ever.
 func (im *importer) leaveOutNeedsOfManual() {
 	for _, s := range im.services {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
@@ -327,12 +328,12 @@ func (im *importer) leaveOutNeedsOfManual() {
 	}
 }
 
-// leaveOutKey removes a key of a service, with a note, or only the key inside it, such as ".signal" of stop. Of the keys checks and
-// needs, it removes only the check or need that causes the problem. A service without its command is useless, so the whole service
-// goes.
+// leaveOutKey removes a key of a service, or with inside only a key below it, such as ".signal" of stop. It adds a note. Of
+// checks and needs it removes only the element that causes the problem. A service without a command is useless, so without its
+// command the whole service goes.
 func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
 	if key == "restart" && inside == "" {
-		inside = ".max" // max is shorter than initial
+		inside = ".max" // the problem is that max is shorter than initial
 	}
 	at, known := s.from[key]
 	if !known {
@@ -355,7 +356,7 @@ func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
 		im.note(sourceRef{at, s.oldName + "." + key + inside}, "is left out: %s", why)
 	case key != "command" && s.drop(key):
 		im.note(sourceRef{at, s.oldName + "." + key}, "is left out: %s", why)
-		if key == "schedule" && !s.isTask() { // without a schedule, the task would run all the time
+		if key == "schedule" && !s.isTask() { // without its schedule, the task would run at once and again after each end
 			s.set("once", "manual")
 		}
 	default:

@@ -14,17 +14,17 @@ import (
 	"hinit/internal/config"
 )
 
-// place is a position in the other supervisor's configuration, for notes.
+// place is a position in the other supervisor's configuration. Notes name it.
 type place struct {
 	file string
-	line int // line in the file; 0: the whole file
+	line int // line in the file; 0: the note is about the whole file
 }
 
-// values maps keys of hinit.yaml, as paths with dots, to their values: a string, a []string, a []pair or a YAML node. Empty
-// values are not written.
+// values maps keys of hinit.yaml, as paths with dots, to their values. A value is a string, a []string, a []pair or a YAML node.
+// Empty values are not written.
 type values map[string]any
 
-// set sets a key. text and list return its value as a string and as a []string.
+// set sets a key. text and list return the value of a key as a string or a []string.
 func (v values) set(key string, value any) { v[key] = value }
 func (v values) text(key string) string    { text, _ := v[key].(string); return text }
 func (v values) list(key string) []string  { list, _ := v[key].([]string); return list }
@@ -42,13 +42,13 @@ type service struct {
 	from   map[string]place // where each key comes from, by the first part of the key
 }
 
-// setAt sets a key, and records the place in the old configuration from which the value comes.
+// setAt sets a key, and records from which place in the old configuration the value comes.
 func (s *service) setAt(key string, at place, value any) {
 	s.set(key, value)
 	s.recordPlace(key, at)
 }
 
-// recordPlace records the place from which a key comes. The first place of a key is kept.
+// recordPlace records the place from which the value of a key comes. It keeps the first place of each key.
 func (s *service) recordPlace(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
 	if _, known := s.from[key]; !known && key != "" {
@@ -80,14 +80,14 @@ type need struct {
 	place       place
 }
 
-// addNeed adds a need. It ignores a need for the service itself, and a second one for the same service.
+// addNeed adds a need. It ignores a need for the service itself, and a second need for the same service.
 func (s *service) addNeed(n need) {
 	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
 		s.needs = append(s.needs, n)
 	}
 }
 
-// yaml returns the text of the new configuration. Package config has not checked it yet.
+// yaml returns the text of the new configuration, before package config checks it.
 func (im *importer) yaml(from, format string) ([]byte, error) {
 	list := &yaml.Node{Kind: yaml.MappingNode}
 	for _, s := range im.services {
@@ -123,7 +123,7 @@ func (s *service) node() *yaml.Node {
 	return encode[config.Service](s.values)
 }
 
-// encode returns values as a YAML mapping, in the order in which config.Keys has the keys of T. A key with a dot becomes a nested
+// encode returns values as a YAML mapping. The keys have the order of config.Keys for T. A key with dots becomes a nested
 // mapping.
 func encode[T any](values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
@@ -145,9 +145,9 @@ func encode[T any](values values) *yaml.Node {
 	return root
 }
 
-// valueNode returns a value as a YAML node, or nil if it is empty. The type of the pointer field is the one that the key has in
-// package config. isTemplate says that hinit.yaml allows placeholders in the key; then valueNode escapes what hinit would take
-// for one.
+// valueNode returns a value as a YAML node, or nil if it is empty. field is a pointer of the type that the key has in package
+// config. If isTemplate is true, hinit.yaml allows placeholders in the key, so valueNode escapes text that looks like a
+// placeholder.
 func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
 		switch field.(type) {
@@ -171,7 +171,7 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	case []pair:
 		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p pair) (string, string) { return p.name, p.value })
 		for _, p := range lo.UniqBy(value, func(p pair) string { return p.name }) {
-			n.Content = append(n.Content, textNode(p.name), one(last[p.name])) // the last value of a variable counts
+			n.Content = append(n.Content, textNode(p.name), one(last[p.name])) // if a variable occurs twice, its last value counts
 		}
 		if len(value) > 0 {
 			return n
@@ -180,7 +180,7 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	return nil
 }
 
-// textNode returns a scalar that YAML reads as text, even if it looks like a number or a boolean.
+// textNode returns a scalar that YAML reads as text, even if the text looks like a number or a boolean.
 func textNode(value string) *yaml.Node {
 	n := &yaml.Node{}
 	n.SetString(value)
@@ -194,10 +194,10 @@ func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Content: items, Style: style}
 }
 
-// placeholderText matches what hinit would take for a placeholder, such as {home}.
+// placeholderText matches text that hinit would read as a placeholder, such as {home}.
 var placeholderText = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
 
-// escapePlaceholders escapes a text so that hinit finds no placeholder in it.
+// escapePlaceholders escapes a text so that hinit reads no part of it as a placeholder.
 func escapePlaceholders(value string) string {
 	return placeholderText.ReplaceAllStringFunc(value, func(m string) string {
 		if m[0] == '$' {
@@ -207,7 +207,7 @@ func escapePlaceholders(value string) string {
 	})
 }
 
-// unprintable matches what unicode.IsPrint calls not printable.
+// unprintable matches characters that unicode.IsPrint calls unprintable.
 var unprintable = regexp.MustCompile(`[^\pL\pM\pN\pP\pS ]`)
 
 // commentLine joins descriptions into one comment, without unprintable characters and empty lines.

@@ -9,19 +9,19 @@ import (
 	"github.com/samber/lo"
 )
 
-// pebblePlan is the sum of pebble's layers: each service and each check with its settings from all layers.
+// pebblePlan is the combination of pebble's layers: each service and each check, with its settings from all layers.
 type pebblePlan struct {
 	*importer
 	services, checks []*mergedItem
 }
 
-// mergedItem is a service or a check with its settings from all layers.
+// mergedItem is a service or a check, with its settings from all layers.
 type mergedItem struct {
 	setting // mapping in the last layer that has the item
 	all     []setting
 }
 
-// get returns the first setting that has one of the names and a value. If there is none, the node of the result is nil.
+// get returns the first setting that has one of the names and is not empty. If none has, the node of the result is nil.
 func (l *mergedItem) get(names ...string) setting {
 	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
 	return e
@@ -29,7 +29,7 @@ func (l *mergedItem) get(names ...string) setting {
 
 // pebble imports a layer of pebble, or a directory of layers.
 func (im *importer) pebble(path string) error {
-	files, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")) // Glob sorts the names
+	files, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")) // Glob returns the names sorted
 	if len(files) == 0 {
 		files = []string{path}
 	}
@@ -44,7 +44,7 @@ func (im *importer) pebble(path string) error {
 		p.service(l)
 	}
 	requires := lo.SliceToMap(p.services, func(l *mergedItem) (string, []string) { return l.name, l.get("requires").items() })
-	var started []string // services with startup: enabled, and the services that they require
+	var started []string // services with "startup: enabled", and the services that they require
 	for _, l := range p.services {
 		if p.order(l); l.get("startup").value == "enabled" {
 			started = withReachable(started, l.name, func(name string) []string { return requires[name] })
@@ -88,8 +88,8 @@ func (p *pebblePlan) addLayer(file string) error {
 	return nil
 }
 
-// combine adds the services or checks of a layer to list. If list already has an item of the same name, the key override of the
-// new item says whether they are merged or the old one is replaced.
+// combine adds the services or checks of one layer to list. If list already has an item with the same name, the key override of
+// the new item decides: it is merged with the old one or replaces it.
 func combine(list []*mergedItem, at setting) []*mergedItem {
 	for _, e := range at.keys() {
 		i := slices.IndexFunc(list, func(l *mergedItem) bool { return l.name == e.name })
@@ -111,7 +111,7 @@ func combine(list []*mergedItem, at setting) []*mergedItem {
 	return list
 }
 
-// merge merges a setting of a later layer into l. Lists and mappings are joined; any other value is replaced.
+// merge merges a setting of a later layer into l. Lists and mappings are joined; any other value replaces the old one.
 func (l *mergedItem) merge(k setting) {
 	i := slices.IndexFunc(l.all, func(e setting) bool { return e.name == k.name })
 	if i < 0 {
@@ -130,7 +130,7 @@ func (l *mergedItem) merge(k setting) {
 var pebbleRules = slices.Concat(rules{
 	{name: "environment", key: "env", convertNode: variables},
 	{name: "working-dir", key: "cwd", convertNode: func(e setting) any { return absolute(e.file, e.value) }},
-	// The methods pebble, order and addChecksToServices import these.
+	// The methods pebble, order and addChecksToServices import these settings.
 	{name: "startup|after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
 		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets enclose arguments that a caller can replace
@@ -157,9 +157,8 @@ func (p *pebblePlan) service(l *mergedItem) {
 	p.dropWithoutCommand(s, sourceRef{l.place, l.name})
 }
 
-// order imports the order in which services start. In pebble, a requirement also starts the required service. In hinit.yaml,
-// the key enabled of the required service starts it. The service also waits for the required one, unless the file says the
-// opposite.
+// order imports the order in which services start. In pebble, a requirement also starts the required service; here, the key
+// enabled of that service does. The service also waits for the required one, unless the file gives the opposite order.
 func (p *pebblePlan) order(l *mergedItem) {
 	for _, s := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
@@ -188,11 +187,11 @@ func (p *pebblePlan) order(l *mergedItem) {
 	}
 }
 
-// names reports whether a key of the service, such as after, lists the service name.
+// names reports whether a key of the item, such as "after", lists the service name.
 func (l *mergedItem) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
 
-// addToContext adds a check that no service lists under on-check-failure to the service in the check's service-context. It
-// returns false if there is no such service.
+// addToContext adds a check that no service lists under on-check-failure to the service in its service-context. If that service
+// does not exist, it returns false.
 func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	for _, e := range c.get("exec").keys() {
 		if of := p.find(e.value); e.name == "service-context" && len(of) > 0 {
@@ -203,7 +202,8 @@ func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	return false
 }
 
-// addChecksToServices adds each check to the services that list it under on-check-failure. used are the names of these checks.
+// addChecksToServices adds each check to the services that list it under on-check-failure. used has the names of the checks that
+// it has added.
 func (p *pebblePlan) addChecksToServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {
@@ -241,7 +241,7 @@ func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 	p.apply(rules{
 		{name: "period", key: "period"},
 		{name: "timeout", key: "timeout"},
-		{name: "threshold", key: "failure_threshold", when: noneOf("0")}, // pebble's word for the default
+		{name: "threshold", key: "failure_threshold", when: noneOf("0")}, // "0" is pebble's word for the default
 		{
 			name: "level", when: func(value string) bool { return value == "ready" && k.text("kind") != "ready" },
 			note: "a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it",

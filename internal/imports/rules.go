@@ -17,43 +17,43 @@ import (
 	"hinit/internal/config"
 )
 
-// setting is one setting of the other supervisor: a key of a mapping, a key of a section, or a file in a directory.
+// setting is one setting of the other supervisor: a key in a mapping, a key in a section, or a file in a directory.
 type setting struct {
 	sourceRef
 	name, value string     // name and value of the setting; the value of a list or a mapping is ""
-	node        *yaml.Node // the value as YAML; nil in other formats
-	used        bool       // an importer has read the setting, see [section.useSetting]
+	node        *yaml.Node // value as YAML; nil if the format isn't YAML
+	used        bool       // whether an importer has read the setting, see [section.useSetting]
 }
 
-// sourceRef says where a setting stands: its place, and its full name for notes.
+// sourceRef identifies a setting in the source: by its place, and by its full name for notes.
 type sourceRef struct {
 	place
 	where string // key, section or file; "" in a note about the whole place
 }
 
-// rule says how to import the settings with certain names. A setting becomes a key of hinit.yaml or a note, is imported by a
+// rule says how to import settings whose name matches. Such a setting becomes a key of hinit.yaml or a note, is imported by a
 // function, or is left out.
 type rule struct {
 	name  string                  // regular expression for the names of the settings
 	key   string                  // key of hinit.yaml to set; "": none
-	when  func(value string) bool // the rule does nothing for other values; nil: it is for all
+	when  func(value string) bool // whether the rule handles this value; nil: it handles all values
 	value string                  // value of the key; "": the value of the setting
-	// function that converts the value; nil: the value is unchanged. The text of its error becomes a note
+	// converts the value; nil: the value is unchanged. The text of an error becomes a note
 	convertText func(value string) (string, error)
-	convertNode func(e setting) any                       // function that converts a value that is a list or a mapping
-	note        string                                    // why the setting is left out or changed; %s is the setting's value
-	nested      rules                                     // rules for the settings in a mapping
-	convert     func(im *importer, s *service, e setting) // function that imports the setting; nil if the other fields define the import
+	convertNode func(e setting) any                       // converts a value that is a list or a mapping
+	note        string                                    // why the setting is left out or changed; %s in it is the value of the setting
+	nested      rules                                     // rules for the settings in a nested mapping
+	convert     func(im *importer, s *service, e setting) // imports the setting; nil if the other fields say how
 }
 
-// rules are tried in order, and after them the rules in [otherWays]. The first whose name matches is used.
+// rules is a list of rules. The first rule whose name matches is used. The rules in [otherWays] come after all others.
 type rules []rule
 
-// apply imports settings: each sets keys of s, or adds a note, as the first matching rule in list says. If no rule matches, apply
-// adds a note.
+// apply imports settings into s. For each setting, the first matching rule in list decides. If no rule matches, apply adds a
+// note.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
-		if im.limitExceeded { // the import fails
+		if im.limitExceeded { // a limit is exceeded, so the import fails anyway
 			return
 		}
 		switch r := list.ruleFor(e); {
@@ -68,7 +68,7 @@ func (im *importer) apply(list rules, s *service, settings ...setting) {
 	}
 }
 
-// ruleTable has the rules that need no code of their own, in sections; its head says how to write one.
+// ruleTable has the rules that need no Go code, in sections. The beginning of the file explains how to write a rule.
 //
 //go:embed rules.txt
 var ruleTable string
@@ -76,7 +76,7 @@ var ruleTable string
 // ruleLine matches a line of ruleTable.
 var ruleLine = regexp.MustCompile(`^(\S+?)(?: if (not )?([^=:]*?))?(?: = (\S+?)(?: (\w+))?)?(?: by (\w+))?(?:: (.*))?$`)
 
-// conversions has the functions that ruleTable names after "by".
+// conversions maps the names after "by" in ruleTable to functions.
 var conversions = map[string]func(value string) (string, error){
 	"seconds": seconds, "milliseconds": durationIn("milliseconds", time.Millisecond), "days": durationIn("days", day), "timeSpan": timeSpan,
 	"every":      func(interval string) (string, error) { return "@every " + interval, nil },
@@ -89,7 +89,7 @@ func rulesOf(section string) (list rules) {
 	text, _, _ = strings.Cut(text, "\n\n")
 	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
 		part := ruleLine.FindStringSubmatch(line)
-		if line[0] == '#' || part == nil { // a test finds lines that don't match
+		if line[0] == '#' || part == nil { // a test makes sure that each rule matches
 			continue
 		}
 		r := rule{name: part[1], key: part[4], value: part[5], convertText: conversions[part[6]], note: part[7]}
@@ -108,10 +108,11 @@ func rulesOf(section string) (list rules) {
 	return list
 }
 
-// patterns has the compiled expressions of the rules used so far, by their text. To compile one for each setting takes too long.
+// patterns caches the compiled expressions of rules by their text, because compiling one for each setting would take too long.
 var patterns sync.Map
 
-// ruleFor returns the first rule for a setting, or one with the note that hinit has nothing like it.
+// ruleFor returns the first rule for a setting. If no rule matches, it returns a rule with the note that hinit has no such
+// setting.
 func (list rules) ruleFor(e setting) rule {
 	for _, r := range slices.Concat(list, otherWays) {
 		pattern, compiled := patterns.Load(r.name)
@@ -128,8 +129,8 @@ func (list rules) ruleFor(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// applyRule converts the value of a setting as the rule says, and passes the result to set. If the rule leaves the setting out or
-// changes it, applyRule adds a note with the reason.
+// applyRule converts the value of a setting as the rule says and passes the result to set. If the rule leaves out or changes the
+// setting, applyRule adds a note with the reason.
 func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
@@ -150,19 +151,20 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	}
 }
 
-// constantDelay returns a convert function for a setting with one delay for all restarts. read converts the value to a duration.
+// constantDelay returns a function for rule.convert that imports a setting with one delay for all restarts. read converts the
+// value to a duration.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		im.applyRule(rule{key: "restart.initial", convertText: read}, e, func(delay any) {
 			s.setAt("restart.initial", e.place, delay)
-			s.set("restart.max", cmp.Or(s.values["restart.max"], delay)) // RestartMaxDelaySec of systemd may precede
+			s.set("restart.max", cmp.Or(s.values["restart.max"], delay)) // RestartMaxDelaySec of systemd may come first
 			s.set("restart.factor", "1")
 		})
 	}
 }
 
-// addCodes returns a convert function that adds the exit codes in a setting to the list at key. separators are the characters
-// that may stand between two codes.
+// addCodes returns a function for rule.convert that adds the exit codes in a setting to the list at key. separators are the
+// characters that may separate two codes.
 func addCodes(key, separators string) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
@@ -177,8 +179,8 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 
 var seconds = durationIn("seconds", time.Second)
 
-// durationIn returns a convertText function that converts a number of units to a duration such as "30s". 0 becomes "", the
-// default.
+// durationIn returns a function for rule.convertText that converts a number of units to a duration such as "30s". It converts 0
+// to "", the default.
 func durationIn(units string, unit time.Duration) func(string) (string, error) {
 	return func(value string) (string, error) {
 		n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
@@ -192,12 +194,13 @@ func durationIn(units string, unit time.Duration) func(string) (string, error) {
 	}
 }
 
-// durationText returns a duration as text, without parts that are zero: "1h" in place of "1h0m0s".
+// durationText formats a duration without parts that are zero: "1h" instead of "1h0m0s".
 func durationText(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
-// signalName returns the name of the signal that value names or numbers. A signal that hinit.yaml does not accept is an error.
+// signalName returns the name of the signal whose name or number is value. If hinit.yaml does not accept this signal, it returns
+// an error.
 func signalName(value string) (name string, err error) {
 	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
 	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
@@ -209,11 +212,10 @@ func signalName(value string) (name string, err error) {
 	return name, nil
 }
 
-// enabledValue returns the value of the key enabled: "false" if off is true, and otherwise "", the default.
+// enabledValue returns the value for the key enabled: "false" if off is true, and otherwise "", the default.
 func enabledValue(off bool) string { return lo.Ternary(off, "false", "") }
 
-// successExitCodes returns the words of list that are exit codes from 1 to 255. Other words can't be success codes in
-// hinit.yaml.
+// successExitCodes returns the words of list that are exit codes from 1 to 255. hinit.yaml accepts no other success codes.
 func successExitCodes(list []string) []string {
 	return lo.FilterMap(list, func(code string, _ int) (string, bool) {
 		n, err := strconv.Atoi(strings.TrimSpace(code))
@@ -229,7 +231,8 @@ func isFalse(value string) bool {
 	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// oneOf returns a function for rule.when: is the value one of words? noneOf returns the opposite.
+// oneOf returns a function for rule.when that reports whether the value is one of words. noneOf returns a function for the
+// opposite.
 func oneOf(words ...string) func(string) bool {
 	return func(value string) bool { return slices.Contains(words, value) }
 }
@@ -238,7 +241,7 @@ func noneOf(words ...string) func(string) bool {
 	return func(value string) bool { return !slices.Contains(words, value) }
 }
 
-// otherWays has notes on settings that hinit does not have, from several supervisors. Each says how to reach the same goal with
+// otherWays has notes about settings of several supervisors that hinit lacks. Each note says how to reach the same goal with
 // hinit.
 var otherWays = rulesOf("any")
 

@@ -15,7 +15,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// s6Import is one import of a directory with s6 service directories or s6-rc source directories.
+// s6Import is the import of one directory, which has s6 service directories or s6-rc source directories.
 type s6Import struct {
 	*importer
 	root    string
@@ -64,8 +64,8 @@ func (im *importer) s6(path string) error {
 	return nil
 }
 
-// disableOutsideBundle disables the services that don't belong to the bundle that starts at boot. s6-overlay calls that bundle user,
-// other programs with s6-rc call it default.
+// disableOutsideBundle disables the services outside the bundle that starts at boot. s6-overlay calls this bundle user; other
+// programs with s6-rc call it default.
 func (d *s6Import) disableOutsideBundle() {
 	bundle, is := lo.Find([]string{"user", "default"}, func(name string) bool { return len(d.bundles[name]) > 0 })
 	if !is {
@@ -82,16 +82,17 @@ func (d *s6Import) disableOutsideBundle() {
 	}
 }
 
-// noteInterpreter adds a note if this machine lacks the interpreter of a script.
+// noteInterpreter adds a note if this machine does not have the interpreter of a script.
 func (d *s6Import) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
 		d.note(sourceRef{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
 }
 
-// shebang returns the interpreter and its arguments from the first line of a script, or nil if that is no shebang.
+// shebang returns the interpreter and its arguments from the first line of a script. If the line names no interpreter, it returns
+// nil.
 func shebang(script string) []string {
-	text, _ := readFile(script) // an unreadable script counts as one without a shebang
+	text, _ := readFile(script) // an unreadable script counts as a script without interpreter
 	first, _, _ := strings.Cut(string(text), "\n")
 	if !strings.HasPrefix(first, "#!") {
 		return nil
@@ -114,12 +115,12 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// placeOf returns the place of a whole file, whose path is joined from parts.
+// placeOf returns the place of a file as a whole. parts are the parts of its path.
 func placeOf(parts ...string) sourceRef {
 	return sourceRef{place: place{file: filepath.Join(parts...)}}
 }
 
-// readWord returns the content of a file without surrounding blanks, or "" if there is no such file. Most files of s6 contain one
+// readWord returns the content of a file without blanks at its ends, or "" if the file is missing. Most files of s6 contain one
 // word.
 func (d *s6Import) readWord(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
@@ -143,7 +144,7 @@ func (d *s6Import) readList(dir, name string) []string {
 	return list
 }
 
-// s6Rules are the rules for the files of a service directory, each of which is one setting.
+// s6Rules are the rules for the files of a service directory. Each file is one setting.
 var s6Rules = rulesOf("s6")
 
 // importFiles imports the files of a service directory by s6Rules, except those in names.
@@ -161,7 +162,7 @@ func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 	}
 }
 
-// longrun imports the directory of a service that keeps running. Its run script stays where it is, and hinit calls it.
+// longrun imports the directory of a service that keeps running. Its run script stays in place, and hinit calls it.
 func (d *s6Import) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if len(d.readList(dir, "consumer-for")) > 0 || exists(filepath.Join(dir, "consumer-for")) {
@@ -188,7 +189,7 @@ func (d *s6Import) longrun(name, dir string) {
 	}
 }
 
-// oneshot imports a oneshot of s6-rc as a task. Its file up contains a command line in the language execline.
+// oneshot imports a oneshot of s6-rc as a task. The file up contains a command line in the language execline.
 func (d *s6Import) oneshot(name, dir string) {
 	s := d.add(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
@@ -211,7 +212,7 @@ func (d *s6Import) oneshot(name, dir string) {
 	d.importFiles(s, dir, "up", "down")
 }
 
-// addDependencies imports the dependencies of a service. One on a bundle becomes one on each service in the bundle.
+// addDependencies imports the dependencies of a service. A dependency on a bundle becomes one on each service in the bundle.
 func (d *s6Import) addDependencies(s *service) {
 	dir := filepath.Join(d.root, s.oldName)
 	var names []string
@@ -236,7 +237,7 @@ func (d *s6Import) addDependencies(s *service) {
 	}
 }
 
-// withReachable adds to list the name, and all names that can be reached from it by next, each once.
+// withReachable appends the name to list, and all names that can be reached from it by next. It appends each name only once.
 func withReachable(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list

@@ -14,16 +14,16 @@ import (
 
 // section is a section of an INI file.
 type section struct {
-	name string // name of the section: the text between the brackets
+	name string // text between the brackets
 	place
 	keys []setting
 }
 
 // useSetting returns a setting of the section and marks it as used, so that no note says that it was left out. If the section
-// lacks the setting, used is false in the result, and the place is the section's.
+// lacks the setting, the result has the place of the section, and used is false.
 func (s *section) useSetting(name string) (found setting) {
 	found.place = s.place
-	for i := range s.keys { // the last setting of a name counts
+	for i := range s.keys { // if a name occurs twice, the last setting counts
 		if k := &s.keys[i]; k.name == name {
 			k.used = true
 			found = *k
@@ -35,10 +35,10 @@ func (s *section) useSetting(name string) (found setting) {
 // trailingComment matches a comment at the end of a line.
 var trailingComment = regexp.MustCompile(`[ \t]+[;#].*`)
 
-// readINI reads an INI file, and adds a note for each line that it can't parse. With isUnit it follows systemd.syntax(7): a
-// comment is a whole line, and a backslash at the end continues a line. Otherwise it follows supervisord, which also has "key:
-// value", comments after a blank, keys in upper or lower case, and values that an indented line continues. The parser of
-// go-systemd won't do, because it drops the line numbers for the notes.
+// readINI reads an INI file, and adds a note for each line that it can't parse. If isUnit is true, it follows systemd.syntax(7):
+// a comment is a whole line, and a backslash at the end continues a line. Otherwise it follows supervisord, which also allows
+// "key: value", comments after a blank, upper case in keys, and indented lines that continue a value. The parser of go-systemd is
+// not usable here, because it drops the line numbers that the notes need.
 func (im *importer) readINI(path string, isUnit bool) (sections []*section, err error) {
 	text, err := readFile(path)
 	if err != nil {
@@ -48,14 +48,14 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 	if isUnit {
 		separators = "="
 	}
-	var last *setting // the setting that the next line may continue
+	var last *setting // setting that the next line may continue
 	number := 0
 	for raw := range strings.SplitSeq(string(text), "\n") {
 		number++
 		at := place{path, number}
 		line := strings.TrimRight(raw, "\r \t")
 		trimmed := strings.TrimSpace(line)
-		if trimmed == "" && isUnit { // an empty line ends a setting, even after a backslash
+		if trimmed == "" && isUnit { // an empty line ends a setting, even if it follows a backslash
 			last = nil
 		}
 		if trimmed == "" || trimmed[0] == ';' || trimmed[0] == '#' {
@@ -101,12 +101,12 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 // isNull reports whether the value of a key is empty or null.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// keys returns the settings in a mapping in order, with those that << merges into it. In notes, the name of the mapping precedes
-// theirs.
+// keys returns the settings in a mapping in order, with the settings that << merges into it. Their full names for notes begin
+// with the name of the mapping.
 func (e setting) keys() []setting { return e.keysOnce(make(map[*yaml.Node]bool)) }
 
-// keysOnce returns the settings of a mapping that is not in seen, and adds the mapping to seen. A second merge of a mapping adds
-// no key. Without seen, ten lines of merges could make a billion keys, and a mapping that merges itself would never end.
+// keysOnce is keys for a mapping that is not in seen; it adds the mapping to seen. A second merge of the same mapping adds no
+// settings. Without seen, ten lines of merges could produce a billion settings, and a mapping that merges itself would never end.
 func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	n := aliased(e.node)
 	if n == nil || n.Kind != yaml.MappingNode || seen[n] {
@@ -118,7 +118,7 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i], aliased(n.Content[i+1])
 		if name.Value != "<<" {
-			if have[name.Value] { // this happens only after a merge of pebble's layers; the value of the last layer counts
+			if have[name.Value] { // only possible after a merge of pebble's layers: the last layer wins
 				list = slices.DeleteFunc(list, func(k setting) bool { return k.name == name.Value })
 			}
 			have[name.Value] = true
@@ -145,12 +145,13 @@ func aliased(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// parts returns the scalars in a mapping by their names.
+// parts returns the scalars in a mapping by name.
 func (e setting) parts() map[string]string {
 	return lo.SliceToMap(e.keys(), func(k setting) (string, string) { return k.name, k.value })
 }
 
-// elements returns the elements of a list, as settings with the name of the list. Any other value counts as a list of one.
+// elements returns the elements of a list, as settings with the name of the list. Any other value counts as a list with one
+// element.
 func (e setting) elements() []setting {
 	n := aliased(e.node)
 	if n == nil || isNull(n) {
@@ -167,16 +168,16 @@ func (e setting) elements() []setting {
 	})
 }
 
-// items returns the scalars of a list. A scalar counts as a list of one.
+// items returns the scalars in a list. A scalar counts as a list with one element.
 func (e setting) items() []string {
 	return lo.FilterMap(e.elements(), func(one setting, _ int) (string, bool) { return one.value, one.node.Kind == yaml.ScalarNode })
 }
 
-// variables is [setting.variables] as a function for rule.convertNode.
+// variables is the method [setting.variables] as a function for rule.convertNode.
 func variables(e setting) any { return e.variables() }
 
-// variables reads environment variables from a mapping, or from a list of NAME=VALUE. A variable without a value is left out: a
-// service inherits its value.
+// variables reads environment variables from a mapping, or from a list of NAME=VALUE. It leaves out a variable without a value,
+// because a service inherits such a variable.
 func (e setting) variables() []pair {
 	if n := aliased(e.node); n != nil && n.Kind == yaml.MappingNode {
 		return lo.FilterMap(e.keys(), func(k setting, _ int) (pair, bool) { return pair{k.name, k.node.Value}, !isNull(k.node) })
@@ -200,7 +201,7 @@ func readYAML(path string) ([]setting, error) {
 	if root == nil || aliased(root).Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("%s has no settings: it is neither an INI file nor a mapping in YAML", path)
 	}
-	if err := root.Decode(new(any)); err != nil { // the file has a fault, such as a key that is there twice
+	if err := root.Decode(new(any)); err != nil { // finds faults such as a repeated key
 		return nil, fmt.Errorf("%s has a mistake: %s", path, strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:")), " "))
 	}
 	return setting{sourceRef: sourceRef{place: place{file: path}}, node: root}.keys(), nil

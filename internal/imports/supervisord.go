@@ -16,7 +16,7 @@ import (
 	"hinit/internal/config"
 )
 
-// supervisordSections are the notes about sections that are not imported.
+// supervisordSections has notes about sections that are not imported.
 var supervisordSections = rulesOf("supervisord sections")
 
 // supervisord imports supervisord.conf and the files that it includes.
@@ -31,7 +31,7 @@ func (im *importer) supervisord(path string) error {
 			im.supervisordSelf(s)
 		}
 	}
-	groups := make(map[string]string) // the group of each program that is in one
+	groups := make(map[string]string) // group of each program that belongs to a group
 	for _, s := range sections {
 		name, is := strings.CutPrefix(s.name, "group:")
 		if !is {
@@ -59,7 +59,7 @@ func (im *importer) supervisord(path string) error {
 	return nil
 }
 
-// supervisordFiles reads a file, and those that its [include] section lists.
+// supervisordFiles reads a file, and the files that its [include] section lists.
 func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	sections, err := im.readINI(path, false)
 	if err != nil {
@@ -93,10 +93,10 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	return sections, nil
 }
 
-// supervisordKeys are the notes about settings in the section [supervisord].
+// supervisordKeys has notes about settings in the section [supervisord].
 var supervisordKeys = rulesOf("supervisord")
 
-// supervisordSelf imports the section [supervisord], with the settings of supervisord itself.
+// supervisordSelf imports the section [supervisord], which has the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
 	if k := s.useSetting("environment"); k.used {
 		k.where = k.name
@@ -110,8 +110,8 @@ func (im *importer) supervisordSelf(s *section) {
 	}
 }
 
-// variablesOf parses the environment variables in a setting. vars has the values of expressions in it. A variable whose value
-// refers to the environment of supervisord is left out, with a note.
+// variablesOf parses the environment variables in a setting. vars has the values for expressions in them. A variable that refers
+// to the environment of supervisord is left out with a note.
 func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	list, err := environmentOf(e.value)
 	if err != nil {
@@ -126,7 +126,8 @@ func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	})
 }
 
-// program imports a section [program:x]. Each of its processes (numprocs) becomes a service. group is "" if no group has the program.
+// program imports a section [program:x]. Each of its processes (numprocs) becomes a service. group is the group of the program,
+// or "".
 func (im *importer) program(s *section, name, group string, priorities map[*service]int) {
 	number := func(key string, otherwise int) (int, place) {
 		k := s.useSetting(key)
@@ -200,7 +201,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		case k.used:
 		case k.name == "command":
 			words := im.split(k)
-			if refers && words != nil { // a shell replaces the variables; a dollar of the file stays a dollar
+			if refers && words != nil { // a shell replaces the variables; a dollar from the file must stay a dollar
 				k.value, _ = expandPython(strings.ReplaceAll(written, "$", "$$"), vars)
 				words = wrapInShell(im.split(k))
 			}
@@ -219,7 +220,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		im.note(k.sourceRef, "exit code 0 is a success in hinit, too (%s)", k.value)
 	}
 	if svc.text("restart.policy") == "" {
-		svc.set("restart.policy", "on-failure") // supervisord's default for autorestart is unexpected
+		svc.set("restart.policy", "on-failure") // in supervisord, the default of autorestart is unexpected
 	}
 	im.dropWithoutCommand(svc, sourceRef{s.place, s.name})
 }
@@ -237,8 +238,7 @@ func logFile(im *importer, s *service, e setting) {
 	}
 }
 
-// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts those
-// first.
+// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts them first.
 func (im *importer) byPriority(priorities map[*service]int) {
 	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {
@@ -256,8 +256,8 @@ func (im *importer) byPriority(priorities map[*service]int) {
 
 var python = regexp.MustCompile(`%%|%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
-// expandPython replaces Python expressions such as %(name)s by values in vars. %(ENV_X)s, an environment variable, becomes a
-// reference for a shell, and refers is true.
+// expandPython replaces Python expressions such as %(name)s by values in vars. It replaces %(ENV_X)s, an environment variable, by
+// a reference for a shell; refers reports whether it has found one.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
 	text = python.ReplaceAllStringFunc(value, func(m string) string {
 		if m == "%%" {
@@ -282,7 +282,7 @@ func expandPython(value string, vars map[string]string) (text string, refers boo
 	return text, refers
 }
 
-// assignment matches the first variable of a list, whose value is in double quotes, in single quotes or without quotes.
+// assignment matches the first variable in a list. Its value may be in double quotes, in single quotes or without quotes.
 var assignment = regexp.MustCompile(`^([^=]*)=\s*(?:"([^"]*)"[^,]*|'([^']*)'[^,]*|([^"',\s][^,]*|))(?:,|$)`)
 
 // environmentOf parses a list of environment variables such as KEY="value",OTHER=value.
@@ -301,7 +301,7 @@ func environmentOf(value string) (list []pair, err error) {
 	return list, nil
 }
 
-// megabytes converts a size, such as 50MB, 512KB, 1GB or a number of bytes, to megabytes, and rounds up.
+// megabytes converts a size, such as 50MB, 512KB, 1GB or a number of bytes, to megabytes. It rounds up.
 func megabytes(text string) (string, error) {
 	n, err := units.RAMInBytes(strings.TrimSpace(text))
 	if err != nil || n == 0 {

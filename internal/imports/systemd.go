@@ -12,7 +12,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// unitKinds are the kinds of units that are imported. For most other units in the directory, a note says that they are left out.
+// unitKinds are the kinds of units that are imported. Most other units in the directory get a note that says that they are left
+// out.
 var unitKinds = []string{".service", ".timer"}
 
 // unitImport is one import of systemd units.
@@ -22,13 +23,13 @@ type unitImport struct {
 	list []*unit
 }
 
-// unit is a systemd unit with the settings from its file and its drop-ins.
+// unit is a systemd unit, with the settings from its file and its drop-ins.
 type unit struct {
 	name, kind       string // name of the unit without its suffix, and the suffix, such as .service
 	prefix, instance string // parts of the name before and after @
 	place            place
 	keys             []setting // settings from all files of the unit
-	service          *service  // what a .service unit becomes; nil for other units
+	service          *service  // service of hinit that this .service unit becomes; nil for other units
 }
 
 // systemd imports a systemd unit, an instance of a template, or all units of a directory.
@@ -69,8 +70,8 @@ func (im *importer) systemd(path string) error {
 	return nil
 }
 
-// loadUnit reads a unit with its drop-ins, unless that was done before. With follow, it also reads the units that this one
-// activates, but not those that they activate: a template could activate new instances of itself without end.
+// loadUnit reads a unit with its drop-ins, unless it was already read. If follow is true, it also reads the units that this unit
+// activates, but no further units: a template could activate ever new instances of itself.
 func (u *unitImport) loadUnit(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
@@ -93,7 +94,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 			parts[0] = n.place.file
 		}
 	}
-	for _, name := range slices.Backward(slices.Compact(dropIns)) { // read these last, because an instance's drop-ins override the template's
+	for _, name := range slices.Backward(slices.Compact(dropIns)) { // an instance's drop-ins override the template's, so they come last
 		more, _ := filepath.Glob(filepath.Join(u.dir, name+".d", "*.conf"))
 		parts = append(parts, more...)
 	}
@@ -126,11 +127,11 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	return nil
 }
 
-// isList matches the settings that are lists: all values count if such a setting occurs several times. Of any other setting, the
-// last value counts.
+// isList matches the names of settings that are lists. If such a setting occurs several times, all values count. Of any other
+// setting, the last value counts.
 var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
-// readSettings adds the settings in one file to the unit. An empty value removes all earlier values of the same setting.
+// readSettings adds the settings in one file to the unit. An empty value removes all earlier values of its setting.
 func (u *unitImport) readSettings(n *unit, path string) error {
 	sections, err := u.readINI(path, true)
 	for _, s := range sections {
@@ -141,7 +142,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 			continue
 		}
 		for _, k := range s.keys {
-			if k.name == "TimeoutSec" { // TimeoutSec sets the limits of both the start and the stop
+			if k.name == "TimeoutSec" { // TimeoutSec is the limit of both the start and the stop
 				k.name = "TimeoutStartSec"
 				n.keys = append(n.keys, k)
 				k.name = "TimeoutStopSec"
@@ -149,7 +150,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 			if k.value == "" || !isList.MatchString(k.name) {
 				n.keys = slices.DeleteFunc(n.keys, func(before setting) bool { return before.name == k.name })
 			}
-			if k.value != "" || strings.HasPrefix(k.name, "Capability") { // an empty Capability setting means no capability
+			if k.value != "" || strings.HasPrefix(k.name, "Capability") { // an empty Capability setting means that the unit has no capability
 				n.keys = append(n.keys, k)
 			}
 		}
@@ -157,7 +158,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 	return err
 }
 
-// lastValue returns the last value of a setting, or "" if the unit doesn't have it.
+// lastValue returns the last value of a setting. If the unit lacks the setting, it returns "".
 func (n *unit) lastValue(name string) string {
 	k, _, _ := lo.FindLastIndexOf(n.keys, func(k setting) bool { return k.name == name })
 	return k.value
@@ -168,8 +169,8 @@ func (n *unit) activatedUnit() string { return cmp.Or(n.lastValue("Unit"), n.nam
 
 var specifier = regexp.MustCompile(`%[A-Za-z%]`)
 
-// replaceSpecifiers replaces the specifiers of systemd.unit(5), such as %i. In a command, the one for the host name becomes a
-// variable, whose value is known only when the command runs.
+// replaceSpecifiers replaces the specifiers of systemd.unit(5), such as %i. In a command, the specifier for the host name becomes
+// a variable, because its value is known only when the command runs.
 func (u *unitImport) replaceSpecifiers(n *unit) {
 	inside := func(text string) string { return strings.ReplaceAll(strings.ReplaceAll(text, "-", "/"), `\x2d`, "-") }
 	known := map[string]string{
@@ -195,7 +196,7 @@ func (u *unitImport) replaceSpecifiers(n *unit) {
 
 // unitRules are the rules for the settings of a service, except commands and relations to other units.
 var unitRules = slices.Concat(rules{
-	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // order and commands import these
+	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // the methods order and commands import these settings
 	{name: "Type", convert: typeOf},
 	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
 	{name: "Group", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
@@ -240,7 +241,7 @@ var unitRules = slices.Concat(rules{
 	{name: "RestartSec", convert: constantDelay(timeSpan)},
 	{name: "SuccessExitStatus", convert: addCodes("success_codes", " ")},
 	{name: "RestartPreventExitStatus", convert: addCodes("park_on", " ")},
-	// StartLimitIntervalSec=0 may precede, which means no limit.
+	// StartLimitIntervalSec=0, which means no limit, may come first.
 	{name: "StartLimitBurst", convert: func(_ *importer, s *service, e setting) {
 		s.set("restart.max_restarts", cmp.Or(s.text("restart.max_restarts"), e.value))
 	}},
@@ -254,7 +255,7 @@ var unitRules = slices.Concat(rules{
 	{name: "CPUAffinity", key: "cpu_affinity", convertText: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
 }, rulesOf("systemd unit"))
 
-// typeOf imports Type=, which says from when the service counts as started.
+// typeOf imports Type=, which says when the service counts as started.
 func typeOf(im *importer, s *service, e setting) {
 	switch e.value {
 	case "oneshot":
@@ -290,8 +291,8 @@ func (u *unitImport) translate(n *unit) {
 // unitOrder lists the settings whose values are names of other units.
 var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
 
-// order imports the relations of a unit to others, such as After= and OnFailure=. It adds a note for each unit that is not
-// imported.
+// order imports the relations of a unit to others, such as After= and OnFailure=. For each unit that is not imported, it adds a
+// note.
 func (u *unitImport) order(n *unit) {
 	s := n.service
 	required := strings.Fields(n.lastValue("Requires") + " " + n.lastValue("Requisite") + " " + n.lastValue("BindsTo"))
@@ -338,8 +339,8 @@ func (u *unitImport) order(n *unit) {
 	}
 }
 
-// fixedLimit converts a limit. infinity becomes "", which means no limit. A percentage of the machine's memory or tasks is an
-// error.
+// fixedLimit converts a limit. It converts infinity to "", which means no limit. A percentage of the machine's memory or tasks is
+// an error.
 func fixedLimit(value string) (string, error) {
 	if strings.HasSuffix(value, "%") {
 		return "", fmt.Errorf("hinit has no limits in percent (%s); write a number", value)

@@ -19,10 +19,10 @@ import (
 // unitCommands lists the settings whose values are commands.
 var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop", "ExecReload"}
 
-// unitVariable matches what systemd replaces even inside a word: a variable ${NAME}, and an escaped dollar, $$.
+// unitVariable matches text that systemd replaces even inside a word: a variable ${NAME}, and $$, an escaped dollar.
 var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
-// separateVariable matches a word $NAME, which systemd replaces by the variable's value, split at blanks.
+// separateVariable matches a whole word $NAME. systemd replaces it by the value of the variable, split at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
 // killCommand matches a kill command that sends a signal to the main process of the unit.
@@ -31,11 +31,11 @@ var killCommand = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+
 // unitCommand is one command of a unit.
 type unitCommand struct {
 	words                      []string
-	mayFail, replacesVariables bool // mayFail: its failure is ignored; replacesVariables: systemd replaces variables in it
+	mayFail, replacesVariables bool // mayFail: a failure of the command is ignored; replacesVariables: systemd replaces variables in it
 }
 
-// commandsOf parses the commands in a setting such as ExecStart=, which ";" separates. Prefixes such as "-" apply to all commands
-// of the setting.
+// commandsOf parses the commands in a setting such as ExecStart=. ";" separates commands. Prefixes such as "-" apply to all
+// commands of the setting.
 func (u *unitImport) commandsOf(n *unit, k setting) (list []unitCommand) {
 	line := strings.TrimLeft(k.value, "-@:+!|")
 	prefixes := k.value[:len(k.value)-len(line)]
@@ -64,7 +64,7 @@ func (u *unitImport) commandsOf(n *unit, k setting) (list []unitCommand) {
 	return list
 }
 
-// shell returns the command as text for sh. variables says whether it has any that sh must replace.
+// shell returns the command as text for sh. variables reports whether the text has variables that sh must replace.
 func (c unitCommand) shell() (text string, variables bool) {
 	words := make([]string, len(c.words))
 	for i, word := range c.words {
@@ -81,8 +81,8 @@ func (c unitCommand) shell() (text string, variables bool) {
 	return strings.Join(words, " "), variables
 }
 
-// sequenceOf joins several commands into one, which stops at the first failure. The last command replaces the shell by exec,
-// unless its failure is ignored.
+// sequenceOf joins several commands into one command, which stops at the first failure. The last command replaces the shell by
+// exec, unless its failure is ignored.
 func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	var parts []string
 	simple := len(list) == 1
@@ -107,7 +107,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	return lo.Map(list[0].words, func(word string, _ int) string { return strings.ReplaceAll(word, "$$", "$") })
 }
 
-// commands imports the commands of a unit that start, stop and reload it, and those that run after its start.
+// commands imports the commands that start, stop and reload a unit, and the commands that run after its start.
 func (u *unitImport) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
@@ -150,7 +150,7 @@ func (u *unitImport) commands(n *unit) {
 	}
 }
 
-// runAfter adds an action to s: after each event it starts the service other or, if that is a task, runs it once.
+// runAfter adds an action to s. After each event, the action starts the service other, or runs it once if it is a task.
 func runAfter(s *service, event string, other *service, at place) {
 	order := []string{"hinit", "start", other.name}
 	if other.isTask() {
@@ -166,7 +166,7 @@ func runAfter(s *service, event string, other *service, at place) {
 	on.Content = append(on.Content, textNode(event), exec)
 }
 
-// unitWords splits a line into words by the rules of systemd.syntax(7), with quotes and C escapes.
+// unitWords splits a line into words by the rules of systemd.syntax(7), which has quotes and C escapes.
 func unitWords(line string) ([]string, error) { return split(line, unitEscape) }
 
 func unitEscape(rest string, quote rune) (text string, length int) {
@@ -179,10 +179,10 @@ func unitEscape(rest string, quote rune) (text string, length int) {
 	if len(rest) > 1 && rest[1] == '\'' {
 		return "'", 2
 	}
-	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that systemd doesn't know stay as they are
+	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that systemd doesn't know stay unchanged
 }
 
-// durationPart matches a number with its unit. A number without one is in seconds.
+// durationPart matches a number with its unit. A number without a unit means seconds.
 var durationPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
 
 const day = 24 * time.Hour
@@ -197,7 +197,7 @@ var spanUnits = map[string]time.Duration{
 	"years": 31557600 * time.Second, "year": 31557600 * time.Second, "y": 31557600 * time.Second,
 }
 
-// timeSpan converts a time span of systemd, such as "5min 20s", to a duration of hinit.yaml.
+// timeSpan converts a time span of systemd, such as "5min 20s", to a duration for hinit.yaml.
 func timeSpan(value string) (string, error) {
 	sum, rest := time.Duration(0), value
 	for rest != "" {
@@ -219,17 +219,17 @@ func timeSpan(value string) (string, error) {
 	return durationText(sum), nil
 }
 
-// calendarNames maps the named calendar expressions of systemd.time(7) to their full form.
+// calendarNames maps the named calendar expressions of systemd.time(7) to their full forms.
 var calendarNames = map[string]string{
 	"minutely": "*:*", "hourly": "*:00", "daily": "*-*-*", "weekly": "Mon", "monthly": "*-*-01", "yearly": "*-01-01", "annually": "*-01-01",
 	"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01",
 }
 
-// dayName matches the name of a day, so that it can be cut to three letters.
+// dayName matches the name of a day; its group is the first three letters.
 var dayName = regexp.MustCompile(`([^,.]{3})[^,.]*`)
 
-// calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. It returns an error for an
-// expression that cron can't express.
+// calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. If cron can't express it, it
+// returns an error.
 func calendar(value string) (cron, zone string, err error) {
 	no := func(why string) (string, string, error) {
 		return "", "", fmt.Errorf("cron has no %s (%s)", why, value)
@@ -271,7 +271,7 @@ func calendar(value string) (cron, zone string, err error) {
 // timerRules are the rules for the settings of a timer that can be imported one by one.
 var timerRules = rulesOf("systemd timer")
 
-// timer imports a timer: the service that it starts becomes a task with a schedule.
+// timer imports a timer. The service that it starts becomes a task with a schedule.
 func (u *unitImport) timer(n *unit) {
 	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activatedUnit() })
 	if i < 0 {

@@ -11,8 +11,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// unescape decodes the escape sequence at the beginning of rest. quote is the quote character around it, or 0. length is the
-// length of the sequence, or 0 if the sequence is invalid.
+// unescape decodes the escape sequence at the beginning of rest. quote is the quote character around the sequence, or 0. length
+// is the length of the sequence, or 0 if it is invalid.
 type unescape func(rest string, quote rune) (text string, length int)
 
 // shellEscape decodes an escape sequence by the rules of a shell.
@@ -29,7 +29,7 @@ func shellEscape(rest string, quote rune) (text string, length int) {
 	return "", 0
 }
 
-// split splits a command line into words. It handles quotes, and backslashes, which escape decodes.
+// split splits a command line into words. It handles quotes and backslashes; escape decodes the backslashes.
 func split(line string, escape unescape) (words []string, err error) {
 	if !utf8.ValidString(line) {
 		return nil, errors.New("it is no UTF-8; save the file as UTF-8")
@@ -73,7 +73,7 @@ func split(line string, escape unescape) (words []string, err error) {
 	return words, nil
 }
 
-// split splits the text of a setting as a shell does. If that fails, it adds a note with the error.
+// split splits the text of a setting into words as a shell does. If that fails, it adds a note with the error.
 func (im *importer) split(e setting) []string {
 	words, err := split(e.value, shellEscape)
 	if err != nil {
@@ -82,10 +82,10 @@ func (im *importer) split(e setting) []string {
 	return words
 }
 
-// variable matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it, but hinit does not.
+// variable matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it; hinit does not.
 var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// quote quotes a word for a shell. It does not quote the parts that match the expression references, so that the shell replaces
+// quote quotes a word for a shell. It leaves out the parts that the expression references matches, so that the shell replaces
 // these parts. If references also matches $$, quote turns $$ into one dollar.
 func quote(word string, references *regexp.Regexp) string {
 	var b strings.Builder
@@ -111,27 +111,26 @@ func quote(word string, references *regexp.Regexp) string {
 	return b.String()
 }
 
-// wrapInShell returns a command that runs words in a shell, so that the shell replaces the variables ${NAME} in them. $$
-// becomes one dollar.
+// wrapInShell returns a command that runs words in a shell, which replaces the variables ${NAME} in them. $$ becomes one dollar.
 func wrapInShell(words []string) []string {
 	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, unitVariable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
-// simpleTemplate matches a template of process-compose that stands for one variable or for a quoted text.
+// simpleTemplate matches a template of process-compose that is just a variable or a quoted text.
 var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
-// insertedBraces replaces "{{" in a value that fill has inserted, so that it is not taken for a template. YAML files can't
+// insertedBraces replaces "{{" in a value that fill has inserted, so that the value is not read as a template. YAML files can't
 // contain this character.
 const insertedBraces = "\x00"
 
-// fill replaces the templates in text with values. The result rest is the text from the first template that it can't replace, or "".
+// fill replaces the templates in text by values. rest is the text from the first template that it can't replace, or "".
 func fill(text string, values map[string]string) (filled, rest string) {
 	filled = simpleTemplate.ReplaceAllStringFunc(text, func(m string) string {
 		part := simpleTemplate.FindStringSubmatch(m)
 		value, known := values[part[1]]
 		switch {
-		case part[1] == "": // a quoted text; braces in it belong to another program
+		case part[1] == "": // a quoted text; its braces belong to another program
 			value = strings.ReplaceAll(part[2], `\"`, `"`)
 		case !known:
 			return m

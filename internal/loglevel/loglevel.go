@@ -24,8 +24,8 @@ const (
 	Critical
 )
 
-// names lists all level names that are recognised in log lines. The first six are the names that [Names] returns, in the order of
-// the levels.
+// names lists all level names that log lines may contain. The first six are the names that [Names] returns, in the order of the
+// levels.
 var names = []struct {
 	name  string
 	level Level
@@ -80,16 +80,17 @@ func Named(word []byte) Level {
 	return 0
 }
 
-// A program that examines no line should not pay for these regular expressions. So each is compiled at its first use.
+// Each regular expression is compiled at its first use, so that a program that examines no line need not compile them.
 var (
-	// levelByKey matches a level that is given as the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are the
-	// levels of pino and bunyan, from 10 (trace) to 60 (fatal).
+	// levelByKey matches a level that is the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are the levels
+	// of pino and bunyan, from 10 (trace) to 60 (fatal).
 	levelByKey = expression(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
 	// klog matches a line of the logging library of Kubernetes: W1122 12:00:00.000000.
 	klog = expression(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
 	// syslogPriority matches a syslog priority at the beginning of a line: <3>, or <11> with a facility.
 	syslogPriority = expression(`^<(\d{1,3})>`)
-	// levelWord matches a word near the beginning of a line that may name a level: in brackets, before a colon, or between spaces.
+	// levelWord matches a word near the beginning of a line that may be the name of a level: in brackets, before a colon, or
+	// between spaces.
 	levelWord = expression(`(?:^|[\s\[(|])([A-Z]{3,11}|[a-z]{3,11})(?:[\])|:]|\s+[|:\-]|\s|$)`)
 	// colours matches the escape sequences that set colours on a terminal.
 	colours = expression(`\x1b\[[0-9;]*m`)
@@ -100,10 +101,10 @@ func expression(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// levelHead is the number of bytes at the beginning of a line in which a level word without a key, such as ERROR, is recognised.
+// levelHead is how many bytes at the beginning of a line are searched for a level word without a key, such as ERROR.
 const levelHead = 96
 
-// Of returns the level that is stated in text, a log line, or 0 if the line states none.
+// Of returns the level that a log line states, or 0 if it states none.
 func Of(text []byte) Level {
 	if bytes.IndexByte(text, 0x1b) >= 0 {
 		text = colours().ReplaceAll(text, nil)
@@ -139,11 +140,11 @@ func Of(text []byte) Level {
 	return 0
 }
 
-// Tracker assigns a level to each line of one log. A line that states no level, such as a line of a traceback, gets the level of
-// the line before it. If no line has stated a level yet, it gets Info.
+// Tracker determines the level of each line of one log. A line that states no level, such as a line of a traceback, has the level
+// of the line before it. Before the first stated level, the level is Info.
 type Tracker struct{ last Level }
 
-// Of returns the level of text, the next line of the log that the Tracker follows.
+// Of returns the level of text, which is the next line of the log.
 func (t *Tracker) Of(text []byte) Level {
 	if l := Of(text); l != 0 {
 		t.last = l

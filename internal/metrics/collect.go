@@ -27,17 +27,17 @@ import (
 	"hinit/internal/procusage"
 )
 
-// MaxServices is how many services have metrics by default.
+// MaxServices is the default maximum number of services that have metrics.
 const MaxServices = 1000
 
-// maxSteps is how many boot steps have metrics.
+// maxSteps is the maximum number of boot steps that have metrics.
 const maxSteps = 100
 
-// causeDelay is how long after an exit its cause may still change, because the reason becomes known late. An exit is counted
+// causeDelay is how long after an exit its cause may still change, because hinit learns some causes late. An exit is counted only
 // after this time.
 const causeDelay = 2 * time.Second
 
-// Causes lists the values of the label cause, except for "other".
+// Causes lists the values of the label cause, except "other".
 var Causes = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "shed", "quota", "lease"}
 
 var knownStates = []string{
@@ -45,21 +45,21 @@ var knownStates = []string{
 	client.StateFinishing, client.StateBackoff, client.StateParked, client.StateFailed,
 }
 
-// Source is the connection to the hinit that the metrics describe. [dial.Client] implements it; tests replace it.
+// Source is the connection to the hinit that the metrics describe. [dial.Client] implements it; tests use another one.
 type Source interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
 }
 
-// Collector asks hinit for its status at each collection, and makes metrics from it. It implements prometheus.Collector. Any
-// number of goroutines may use it.
+// Collector asks hinit for its status at each collection, and makes metrics from the answer. It implements prometheus.Collector.
+// Several goroutines may use it.
 type Collector struct {
 	Source      Source
 	Proc        func(client.Init) string     // function that returns the path of a /proc with hinit's processes, or ""
-	Sent        func(client.Init) *Forwarded // function that returns the counters of `hinit forward`, or nil if it never ran
-	MaxServices int                          // largest number of services with metrics; 0: the constant MaxServices
-	Now         func() time.Time             // function that returns the present time
-	Context     func() context.Context       // function that returns the context for requests to hinit
+	Sent        func(client.Init) *Forwarded // returns the counters of `hinit forward`, or nil if it never ran
+	MaxServices int                          // maximum number of services with metrics; 0: the constant MaxServices
+	Now         func() time.Time             // returns the present time
+	Context     func() context.Context       // returns the context for requests to hinit
 }
 
 // Describe implements prometheus.Collector.
@@ -87,7 +87,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	out.sendInit(st, seen)
 	most := cmp.Or(max(c.MaxServices, 0), MaxServices)
-	// Prometheus refuses two series with the same labels, so of several services with one label only the first has metrics.
+	// Prometheus refuses two series with the same labels. If several services have the same label, only the first has metrics.
 	list := lo.UniqBy(st.Services, func(s client.Service) string { return labelValue(s.Name) })
 	out.send(services, float64(len(st.Services)))
 	out.send(omitted, float64(len(st.Services)-min(len(list), most)))
@@ -105,7 +105,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// sink sends metrics to the channel that Prometheus passes to Collect.
+// sink sends metrics to the channel that Prometheus has passed to Collect.
 type sink struct{ ch chan<- prometheus.Metric }
 
 func (s sink) send(f *Family, value float64, labels ...string) {
@@ -136,7 +136,7 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 		return
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
-		// Leave out the time of reaped children, which is in the metrics of their services.
+		// Leave out the processor time of reaped children: it is in the metrics of their services.
 		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
 		s.send(ownMemory, float64(own.memory))
 		s.send(ownTasks, float64(own.threads))
@@ -153,7 +153,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	for _, kind := range show.VerdictOf(v).Problems {
 		s.send(problem, 1, name, profile, kind)
 	}
-	checks := make(map[string]float64, len(v.Checks)) // results by label, because two names may become the same label
+	checks := make(map[string]float64, len(v.Checks)) // results by label: two names may become the same label
 	for i := range v.Checks {
 		check := labelValue(v.Checks[i].Name)
 		checks[check] = max(checks[check], boolValue(v.Checks[i].Failed && v.State == client.StateUp))
@@ -183,8 +183,8 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	ended := sumByCause(v.Exits)
 	if x := v.LastExit; x != nil {
 		s.send(lastExit, unixSeconds(x.At), name, profile)
-		// After a clean end, hinit looks during the whole restart delay whether another instance has taken over. The cause may
-		// change until then.
+		// After a clean exit, hinit examines during the whole restart delay whether another instance has taken over. So the cause
+		// may change until the end of the delay.
 		if cause := causeOf(x.Cause); ended[cause] > 0 && (now.Sub(x.At) < causeDelay || v.State == client.StateBackoff && x.Cause == "clean") {
 			ended[cause]--
 		}
@@ -208,7 +208,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 // Forwarded has the counters of `hinit forward`, which sends logs and events to a collector.
 type Forwarded struct {
 	Sent, Refused, Gaps, Failures uint64
-	Waiting                       time.Time // time of the oldest record that is being sent; zero if all is sent
+	Waiting                       time.Time // time of the oldest record that is still to be sent; zero if all are sent
 }
 
 func (s sink) sendForwarded(p *Forwarded, now time.Time) {
@@ -239,8 +239,8 @@ func (s sink) sendUsage(u resourceUsage, name, profile string) {
 	}
 }
 
-// stopDurations returns how long the last stop of each service took, by the events that hinit keeps. After an error it returns
-// the known durations, because the remaining metrics are still useful.
+// stopDurations returns how long the last stop of each service took, from the events that hinit keeps. After an error it returns
+// the durations that it has found, because the other metrics are still useful.
 func (c *Collector) stopDurations(ctx context.Context) map[string]time.Duration {
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {
@@ -262,7 +262,7 @@ func (c *Collector) stopDurations(ctx context.Context) map[string]time.Duration 
 	return took
 }
 
-// sumByCause returns the counts in by, with causes that are not in [Causes] added up as "other".
+// sumByCause returns the counts in by. It adds the counts of causes that are not in [Causes] together as "other".
 func sumByCause(by map[string]int) map[string]int {
 	out := make(map[string]int, len(by))
 	for cause, n := range by {
@@ -278,11 +278,11 @@ func causeOf(cause string) string {
 	return "other"
 }
 
-// maxLabelBytes is the size to which the value of a label is cut.
+// maxLabelBytes is the maximum size of the value of a label.
 const maxLabelBytes = 200
 
-// labelValue makes a valid value of a label from a text of another program: it cuts the text to maxLabelBytes, and replaces
-// invalid UTF-8.
+// labelValue makes a valid value of a label from a text of another program: it replaces invalid UTF-8, and cuts the text to
+// maxLabelBytes.
 func labelValue(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxLabelBytes)], "\uFFFD")
 }
@@ -301,7 +301,7 @@ func unixSeconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// maxScrapes limits the requests that are answered at the same time.
+// maxScrapes is the maximum number of requests that are answered at the same time.
 const maxScrapes = 4
 
 // Write writes the metrics once, in the text format that textfile collectors read.
@@ -323,8 +323,8 @@ func Write(w io.Writer, c *Collector) error {
 	return nil
 }
 
-// Handler returns a handler that serves the metrics: as OpenMetrics to clients that accept it, otherwise in the older text
-// format. It leaves out values that can't be read.
+// Handler returns a handler that serves the metrics: as OpenMetrics to clients that accept it, and otherwise in the older text
+// format. It leaves out metrics whose values can't be read.
 func Handler(c *Collector) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(c); err != nil {
@@ -335,23 +335,23 @@ func Handler(c *Collector) (http.Handler, error) {
 	}), nil
 }
 
-// processList is what /proc showed of the container's processes at one moment.
+// processList is the state of the container's processes in /proc at one moment.
 type processList struct {
 	root          string
 	all           procusage.Table
 	pidsByService map[string][]int // process ids by service
 }
 
-// resourceUsage is what several processes use together.
+// resourceUsage is the usage of several processes together.
 type resourceUsage struct {
 	processes, threads int
-	cpu                float64 // processor time in seconds, including reaped children, so that the sum does not fall when a child ends
+	cpu                float64 // processor time in seconds; it includes reaped children, so that the sum does not fall when a child ends
 	memory             uint64
-	fds                int // open descriptors; -1 if one process can't be counted, because a partial sum would mislead
+	fds                int // open descriptors; -1 if they can't be counted for one process, because a partial sum would mislead
 }
 
-// readProcesses reads all processes from root, the path of a proc file system, and finds their services by roots. It returns nil
-// if it can't read them.
+// readProcesses reads all processes from root, the path of a proc file system. roots finds the service of each process. If the
+// processes can't be read, it returns nil.
 func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	all, err := procusage.ReadProcesses(root)
 	if err != nil {
@@ -366,7 +366,7 @@ func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	return o
 }
 
-// sum returns what the processes with these pids use together.
+// sum returns the usage of the processes with these pids together.
 func (o *processList) sum(pids ...int) (u resourceUsage) {
 	for _, pid := range pids {
 		one, is := o.all[pid]
@@ -386,7 +386,7 @@ func (o *processList) sum(pids ...int) (u resourceUsage) {
 	return u
 }
 
-// countFDs returns the number of open descriptors of a process, or -1 if this user may not count them.
+// countFDs returns the number of open descriptors of a process. If this user may not count them, it returns -1.
 func countFDs(root string, pid int) int {
 	dir, err := os.Open(filepath.Join(root, strconv.Itoa(pid), "fd"))
 	if err != nil {

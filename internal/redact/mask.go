@@ -9,39 +9,39 @@ import (
 	"sync"
 )
 
-// Masked is the text that replaces a secret in a line, see [Masker].
+// Masked replaces each secret in a line, see [Masker].
 const Masked = "***"
 
-// minSecret is the minimum length of a value that [NewSecrets] hides. Ordinary words may contain shorter values.
+// minSecret is the minimum length of a value that [NewSecrets] hides. Shorter values may occur in ordinary words.
 const minSecret = 8
 
-// Classes of bytes: each bit says that some kind of text can begin with, or contain, the byte. Most bytes have none of the last
-// three bits, so Hide skips them quickly.
+// Classes of bytes. Each bit of a byte's class says what the byte can begin or belong to. Most bytes have none of the last three
+// bits, so that Hide can skip them quickly.
 const (
-	isWord    = 1 << iota // part of a word: no token begins right after it
+	isWord    = 1 << iota // the byte can be part of a word; no token begins right after it
 	isToken               // a token of a known shape can begin with this byte
 	isLiteral             // a value to hide can begin with this byte
-	isOther               // other text that Hide has to examine can begin with this byte
+	isOther               // other text that Hide must examine can begin with this byte
 )
 
-// Secrets is a set of values to hide, in addition to tokens of known shapes. A set does not change.
+// Secrets is an immutable set of values to hide, in addition to tokens of known shapes.
 type Secrets struct {
 	kinds   [256]byte
-	values  []secret // the values to hide, sorted by text; the first is empty
+	values  []secret // values to hide, sorted by text; the first one is empty
 	longest int      // length of the longest value
 }
 
 // secret is a value to hide.
 type secret struct {
 	text        string
-	prefixIndex int `reexec:"prefix"` // index of the longest other value with which text begins
+	prefixIndex int `reexec:"prefix"` // index of the longest other value that is a prefix of text
 }
 
-// noSecrets is the empty set, with which only tokens of known shapes are hidden.
+// noSecrets is the empty set, with which Hide hides only tokens of known shapes.
 var noSecrets = sync.OnceValue(func() *Secrets { return NewSecrets(nil) })
 
-// NewSecrets returns a set of values to hide. It leaves out values of less than eight bytes, because they occur in ordinary
-// words. It also leaves out values with several lines, because Hide examines single lines.
+// NewSecrets returns a set of values to hide. It ignores values of less than eight bytes, because they occur in ordinary words.
+// It also ignores values of several lines, because Hide examines single lines.
 func NewSecrets(values []string) *Secrets {
 	s := &Secrets{values: []secret{{}}}
 	for c := range s.kinds {
@@ -74,20 +74,20 @@ func NewSecrets(values []string) *Secrets {
 	return s
 }
 
-// tokenShape is the shape of a kind of token that begins with a known prefix.
+// tokenShape describes a kind of token that begins with a known prefix.
 type tokenShape struct {
 	prefix string
-	body   func(c byte) bool // class of the bytes after the prefix
+	body   func(c byte) bool // reports whether a byte may follow the prefix
 	least  int               // smallest number of bytes after the prefix
 	most   int               // largest number of bytes after the prefix; 0: no limit
-	// minRun is the length of a sequence of letters and digits that the token must contain, with at least one of each; 0: no such
-	// rule
+	// minRun is the minimum length of a run of letters and digits, with at least one of each, that the token must contain; 0: no
+	// such condition
 	minRun    int
 	firstByte string      // the first byte after the prefix must be in this set; "" allows any byte
-	rest      *tokenShape // the shape of the rest of the token; nil: there is no rest
+	rest      *tokenShape // shape of the rest of the token; nil: the token ends here
 }
 
-// shapes returns the known shapes by their first byte: the tokens of model providers, chat services, code hosts and similar
+// shapes has the known shapes of tokens by their first byte: tokens of model providers, chat services, code hosts and similar
 // services. Each shape is so strict that ordinary words, paths and hashes do not match.
 var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
@@ -130,7 +130,7 @@ var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	return &byFirst
 })
 
-// match returns the length of a token of the shape p at the beginning of s, or 0.
+// match returns the length of a token of this shape at the beginning of s, or 0 if there is none.
 func (p *tokenShape) match(s []byte) int {
 	if !hasPrefix(s, p.prefix) {
 		return 0
@@ -152,23 +152,24 @@ func (p *tokenShape) match(s []byte) int {
 	return n + rest
 }
 
-// Masker hides the secrets in the lines of one source, such as a log: tokens of known providers, private keys, and given
-// values. It remembers a private key that continues on the next lines, so each source needs its own Masker. The zero value
-// is ready. Two goroutines must not use a Masker at the same time.
+// Masker hides secrets in the lines of one source, such as a log: tokens of known providers, private keys, and given values. It
+// remembers when a private key continues on the next lines, so each source needs its own Masker. The zero value is ready for use.
+// Only one goroutine at a time may use a Masker.
 type Masker struct {
 	KeyLinesLeft int // number of following lines that may still belong to a private key
 }
 
-// KeyLines is the largest number of lines in a private key.
+// KeyLines is the maximum number of lines in a private key.
 const KeyLines = 200
 
-// minWork is how many bytes Hide always compares with secrets, however short the chunk is. There must be a limit: an agent
-// chooses both its secrets and its lines, and lines of beginnings of long secrets would take PID 1's processor time.
+// minWork is the number of bytes that Hide compares with secrets even in a short chunk. Hide limits its work because an agent
+// chooses both its secrets and its lines: lines with the beginnings of long secrets would use up PID 1's processor time.
 const minWork = 64 << 10
 
-// Hide returns chunk, which consists of whole lines, with [Masked] in place of each secret. If there is no secret, it returns
-// chunk itself, otherwise a copy. The last line may lack its newline; then the result is always a copy. A nil set is an empty
-// set. If too much of the chunk resembles a secret, Hide hides the rest of each line from the first byte that begins one.
+// Hide returns chunk, which consists of whole lines, with each secret replaced by [Masked]. Without a secret it returns chunk
+// itself, otherwise a copy. The last line may lack its newline; then the result is always a copy. A nil set is empty. If too much
+// of the chunk resembles a secret, Hide gives up: in each further line it hides everything from the first byte that can begin a
+// secret.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	if n := len(chunk); n > 0 && chunk[n-1] != '\n' {
 		return bytes.TrimSuffix(m.Hide(append(bytes.Clone(chunk), '\n'), set), []byte{'\n'})
@@ -223,11 +224,11 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 				cover(from, to)
 				i, inWord = to, true
 			}
-		case '\\': // an escape such as \n: its letter is not part of a word
+		case '\\': // an escape such as \n, whose letter is not part of a word
 			if i < len(chunk) && strings.IndexByte(`nrtbf"'/\`, chunk[i]) >= 0 {
 				i++
 			}
-		case '\x1b': // a colour sequence
+		case '\x1b': // a sequence that sets a colour
 			i += escape(chunk[i:])
 		}
 	}
@@ -240,8 +241,8 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 // HideText returns text with [Masked] in place of each secret of a known shape.
 func HideText(text string) string { return string(new(Masker).Hide([]byte(text), nil)) }
 
-// match returns the length of the longest value in the set with which text begins, or 0. cost estimates the work that match has
-// done. It is the number of compared bytes and values.
+// match returns the length of the longest value in the set that is at the beginning of text, or 0. The result cost
+// estimates the work: it is the number of compared bytes and values.
 func (s *Secrets) match(text []byte) (n, cost int) {
 	text = text[:min(len(text), s.longest)]
 	after := sort.Search(len(s.values), func(i int) bool { return s.values[i].text > string(text) })
@@ -261,7 +262,7 @@ func commonLength(a []byte, b string) (n int) {
 	return n
 }
 
-// secretToken returns the range of the secret part in a token at the beginning of s. If there is no token, to is 0.
+// secretToken finds a token at the beginning of s, and returns the range of its secret part. If it finds none, to is 0.
 func secretToken(s []byte) (from, to int) {
 	for _, p := range shapes()[s[0]] {
 		if n := p.match(s); n > 0 {
@@ -278,7 +279,7 @@ func secretToken(s []byte) (from, to int) {
 	return 0, 0
 }
 
-// telegramTokenRange returns the range of a Telegram bot's token around a colon: the number of the bot, the colon, and 35 bytes.
+// telegramTokenRange returns the range of the token of a Telegram bot around a colon: the bot's number, the colon, and 35 bytes.
 func telegramTokenRange(s []byte, colon int) (from, to int) {
 	body := s[colon+1:]
 	if !hasPrefix(body, "AA") || classLength(body, keyByte) != 35 {
@@ -306,9 +307,9 @@ func keyHeader(s []byte) int {
 	return at + len(keyEnd)
 }
 
-// keyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. The argument
-// at is the position after the header. If nothing follows on the line, the next lines belong to the key. keyBody returns the
-// position after the hidden part.
+// keyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. at is the
+// position after the header. If nothing follows on this line, the next lines belong to the key. keyBody returns the position
+// after the hidden part.
 func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
@@ -325,8 +326,8 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 // stampLen is the length of the time before each line of hinit's log files, with the two spaces after it.
 const stampLen = len("2006-01-02 15:04:05.000000000  ")
 
-// keyLine hides the line at position at, and the lines after it, while they belong to a private key. It returns the position of
-// the first line that does not. Lines of other output may stand between the lines of a key, so only the footer ends the key.
+// keyLine hides the line at position at and the lines after it as long as they belong to a private key. It returns the position
+// of the first line that does not. Lines of other output may come between the lines of a key, so only the footer ends the key.
 func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	for m.KeyLinesLeft > 0 && at < len(chunk) {
 		m.KeyLinesLeft--
@@ -351,7 +352,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	return at
 }
 
-// escape returns the length of the terminal control sequence in s, without the escape byte before it.
+// escape returns the length of the terminal control sequence at the beginning of s. s is the text after the escape byte.
 func escape(s []byte) int {
 	if len(s) == 0 || s[0] != '[' {
 		return 0
@@ -365,7 +366,7 @@ func escape(s []byte) int {
 
 func hasPrefix(s []byte, prefix string) bool { return bytes.HasPrefix(s, []byte(prefix)) }
 
-// classLength returns the number of bytes at the beginning of s that belong to a class.
+// classLength returns how many bytes at the beginning of s belong to a class.
 func classLength(s []byte, class func(byte) bool) int {
 	for i, c := range s {
 		if !class(c) {
@@ -375,8 +376,7 @@ func classLength(s []byte, class func(byte) bool) int {
 	return len(s)
 }
 
-// hasRun reports whether s contains a run of letters and digits that has at least one of each. The argument least is the minimum
-// length of the run.
+// hasRun reports whether s contains a run of letters and digits, with at least one of each, of at least the length least.
 func hasRun(s []byte, least int) bool {
 	n, letters, digits := 0, 0, 0
 	for _, c := range s {

@@ -1,5 +1,5 @@
-// Package redact finds and hides secrets: in environment variables by their names, and in text by the shapes of tokens and by
-// given values. All commands and pages that show values use its list of names.
+// Package redact finds and hides secrets: environment variables whose names suggest a secret, and text that has the shape of a
+// token or is a given value. All commands and pages that show values use its list of names.
 //
 // A name is only a hint: a secret in a variable with a harmless name is not hidden. The package owns no goroutine and has no
 // state.
@@ -15,11 +15,11 @@ import (
 const Hidden = "********"
 
 var (
-	// A variable is secret if its name has one of these parts anywhere.
+	// A variable is secret if its name contains one of these parts anywhere.
 	secretParts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
-	// A variable is also secret if its name has one of these as a whole word between underscores. So COMPASS is not secret.
+	// A variable is also secret if one of these is a whole word of its name, between underscores. So COMPASS is not secret.
 	secretWords = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
-	// A variable is not secret if its name ends with one of these, because its value is then a place or a size.
+	// A variable is not secret if its name ends with one of these: its value is then a place or a size.
 	harmlessSuffixes = []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"}
 )
 
@@ -32,12 +32,12 @@ func IsSecretName(name string) bool {
 	if slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(name, part) }) {
 		return true
 	}
-	// Don't call strings.Split here, because an agent may choose a name of a megabyte.
+	// Don't use strings.Split here: an agent may choose a name of a megabyte.
 	return name == "PASS" || strings.Contains(name, "_") &&
 		slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains("_"+name+"_", "_"+word+"_") })
 }
 
-// SecretPart returns the secret part of a variable's value: all of it, the password in a URL, or "".
+// SecretPart returns the secret part of a variable's value: the whole value, the password in a URL, or "".
 func SecretPart(name, value string) string {
 	if IsSecretName(name) {
 		return value
@@ -58,8 +58,8 @@ func HideValue(name, value string) string {
 	return value[:from] + Hidden + value[to:]
 }
 
-// HideAddress returns the address of a webhook with its secrets hidden. Anyone who has the whole address can call the webhook.
-// So the path and the query are as secret as the user name before the host.
+// HideAddress returns the address of a webhook with its secrets hidden. Anybody with the whole address can call the webhook. So
+// its path and query are as secret as the user name before the host.
 func HideAddress(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -76,8 +76,8 @@ func HideAddress(address string) string {
 	return shown + u.Path
 }
 
-// password returns the range of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). Without a
-// password, from and to are equal.
+// password returns the range of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). If the
+// URL has no password, from and to are equal.
 func password(value string) (from, to int) {
 	_, rest, ok := strings.Cut(value, "://")
 	if !ok {

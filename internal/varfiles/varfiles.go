@@ -1,6 +1,6 @@
-// Package varfiles finds the environment files from which a service reads variables when it starts. It also checks whether they
-// have changed since, so that commands can say that a restart is due. It compares only modification times. Clients of PID 1 use
-// this package with their own permissions. It starts no goroutine.
+// Package varfiles finds the environment files from which a service gets variables at its start. It also finds out whether they
+// have changed since then, so that commands can advise a restart. It compares only modification times. Clients of PID 1 use this
+// package with their own permissions. It starts no goroutine.
 package varfiles
 
 import (
@@ -19,8 +19,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Paths returns the paths of a service's environment files: the files in env_file, and the files to which variables NAME_FILE in
-// environ refer. environ is the container's environment.
+// Paths returns the paths of a service's environment files: the files in env_file, and the files named by variables NAME_FILE in
+// environ, the container's environment.
 func Paths(cfg *config.Config, s *client.Service, environ []string) []string {
 	if own, is := cfg.Services[s.Name]; is {
 		if own.User != "" && own.User != cfg.Agent.User {
@@ -39,12 +39,12 @@ func Paths(cfg *config.Config, s *client.Service, environ []string) []string {
 	return append(config.SecretFiles(environ), cfg.Expand(cfg.ProfileOf(s.Profile).EnvFile, vars)...)
 }
 
-// maxNames is the maximum number of files in a directory that Changed looks at.
+// maxNames is the maximum number of files that Changed examines in a directory.
 const maxNames = 4096
 
-// Changed returns the newest modification time among files, if the service s is running and was started before that time. Otherwise
-// it returns the zero time. For a directory, it uses the newest time of the directory itself and the files in it. If this process
-// is root, Changed skips a file behind a symbolic link that a user other than root may have made.
+// Changed returns the newest modification time of files, if it is later than the start of the service s and s is running.
+// Otherwise it returns the zero time. For a directory, it uses the newest time of the directory and its files. As root, it skips
+// a file behind a symbolic link that a user other than root may have made.
 func Changed(s *client.Service, files []string) time.Time {
 	var youngest time.Time
 	if s.State != client.StateUp || len(files) == 0 {

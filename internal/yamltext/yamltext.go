@@ -1,5 +1,5 @@
 // Package yamltext parses the YAML text of a configuration, whose size is limited. It finds the line of a mistake more precisely
-// than the YAML library does, and adds the usual cause. It owns no goroutine.
+// than the YAML library does, and adds the usual cause of the mistake. It owns no goroutine.
 package yamltext
 
 import (
@@ -25,7 +25,7 @@ func faultAt(line int, format string, args ...any) []Fault {
 	return []Fault{{line, fmt.Sprintf(format, args...)}}
 }
 
-// Parse returns the root of the only YAML document in data. The root is nil if data is invalid or has no document.
+// Parse returns the root of the only YAML document in data. If data is invalid or has no document, the root is nil.
 func Parse(data []byte) (root *yaml.Node, faults []Fault) {
 	if line, what := invalidByte(data); what != "" {
 		return nil, faultAt(line, "cannot parse YAML: %s", what)
@@ -51,7 +51,7 @@ func Parse(data []byte) (root *yaml.Node, faults []Fault) {
 	return doc.Content[0], faults
 }
 
-// syntaxFault describes err, an error from the YAML library. The text of err is "yaml: line N: reason", or has no line.
+// syntaxFault describes err, an error of the YAML library. The text of err is "yaml: line N: reason", or contains no line.
 func syntaxFault(data []byte, err error) []Fault {
 	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
 	line := 0
@@ -62,8 +62,8 @@ func syntaxFault(data []byte, err error) []Fault {
 	return faultAt(line, "cannot parse YAML: %s%s", msg, hint(data, line, msg))
 }
 
-// hint returns the usual cause of an error, to append to its message, or "" if the cause is unknown. The argument msg is the
-// message from the YAML library about a line of data.
+// hint returns the usual cause of an error, to append to its message, or "". msg is the message of the YAML library about the
+// line of data.
 func hint(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):
@@ -86,8 +86,8 @@ func hint(data []byte, line int, msg string) string {
 	return ""
 }
 
-// missingColon returns the usual cause of the message "mapping values are not allowed" about a line. Often the line before it lacks
-// a colon, or the space after the colon.
+// missingColon returns the usual cause of the message "mapping values are not allowed": the line before often lacks a colon, or
+// the space after the colon.
 func missingColon(data []byte, line int) string {
 	glued := regexp.MustCompile(`^\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:[^\s:]`)
 	lines := bytes.Split(data, []byte("\n"))
@@ -106,9 +106,9 @@ func missingColon(data []byte, line int) string {
 	return "is the line indented like the other lines of its level?"
 }
 
-// invalidByte describes the first byte of data that is invalid in a YAML file. The argument data is the whole file. If all
-// bytes are valid, what is "". invalidByte exists because the YAML library reports an invalid byte without its line and column.
-// invalidByte skips a file in UTF-16, because the library reports mistakes in UTF-16 well.
+// invalidByte describes the first byte in data, a whole file, that is invalid in YAML. If all bytes are valid, what is "". The
+// YAML library reports such a byte without its line and column. invalidByte skips files in UTF-16, because the library reports
+// their mistakes well.
 func invalidByte(data []byte) (line int, what string) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return 0, ""
@@ -129,13 +129,13 @@ func invalidByte(data []byte) (line int, what string) {
 	return 0, ""
 }
 
-// maxSearch limits the files in which brokenLine searches for a mistake, because the search parses the file once for each line. The
-// value is the number of lines times the number of bytes.
+// maxSearch limits the work of brokenLine, which parses a file once for each line. It is the maximum of the number of lines times
+// the number of bytes.
 const maxSearch = 4 << 20
 
-// brokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some mistakes,
-// the YAML library itself reports the line where the mapping begins, which is less helpful. brokenLine returns 0 if data is too
-// long for the search.
+// brokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some mistakes
+// the YAML library reports the line at which the mapping begins, which is less helpful. If data is too long for the search,
+// brokenLine returns 0.
 func brokenLine(data []byte) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	if len(lines)*len(data) > maxSearch {
@@ -161,52 +161,52 @@ func parses(data []byte) bool {
 	}
 }
 
-// maxValues is the maximum number of values in a configuration; a service needs about ten. An alias counts as all values that it
-// refers to, because each of them is decoded. Without this limit, a file of a megabyte with aliases could decode to more values
+// maxValues is the maximum number of values in a configuration; a service needs about ten. An alias counts as all values to which
+// it refers, because each of them is decoded. Without the limit, a file of a megabyte with aliases could decode to more values
 // than fit into memory.
 const maxValues = 100_000
 
 const tooManyValues = "cannot read more than %d values; remove what is not needed here"
 
-// textBytesPerValue is the number of bytes of a text that count as one additional value.
+// textBytesPerValue is how many bytes of a text count as one more value.
 const textBytesPerValue = 16
 
-// separatorsOf is the number of separators for which a byte counts. A value has at most four separators. The text "- - -" is a list
-// in a list in a list, so a '-' or '?' alone makes a value, and counts for four.
+// separatorsOf says as how many separators a byte counts. A value has at most four separators. The text "- - -" is a list in a
+// list in a list: each '-' or '?' alone makes a value, so it counts as four.
 var separatorsOf = [256]int{',': 1, ':': 1, '\n': 1, '[': 1, '{': 1, '-': 4, '?': 4}
 
-// separatorsOfDirective is the number of separators for which a directive counts. It limits a text to a hundred directives. The
-// reason is the time of the parser, which compares each %TAG directive with all others, and each tag with all %TAG directives.
+// separatorsOfDirective says as how many separators a directive counts, which limits a text to a hundred directives. The parser
+// compares each %TAG directive with all others, and each tag with all %TAG directives, so many directives would take too long.
 const separatorsOfDirective = 4 * maxValues / 100
 
-// LineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. The YAML library needs about 200 bytes of memory
-// for each value, so this function counts the separators before the library parses the text.
+// LineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. It counts separators before the library parses
+// the text, because the library needs about 200 bytes of memory for each value.
 func LineOfTooManyValues(data []byte) (line int) {
 	separators := 0
 	for i, c := range data {
 		separators += separatorsOf[c]
-		if c == '%' && (i == 0 || data[i-1] < ' ' || data[i-1] > '~') { // the beginning of a line, also in UTF-16
+		if c == '%' && (i == 0 || data[i-1] < ' ' || data[i-1] > '~') { // the beginning of a line, in UTF-16 too
 			separators += separatorsOfDirective
 		}
-		if separators > 4*maxValues { // each value has at most four separators
+		if separators > 4*maxValues { // a value has at most four separators
 			return 1 + bytes.Count(data[:i], []byte("\n"))
 		}
 	}
 	return 0
 }
 
-// countValues returns a fault if a document with its aliases expanded has more than maxValues. If the aliases are the reason, the
-// fault is at the alias with the most values. A document with fewer values may be decoded.
+// countValues returns a fault if a document has more than maxValues values after its aliases are expanded. If the aliases are the
+// cause, the fault is at the alias with the most values. A document without a fault is small enough to be decoded.
 func countValues(doc *yaml.Node) []Fault {
 	counts := make(map[*yaml.Node]int)
 	written, lineOfTooMany := 0, 0 // values without aliases, and the line of the first one beyond maxValues
 	most, lineOfAlias := 0, 0
-	var count func(n *yaml.Node) int // a count above maxValues is not exact
+	var count func(n *yaml.Node) int // above maxValues, a count is not exact
 	count = func(n *yaml.Node) int {
 		if total, known := counts[n]; known {
 			return total
 		}
-		counts[n] = maxValues + 1 // a value that contains an alias to itself counts as too large
+		counts[n] = maxValues + 1 // an alias to a value that contains the alias: too large
 		total := 1 + len(n.Value)/textBytesPerValue
 		if written += total; written > maxValues && lineOfTooMany == 0 {
 			lineOfTooMany = n.Line
