@@ -11,29 +11,29 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTimeout is how long the store waits for a directory of the volume. A slower directory is probably a mount whose server
-// is gone.
+// answerTimeout is how long the store waits for an answer about one directory of the volume. A directory that takes longer is
+// probably a mount whose server is gone.
 const answerTimeout = time.Second
 
-// answerSteps is the number of short waits that make up answerTimeout. A pause of this whole process uses up at most one of them,
-// so it doesn't make a directory look silent.
+// answerSteps is the number of short waits that make up answerTimeout. If this whole process is paused, the pause uses up only
+// one of them, so the directory is not taken for silent.
 const answerSteps = 10
 
-// maxHangingCalls limits the calls that wait for a silent directory. Each holds a thread and one of the calls that
-// [blocking.Volume] allows at once. While this many hang, hinit doesn't use mount points below profiles/; while more hang, it uses
-// no directory of the volume.
+// maxHangingCalls limits the calls that hang in a silent directory. Each occupies a thread and one of the calls that
+// [blocking.Volume] allows at once. At this number, hinit ignores mount points below profiles/; above it, hinit uses no directory
+// of the volume.
 const maxHangingCalls = 3
 
-// errSilent means that a directory of the volume has not answered within answerTimeout.
+// errSilent means that a directory of the volume did not answer within answerTimeout.
 var errSilent = errors.New("it does not answer")
 
-// progress is called by a function that examineEach runs, before it examines another directory. rel is the directory's path
-// relative to the root, or "" for none. goOn is false if examineEach has given up; then the function must return.
+// progress is a function that fn in examineEach must call before it examines another directory. rel is the path of the directory
+// relative to the root, or "" for none. If goOn is false, examineEach has given up, and fn must return.
 type progress func(rel string) (goOn bool)
 
-// examineEach runs fn with the open volume in a goroutine. fn may take answerTimeout for each directory that it examines. A directory
-// that takes longer counts as silent until it answers; the error is an fs.PathError with its path that wraps errSilent. After such an
-// error, fn may still be running, so the caller must not use variables that fn changes.
+// examineEach runs fn with the open volume in a goroutine. fn may take the time answerTimeout for each directory that it
+// examines. A directory that takes longer counts as silent until it answers. The error is then an fs.PathError with its path that
+// wraps errSilent. After this error fn may still be running, so the caller must not use variables that fn changes.
 func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
@@ -61,7 +61,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 	for {
 		select {
 		case got, ok := <-done:
-			if !ok { // fn panicked, which guard.Catch has reported
+			if !ok { // fn has panicked; guard.Catch has reported it
 				return result, a.silentError()
 			}
 			return got.result, got.err
@@ -81,16 +81,16 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 	}
 }
 
-// attempt is the state of one call of examineEach. Store.mu guards the fields after beats.
+// attempt is the state of one call of examineEach. Store.mu guards the fields after dirsBegun.
 type attempt struct {
 	store       *Store
-	dirsBegun   atomic.Int64 // directories that fn has begun to examine
-	examinedDir string       // directory that fn is examining
+	dirsBegun   atomic.Int64 // number of directories that fn has begun to examine
+	examinedDir string       // directory that fn is examining now
 	abandoned   bool         // examineEach has returned without waiting for fn
 	ended       bool
 }
 
-// examine is the progress function of the attempt.
+// examine is the progress function for fn.
 func (a *attempt) examine(rel string) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -101,15 +101,15 @@ func (a *attempt) examine(rel string) bool {
 	return !a.abandoned
 }
 
-// silentError returns an error that wraps errSilent and names the directory that fn is examining.
+// silentError returns an error that wraps errSilent, with the path of the directory that fn is examining.
 func (a *attempt) silentError() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.examinedDir), Err: errSilent}
 }
 
-// giveUp is called after a time in which the number beats has not changed. It abandons the attempt and returns true, unless fn has
-// ended or gone on meanwhile.
+// giveUp abandons the attempt if fn has made no progress since dirsBegun had the value beats. It returns false if fn has ended or
+// has made progress.
 func (a *attempt) giveUp(beats int64) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -124,7 +124,7 @@ func (a *attempt) giveUp(beats int64) bool {
 	return true
 }
 
-// recordEnd is called when fn ends. If the attempt was abandoned, the silent directory has now answered.
+// recordEnd is called when fn ends. If the attempt was abandoned, the silent directory has answered after all.
 func (a *attempt) recordEnd() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -141,22 +141,22 @@ func (s *Store) stuckCalls() int {
 	return s.hangingCalls
 }
 
-// isSilent reports whether the last call for the directory rel has timed out and still hangs.
+// isSilent reports whether the last call in the directory rel has timed out and still hangs.
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.silent[rel]
 }
 
-// answers reports whether a directory, given relative to the root, answers in time. For a directory that is already known to be
-// silent, it returns false without a call.
+// answers reports whether the directory rel, relative to the root, answers in time. It returns false without a call if the
+// directory is known to be silent.
 func (s *Store) answers(rel string) bool {
 	if s.isSilent(rel) {
 		return false
 	}
 	_, err := examineEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
 		at(rel)
-		_ = d.CheckExists(filepath.Join(rel, s.marker)) // an error also counts as an answer
+		_ = d.CheckExists(filepath.Join(rel, s.marker)) // any error also counts as an answer
 		return struct{}{}, nil
 	})
 	return !errors.Is(err, errSilent)

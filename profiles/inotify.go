@@ -14,16 +14,16 @@ import (
 	"hinit/internal/watch"
 )
 
-// dirWatches is the watcher's set of inotify watches on directories of the volume, with facts about their file systems.
+// dirWatches is the watcher's set of inotify watches on directories of the volume. It also stores facts about their file systems.
 type dirWatches struct {
 	watch.Set
 
 	remotes map[uint64]bool // results of isRemote, by device number; nil before the first call
 }
 
-// isRemote reports whether the file system of path can be changed without this kernel: by another machine, a daemon or a
-// hypervisor. inotify doesn't report such changes, so the volume must be polled. dev is the device number of the file system. Each
-// device is examined once.
+// isRemote reports whether the file system of path can change without this kernel: by another machine, a daemon or a hypervisor.
+// inotify doesn't report such changes, so the volume must be polled. dev is the device number of the file system. The result is
+// stored for each device.
 func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
@@ -36,16 +36,16 @@ func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	return is
 }
 
-// watchDir watches a directory of the volume: the root, profiles/, or the home of a profile. rel is its path relative to d, and
-// path the absolute path. If rel is no directory, watchDir does nothing.
+// watchDir watches a directory of the volume: the root, profiles/, or the home of a profile. rel is the path relative to d, and
+// path is the absolute path. If rel is not a directory, watchDir does nothing.
 func (w *Watcher) watchDir(d *fsutil.Dir, rel, path string) {
 	if info, err := d.Lstat(rel); err == nil && info.IsDir() {
 		w.watchAt(path, stampOf(info), true)
 	}
 }
 
-// watchHomes adds watches on the directories in the listing l. Homes of profiles come first, because the kernel may not allow
-// enough watches for the directories without the marker file.
+// watchHomes adds watches on the directories in l. Homes of profiles come first, because the kernel's limit may not leave enough
+// watches for directories without the marker file.
 func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	if w.inotify.Events == nil {
 		return
@@ -77,11 +77,11 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// maxUnmarkedWatches is the maximum number of watches on directories without the marker file. In directories without a watch,
-// the next poll finds a new marker.
+// maxUnmarkedWatches is the maximum number of watches on directories without the marker file. Without a watch, only the next poll
+// finds a new marker.
 const maxUnmarkedWatches = 256
 
-// watchUnmarked watches a directory without the marker, so that a new marker is noticed at once. If there are more than
+// watchUnmarked watches a directory without the marker, so that a new marker is noticed at once. If that makes more than
 // maxUnmarkedWatches such watches, it removes the oldest.
 func (w *Watcher) watchUnmarked(name string, id stamp) {
 	if !w.watchAt(w.store.profile(name).Home, id, false) || slices.Contains(w.unmarkedWatches, name) {
@@ -94,9 +94,9 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 	}
 }
 
-// watchAt watches the directory at path, whose metadata is id, and reports whether it succeeded. If the kernel's limit of watches
-// is reached and needed is true, it first removes the watches on directories without the marker. After the limit has refused a
-// watch, no other watch is tried during the same scan.
+// watchAt watches the directory at path, whose metadata is id, and reports whether it has succeeded. If the kernel allows no more
+// watches and needed is true, it first removes the watches on directories without the marker. After the kernel has refused a
+// watch, it tries no other watch during the same scan.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	if w.inotify.Events == nil || w.exhausted && w.inotify.ID(path) != id.ID {
 		return false
@@ -120,8 +120,8 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	return err == nil
 }
 
-// startNotifications is called at the beginning of a full scan. It creates an inotify instance unless one exists, and forgets which
-// directories could not be watched in the last scan.
+// startNotifications is called at the beginning of a full scan. It creates an inotify instance if none exists. It also forgets
+// which directories could not be watched during the last scan.
 func (w *Watcher) startNotifications() {
 	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
 	if w.inotify.Events == nil {
@@ -131,8 +131,8 @@ func (w *Watcher) startNotifications() {
 	}
 }
 
-// canWatchMore tries again what inotify refused during the last full scan: an instance or one watch. If it returns true, a new full
-// scan can watch more.
+// canWatchMore repeats what inotify has refused during the last full scan: to make an instance, or to add one watch. If it
+// returns true, a new full scan can add watches.
 func (w *Watcher) canWatchMore() bool {
 	switch {
 	case w.inotify.Events == nil:
@@ -153,7 +153,7 @@ func (w *Watcher) warnNotifications() {
 	w.warnOnce("notifications", "", err)
 }
 
-// reportWarnings reports the warnings of a full scan that the full scan before did not have.
+// reportWarnings reports the warnings of a full scan that the previous full scan did not have.
 func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.mu.Lock()
 	before := w.warned.listed
@@ -166,8 +166,8 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 	}
 }
 
-// warnOnce reports err as a warning about profile, or about no single profile if that is "". It stays silent while the error with
-// this key keeps its text. A nil err ends the problem: if the same error comes back, it is reported again.
+// warnOnce reports err as a warning about profile, or about the volume if profile is "". It repeats the report for this key only
+// if the text of the error changes. A nil err means that the problem is solved: if it comes back, it is reported again.
 func (w *Watcher) warnOnce(key, profile string, err error) {
 	w.mu.Lock()
 	before := w.warned.byKey[key]
@@ -182,12 +182,12 @@ func (w *Watcher) warnOnce(key, profile string, err error) {
 	}
 }
 
-// isWarned reports whether a warning about the directory called name holds.
+// isWarned reports whether a warning about the directory called name is in effect.
 func (w *Watcher) isWarned(name string) bool {
 	return slices.ContainsFunc(w.Warnings(), func(warning Warning) bool { return warning.Profile == name })
 }
 
-// Warnings returns the warnings that hold now. It doesn't block.
+// Warnings returns the warnings that are in effect now. It doesn't block.
 func (w *Watcher) Warnings() []Warning {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,27 +15,26 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput is the size in bytes above which a config.yaml, .env or marker file counts as unreadable. The environment of a process
-// can hardly be larger (execve(2)).
+// maxInput is the size in bytes above which config.yaml, .env and the marker file count as unreadable. The environment of a
+// process can hardly be larger (execve(2)).
 const maxInput = 1 << 20
 
-// Hash stands for the content of the files that a gateway reads when it starts. "" means that the content is unknown.
+// Hash identifies the content of the files that a gateway reads when it starts. "" means that the content is unknown.
 type Hash string
 
-// InputsHash returns a hash of config.yaml, .env and the marker of a profile. It changes when one of them changes, appears or
-// disappears. A file that can't be read (too large, a symbolic link) counts with its metadata only. An error means that the name or
-// the volume can't be used; then the hash is "".
+// InputsHash returns a hash of config.yaml, .env and the marker of a profile. The hash changes when one of them changes, appears
+// or disappears. Of a file that can't be read (too large, a symbolic link), only the metadata is used. An error means that the
+// name or the volume can't be used; then the hash is "".
 func (s *Store) InputsHash(profile string) (Hash, error) {
 	return fromHome(s, profile, func(d *fsutil.Dir, home string) (Hash, error) { return s.inputsHash(d, home), nil })
 }
 
-// clockTick is how far the timestamp of a file may lag behind the clock: the kernel takes the time of its last tick. On volumes
-// that store whole seconds, the lag is longer.
+// clockTick is how far the timestamp of a file may lag behind the clock, because the kernel uses the time of its last tick. On a
+// volume that stores whole seconds, the lag is longer.
 const clockTick = 20 * time.Millisecond
 
-// InputsChangedSince reports whether a file that InputsHash reads was modified after t, a time by the clock of the volume. A
-// modification up to clockTick before t also counts, because file timestamps are coarse. A file that can't be examined counts as
-// unchanged.
+// InputsChangedSince reports whether a file that InputsHash reads was modified after t, by the clock of the volume. Because
+// timestamps are coarse, a modification up to clockTick before t also counts. A file that can't be examined counts as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed, _ := fromHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
 		stamps := s.inputStamps(d, home)
@@ -55,8 +54,8 @@ func (s *Store) inputStamps(d *fsutil.Dir, home string) (stamps [3]stamp) {
 	return stamps
 }
 
-// inputsHash hashes the input files of the profile whose home is the directory home in d. See [Store.InputsHash] for unreadable
-// files.
+// inputsHash hashes the input files of a profile. home is the profile's home, relative to d. See [Store.InputsHash] for
+// unreadable files.
 func (s *Store) inputsHash(d *fsutil.Dir, home string) Hash {
 	sum := sha256.New()
 	for _, name := range s.inputs() {
@@ -85,7 +84,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.dir = stamp{} // makes the next poll scan everything, including the inputs
+		w.dir = stamp{} // so that the next poll scans everything, with the inputs
 		return
 	}
 	defer d.Close()
@@ -96,11 +95,12 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	}
 }
 
-// scanInput hashes the inputs of one profile, and reports InputsChanged if Interest was called with another hash.
+// scanInput hashes the inputs of one profile. If the hash differs from the one that was passed to Interest, it reports
+// InputsChanged.
 func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 	p := k.profile
 	since, ok := w.interested(p.Name)
-	if !ok || homeExists(d, home) != nil { // ignore changes during the removal of a profile
+	if !ok || homeExists(d, home) != nil { // a profile is being removed: ignore its changes
 		return
 	}
 	var h Hash
@@ -118,7 +118,7 @@ func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 		return
 	}
 	w.mu.Lock()
-	if now, ok := w.interest[p.Name]; !ok || now != since { // a newer call of Interest causes another scan
+	if now, ok := w.interest[p.Name]; !ok || now != since { // a newer call of Interest leads to another scan
 		w.mu.Unlock()
 		return
 	}

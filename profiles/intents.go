@@ -19,42 +19,43 @@ import (
 )
 
 const (
-	// accidentWindow is the time after a command in which a different desired_state in the file counts as an accident.
+	// accidentWindow is the time after a command in which a different desired_state in the file is taken for an accident.
 	accidentWindow = 10 * time.Second
 
-	// clockSlack is how far file timestamps may differ from the clock, so that a file written after a command looks older than the
-	// command. Timestamps are coarse, and a network file system has its own clock.
+	// clockSlack is how far file timestamps may differ from the clock. Timestamps are coarse, and a network file system has its
+	// own clock. So a file that was written after a command may look older than the command.
 	clockSlack = 2 * time.Second
 )
 
 // RestoreDelay is how long a state file must be missing before Restore writes it again.
 const RestoreDelay = 2 * time.Second
 
-// Intents remembers the operator's last order for each gateway (to run or to stop) while this process lives. If another writer of
-// gateway_state.json overwrites the order by accident, Intents writes it again.
+// Intents remembers, while this process lives, the operator's last order for each gateway: to run or to stop. If another writer
+// of gateway_state.json overwrites the order by accident, Intents writes it again.
 //
-// The gateway and the agent's commands read that file, change it and write it back without a lock. A gateway that reads the file
-// before a command, and writes it after the command, puts the old desired_state back by accident. When the watcher reports a change
-// of the file, the caller passes the new content to Restore, which distinguishes these cases:
+// The gateway and the agent's commands read that file, change it and write it back without a lock. If a gateway reads the file
+// before a command and writes it after the command, it restores the old desired_state by accident. When the watcher reports a
+// change of the file, the caller passes the new content to Restore, which distinguishes these cases:
 //
 //   - The key desired_state is missing: Restore writes it again.
-//   - The whole file is missing. A race between writers can't cause that, so the file was removed, most likely with the profile.
-//     Restore writes it again if the profile still exists after two seconds.
-//   - desired_state has another value, written within 10 seconds of the command: Restore takes this for an accident and writes
-//     the order again.
-//   - desired_state has another value, written later: a program has written it on purpose. Restore adopts it as the new order.
+//   - The whole file is missing. Writers never remove the file, so it was removed, most likely with the profile. Restore writes it
+//     again if the profile still exists after two seconds.
+//   - desired_state has another value, which was written within 10 seconds of the command: Restore takes this for an accident and
+//     writes the order again.
+//   - desired_state has another value, which was written later: a program has written it on purpose. Restore adopts it as the new
+//     order.
 //
-// This process may end before such a race is over. So Intents also writes each order to a separate file, and the next boot applies
-// the same rules to desired_state (see [Store.Reconcile]). At boot a file that is missing or invalid means that no order exists
-// (contract, section 6).
+// This process may end before such a race is decided. So Intents also writes each order to a separate file, and the next boot
+// applies the same rules to desired_state (see [Store.Reconcile]). At boot, a file that is missing or invalid means that no order
+// exists (contract, section 6).
 //
 // Every command that changes desired_state must call Record. If the agent's command line writes the file itself, hinit calls
 // RecordExternal first. Otherwise Restore may take the change for an accident and undo it.
 //
 // All methods may be called from several goroutines.
 type Intents struct {
-	// CheckWrite returns an error while Intents must not write, because another init serves the volume. The default allows every
-	// write. Set it before the first use. It must not block.
+	// CheckWrite returns an error while Intents must not write, because another init serves the volume. By default, every write
+	// is allowed. Set it before the first use. It must not block.
 	CheckWrite func() error
 
 	store *Store
@@ -63,12 +64,12 @@ type Intents struct {
 	orders map[string]intent
 }
 
-// intent is the last order for one profile: the desired state, and the time of the order.
+// intent is the last order for one profile: the desired state and the time of the order.
 type intent struct {
 	want    string
-	uptime  time.Duration // when it was given, as the time since the machine booted, because the clock may be set
-	pending bool          // writing the order to the disk failed, so Restore must write it
-	missing time.Time     // when Restore first found the state file missing; zero if the file exists
+	uptime  time.Duration // when the order was given, as the time since the machine booted, because the clock may be set
+	pending bool          // writing the order to the disk has failed, so Restore must write it
+	missing time.Time     // when Restore first found no state file; zero if the file exists
 }
 
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
@@ -76,16 +77,16 @@ func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, orders: make(map[string]intent), CheckWrite: func() error { return nil }}
 }
 
-// Record records an operator's order for a profile, [Running] or [Stopped], and writes it to the volume, so that it survives the
-// end of this process. The returned function sync makes the order survive a crash of the machine, too; the caller may act on the
-// order first.
+// Record records an operator's order for a profile, [Running] or [Stopped]. It writes the order to the volume, so that the order
+// survives the end of this process. The function sync makes the order survive a crash of the machine; the caller may act on the
+// order before.
 //
-// If the write fails, for example because the disk is full, the order is still valid, and the next Restore writes it.
+// If the write fails, for example on a full disk, the order is still valid, and the next Restore writes it.
 //
-// Call Record before you start a gateway, because the gateway writes the same file. Call sync once; after several calls of Record
-// for a profile, only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, nothing is
-// recorded: the profile doesn't exist, its name or want is invalid, or CheckWrite forbids the write. The errors of sync go on the words
-// "the order".
+// Call Record before you start a gateway, because the gateway writes the same file. Call sync once. After several calls of Record
+// for a profile, only the last sync is needed. If sync fails, the order stays valid; its error is worded to follow "the order".
+// If Record returns an error, nothing is recorded: the profile doesn't exist, its name or want is invalid, or CheckWrite forbids
+// the write.
 func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	if err := in.CheckWrite(); err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	defer in.store.lock(profile)()
 	now := in.store.uptime()
 	failed := in.write(profile, want, now, false)
-	// A slow disk may have delayed the write, and meanwhile a gateway may have read the old file. So accidentWindow begins at the
+	// A slow disk may have delayed the write, and meanwhile a gateway may have read the old file. So begin accidentWindow at the
 	// end of the write.
 	if late := in.store.uptime(); late-now > clockSlack {
 		now = late
@@ -114,14 +115,14 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	return func() error {
 		err := in.store.syncState(profile)
 		if err != nil {
-			in.update(profile, func(i *intent) { i.pending = i.pending || i.uptime == now }) // a newer order has another time
+			in.update(profile, func(i *intent) { i.pending = i.pending || i.uptime == now }) // a newer order would have another time
 			err = fmt.Errorf("may be undone by a crash of the machine, because the disk has not confirmed its record: %w", err)
 		}
 		return err
 	}, nil
 }
 
-// ErrNotRecorded is what happens to an order that is not on the volume.
+// ErrNotRecorded is the error about an order that could not be written to the volume.
 var ErrNotRecorded = errors.New("cannot be recorded, so a restart of the container may undo it")
 
 // write writes an order to the volume: to intentFile, then to the state file.
@@ -135,22 +136,22 @@ func (in *Intents) write(profile, want string, uptime time.Duration, sync bool) 
 	return in.store.setDesired(profile, want, sync)
 }
 
-// RecordExternal records an order that another program is about to write into the state file itself. Otherwise it works like
-// Record. It blocks on the disk.
+// RecordExternal records an order that another program will write into the state file itself. Otherwise it works like Record. It
+// blocks on the disk.
 func (in *Intents) RecordExternal(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.uptime()
-	_ = in.store.recordIntent(profile, want, now) // record the order for the next process, in case this process ends within seconds
+	_ = in.store.recordIntent(profile, want, now) // for the next process, if this process ends within seconds
 	in.put(profile, intent{want: want, uptime: now})
 }
 
-// Want returns the last order for a profile. ok is false if this process has recorded none. Want doesn't block.
+// Want returns the last order for a profile. If this process has recorded none, ok is false. Want doesn't block.
 func (in *Intents) Want(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
 }
 
-// Pending lists the profiles whose order is not on the disk, because writing it failed. It doesn't block.
+// Pending lists the profiles whose last order could not be written to the disk. It doesn't block.
 func (in *Intents) Pending() (list []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -162,7 +163,7 @@ func (in *Intents) Pending() (list []string) {
 	return list
 }
 
-// Clear forgets all orders, because another init now serves the profiles. It doesn't block.
+// Clear forgets all orders, because another init serves the profiles now. It doesn't block.
 func (in *Intents) Clear() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -176,10 +177,10 @@ func (in *Intents) Forget(profile string) {
 	delete(in.orders, profile)
 }
 
-// Outcome is what [Intents.Restore] has done.
+// Outcome says what [Intents.Restore] has done.
 type Outcome string
 
-// The outcomes of Restore.
+// The outcomes of [Intents.Restore].
 const (
 	Unchanged Outcome = "unchanged" // the file agrees with the order, or there is no order
 	Restored  Outcome = "restored"  // Restore has written the order to the file again
@@ -187,9 +188,9 @@ const (
 	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; Want now returns the new value if it is valid
 )
 
-// Restore compares seen, the state that the caller has just read, with the order for the profile, and follows the rules of Intents.
-// Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged, and the caller calls
-// Restore again at the next scan. Restore blocks on the disk, unless seen agrees with the order.
+// Restore compares seen, the state that the caller has just read, with the order for the profile, and follows the rules of
+// [Intents]. Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged, and the
+// caller must call Restore again at the next scan. Restore blocks on the disk unless seen agrees with the order.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.matches(seen) {
 		in.update(profile, func(i *intent) { i.missing = time.Time{} })
@@ -207,13 +208,13 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 			return err
 		}
 		var err error
-		st, err = readState(d, home) // a state file that can't be used counts as one without desired_state
+		st, err = readState(d, home) // an unusable state file counts as one without desired_state
 		missing = err == nil && st.Written.IsZero()
 		return nil
 	})
 	switch {
 	case errors.Is(err, ErrNotExist):
-		return Unchanged, nil // the profile is gone, which the watcher reports
+		return Unchanged, nil // the profile is gone; the watcher reports that
 	case err != nil:
 		return Unchanged, fmt.Errorf("cannot restore the desired state of profile %q: %w", profile, err)
 	case i.matches(st):
@@ -230,12 +231,12 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // i.uptime stays the time of the command, so that accidentWindow isn't extended
+	in.put(profile, i) // i.uptime stays the same, so that the accident window isn't extended
 	return Restored, nil
 }
 
-// isRecentlyMissing notes when the state file was first found missing, and reports whether that was less than RestoreDelay ago. i
-// is the order for the profile.
+// isRecentlyMissing records when the state file was first found missing. It returns true if that was less than RestoreDelay ago.
+// i is the order for the profile.
 func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
@@ -245,12 +246,13 @@ func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// matches reports whether the state st agrees with the order, and no write of the order is pending.
+// matches reports whether the state st agrees with the order and the order is on the disk.
 func (i intent) matches(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
 
-// writtenAfter returns how long after the order the state file was written: at its modification time written if that is plausible,
-// and otherwise now. It isn't plausible if it is in the future, or earlier than the order, as in a copy of an old file. Both times are
-// counted back from now, so that it makes no difference whether the clock was set between the order and the write.
+// writtenAfter returns how long after the order the state file was written. It uses written, the file's modification time, if
+// that is plausible, and otherwise the present time. A time in the future is not plausible, and neither is a time before the
+// order, which a copy of an old file can have. Both times are counted back from now, so setting the clock between order and write
+// makes no difference.
 func (i intent) writtenAfter(s *Store, written time.Time) time.Duration {
 	order, file := s.uptime()-i.uptime, s.now().Sub(written)
 	if file < 0 || file > order+clockSlack {
@@ -259,14 +261,14 @@ func (i intent) writtenAfter(s *Store, written time.Time) time.Duration {
 	return order - file
 }
 
-// adopt makes the value that another program has written on purpose the order.
+// adopt makes a value that another program has written on purpose the new order.
 func (in *Intents) adopt(profile, desired string, uptime time.Duration) {
-	_ = in.store.recordIntent(profile, desired, uptime) // otherwise the old record would win at the next boot
+	_ = in.store.recordIntent(profile, desired, uptime) // otherwise the next boot would follow the old record
 	if isIntent(desired) {
 		in.put(profile, intent{want: desired, uptime: uptime})
 		return
 	}
-	in.Forget(profile) // no command writes this value, so another program did: leave the value in the file and forget the order
+	in.Forget(profile) // no command writes this value: leave it in the file, and forget the order
 }
 
 func (in *Intents) get(profile string) (intent, bool) {
@@ -282,7 +284,7 @@ func (in *Intents) put(profile string, i intent) {
 	in.orders[profile] = i
 }
 
-// update applies change to the stored order of a profile. If the profile has no order, update does nothing.
+// update changes the stored order of a profile. If the profile has no order, update does nothing.
 func (in *Intents) update(profile string, change func(*intent)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -294,38 +296,37 @@ func (in *Intents) update(profile string, change func(*intent)) {
 
 func isIntent(desired string) bool { return desired == Running || desired == Stopped }
 
-// Handover is what [Intents] passes to the next program when PID 1 re-executes itself: the last order for each profile.
+// Handover is the state that [Intents] passes to the next program of PID 1: the last order for each profile.
 type Handover map[string]intent
 
-// HandOver returns a copy of all orders for [Intents.TakeOver] of the next program. It doesn't block.
+// HandOver returns a copy of all orders for [Intents.TakeOver] in the next program. It doesn't block.
 func (in *Intents) HandOver() Handover {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return maps.Clone(in.orders)
 }
 
-// TakeOver adds the orders of the previous program of PID 1.
+// TakeOver adds the orders that the previous program of PID 1 has handed over.
 func (in *Intents) TakeOver(h Handover) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	maps.Copy(in.orders, h)
 }
 
-// intentFile is the file in a home with the operator's last order for the gateway. Unlike the state file, only this package writes
-// it.
+// intentFile is the file in a home with the operator's last order for the gateway. Only this package writes it.
 const intentFile = ".hinit-intent.json"
 
 // recordedIntent is the content of intentFile.
 type recordedIntent struct {
 	Desired string        `json:"desired_state"`
-	Uptime  time.Duration `json:"uptime"` // see intent; 0 in a record of an earlier version
-	// Kernel is the boot ID of the machine at the time of the record. After another boot of the machine the record is ignored: the
-	// file isn't synced, so a crash may bring back an older version.
+	Uptime  time.Duration `json:"uptime"` // time of the order, see intent; 0 in a record of an earlier version
+	// Kernel is the boot ID of the machine when the record was written. After a reboot of the machine the record is ignored: the
+	// file isn't synced, so a crash may restore an older version of it.
 	Kernel string `json:"kernel"`
 }
 
-// recordIntent writes the order want to intentFile. uptime is when it was given, see intent. If the write fails, it removes the old
-// record, which would contradict the state file. The caller holds the lock of the profile.
+// recordIntent writes the order want to intentFile. uptime is the time of the order, see intent. If the write fails, it removes
+// the old record, which would contradict the state file. The caller holds the lock of the profile.
 func (s *Store) recordIntent(profile, want string, uptime time.Duration) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value
@@ -338,13 +339,14 @@ func (s *Store) recordIntent(profile, want string, uptime time.Duration) error {
 		rel := filepath.Join(home, intentFile)
 		err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 		if err != nil && removeIfExists(d, rel) == nil {
-			return nil // no old record contradicts the state file
+			return nil // no old record is left that could contradict the state file
 		}
 		return err
 	})
 }
 
-// isRecorded reports whether the state file says want, and intentFile has no record of another order, by which a boot could undo it.
+// isRecorded reports whether the state file contains want and intentFile contains no other order. A boot could undo want if it
+// did.
 func (s *Store) isRecorded(profile, want string) bool {
 	is, err := fromHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
 		var old recordedIntent
@@ -354,20 +356,20 @@ func (s *Store) isRecorded(profile, want string) bool {
 	return is && err == nil
 }
 
-// kernelBootID returns the boot ID of the machine (random(4)), or "" if it is unknown.
+// kernelBootID returns the boot ID of the machine (random(4)). If it is unknown, the result is "".
 var kernelBootID = sync.OnceValue(func() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id))
 })
 
-// restoreRecorded applies the rules of [Intents] at boot. If another writer has overwritten the recorded order by accident,
-// restoreRecorded sets the desired state in st to the order and returns true. It doesn't write the state file.
+// restoreRecorded applies the rules of [Intents] at boot. If another writer has overwritten the recorded order by accident, it
+// sets the desired state in st to the order and returns true. It doesn't write the state file.
 func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	var a recordedIntent
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {
 		return false
 	}
-	order, file := s.uptime()-a.Uptime, s.now().Sub(st.Written) // how long ago each was written, however the clock was set since
+	order, file := s.uptime()-a.Uptime, s.now().Sub(st.Written) // ages of both, so that setting the clock in between makes no difference
 	if st.HasDesired && (st.Desired == a.Desired || order-file > accidentWindow) {
 		return false
 	}
@@ -376,18 +378,18 @@ func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 }
 
 const (
-	// reserveFile is a file in a home that occupies disk blocks. When the disk is full, the next state file is written over these
+	// reserveFile is a file in a home that occupies disk blocks. If the disk is full, the next state file is written over these
 	// blocks, so that a stop or start can still be recorded.
 	reserveFile = ".hinit-reserve"
-	// reserveFileSize is the size in bytes. Most state files are smaller. If an order on a full disk has used the reserve, only
-	// leastReserve bytes may be free for the next one.
+	// reserveFileSize is the size of this file in bytes; most state files are smaller. If an order on a full disk has used the
+	// reserve, perhaps only leastReserve bytes are free for the next one.
 	reserveFileSize, leastReserve = 8 << 10, 4 << 10
 )
 
 // isDiskFull reports whether an error means that the disk, or a quota on it, is full.
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// writeOverReserve writes data over the reserve file of a home, and renames it to rel. The blocks are never free in between, so no
+// writeOverReserve writes data over the reserve file of a home, and renames this file to rel. The blocks never become free, so no
 // other process can take them.
 func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
 	from := filepath.Join(home, reserveFile)
@@ -397,8 +399,8 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 	return d.Rename(from, rel)
 }
 
-// makeReserve creates the reserve file of a home if it is missing. It is called when the watcher first scans the home, and after
-// each order. An error is ignored: the next order tries again.
+// makeReserve creates the reserve file of a home if it is missing. It is called at the first scan of the home, and after each
+// order. It ignores errors: the next order tries again.
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {

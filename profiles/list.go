@@ -13,10 +13,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Discover lists the profiles: the default profile, then each directory in profiles/ with the marker, in byte order. It leaves out
-// profiles beyond the limit, and directories with the marker that can't be a profile: profiles/default, a reserved or invalid name,
-// a symbolic link. Each causes a warning. An error means that the volume can't be opened or listed; even then the list contains the
-// default profile (contract, sections 4 and 5).
+// Discover lists the profiles: first the default profile, then each directory in profiles/ that has the marker, in byte order. It
+// leaves out profiles beyond the limit. It also leaves out directories with the marker that can't be a profile: profiles/default,
+// a reserved or invalid name, a symbolic link. Each causes a warning. An error means that the volume can't be opened or listed;
+// even then the list contains the default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.profile(Default)}
 	l, err := s.list(preferNone)
@@ -26,23 +26,23 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 	return found, l.warnings, err
 }
 
-// listing is the content of profiles/. Each list is sorted by bytes, and has at most as many entries as the limit on profiles.
+// listing is the content of profiles/. Each list is in byte order. No list is longer than the limit on profiles.
 type listing struct {
 	marked          []string // directories with the marker: the profiles
-	unmarked        []string // directories without the marker, which would be profiles with it
-	profilesLeftOut bool     // there are more profiles than the limit
-	unmarkedLeftOut bool     // there are more directories without the marker than the limit
+	unmarked        []string // directories without the marker; with the marker they would be profiles
+	profilesLeftOut bool     // whether there are more profiles than the limit
+	unmarkedLeftOut bool     // whether there are more directories without the marker than the limit
 	silentDirs      []string // directories that did not answer in time
-	dir             stamp    // metadata of profiles/ before it was read; zero if it is missing
+	dir             stamp    // metadata of profiles/ before it was read; zero if it does not exist
 	warnings        []Warning
-	warningsLeftOut bool // there are more warnings than maxWarnings
+	warningsLeftOut bool // whether there are more warnings than maxWarnings
 }
 
 func preferNone(string, bool) bool { return false }
 
-// list reads profiles/. A missing directory counts as empty. If there are more names than the limit on profiles, list keeps only
-// some in memory. First it keeps names for which prefer returns true; the argument marked says that the directory has the marker.
-// Then it keeps profiles with a state file, because their gateways ran before.
+// list reads profiles/. A missing directory counts as empty. If profiles/ has more names than the limit on profiles, list keeps
+// only some of them. First it keeps names for which prefer returns true; its argument marked says that the directory has the
+// marker. Then it keeps profiles with a state file, because their gateways ran before.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	l, err := s.listWithTimeout(prefer, false)
 	if err == nil && l.profilesLeftOut {
@@ -54,8 +54,8 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listWithTimeout reads profiles/ for list. It waits at most answerTimeout for each directory. If a directory doesn't answer, it reads
-// profiles/ again, without this directory. With ranBefore, it also prefers profiles with a state file.
+// listWithTimeout reads profiles/ for list. It waits at most answerTimeout for each directory. If a directory doesn't answer, it
+// reads profiles/ again without it. With ranBefore, it also prefers profiles that have a state file.
 func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
@@ -75,7 +75,8 @@ func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranB
 	}
 }
 
-// listIn examines each name in profiles/ of the volume d once. It calls at with the path of each directory before it touches it.
+// listIn examines each name in profiles/ of the volume d once. Before it accesses a directory, it calls at with the directory's
+// path.
 func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	var l listing
 	at(profilesDir)
@@ -146,7 +147,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 	return l, err
 }
 
-// isMount reports whether a directory is a mount point. It makes no call to the mounted file system, which may hang.
+// isMount reports whether a directory is a mount point. It doesn't access the mounted file system, because that could hang.
 func isMount(d *fsutil.Dir, name string) bool {
 	sub, err := d.SubOnSameMount(name)
 	if err == nil {
@@ -155,7 +156,7 @@ func isMount(d *fsutil.Dir, name string) bool {
 	return errors.Is(err, fsutil.ErrMount)
 }
 
-// maxWarnings is the maximum number of warnings about unusable directories in one listing.
+// maxWarnings is the maximum number of warnings about unusable directories in a listing.
 const maxWarnings = 40
 
 // trimWarnings sorts the warnings by profile, and keeps the first maxWarnings.
@@ -166,8 +167,8 @@ func (l *listing) trimWarnings() {
 	}
 }
 
-// warnLeftOut adds a warning for each kind of entry that was left out: warnings, profiles, directories without the marker. The texts
-// of these warnings don't change, so the watcher reports each warning only once.
+// warnLeftOut adds a warning for each kind of entry that was left out: warnings, profiles, directories without the marker. The
+// texts of these warnings are constant, so that the watcher reports each of them only once.
 func (l *listing) warnLeftOut(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.warningsLeftOut {
@@ -189,7 +190,7 @@ func (s *Store) limitError() error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", filepath.Join(s.root, profilesDir), s.max)
 }
 
-// selection keeps at most a number of the names that are added: preferred names first, then the first in byte order.
+// selection keeps a limited number of the names that are added: first preferred names, then the first names in byte order.
 type selection struct {
 	limit            int
 	preferred, plain []string
@@ -207,7 +208,7 @@ func (s *selection) add(name string, preferred bool) {
 	}
 }
 
-// trim keeps the first most names of a list in byte order.
+// trim keeps the first `most` names of a list in byte order.
 func (s *selection) trim(names *[]string, most int) {
 	slices.Sort(*names)
 	if len(*names) > most {
@@ -215,7 +216,7 @@ func (s *selection) trim(names *[]string, most int) {
 	}
 }
 
-// names returns the kept names in byte order. left is true if others were dropped.
+// names returns the kept names in byte order. left reports whether names were dropped.
 func (s *selection) names() (names []string, left bool) {
 	s.trim(&s.preferred, s.limit)
 	s.trim(&s.plain, s.limit-len(s.preferred))
@@ -226,14 +227,15 @@ func (s *selection) names() (names []string, left bool) {
 
 const envFile = ".env"
 
-// Info is one profile in the result of [Store.List].
+// Info describes one profile for [Store.List].
 type Info struct {
 	Profile Profile
-	Active  bool  // the agent's commands use this profile when no name is given
+	Active  bool  // the agent's commands use this profile unless they name another
 	State   State // state of the gateway, see [Store.ReadState]
 }
 
-// List describes the profiles that [Store.Discover] finds. A state file that can't be read gives a warning and the zero State.
+// List describes the profiles that [Store.Discover] finds. A state file that can't be read causes a warning and gives the zero
+// State.
 func (s *Store) List() ([]Info, []Warning, error) {
 	found, warnings, err := s.Discover()
 	if err != nil {
@@ -254,8 +256,9 @@ func (s *Store) List() ([]Info, []Warning, error) {
 	return infos, warnings, nil
 }
 
-// Active returns the profile that the agent's commands use when no name is given: the content of the file active_profile, or
-// "default" without the file. The profile need not exist (contract, section 4). A symbolic link in place of the file is an error.
+// Active returns the profile that the agent's commands use unless they name another. It is the content of the file
+// active_profile, or "default" if the file is missing. The profile need not exist (contract, section 4). A symbolic link instead
+// of the file is an error.
 func (s *Store) Active() (string, error) {
 	d, err := s.open()
 	if err != nil {
@@ -265,7 +268,7 @@ func (s *Store) Active() (string, error) {
 	return ActiveIn(d)
 }
 
-// ActiveIn is [Store.Active] for a volume that is already open.
+// ActiveIn is [Store.Active] for an open volume.
 func ActiveIn(d *fsutil.Dir) (string, error) {
 	data, err := d.ReadFile(ActiveFile, maxMarker)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -277,28 +280,28 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	return cmp.Or(Normalize(string(data)), Default), err
 }
 
-// IsUnusableFile reports whether err means that a small text file can never be read: it is a symbolic link, too large, or no
-// regular file.
+// IsUnusableFile reports whether err means that a small text file can never be read, because it is a symbolic link, too large, or
+// not a regular file.
 func IsUnusableFile(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
-// Prefixes of the temporary names under which homes are created or deleted. No profile has such a name, because a profile's name
-// has no dot.
+// Prefixes of the temporary names of homes that are being created or deleted. A profile's name has no dot, so no profile has such
+// a name.
 const (
 	NewPrefix = ".new-"
 	OldPrefix = ".old-"
 )
 
-// keptAfter says for each prefix of temporary names how long such a directory is kept after its last change. An interrupted import
-// (package archive) can go on for a week.
+// keptAfter says how long a directory with each prefix is kept after its last change. An interrupted import (package archive) can
+// continue for a week.
 var keptAfter = map[string]time.Duration{NewPrefix: 0, OldPrefix: 0, ".import-": 7 * 24 * time.Hour}
 
-// RemoveTemporaries removes the directories that an interrupted Create, Delete (package manage) or import has left. It keeps those
-// that changed at or after before, because another process may be using them.
+// RemoveTemporaries removes directories that an interrupted Create, Delete (package manage) or import has left. It keeps
+// directories that have changed at or after the time before, because another process may be using them.
 func (s *Store) RemoveTemporaries(before time.Time) error {
 	err := s.withVolume(func(d *fsutil.Dir) (err error) {
-		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors, which the scan of profiles reports
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors: the scan of profiles reports them
 			if kept, temporary := keptAfter[name[:strings.IndexByte(name, '-')+1]]; temporary {
 				path := filepath.Join(profilesDir, name)
 				if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before.Add(-kept)) {

@@ -15,23 +15,22 @@ import (
 	"hinit/internal/yamltext"
 )
 
-// Topology says which gateway serves which profiles: each profile has its own gateway, or the gateway of the default profile serves
-// several (it is multiplexed).
+// Topology says which gateway serves which profiles: either each profile has its own gateway, or the gateway of the default
+// profile is multiplexed and serves several profiles.
 type Topology struct {
 	// Multiplexed is true if the gateway of the default profile serves other profiles too.
 	Multiplexed bool
 	// Set is the mode that an operator has set with `hinit topology`: [PerProfile] or [Multiplex]. If it is "", the environment and
 	// the agent's configuration decide.
 	Set string
-	// From names the file or variable that has chosen the topology; "" for the built-in default.
+	// From names the file or variable that determines the topology; "" means the built-in default.
 	From string
 
 	allowed []string // names of profiles, sorted; the agent decides how many there are
-	limited bool     // a multiplexed gateway serves only the profiles in allowed
+	limited bool     // whether a multiplexed gateway serves only the profiles in allowed
 }
 
-// Vars returns the environment variables that pass the multiplexing mode in Set to a gateway. It returns nil if no operator has
-// set a mode.
+// Vars returns the environment variables that pass the mode in Set to a gateway. If no operator has set a mode, it returns nil.
 func (t Topology) Vars() map[string]string {
 	switch t.Set {
 	case PerProfile:
@@ -55,20 +54,21 @@ func (t Topology) Serves(profile string) bool {
 	return t.Multiplexed && (!t.limited || profile == Default || listed)
 }
 
-// topologyFile is the file on the volume with the mode that an operator has set. It belongs to the agent's user, like the
+// topologyFile is the file on the volume with the mode that an operator has set. It belongs to the agent's user, as does the
 // configuration that it overrides.
 const topologyFile = ".hinit-topology"
 
-// Topology returns which profiles the default profile's gateway would serve if it started now. The first of these decides: as, or
-// if that is "" the mode that an operator has set; the variable GATEWAY_MULTIPLEX_PROFILES; the agent's configuration. A blank or
-// unknown value doesn't count. Topology reads the disk. After an error, the result is right except for the file that can't be read.
+// Topology returns which profiles the default profile's gateway would serve if it started now. The first of these sources
+// decides: as, or without it the mode that an operator has set; the variable GATEWAY_MULTIPLEX_PROFILES; the agent's
+// configuration. An empty or unknown value is ignored. Topology reads the disk. After an error, the result comes from the sources
+// that could be read.
 func (s *Store) Topology(getenv func(string) string, as string) (Topology, error) {
 	return fromHome(s, Default, func(d *fsutil.Dir, home string) (Topology, error) { return topology(d, home, getenv, as) })
 }
 
-// topology determines the mode of the profiles from three sources. The agent's configuration file has the lowest precedence, then
-// comes the environment, then the mode that an operator has set. A non-empty argument as takes the place of the operator's mode.
-// After an error, the result comes from the sources that could be read.
+// topology is [Store.Topology] for an open volume. It determines the mode from three sources: the agent's configuration file has
+// the lowest precedence, then comes the environment, then the mode that an operator has set. If as isn't "", it replaces the
+// operator's mode.
 func topology(d *fsutil.Dir, home string, getenv func(string) string, as string) (Topology, error) {
 	text, err := d.ReadFile(filepath.Join(home, configFile), maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,8 +91,8 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 	return t, err
 }
 
-// SetTopology stores the mode that an operator sets: [PerProfile], [Multiplex] or [Auto], which removes the stored mode. It blocks
-// on the disk.
+// SetTopology stores the mode that an operator sets: [PerProfile] or [Multiplex]. [Auto] removes the stored mode. It blocks on
+// the disk.
 func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
 	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
@@ -106,9 +106,9 @@ func (s *Store) SetTopology(mode string) error {
 
 const multiplexKey = "multiplex_profiles"
 
-// agentTopology returns what the agent's config.yaml sets: the allowed profiles, and as word the value that switches multiplexing.
-// The agent controls the text and PID 1 reads it. So a text at which the YAML library panics sets nothing, and the library decodes
-// no value, because it would decode a binary value again for each alias.
+// agentTopology returns what the agent's config.yaml sets: the allowed profiles, and as word the value that switches
+// multiplexing. PID 1 reads this text, which the agent controls. So a text at which the YAML library panics sets nothing. The
+// library must decode no value, because it would decode a binary value again for each alias.
 func agentTopology(text []byte) (t Topology, word string) {
 	defer func() {
 		if recover() != nil {
@@ -118,17 +118,17 @@ func agentTopology(text []byte) (t Topology, word string) {
 	config := parseAgentConfig(text)
 	list := agentSetting(config, "multiplex_profile_allowlist")
 	t.limited = list.Kind != 0 && list.Tag != "!!null"
-	if list.Kind == yaml.SequenceNode { // a value that isn't a list allows no profile
+	if list.Kind == yaml.SequenceNode { // any value but a list allows no profile
 		for _, item := range list.Content {
 			t.allowed = append(t.allowed, cmp.Or(item.Alias, item).Value)
 		}
 		slices.Sort(t.allowed)
 	}
-	return t, agentSetting(config, multiplexKey).Value // a list or a mapping is an unknown word
+	return t, agentSetting(config, multiplexKey).Value // a list or a mapping has an empty Value, which is an unknown word
 }
 
-// parseAgentConfig parses the agent's config.yaml. It returns nil if the text isn't YAML or has too many values. To save time in PID 1,
-// it also returns nil for a text without the word multiplex_profile, with which the keys of agentTopology begin.
+// parseAgentConfig parses the agent's config.yaml. If the text isn't YAML or has too many values, it returns nil. It also returns
+// nil for a text without the word multiplex_profile, with which the keys of agentTopology begin: this saves time in PID 1.
 func parseAgentConfig(text []byte) *yaml.Node {
 	var document yaml.Node
 	if !bytes.Contains(text, []byte("multiplex_profile")) || yamltext.LineOfTooManyValues(text) > 0 ||
@@ -138,14 +138,14 @@ func parseAgentConfig(text []byte) *yaml.Node {
 	return document.Content[0]
 }
 
-// agentSetting returns the value of a key in the agent's configuration, from the top level or else from below "gateway". If the key
-// is missing, the Kind of the result is 0.
+// agentSetting returns the value of a key in the agent's configuration: at the top level, or else below "gateway". If the key is
+// missing, the Kind of the result is 0.
 func agentSetting(config *yaml.Node, key string) *yaml.Node {
 	return cmp.Or(valueOf(config, key), valueOf(valueOf(config, "gateway"), key), new(yaml.Node))
 }
 
-// valueOf returns the value of a key in a mapping, or nil. It follows an alias. If a key is repeated, the last value counts, as in
-// Python, the language of the agent.
+// valueOf returns the value of a key in a mapping, or nil. If the value is an alias, it returns the node to which the alias
+// refers. If a key is repeated, the last value counts, as in Python, the language of the agent.
 func valueOf(mapping *yaml.Node, key string) (value *yaml.Node) {
 	if mapping == nil || mapping.Kind != yaml.MappingNode {
 		return nil
@@ -158,7 +158,7 @@ func valueOf(mapping *yaml.Node, key string) (value *yaml.Node) {
 	return value
 }
 
-// parseSwitch parses a boolean as the agent does, ignoring case. known is false if s is blank or another word.
+// parseSwitch parses a boolean as the agent does, ignoring case. If s is empty or an unknown word, known is false.
 func parseSwitch(s string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "1", "true", "yes", "on":

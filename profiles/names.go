@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// Default is the name of the root profile, whose home is the root of the volume. No command creates, deletes or renames it.
+// Default is the name of the root profile. Its home is the root of the volume. No command creates, deletes or renames it.
 const Default = "default"
 
-// slotPrefix is the prefix of the name of every gateway's slot: the service directory of the gateway in the scan directory of
-// s6.
+// slotPrefix is the prefix in the names of all gateways' slots. A slot is a service directory in the scan directory of s6.
 const slotPrefix = "gateway-"
 
-// maxServiceName is the maximum length of the name of a profile with a gateway (contract, section 4).
+// maxServiceName is the maximum length of the name of a profile that has a gateway (contract, section 4).
 const maxServiceName = 251
 
 var (
-	// ErrName means that a profile's name is invalid. The error that wraps it says why.
+	// ErrName means that a profile's name is invalid. The error that wraps it gives the reason.
 	ErrName = errors.New("invalid profile name")
-	// ErrNotExist means that there is no such profile.
+	// ErrNotExist means that a profile doesn't exist.
 	ErrNotExist = errors.New("no such profile")
 )
 
-// Normalize returns s in lower case and without white space around it, as the agent's commands understand names: " Default" becomes
-// "default". It doesn't validate (contract, section 4).
+// Normalize returns s in lower case and without surrounding white space: " Default" becomes "default". The agent's commands treat
+// names in this way. Normalize doesn't validate the name (contract, section 4).
 func Normalize(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 
-// ValidServiceName checks whether a profile with this name can have a gateway: 1 to 251 characters of a-z, 0-9, "_" and "-", a
-// letter or digit first. The error wraps [ErrName] and says which rule is broken (contract, section 4).
+// ValidServiceName checks whether a profile with this name can have a gateway. The name must have 1 to 251 characters of a-z,
+// 0-9, "_" and "-", and begin with a letter or digit. The error wraps [ErrName] and says which rule is broken (contract, section
+// 4).
 func ValidServiceName(name string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	switch {
@@ -44,8 +44,8 @@ func ValidServiceName(name string) error {
 	return nil
 }
 
-// NameProblem says why a directory in profiles/ with this name can't be a profile. It returns nil for a valid name. Unlike the
-// command line, which allows 64 characters, it allows longer names, because older agents made them.
+// NameProblem returns why a directory in profiles/ with this name can't be a profile, or nil. It allows names that are longer
+// than the 64 characters of the command line, because older agents made such names.
 func NameProblem(name string) error {
 	switch name {
 	case Default:
@@ -59,8 +59,8 @@ func NameProblem(name string) error {
 // SlotName returns the name of the slot of a profile's gateway: "gateway-" and the name of the profile.
 func SlotName(profile string) string { return slotPrefix + profile }
 
-// SlotProfile returns the profile to which a gateway's slot belongs. ok is false if the slot isn't a gateway's, or the profile's
-// name is invalid.
+// SlotProfile returns the profile to which the slot of a gateway belongs. If no gateway has this slot, or the profile's name is
+// invalid, ok is false.
 func SlotProfile(slot string) (profile string, ok bool) {
 	profile, ok = strings.CutPrefix(slot, slotPrefix)
 	if !ok || ValidServiceName(profile) != nil {
@@ -70,13 +70,13 @@ func SlotProfile(slot string) (profile string, ok bool) {
 }
 
 func nameError(name, reason string) error {
-	if len(name) > maxServiceName+1 { // the name comes from outside and can have any length
+	if len(name) > maxServiceName+1 { // the name comes from outside and may have any length
 		name = name[:maxServiceName+1]
 	}
 	return fmt.Errorf("%w %q: %s", ErrName, name, reason)
 }
 
-// Compare is the order of profiles in all lists: the default profile, then by bytes.
+// Compare compares two names in the order of all lists: the default profile first, then byte order.
 func Compare(a, b string) int {
 	switch {
 	case a == b:

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Files in a home by which a gateway and the program that stops or replaces it communicate (contract, section 6.1).
+// Files in a home by which a gateway communicates with the program that stops or replaces it (contract, section 6.1).
 const (
 	plannedStopFile = ".gateway-planned-stop.json"
 	takeoverFile    = ".gateway-takeover.json"
@@ -20,14 +20,14 @@ const (
 )
 
 const (
-	// markerTTL is how long after its writing a planned-stop or takeover marker is valid.
+	// markerTTL is how long a planned-stop or takeover marker is valid after it was written.
 	markerTTL = 60 * time.Second
 	// maxMarker is the size in bytes above which a marker or PID file is ignored. They usually have a few hundred bytes.
 	maxMarker = 64 << 10
 )
 
-// stopMarker is the content of plannedStopFile, and the part of takeoverFile that hinit uses. A gateway that replaces a running
-// gateway writes takeoverFile.
+// stopMarker is the content of plannedStopFile, and the part of takeoverFile that hinit uses. A gateway writes takeoverFile when
+// it replaces a running gateway.
 type stopMarker struct {
 	TargetPID       int     `json:"target_pid"`
 	TargetStartTime *uint64 `json:"target_start_time"`      // start time of the target process; null if unknown
@@ -36,9 +36,9 @@ type stopMarker struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway pid, by a marker file in its home, that the stop signal that follows is planned. The gateway then
-// exits with code 0 and records "stopped". A gateway also polls for the marker, and stops even without a signal. startTime is the
-// start time of the process (see [StartTime]), or 0 if unknown. The marker is valid for 60 seconds, and the gateway removes it
+// PlannedStop tells the gateway pid, by a marker file in its home, that the next stop signal is planned. The gateway then exits
+// with code 0 and records "stopped". A gateway also polls for the marker, and stops even without a signal. startTime is the start
+// time of the process (see [StartTime]), or 0 if unknown. The marker is valid for 60 seconds, and the gateway removes it
 // (contract, section 6.1). It isn't synced, because no gateway survives a crash of the machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
@@ -48,7 +48,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if startTime != 0 {
 		m.TargetStartTime = &startTime
 	}
-	data, _ := json.Marshal(m) // numbers and text can't fail
+	data, _ := json.Marshal(m) // numbers and texts can always be encoded
 	defer s.lock(profile)()
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
@@ -59,7 +59,7 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 }
 
 // ForgetPlannedStop removes the marker that this process has written for the gateway pid. Call it after the gateway has ended,
-// because the gateway may not have removed the marker. Markers of other writers, or for other processes, stay.
+// because some gateways don't remove the marker. Markers of other writers, or for other processes, stay.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
@@ -72,18 +72,18 @@ func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	})
 }
 
-// pidRecord is the part of pidFile that hinit uses.
+// pidRecord is the part of the PID file that hinit uses.
 type pidRecord struct {
 	PID       int    `json:"pid"`
 	StartTime uint64 `json:"start_time"`
 }
 
-// WasTakenOver reports whether another gateway has taken over the home of a profile, which explains why the gateway pid, begun at
-// the given time, has exited.
+// WasTakenOver reports whether another gateway has taken over the home of a profile. That would explain why the gateway pid,
+// which started at begun, has exited.
 //
-// One of two proofs is enough. Either a valid takeover marker names pid: it was written after begun and within the last 60 seconds,
-// and its writer still runs. Or gateway.pid names another process that runs and has the recorded start time. Usually there is only
-// the second proof, because the replaced gateway removes the marker before it exits.
+// One of two proofs is enough. First, a valid takeover marker names pid: it was written after begun and within the last 60
+// seconds, and its writer still runs. Second, gateway.pid names another process, which runs and has the recorded start time.
+// Usually only the second proof exists, because the replaced gateway removes the marker before it exits.
 //
 // If the files are missing or invalid, the result is false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
@@ -96,22 +96,22 @@ func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
 	return taken
 }
 
-// namesTarget reports whether the takeover marker t is valid for the process pid that started at begun. A PID alone proves nothing,
-// because PIDs repeat after a restart of the container.
+// namesTarget reports whether the takeover marker t is valid for the process pid that started at begun. The PID alone proves
+// nothing, because PIDs are used again after a restart of the container.
 func (s *Store) namesTarget(t stopMarker, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
 		return false
 	}
 	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {
-		return false // the process with this PID is not the target
+		return false // another process has this PID
 	}
 	ticks, ok := alive(t.ReplacerPID)
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
-// isOtherProcess reports whether the recorded process runs and is not pid. A record without a start time doesn't count: its PID may
-// belong to a later process, or to one of another container.
+// isOtherProcess reports whether the recorded process runs and is not pid. It ignores a record without a start time, whose PID
+// may belong to a later process or to one of another container.
 func (h pidRecord) isOtherProcess(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime
@@ -122,16 +122,16 @@ func readMarker(d *fsutil.Dir, rel string, into any) bool {
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
-// StartTime returns the start time of the process pid, in clock ticks since the machine booted. PID and start time together
-// identify a process, because a PID can be reused. It works for a zombie, too. The error wraps fs.ErrNotExist if there is no such
-// process. It reads only /proc and doesn't block.
+// StartTime returns the start time of the process pid, in clock ticks since the machine booted. A PID can be reused, but PID and
+// start time together identify a process. StartTime also works for a zombie. If the process doesn't exist, the error wraps
+// fs.ErrNotExist. StartTime reads only /proc and doesn't block.
 func StartTime(pid int) (uint64, error) {
 	st, err := processStat(pid)
 	return st.Start, err
 }
 
-// alive reports whether the process pid runs, and returns its start time. A zombie doesn't run, unless only its first thread has
-// ended.
+// alive reports whether the process pid runs, and returns its start time. A zombie counts as running only if other threads of it
+// still run.
 func alive(pid int) (startTime uint64, ok bool) {
 	if pid <= 0 {
 		return 0, false
@@ -148,11 +148,11 @@ func processStat(pid int) (procstat.Stat, error) {
 // duration to people, because the agent can write the file.
 const slowStopFile = ".hinit-slow-stop"
 
-// longestStop is the longest duration that SlowStop believes.
+// longestStop is the longest duration that SlowStop accepts from the file.
 const longestStop = time.Hour
 
-// RecordStopDuration records how long the container took to stop. If it took less than three quarters of budget, the time limit, it
-// removes the old record instead.
+// RecordStopDuration records how long the container took to stop. If that was less than three quarters of budget, the time limit,
+// it removes the old record instead.
 func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, slowStopFile)
@@ -164,8 +164,8 @@ func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	})
 }
 
-// SlowStop returns how long the last stop of the container took, and its time limit, if [Store.RecordStopDuration] has recorded
-// that it was slow. Otherwise both are 0.
+// SlowStop returns how long the last stop of the container took, and its time limit, if [Store.RecordStopDuration] has recorded a
+// slow stop. Otherwise both are 0.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
 	_ = s.WithHome(Default, func(d *fsutil.Dir, home string) error {

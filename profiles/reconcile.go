@@ -13,7 +13,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// envMultiplex is the environment variable that decides about multiplexing before the agent's configuration does, see
+// envMultiplex is the environment variable that switches multiplexing. It overrides the agent's configuration, see
 // [Store.Topology].
 const envMultiplex = "GATEWAY_MULTIPLEX_PROFILES"
 
@@ -26,73 +26,75 @@ const (
 	maxConfig = 4 << 20
 )
 
-// The ways in which the previous gateway ended, as the boot log names them (contract, section 6.2).
+// How the previous gateway ended, in the words of the boot log (contract, section 6.2).
 const (
 	ExitClean   = "clean"
 	ExitUnclean = "unclean"
 	ExitUnknown = "unknown"
 )
 
-// BootOptions are the inputs of Reconcile besides the files on the volume.
+// BootOptions are the inputs of Reconcile, in addition to the files on the volume.
 type BootOptions struct {
-	// Dashboard is true if the container runs only the dashboard. Then Reconcile decides nothing (contract, section 3.2).
+	// Dashboard says that the container runs only the dashboard. Then Reconcile decides nothing (contract, section 3.2).
 	Dashboard bool
-	// GatewayRun says that the container's CMD asks for the default gateway. Then that gateway starts if it has no state file
+	// GatewayRun says that the container's CMD asks for the default gateway. If this gateway has no state file, it then starts
 	// (contract, section 5, step 3).
 	GatewayRun bool
 	// Foreground says that the container's CMD is itself the default gateway. Then the boot must not start a second one, whatever
-	// its state (contract, section 3.1).
+	// the state file says (contract, section 3.1).
 	Foreground bool
-	// Getenv returns a variable of the container's environment. Nil is an empty environment.
+	// Getenv returns a variable of the container's environment. If it is nil, the environment is empty.
 	Getenv func(string) string
-	// Found, if not nil, is called with the number of profiles, including the default profile, before the second profile is
-	// decided.
+	// Found, if not nil, is called before the second profile is decided. It gets the number of profiles, including the default
+	// profile.
 	Found func(profiles int)
-	// Decided, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. Reconcile
-	// calls it as the user of this process, not as the agent's user. All calls have returned before the boot log is written.
+	// Decided, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. It is
+	// called as the user of this process, not as the agent's user. All calls have returned before the boot log is written.
 	Decided func(Decision)
-	// Log is called with write, which writes the boot log, unless there is nothing to write. Log must call write after the
-	// gateways have started, because the boot log reports their starts. If Log is nil, Reconcile writes the boot log itself.
+	// Log is called with the function write, which writes the boot log, unless the log gets no lines. Log must call write after
+	// the gateways have started, because the boot log reports their starts. If Log is nil, Reconcile writes the boot log itself.
 	Log func(write func() error)
 }
 
 // Decision is what Reconcile has decided about one profile, and why.
 type Decision struct {
 	Profile    Profile
-	PriorState string    // state by which the boot decides, see [State.Prior]
+	PriorState string    // state on which the decision is based, see [State.Prior]
 	PriorExit  string    // how the previous gateway ended: ExitClean, ExitUnclean or ExitUnknown
-	Start      bool      // the boot starts the gateway; otherwise it registers the gateway and keeps it down
+	Start      bool      // whether the boot starts the gateway; otherwise it only registers the gateway
 	Used       time.Time // when the agent was last used, by the timestamps of its files
 }
 
 // Plan is the result of Reconcile.
 type Plan struct {
-	// Topology says whether the default gateway serves all profiles. If it does, the boot starts no other gateway.
+	// Topology says whether the default gateway serves all profiles. If so, the boot starts no other gateway.
 	Topology Topology
-	// Silent lists profile directories that did not answer, about which nothing is decided. When one answers, the watcher reports
-	// the profile, and its gateway starts if it ran before.
+	// Silent lists profile directories that did not answer; nothing is decided about them. When such a directory answers, the
+	// watcher reports the profile, and its gateway starts if it ran before.
 	Silent []string
-	// Unread says that the directory profiles itself did not answer. Then nothing is decided about the profiles in it, as for Silent.
+	// Unread says that the directory profiles/ itself did not answer. Then nothing is decided about any profile in it, as for
+	// Silent.
 	Unread bool
 	// Profiles has a decision for each profile, the default profile first. It is empty only in a dashboard container.
 	Profiles []Decision
 	// Lines are messages for the container's standard output, without line ends.
 	Lines []string
-	// Warnings are messages for the container's standard error. None of them stops the boot. Conditions that may last, such as an
-	// unreadable state file, are not among them: the [Watcher] reports them, and knows how long they hold.
+	// Warnings are messages for the container's standard error. They never stop the boot. They don't include conditions that may
+	// last, such as an unreadable state file: the [Watcher] reports these, and knows when they end.
 	Warnings []Warning
 
-	reported int // number of decisions that were passed to Decided
+	reported int // number of decisions that were already passed to Decided
 }
 
-// Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts none. It writes the boot
-// log, and removes stale files of earlier gateways and temporary files of interrupted writes. No gateway may run during the call,
-// because every gateway.pid counts as stale.
+// Reconcile decides at boot which gateways start (contract, section 5). It starts no gateway. It writes the boot log, and removes
+// stale files of earlier gateways and temporary files of interrupted writes. No gateway may run during the call, because every
+// gateway.pid counts as stale.
 //
-// If a gateway has overwritten a desired_state by accident just before the last container ended, Reconcile restores it by the rules
-// of [Intents].
+// If a gateway overwrote a desired_state by accident just before the last container ended, Reconcile restores the order by the
+// rules of [Intents].
 //
-// Reconcile never fails: a file that can't be read or written causes a warning, and the other files decide. It blocks on the disk.
+// Reconcile never fails. If a file can't be read or written, it adds a warning and decides by the other files. It blocks on the
+// disk.
 func (s *Store) Reconcile(o BootOptions) Plan {
 	if o.Getenv == nil {
 		o.Getenv = func(string) string { return "" }
@@ -106,7 +108,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	if len(p.Profiles) == 0 {
 		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown})
 		p.reportDecisions(o)
-		return p // without the volume there is no boot log, which is a file on the volume
+		return p // the boot log is on the volume, which can't be used
 	}
 	p.reportDecisions(o)
 	at := s.now()
@@ -122,11 +124,11 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedTogether is the number of profiles that are decided before Decided is called for them. The volume is opened once for all
-// of them, which is cheaper; still, the first gateways don't wait for the last profile.
+// decidedTogether is the number of profiles that are decided before Decided is called for them. Opening the volume once for
+// several profiles is cheaper, and the first gateways still don't wait for the last profile.
 const decidedTogether = 16
 
-// reportDecisions calls o.Decided for the decisions that are new since the last call.
+// reportDecisions calls o.Decided for the decisions that were made since the last call.
 func (p *Plan) reportDecisions(o BootOptions) {
 	for _, dec := range p.Profiles[p.reported:] {
 		if o.Decided != nil {
@@ -136,7 +138,8 @@ func (p *Plan) reportDecisions(o BootOptions) {
 	p.reported = len(p.Profiles)
 }
 
-// decideAll decides about each profile, the default profile first. It stops if the volume can't be used, which the [Watcher] reports.
+// decideAll decides about each profile, the default profile first. If the volume can't be used, it stops; the [Watcher] reports
+// that.
 func (s *Store) decideAll(p *Plan, o BootOptions) {
 	err := s.withVolume(func(d *fsutil.Dir) error {
 		migrated := o.GatewayRun && s.migrate(d, p)
@@ -145,7 +148,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 			p.warn(Default, "cannot tell whether profiles are multiplexed: %v", err)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
-			if migrated { // migrated is true even if migrate could not write the state file
+			if migrated { // true even if migrate could not write the state file
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running && !o.Foreground
@@ -155,7 +158,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 	if err != nil {
 		return
 	}
-	final := !p.Topology.Multiplexed // a multiplexed gateway also uses the homes of other profiles, so clean these homes before it starts
+	final := !p.Topology.Multiplexed // a multiplexed gateway also uses the homes of other profiles, so they are cleaned before it starts
 	if final {
 		p.reportDecisions(o)
 	}
@@ -181,11 +184,11 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 }
 
 // reconcileOne decides about the profile name and removes stale files from its home. start gets the incomplete decision, and
-// returns true if the boot must start the gateway.
+// reports whether the boot must start the gateway.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
 	dec, home := Decision{Profile: s.profile(name), PriorExit: ExitUnknown}, knownHome(name)
-	// Work relative to the open home, so that each path has fewer components to resolve. If it can't be opened, the calls below
-	// report the error.
+	// Work relative to the open home: its paths are shorter, so that the kernel resolves them faster. If the home can't be
+	// opened, the calls below report the error.
 	if sub, err := d.Sub(home); err == nil {
 		defer sub.Close()
 		d, home = sub, "."
@@ -215,8 +218,8 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 			dec.Used = info.ModTime()
 		}
 	}
-	// Remove what an earlier gateway or an interrupted write has left. Remove only files that exist: on a read-only volume, the
-	// removal of a missing file fails, too.
+	// Remove what an earlier gateway or an interrupted write has left. Remove only existing files: on a read-only volume, even
+	// the removal of a missing file fails.
 	for _, file := range names {
 		if file != pidFile && file != processesFile && !isTempFile(file) {
 			continue
@@ -232,9 +235,9 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 // activityFiles lists the files whose modification times show when the agent was last used.
 var activityFiles = [...]string{"state.db", "sessions"}
 
-// namesIn returns which of the files that Reconcile needs exist in a home. Listing the directory once is cheaper than a system call
-// for each file. If it has many other names, or can't be listed, namesIn examines each file by name; temporary files that it
-// doesn't see stay until the next boot.
+// namesIn returns which of the files that Reconcile needs exist in a home. It lists the directory, which is cheaper than a system
+// call for each file. If the home has many other names or can't be listed, it examines each file by name. Temporary files that it
+// then misses stay until the next boot.
 func namesIn(d *fsutil.Dir, home string) (found []string) {
 	seen := 0
 	wanted := [...]string{activityFiles[0], activityFiles[1], StateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile}
@@ -263,7 +266,7 @@ func isTempFile(name string) bool {
 	})
 }
 
-// decide adds the decision dec to the plan, with its line for the container's output.
+// decide adds the decision dec to the plan, with a line for the container's output.
 func (p *Plan) decide(dec Decision) {
 	p.Profiles = append(p.Profiles, dec)
 	p.Lines = append(p.Lines, "reconcile: "+dec.logFields())
@@ -273,8 +276,8 @@ func (p *Plan) warn(profile, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate handles a volume without a state file, from before desired states existed. The CMD runs the gateway, so the default
-// gateway must run: migrate records that in a new state file and returns true (contract, section 5, step 3).
+// migrate handles a volume that has no state file, because it is older than desired states. If the CMD runs the gateway, the
+// default gateway must run. migrate then records that in a new state file and returns true (contract, section 5, step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan) bool {
 	if _, err := d.Lstat(StateFile); !errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -305,16 +308,16 @@ func priorExit(d *fsutil.Dir, home string) string {
 	return ExitUnknown
 }
 
-// The boot log is a file on the volume. Each boot adds a line for each profile (contract, section 5.1).
+// The boot log is a file on the volume. Each boot appends a line for each profile (contract, section 5.1).
 const (
 	logsDir    = "logs"
 	bootLog    = logsDir + "/container-boot.log"
-	bootLogMax = 262144 // size in bytes above which the log is rotated before the next boot adds lines
+	bootLogMax = 262144 // size in bytes above which the next boot rotates the log
 
 	bootLogTime = "2006-01-02T15:04:05-0700" // layout of the time, which is local time
 )
 
-// appendBootLog adds the decisions of Reconcile to the boot log. If the log is too large, it is first renamed to
+// appendBootLog appends the decisions of Reconcile to the boot log. If the log is too large, it first renames it to
 // container-boot.log.1.
 func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	var b strings.Builder
@@ -335,7 +338,7 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	return errors.Join(rotateErr, err)
 }
 
-// logFields returns the fields of a decision that the boot log and the container's output share.
+// logFields returns the fields of a decision that appear both in the boot log and in the container's output.
 func (dec Decision) logFields() string {
 	action := "registered"
 	if dec.Start {
@@ -344,8 +347,8 @@ func (dec Decision) logFields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), action)
 }
 
-// quoteField formats a value from one of the agent's files for a log line. It quotes a value that is empty or long, or has
-// characters that would end the field or the line.
+// quoteField formats a value from one of the agent's files for a log line. It quotes a value that is empty or long, or that
+// contains characters that would end the field or the line.
 func quoteField(value string) string {
 	const long = 64
 	if value != "" && len(value) <= long && !strings.ContainsFunc(value, func(c rune) bool { return c < '!' || c > '~' || c == '"' }) {

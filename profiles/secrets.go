@@ -15,17 +15,17 @@ import (
 	"hinit/internal/redact"
 )
 
-// Limits on the secrets that are read from a .env file, which the agent writes. Each costs PID 1 memory, and time, because every
-// log line is searched for every secret.
+// Limits on the secrets that are read from a .env file, which the agent writes. Each secret costs PID 1 memory and time, because
+// every log line is searched for every secret.
 const (
 	minSecretLength = 8 // shorter values may be ordinary words
 	maxSecrets      = 256
-	maxSecretBytes  = 16 << 10 // maximum size in bytes of all values of a profile together
+	maxSecretBytes  = 16 << 10 // maximum total size of a profile's secrets in bytes
 )
 
-// Secrets returns the secrets in the .env of a profile, so that logs can hide them. A secret is a password in a URL, or a value of
-// at least eight bytes whose variable is named like a secret (package redact). Each line of a value counts as a value. Secrets
-// returns at most 256 values and 16 KiB; more is true if there are others. For a missing file it returns none.
+// Secrets returns the secrets in the .env of a profile, so that logs can hide them. A secret is a password in a URL, or a value
+// of at least eight bytes whose variable has a secret name (package redact). Each line of a value counts as a value. Secrets
+// returns at most 256 values and 16 KiB; more reports whether others exist. If the file is missing, it returns none.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		vars, err := parseEnv(d, home)
@@ -35,7 +35,7 @@ func (s *Store) Secrets(profile string) (values []string, more bool, err error) 
 	return values, more, err
 }
 
-// secretsIn returns the secrets among the variables of a .env file. more is true if the limits left some out.
+// secretsIn returns the secrets among the variables of a .env file. more reports whether the limits left some out.
 func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	room := maxSecretBytes
 	for _, v := range vars {
@@ -47,7 +47,7 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 				case len(secrets) == maxSecrets || len(part) > room:
 					return secrets, true
 				default:
-					// copy the value, because a substring would keep the whole file in memory
+					// Copy the value: a substring would keep the whole file in memory.
 					secrets, room = append(secrets, strings.Clone(part)), room-len(part)
 				}
 			}
@@ -56,29 +56,30 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	return secrets, false
 }
 
-// isPlaceholder reports whether value is a word such as "changeme", which people write where a secret is still missing.
+// isPlaceholder reports whether value is a word such as "changeme", which stands for a secret that is still to be set.
 func isPlaceholder(value string) bool {
 	return slices.Contains([]string{"disabled", "required", "optional", "undefined", "changeme", "password"}, strings.ToLower(value))
 }
 
-// Exclusive is a value that two running gateways must not both use, such as a bot token. Two such values are compared by their
-// hashes, so that the tokens themselves need not be kept.
+// Exclusive is a value that two running gateways must not both use, such as a bot token. It contains a hash of the value, which
+// is enough to compare two values. So the tokens themselves need not be kept in memory.
 type Exclusive struct {
 	Name  string // name of the environment variable
 	Value [sha256.Size]byte
 }
 
-// maxExclusive is the maximum number of exclusive values of one profile, and maxExclusiveName the maximum length of their names.
+// maxExclusive is the maximum number of exclusive values of one profile. maxExclusiveName is the maximum length of their names.
 const maxExclusive, maxExclusiveName = 16, 100
 
-// Exclusives returns the values in a profile's .env that only one gateway may use: the tokens of chat platforms, and its port.
+// Exclusives returns the values in a profile's .env that only one gateway at a time may use: tokens of chat platforms, and its
+// port.
 func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
 	return fromHome(s, profile, func(d *fsutil.Dir, home string) (list []Exclusive, err error) {
 		vars, err := parseEnv(d, home)
 		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
 			if token && len(v.Name) <= maxExclusiveName && v.Value() != "" && !isPlaceholder(v.Value()) && len(list) < maxExclusive {
-				// copy the name, because a substring would keep the whole file in memory
+				// Copy the name: a substring would keep the whole file in memory.
 				list = append(list, Exclusive{strings.Clone(v.Name), sha256.Sum256([]byte(v.Value()))})
 			}
 		}
@@ -86,12 +87,12 @@ func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
 	})
 }
 
-// Env returns the variables in the .env file of a profile, and none if the file is missing.
+// Env returns the variables in the .env file of a profile. If the file is missing, it returns none.
 func (s *Store) Env(profile string) (map[string]string, error) { return fromHome(s, profile, readEnv) }
 
-// EachEnv is Env for several profiles, with one change of identity. It calls each once for a profile, and skips a profile whose
-// file can't be read. All files together can be large, so each should keep only the needed values. An error means that the
-// volume can't be used.
+// EachEnv is Env for several profiles, with one change of identity for all. It calls each for each profile whose file can be
+// read. All files together can be large, so each should keep only the values that are needed. An error means that the volume
+// can't be used.
 func (s *Store) EachEnv(profiles []string, each func(profile string, vars map[string]string)) error {
 	return s.withVolume(func(d *fsutil.Dir) error {
 		for _, profile := range profiles {
@@ -116,7 +117,8 @@ func readEnv(d *fsutil.Dir, home string) (map[string]string, error) {
 	return vars, err
 }
 
-// maxVariableLines is the maximum number of lines in a .env file that hinit reads. It limits what a file of the agent costs PID 1.
+// maxVariableLines is the maximum number of lines that hinit reads in a .env file. It limits the cost for PID 1 of a file that
+// the agent writes.
 const maxVariableLines = 10_000
 
 // parseEnv returns the variables in the .env file of a home, in their order.

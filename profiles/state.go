@@ -16,7 +16,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// The two values of desired_state, the operator's intent.
+// The two values of desired_state, which is the operator's intent.
 const (
 	Running = "running"
 	Stopped = "stopped"
@@ -28,63 +28,63 @@ const (
 	corruptFile = StateFile + ".corrupt"
 
 	// maxState is the maximum size in bytes of a state file that hinit reads. Most have a few hundred bytes, but a gateway that
-	// serves thousands of profiles names them all.
+	// serves thousands of profiles lists all of them.
 	maxState = 256 << 10
 
 	// maxStateCommas limits the number of values in a state file, because parsing each takes time in PID 1.
 	maxStateCommas = 10_000
 
-	// stateTries is how often a read, or a read-modify-write, is tried while another program keeps writing the file.
+	// stateTries is how often a read, or a change, of the file is attempted while another program keeps writing it.
 	stateTries = 5
 )
 
-// State is the content of gateway_state.json in a profile's home. It is zero if the file is missing or unusable. The gateway and the
-// agent's commands write the file, and the file stays when the gateway ends. So the field Gateway may describe a gateway that has
-// ended: compare PID and StartTime with the running process.
+// State is the content of gateway_state.json in a profile's home. It is zero if the file is missing or unusable. The gateway and
+// the agent's commands write the file, and the file stays when the gateway ends. So the field Gateway may describe a gateway that
+// has ended: compare PID and StartTime with the running process.
 type State struct {
 	Exists     bool   // the file exists and is a JSON object
 	HasDesired bool   // desired_state exists and is not null
-	Desired    string // desired_state; if it isn't a string, its JSON text
+	Desired    string // value of desired_state; if it isn't a string, its JSON text
 	HasGateway bool   // gateway_state exists and is not null
-	Gateway    string // gateway_state, which the gateway writes; if it isn't a string, its JSON text
+	Gateway    string // value of gateway_state, which the gateway writes; if it isn't a string, its JSON text
 
 	PID              int    // PID of the gateway that wrote the file; 0 if unknown
-	StartTime        uint64 // start time of PID in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
+	StartTime        uint64 // start time of the process PID, in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
 	RestartRequested bool
 	ExitReason       string // exit_reason; "" if the file has none
 	Active           int    // number of answers that the gateway is working on
 
 	Platforms int    // number of chat platforms of the gateway
 	Troubled  int    // number of platforms that are retrying or have failed
-	platforms string // the text that Trouble returns
+	platforms string // text for the method Trouble
 
 	HasServed bool   // served_profiles exists, so the gateway reports which profiles it serves
 	served    string // the names in served_profiles, each between two slashes: "/a/b/"
 
-	// Written is the modification time of the file. Beat is when the gateway last wrote it, or zero if the last writer was another
-	// program. Equal ignores both.
+	// Written is the modification time of the file. Heartbeat is the time of the gateway's last write, or zero if another program
+	// has written the file since. Equal ignores both.
 	Written, Heartbeat time.Time
 	size               int // size of the file in bytes
 }
 
-// Trouble returns one line about the chat platforms that are retrying or have failed, each with its message, sorted by name, or "".
-// The gateway controls the text, so escape it before you print it on a terminal.
+// Trouble describes the chat platforms that are retrying or have failed, each with its message, in one line sorted by name. It
+// returns "" if there are none. The gateway controls the text, so escape it before you print it on a terminal.
 func (s State) Trouble() string { return s.platforms }
 
 // Serves reports whether served_profiles says that the gateway serves a profile.
 func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
 
-// Equal reports whether s and o have the same content. It ignores Active, the size and the times of the writes, which change all
-// the time.
+// Equal reports whether s and o have the same content. It ignores Active, the size and the times of writes, which change all the
+// time.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Heartbeat, o.Heartbeat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.Active, o.Active, s.size, o.size = 0, 0, 0, 0
 	return s == o
 }
 
-// Prior returns the state by which the boot decides whether to start the gateway. It is the operator's intent, or without an intent
-// the last state of the gateway, where "draining" and "degraded" count as "running". If neither is known, it is "None" (contract,
-// section 6).
+// Prior returns the state on which the boot bases its decision to start the gateway. It is the operator's intent. Without an
+// intent, it is the last state of the gateway, and "draining" and "degraded" count as "running". If neither is known, it is
+// "None" (contract, section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:
@@ -97,12 +97,12 @@ func (s State) Prior() string {
 	return s.Gateway
 }
 
-// Start reports whether a gateway with this state should run: Prior is "running". The boot applies the same rule. A gateway that
-// was starting, or failed to start, is deliberately not started again (contract, section 6).
+// Start reports whether a gateway with this state should run, which is the case if Prior is "running". The boot applies the same
+// rule. It deliberately doesn't start a gateway that was still starting or had failed to start (contract, section 6).
 func (s State) Start() bool { return s.Prior() == Running }
 
-// ReadState reads the gateway state of a profile. A missing file gives the zero State and no error. An error names the file, and
-// comes with the zero State; treat it as a warning (contract, section 6).
+// ReadState reads the gateway state of a profile. If the file is missing, it returns the zero State and no error. An error names
+// the file, and comes with the zero State; treat it as a warning (contract, section 6).
 func (s *Store) ReadState(profile string) (State, error) { return fromHome(s, profile, readState) }
 
 func readState(d *fsutil.Dir, home string) (State, error) {
@@ -122,8 +122,8 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 	return st, nil
 }
 
-// readStamped returns the content and the metadata of the same version of a file. If other programs keep replacing the file, it
-// gives up after stateTries attempts, and the metadata may be newer than the content.
+// readStamped returns the content of a file, with the metadata of the same version. If other programs keep replacing the file, it
+// gives up after stateTries attempts. Then the metadata may be newer than the content.
 func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err error) {
 	for range stateTries {
 		before, err := d.Lstat(rel)
@@ -143,15 +143,15 @@ func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err 
 	return data, info, nil
 }
 
-// parseState parses the content of a state file. It ignores unknown keys and values of an unexpected type. The agent writes most of
-// the file, so parseState limits the length of each text that it keeps.
+// parseState parses the content of a state file. It ignores unknown keys and values of an unexpected type. The agent writes most
+// of the file, so parseState limits the length of each text that it keeps.
 func parseState(data []byte) (State, error) {
 	members, err := parseObject(data)
 	if err != nil {
 		return State{}, err
 	}
 	st := State{Exists: true}
-	for _, m := range members { // handle members in the order of the file, so that the last value of a repeated key counts, as in Python
+	for _, m := range members { // in the order of the file, so that the last value of a repeated key counts, as in Python
 		switch m.key {
 		case "desired_state":
 			st.Desired, st.HasDesired = shortText(m.value, maxWord)
@@ -183,8 +183,8 @@ func parseState(data []byte) (State, error) {
 	return st, nil
 }
 
-// Limits on the parts of a state file that PID 1 keeps for every profile, because the agent controls them. Messages must also fit
-// into a table on a screen.
+// Limits on the parts of a state file that PID 1 keeps for each profile, because the agent controls them. Messages must also fit
+// into a table on the screen.
 const (
 	maxWord            = 64
 	maxServed          = 2000 // maximum number of served profiles: the default of profiles.max
@@ -192,7 +192,7 @@ const (
 	maxPlatformMessage = 300
 )
 
-// shorten cuts text to at most the given number of bytes, at the end of a character, and adds "…" if it has cut.
+// shorten cuts text to at most `most` bytes, at the end of a character. If it has cut the text, it appends "…".
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -200,15 +200,15 @@ func shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// shortText is jsonText, shortened to at most the given number of bytes. The result is a copy, so it doesn't keep the whole file in
+// shortText is jsonText, shortened to at most `most` bytes. The result is a copy, so that it doesn't keep the whole file in
 // memory.
 func shortText(value json.RawMessage, most int) (string, bool) {
 	text, is := jsonText(value)
 	return strings.Clone(shorten(text, most)), is
 }
 
-// jsonText returns the decoded text of a JSON string, or the JSON text of any other value. The second result is false for null, and
-// for no value.
+// jsonText returns the decoded text of a JSON string, or the JSON text of any other value. For null, and without a value, the
+// second result is false.
 func jsonText(value json.RawMessage) (string, bool) {
 	var str string
 	switch {
@@ -224,15 +224,15 @@ func jsonText(value json.RawMessage) (string, bool) {
 	return compact.String(), true
 }
 
-// member is a key of a JSON object and its value, as bytes of the file. So a rewrite preserves numbers of any size, escapes and the
-// order.
+// member is a key of a JSON object with its value, as the bytes of the file. So a rewrite preserves numbers of any size, escapes
+// and the order.
 type member struct {
 	key    string // the decoded key
 	rawKey []byte // the key with its quotes, as in the file
 	value  json.RawMessage
 }
 
-// parseObject splits a JSON object into its members. It accepts a byte order mark.
+// parseObject splits a JSON object into its members. It accepts a byte order mark at the beginning.
 func parseObject(data []byte) ([]member, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	switch {
@@ -270,7 +270,7 @@ func parseObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
-// setMember sets the value of key: in its first occurrence, without later ones, or at the end.
+// setMember sets the value of key at its first occurrence, and removes later ones. If the key is missing, it appends it.
 func setMember(members []member, key string, value []byte) []member {
 	isKey := func(m member) bool { return m.key == key }
 	i := slices.IndexFunc(members, isKey)
@@ -293,11 +293,11 @@ func encodeObject(members []member) []byte {
 	return b.Bytes()
 }
 
-// syncState makes earlier writes of the state file, by setDesired without sync, survive a crash of the machine.
+// syncState makes earlier writes of the state file without sync survive a crash of the machine.
 func (s *Store) syncState(profile string) error {
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, StateFile))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // for a removed profile there is nothing to sync
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a removed profile needs no sync
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 		}
 		return nil
@@ -305,19 +305,18 @@ func (s *Store) syncState(profile string) error {
 }
 
 // setDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, and sets updated_at to the
-// current time in whole seconds. All other bytes stay, and so does the mode (a new file has 0644). No reader ever sees half a file,
-// even after a crash.
+// current time in whole seconds. All other bytes of the file stay the same, and so does its mode (a new file has 0644). No reader
+// ever sees half a file, even after a crash.
 //
-// A file that isn't a JSON object is renamed to gateway_state.json.corrupt, and a new file replaces it. For a missing home the
-// error is [ErrNotExist]. A symbolic link in place of the file is refused.
+// If the file isn't a JSON object, it is renamed to gateway_state.json.corrupt, and a new file replaces it. If the home is
+// missing, the error is [ErrNotExist]. A symbolic link instead of the file is an error.
 //
 // The lock of a profile excludes other writers in this process, but neither the gateway nor the agent's commands. So setDesired
 // checks, just before it replaces the file, whether the file has changed, and if so starts again. An update by another writer is
-// lost if it comes between the check and the replacement, or if the file changes in every one of stateTries attempts. In the
+// lost if it comes between this check and the replacement, or if the file changes during each of stateTries attempts. In the
 // opposite case another writer overwrites desired_state, which [Intents] repairs.
 //
-// Without sync, a crash of the machine may bring the old state back until a later call of syncState. The caller holds the lock of
-// profile.
+// Without sync, a crash of the machine may restore the old file until syncState is called. The caller holds the lock of profile.
 func (s *Store) setDesired(profile, want string, sync bool) error {
 	if want != Running && want != Stopped {
 		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)
@@ -325,7 +324,7 @@ func (s *Store) setDesired(profile, want string, sync bool) error {
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, sync) })
 }
 
-// setDesiredIn is setDesired for a volume that is already open. home is relative to d.
+// setDesiredIn is setDesired for an open volume. home is relative to d.
 func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, sync bool) error {
 	if err := homeExists(d, home); err != nil {
 		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
@@ -341,8 +340,8 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, sync boo
 	}
 }
 
-// trySetDesired makes one attempt to read, change and write the state file rel. It returns false if another program has changed the
-// file meanwhile; with force, it overwrites that change.
+// trySetDesired makes one attempt to read, change and write the state file rel. If another program has changed the file
+// meanwhile, it returns false. With force it overwrites that change.
 func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force, sync bool) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member
@@ -357,10 +356,10 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force, sync bool)
 		if err == nil {
 			members, err = parseObject(data)
 		}
-		if err != nil { // the file is not a JSON object, or is too large
+		if err != nil { // the file is too large, or not a JSON object
 			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil // the file was removed after it was read: start again
+				return false, nil // the file was just removed: start again
 			}
 			if err != nil {
 				return false, err
@@ -387,7 +386,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force, sync bool)
 	return err == nil, err
 }
 
-// errFileChanged means that another program has written the file since it was read.
+// errFileChanged means that another program has written the file since this process read it.
 var errFileChanged = errors.New("it has changed meanwhile")
 
 // homeExists returns [ErrNotExist] if home is missing or no directory, and another error if it is a symbolic link.
@@ -406,7 +405,7 @@ func homeExists(d *fsutil.Dir, home string) error {
 	return nil
 }
 
-// stateError returns the warning that the state file of profile can't be used because of err.
+// stateError returns the warning that the state file of profile can't be used, and why.
 func stateError(profile string, err error) error {
 	return fmt.Errorf("cannot use the state of profile %q: %w", profile, err)
 }

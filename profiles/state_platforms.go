@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// platformTrouble parses the JSON object with the chat platforms in a state file. words describes those in trouble, see
-// [State.Trouble]. all and bad count all platforms and those in trouble. Values that can't be parsed are ignored.
+// platformTrouble parses the JSON object with the chat platforms in a state file. words describes the platforms in trouble, see
+// [State.Trouble]. all is the number of all platforms, and bad the number in trouble. It ignores values that it can't parse.
 func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 	var platforms map[string]json.RawMessage
 	if json.Unmarshal(value, &platforms) != nil {

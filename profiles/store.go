@@ -24,42 +24,42 @@ const ActiveFile = "active_profile"
 // Profile is one agent profile.
 type Profile struct {
 	Name string // "default" or the name of the directory
-	Home string // absolute path, for the configuration of other programs and for messages
+	Home string // absolute path of the home, for the configuration of other programs and for messages
 }
 
-// Warning tells an operator that something failed or was left out, and that the operation went on.
+// Warning tells an operator that something has failed or was left out. The operation itself has continued.
 type Warning struct {
 	Profile string // profile that the warning is about; "" for a warning about several or none
-	Message string // a sentence without a full stop that names the path or the profile
+	Message string // a sentence that names the path or the profile, without a full stop
 }
 
 // String returns the message.
 func (w Warning) String() string { return w.Message }
 
-// Store reads and writes the profiles of one data volume. It keeps no cache and no open files: each method opens the volume again,
-// because it may have been replaced. All methods may be called from several goroutines. They block on the disk unless the comment
-// says otherwise, so the supervisor's loop must not call them.
+// Store reads and writes the profiles of one data volume. It keeps no cache and no open files. Each method opens the volume
+// again, because another volume may have replaced it. All methods may be called from several goroutines. They block on the disk
+// unless the comment says otherwise, so the supervisor's loop must not call them.
 type Store struct {
 	root   string
 	marker string
 	actor  *fsutil.Actor
-	max    int // maximum number of named profiles, and of directories without the marker that are remembered
+	max    int // maximum number of named profiles, and of remembered directories without the marker
 	now    func() time.Time
-	uptime func() time.Duration // time since the machine booted; unlike now, it is never set
+	uptime func() time.Duration // time since the machine booted; unlike now, it never jumps
 
 	mu           sync.Mutex              // guards the fields below; never held during disk operations
 	locks        map[string]*profileLock // locks of profiles that are being written
-	silent       map[string]bool         // directories, relative to the root, whose last call still hangs
-	hangingCalls int                     // calls that hang in a silent directory
+	silent       map[string]bool         // directories, relative to the root, in which a call has timed out and still hangs
+	hangingCalls int                     // number of calls that hang in a silent directory
 }
 
-// NoLimit is the default of [Store.SetMaxProfiles]: a number that no volume reaches.
+// NoLimit is the default for [Store.SetMaxProfiles], a number that no volume reaches.
 const NoLimit = 1 << 29
 
-// Open returns the store of the volume at home, the container's HERMES_HOME. If home is the home of a named profile,
-// VOLUME/profiles/NAME, the store is for VOLUME (contract, section 4). Files are opened with the identity of actor; nil means the
-// identity of this process. [blocking.Volume] limits how many calls may block on the volume at once. marker is the file that makes a
-// directory a profile; "" means SOUL.md.
+// Open returns the store of the volume at home, the container's HERMES_HOME. If home is VOLUME/profiles/NAME, the home of a named
+// profile, the store is for VOLUME (contract, section 4). Files are opened with the identity of actor; nil means the identity of
+// this process. [blocking.Volume] limits how many calls may block on the volume at once. marker is the name of the file that
+// makes a directory a profile; "" means SOUL.md.
 //
 // Open does no I/O and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {
@@ -73,7 +73,7 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 }
 
 // SetMaxProfiles limits the number of named profiles, and of directories without the marker, that the store keeps in memory. It
-// returns the store. Call it before any other method.
+// returns the store itself. Call it before any other method.
 func (s *Store) SetMaxProfiles(most int) *Store {
 	s.max = most
 	return s
@@ -105,8 +105,8 @@ func (s *Store) Exists(name string) (bool, error) {
 
 func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.actor) }
 
-// withVolume opens the volume and calls fn with the agent's identity, so that several operations need only one change of identity.
-// fn must not use the Dir in another goroutine, see [fsutil.Dir.WithIdentity].
+// withVolume opens the volume and calls fn with the agent's identity, so that several operations need only one change of
+// identity. fn must not use d in another goroutine, see [fsutil.Dir.WithIdentity].
 func (s *Store) withVolume(fn func(d *fsutil.Dir) error) error {
 	return s.actor.Do(func() error {
 		d, err := fsutil.OpenDir(s.root, s.actor.WithoutSwitch())
@@ -118,13 +118,13 @@ func (s *Store) withVolume(fn func(d *fsutil.Dir) error) error {
 	})
 }
 
-// profile is Profile for a name that is known to be valid.
+// profile is [Store.Profile] for a valid name.
 func (s *Store) profile(name string) Profile {
 	return Profile{Name: name, Home: filepath.Join(s.root, knownHome(name))}
 }
 
-// homeOf validates the name of a profile and returns the home, relative to the root. Every name from outside the package must pass
-// through it.
+// homeOf validates the name of a profile and returns its home, relative to the root. Every name from outside the package must
+// pass through it.
 func homeOf(profile string) (string, error) {
 	if err := ValidServiceName(profile); err != nil {
 		return "", err
@@ -132,7 +132,7 @@ func homeOf(profile string) (string, error) {
 	return knownHome(profile), nil
 }
 
-// knownHome is homeOf for a name that is known to be valid.
+// knownHome is homeOf for a valid name.
 func knownHome(profile string) string {
 	if profile == Default {
 		return "."
@@ -140,7 +140,7 @@ func knownHome(profile string) string {
 	return filepath.Join(profilesDir, profile)
 }
 
-// removeIfExists removes a file. A missing file is no error.
+// removeIfExists removes a file. It ignores a missing file.
 func removeIfExists(d *fsutil.Dir, rel string) error {
 	if err := d.Remove(rel); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -157,7 +157,7 @@ func (s *Store) WithHome(profile string, fn func(d *fsutil.Dir, home string) err
 	return s.withVolume(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// fromHome is WithHome for a function with a result.
+// fromHome is WithHome for a function that returns a result.
 func fromHome[T any](s *Store, profile string, fn func(d *fsutil.Dir, home string) (T, error)) (result T, err error) {
 	err = s.WithHome(profile, func(d *fsutil.Dir, home string) (err error) {
 		result, err = fn(d, home)
@@ -170,10 +170,10 @@ func fromHome[T any](s *Store, profile string, fn func(d *fsutil.Dir, home strin
 type profileLock struct {
 	sync.Mutex
 
-	users int // goroutines that hold the lock or wait for it; guarded by Store.mu
+	users int // number of goroutines that hold the lock or wait for it; guarded by Store.mu
 }
 
-// lock waits until no other goroutine of this process writes to a profile, and excludes others until unlock is called.
+// lock waits until no other goroutine of this process writes to a profile. Other writers must wait until unlock is called.
 func (s *Store) lock(profile string) (unlock func()) {
 	s.mu.Lock()
 	l := s.locks[profile]
@@ -195,14 +195,14 @@ func (s *Store) lock(profile string) (unlock func()) {
 	}
 }
 
-// Writing reports whether a goroutine of this process writes to a profile or waits to write. It doesn't block.
+// Writing reports whether a goroutine of this process is writing to a profile, or is waiting to write. It doesn't block.
 func (s *Store) Writing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.locks) > 0
 }
 
-// stamp is the part of a file's metadata that changes with its content.
+// stamp is the part of a file's metadata that changes whenever the file's content changes.
 type stamp struct {
 	fsutil.ID
 
@@ -215,7 +215,7 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{fsutil.IDOf(info), info.Size(), info.ModTime(), fsutil.Stat(info).Ctim}
 }
 
-// stampAt returns the stamp of the file rel in d, or zero if the file is missing or can't be examined.
+// stampAt returns the stamp of the file rel in d. It is zero if the file is missing or can't be examined.
 func stampAt(d *fsutil.Dir, rel string) stamp {
 	info, err := d.Lstat(rel)
 	if err != nil {
@@ -224,8 +224,8 @@ func stampAt(d *fsutil.Dir, rel string) stamp {
 	return stampOf(info)
 }
 
-// settledBefore reports whether the file last changed well before t. Only then does an equal stamp prove an unchanged file:
-// timestamps are coarse, and a change within clockSlack of t may not show.
+// settledBefore reports whether the file last changed well before t. Only then does an equal stamp prove that the file is
+// unchanged: timestamps are coarse, so a change within clockSlack of t may be invisible.
 func (s stamp) settledBefore(t time.Time) bool {
 	t = t.Add(-clockSlack)
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
@@ -238,8 +238,8 @@ type HomeID struct {
 	born int64
 }
 
-// HomeID returns the identity of a profile's home, which changes if the directory is replaced. It blocks on the disk. The error
-// wraps errors.ErrUnsupported if the file system doesn't record when directories were created.
+// HomeID returns the identity of a profile's home, which changes if another directory replaces the home. It blocks on the disk.
+// If the file system doesn't record when directories were created, the error wraps errors.ErrUnsupported.
 func (s *Store) HomeID(profile string) (HomeID, error) {
 	return fromHome(s, profile, func(d *fsutil.Dir, home string) (HomeID, error) {
 		info, err := d.Lstat(home)

@@ -16,27 +16,27 @@ import (
 	"hinit/internal/watch"
 )
 
-// WatchOptions configures [Store.Watch]. A duration of 0 means the default.
+// WatchOptions are the settings of [Store.Watch]. A duration of 0 means the default.
 type WatchOptions struct {
-	// Notify must be set. It is called for each event, one at a time, by the watcher's goroutine. It may block, which delays the
-	// next scan. It must not call Rescan or Find, because these methods wait until Notify returns.
+	// Notify must be set. The watcher's goroutine calls it for each event, one at a time. It may block, which delays the next
+	// scan. It must not call Rescan or Find, which wait until Notify returns.
 	Notify func(Event)
-	// Known lists the profiles that the caller knows from the boot. No Appeared is reported for them.
+	// Known lists the profiles that the caller already knows from the boot. The watcher doesn't report them as Appeared.
 	Known []Profile
-	// Poll is the time between full scans while inotify sees too little: on network and virtual file systems, and at the limits of
-	// inotify. Default 5 s.
+	// Poll is the time between full scans if inotify can't report all changes: on network and virtual file systems, and at the
+	// limits of inotify. Default 5 s.
 	Poll time.Duration
-	// IdlePoll is the time between full scans while inotify works. They find what a lost notification would have shown, and don't
-	// read unchanged files again. Default 1 h.
+	// IdlePoll is the time between full scans if inotify can report all changes. These scans find changes whose notification was
+	// lost. They don't read unchanged files again. Default 1 h.
 	IdlePoll time.Duration
-	// Settle is how long the watcher waits after a notification before it scans, so that a single scan handles a burst of
+	// Settle is how long the watcher waits after a notification before it scans. So a single scan handles a burst of
 	// notifications. Default 100 ms.
 	Settle time.Duration
-	// SettleEarly takes the place of Settle for changes that a client or the next gateway may wait for. Such a change is a profile
-	// that appears or disappears, or a change of a state file whose profile was not scanned during the last Settle. Default 5 ms,
-	// at most Settle.
+	// SettleEarly replaces Settle for changes for which a client or the next gateway may be waiting. Such a change is a profile
+	// that appears or disappears, or a state file whose profile was not scanned during the last Settle. Default 5 ms, at most
+	// Settle.
 	SettleEarly time.Duration
-	// MaxSettle limits the wait while notifications keep coming. Default 1 s.
+	// MaxSettle is the longest wait while notifications keep coming. Default 1 s.
 	MaxSettle time.Duration
 
 	// openNotifications creates the inotify instance. Tests replace it.
@@ -45,63 +45,63 @@ type WatchOptions struct {
 
 // Watcher reports changes to the profiles of a volume.
 //
-// It never trusts a notification: a notification only starts a scan, which compares the files with the last scan. So a lost, late
-// or false notification costs only a delay or a needless scan. Periodic scans find changes without notifications.
+// A notification is only a reason to scan: the scan compares the files with the last scan. So a lost, late or false notification
+// costs only a delay or a needless scan. Periodic scans find changes that cause no notification.
 //
 // One goroutine does all scans, one disk operation at a time.
 type Watcher struct {
 	store    *Store
 	options  WatchOptions
 	requests chan request
-	wake     chan struct{} // wakes the goroutine after Interest was called; capacity 1
+	wake     chan struct{} // wakes the goroutine after a call of Interest; capacity 1
 	done     chan struct{}
 
 	mu          sync.Mutex // guards the fields in this group; never held during disk operations
 	interest    map[string]Hash
-	interestNew map[string]bool // profiles for which Interest was called since their inputs were last scanned
+	interestNew map[string]bool // profiles for which Interest was called since the last scan of their inputs
 	warned      warnings
 
 	// Only the watcher's goroutine uses the fields from here on.
 	known      map[string]*scanned
-	candidates map[string]bool // directories in profiles/ without the marker; at most as many as the limit on profiles
+	candidates map[string]bool // directories in profiles/ without the marker; no more than the limit on profiles
 	notifications
 	lastScan
 	pending
 }
 
-// warnings holds the warnings whose cause still exists. The mutex of the watcher guards it.
+// warnings holds the warnings that are in effect. The mutex of the watcher guards it.
 type warnings struct {
 	listed []Warning          // warnings of the last full scan
-	byKey  map[string]Warning // last warning of warnOnce by kind of problem, while the warning holds
+	byKey  map[string]Warning // warnings of warnOnce that are in effect, by kind of problem
 }
 
-// notifications is the state of the inotify watches, and of directories without a watch.
+// notifications is the state of the inotify watches. It also says which directories have no watch.
 type notifications struct {
 	inotify          dirWatches
-	unmarkedWatches  []string // candidates with a watch, oldest first
-	partial          bool     // some directories are not watched, or only in part
-	notifyErr        error    // why a watch failed in the last full scan; the first such error
-	remote           bool     // the volume can be changed by other machines
-	exhausted        bool     // the kernel allows no more watches; firstUnwatched is the first directory without one
+	unmarkedWatches  []string // candidates that have a watch, oldest first
+	partial          bool     // whether some directories are not watched, or only in part
+	notifyErr        error    // first error of a watch in the last full scan
+	remote           bool     // whether other machines can change the volume
+	exhausted        bool     // whether the kernel allows no more watches; firstUnwatched is then the first directory without one
 	firstUnwatched   string
 	firstUnwatchedID fsutil.ID
 }
 
-// lastScan is what the watcher remembers of the last full scan.
+// lastScan describes the last full scan.
 type lastScan struct {
 	scannedAt time.Time // start of the scan
 	notBefore time.Time // earliest time at which a notification may start the next full scan
-	dir       stamp     // metadata of profiles/ at that time, which changes if the names in it do; zero if the scan may have missed names
-	silent    bool      // some directories did not answer in time
+	dir       stamp     // metadata of profiles/ at that time, which changes if a name in it does; zero if the scan may have missed names
+	silent    bool      // whether some directories did not answer in time
 }
 
-// pending is what notifications have asked the watcher to scan, and when.
+// pending says what the watcher must scan because of notifications, and when.
 type pending struct {
 	changedHomes map[string]bool // profiles whose homes must be scanned
 	changedNames map[string]bool // names in profiles/ that have changed
 	scanAllNext  bool
-	earlyScan    bool      // an early scan is due, see WatchOptions.SettleEarly
-	firstNotice  time.Time // time of the first notification since the last scan; zero if there was none
+	earlyScan    bool      // whether an early scan is due, see WatchOptions.SettleEarly
+	firstNotice  time.Time // time of the first notification since the last scan; zero if none has come
 	scanAt       time.Time // when to scan because of notifications
 	nextPoll     time.Time
 }
@@ -112,21 +112,21 @@ type request struct {
 	reply   chan error
 }
 
-// scanned is the watcher's record of the last scan of one profile.
+// scanned is what the watcher remembers of the last scan of one profile.
 type scanned struct {
 	profile       Profile
 	scannedAt     time.Time // start of the last scan
-	nextScan      time.Time // notifications cause no other scan of the profile before
+	nextScan      time.Time // notifications start no scan of the profile before this time
 	state         State
-	lastHeartbeat time.Time // time of the last Beat event
+	lastHeartbeat time.Time // time of the last Heartbeat event
 	stateStamp    stamp     // stamp of the state file
-	stateComplete bool      // if stateStamp is still the same, state is, too
+	stateComplete bool      // whether state belongs to stateStamp
 	inputs        [3]stamp
 	inputsSure    bool
 }
 
-// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in o.Known. The watcher ends when ctx
-// ends.
+// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in o.Known. The watcher ends when
+// ctx ends.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	o.Poll = cmp.Or(o.Poll, 5*time.Second)
 	o.IdlePoll = cmp.Or(o.IdlePoll, time.Hour)
@@ -139,7 +139,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	w := &Watcher{
 		store:    s,
 		options:  o,
-		requests: make(chan request, 64), // while 64 requests wait, other callers block
+		requests: make(chan request, 64), // if 64 requests are waiting, further callers block
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),
@@ -155,28 +155,27 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	return w
 }
 
-// Rescan scans the whole volume now and waits until Notify has returned for every event of the scan. Simultaneous calls share a
-// scan. An error means that the volume can't be used. If ctx ends first, its error is returned and the scan goes on. After the end
-// of the watcher the error wraps [context.Canceled].
+// Rescan scans the whole volume now. It waits until Notify has returned for every event of the scan. Calls at the same time share
+// one scan. An error means that the volume can't be used. If ctx ends first, Rescan returns the error of ctx, and the scan
+// continues. After the end of the watcher, the error wraps [context.Canceled].
 func (w *Watcher) Rescan(ctx context.Context) error { return w.requestScan(ctx, "") }
 
-// Find is a Rescan for a profile that the watcher doesn't know yet, for example one that a command has just created. If possible it
-// scans only the directory of that name.
+// Find is a Rescan for one profile that the watcher doesn't know yet, for example because a command has just created it. If
+// possible, it scans only the directory with that name.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
-		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
+		return nil //nolint:nilerr // no profile can have this name
 	}
 	return w.requestScan(ctx, profile)
 }
 
-// requestScan asks the watcher's goroutine to scan one profile, or all profiles if profile is "", and waits for the end of the
-// scan.
+// requestScan asks the watcher's goroutine to scan one profile, or all if profile is "". It waits until the scan ends.
 func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	asked, reply := w.requests, make(chan error, 1)
 	for {
 		select {
 		case asked <- request{profile, reply}:
-			asked = nil // a nil channel is never ready, so the request is sent once
+			asked = nil // a nil channel is never ready, so the request is sent only once
 		case err := <-reply:
 			return err
 		case <-ctx.Done():
@@ -188,8 +187,8 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 }
 
 // Interest asks for an [InputsChanged] event when the inputs (config.yaml, .env, marker) of a profile no longer have the hash
-// since, from [Store.InputsHash]. If since is "", the hash at the next scan takes its place. [Watcher.EndInterest] ends it.
-// Interest doesn't block, so the supervisor's loop may call it.
+// since, from [Store.InputsHash]. If since is "", the hash at the next scan is used instead. [Watcher.EndInterest] revokes the
+// call. Interest doesn't block, so the supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
@@ -197,7 +196,7 @@ func (w *Watcher) Interest(profile string, since Hash) {
 	pause.Wake(w.wake)
 }
 
-// EndInterest ends what Interest has begun. One more event may follow. It doesn't block.
+// EndInterest revokes a call of Interest. One more event may follow. It doesn't block.
 func (w *Watcher) EndInterest(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,7 +204,7 @@ func (w *Watcher) EndInterest(profile string) {
 	delete(w.interestNew, profile)
 }
 
-// interested returns the hash that Interest was called with for a profile, or false without Interest.
+// interested returns the hash of the last call of Interest for a profile. The second result is false without such a call.
 func (w *Watcher) interested(profile string) (Hash, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -217,18 +216,18 @@ func (w *Watcher) interested(profile string) (Hash, bool) {
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.inotify.Close()
-	_ = w.scanAll(ctx) // the error was reported as a warning
+	_ = w.scanAll(ctx) // warnOnce has already reported the error
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case ev, ok := <-w.inotify.Events:
 			if ok {
 				w.markChanged(ev)
-			} else { // the inotify instance has failed; the next scan makes another
+			} else { // the inotify instance has failed; the next scan makes a new one
 				w.inotify.Close()
 				w.markAll()
 			}
-		case <-w.inotify.Lost: //nolint:errcheck // the next full scan finds what the lost events were about; an instance that fails closes both channels
+		case <-w.inotify.Lost: //nolint:errcheck // the next full scan finds the changes of lost events; an instance that fails closes both channels
 			w.markAll()
 		case <-w.wake:
 			w.scanInputs(ctx)
@@ -248,7 +247,7 @@ func (w *Watcher) run(ctx context.Context) {
 	}
 }
 
-// answerRequests does one scan for all waiting requests and answers them.
+// answerRequests does one scan for all waiting requests, and answers them.
 func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
 	for len(w.requests) > 0 { // only this goroutine receives requests
@@ -269,7 +268,7 @@ func (w *Watcher) answerRequests(ctx context.Context, first request) {
 
 func (w *Watcher) isDue(now time.Time) bool { return !w.firstNotice.IsZero() && !now.Before(w.scanAt) }
 
-// deadline returns when the watcher must scan next, for a notification or a poll.
+// deadline returns when the watcher must scan next, because of notifications or for a poll.
 func (w *Watcher) deadline() time.Time {
 	if !w.firstNotice.IsZero() && (w.scanAllNext || w.scanAt.Before(w.nextPoll)) {
 		return w.scanAt
@@ -277,8 +276,8 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// scheduleScan schedules a scan because of a notification: in the time after, at most MaxSettle after the first notification, and a
-// full scan never before notBefore.
+// scheduleScan schedules a scan because of a notification, when the time after has passed. The scan comes at most MaxSettle after
+// the first notification, and a full scan never before notBefore.
 func (w *Watcher) scheduleScan(after time.Duration) {
 	now := time.Now()
 	if w.firstNotice.IsZero() {
@@ -293,7 +292,7 @@ func (w *Watcher) scheduleScan(after time.Duration) {
 	}
 }
 
-// clearPending forgets the notifications so far, at the beginning of a scan that will see their changes.
+// clearPending forgets all notifications so far. It is called at the beginning of a scan that will see their changes.
 func (w *Watcher) clearPending() {
 	w.firstNotice = time.Time{}
 	w.scanAllNext, w.earlyScan = false, false
@@ -301,25 +300,25 @@ func (w *Watcher) clearPending() {
 	clear(w.changedNames)
 }
 
-// markChanged records what must be scanned because of the notification ev. Homes contain busy files such as databases, so it
-// ignores files that hinit doesn't use.
+// markChanged records what must be scanned because of the notification ev. It ignores files that hinit doesn't use, because homes
+// contain busy files such as databases.
 func (w *Watcher) markChanged(ev watch.Event) {
 	self := w.inotify.IsDir(ev)
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == watch.Chmod && self && !(dir == profilesPath && (w.candidates[file] || w.isWarned(file))) { // the directory may have become readable
+	if ev.Op == watch.Chmod && self && !(dir == profilesPath && (w.candidates[file] || w.isWarned(file))) { // this directory may have become readable
 		return
 	}
 	name := Default
 	switch {
 	case dir == profilesPath && strings.HasPrefix(file, "."):
 		return // a temporary directory of hinit or of another program
-	case dir == profilesPath && (!self || ev.Has(watch.Create) || w.candidates[file]): // also if a candidate was removed or renamed
+	case dir == profilesPath && (!self || ev.Has(watch.Create) || w.candidates[file]): // the removal of a candidate is also a change
 		w.changedNames[file] = true
 		w.scheduleSoon()
 		return
-	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // a directory that was created may already be scanned and watched
+	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // a new directory may already be scanned and watched
 		w.markAll()
 		return
 	case dir != w.store.root:
@@ -330,13 +329,13 @@ func (w *Watcher) markChanged(ev watch.Event) {
 		switch {
 		case file == w.store.marker, file == StateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
-		case !w.earlyScan: // a scheduled early scan also handles this change
+		case !w.earlyScan: // an early scan that is already scheduled also handles this change
 			w.scheduleScan(w.options.Settle)
 		}
 	}
 }
 
-// isQuiet reports whether a profile was not scanned during the last Settle. Then its change is probably no part of a burst.
+// isQuiet reports whether the last scan of a profile is at least Settle ago. A change is then probably not part of a burst.
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
 	return k != nil && time.Since(k.scannedAt) >= w.options.Settle
@@ -353,7 +352,7 @@ func (w *Watcher) scheduleSoon() {
 	w.scheduleScan(w.options.SettleEarly)
 }
 
-// isRelevantFile reports whether a change of this file in a home can matter to hinit.
+// isRelevantFile reports whether hinit uses a file with this name in a home, so that its change matters.
 func (w *Watcher) isRelevantFile(profile, file string) bool {
 	switch file {
 	case StateFile, w.store.marker:
@@ -369,19 +368,19 @@ func (w *Watcher) isRelevantFile(profile, file string) bool {
 // [InputsChanged] or [Warned].
 type Event interface{ isEvent() }
 
-// Appeared reports a new profile: a directory with the marker and a valid name.
+// Appeared reports a new profile: a directory that has the marker and a valid name.
 type Appeared struct{ Profile Profile }
 
-// Disappeared reports that the directory of a profile is gone, or was replaced by a symbolic link. The removal of the marker alone
-// isn't reported, because an editor may be replacing the marker. A directory that is removed and made again between two scans isn't
-// reported either.
+// Disappeared reports that the directory of a profile is gone, or that a symbolic link has replaced it. The removal of the marker
+// alone isn't reported, because an editor may be replacing the marker. A directory that is removed and made again between two
+// scans isn't reported either.
 type Disappeared struct {
 	Profile Profile
-	// DirChanged is when the names in profiles/ last changed, by the clock of the volume. The agent can set it to any time.
+	// DirChanged is when the names in profiles/ last changed, by the clock of the volume. The agent can set this time.
 	DirChanged time.Time
 }
 
-// StateChanged reports that the content of gateway_state.json has changed, as [State.Equal] defines it. The first scan reports
+// StateChanged reports that the content of gateway_state.json has changed, in the sense of [State.Equal]. The first scan reports
 // every such file. For a missing or unusable file, State is zero.
 type StateChanged struct {
 	Profile Profile
@@ -394,7 +393,7 @@ type InputsChanged struct {
 	Hash    Hash
 }
 
-// Warned reports a warning that the scan before did not have. An agent can make warnings come and go as often as it likes.
+// Warned reports a warning that the scan before did not have. An agent can make warnings appear and disappear at any rate.
 type Warned struct{ Warning Warning }
 
 func (Appeared) isEvent()      {}
@@ -403,13 +402,14 @@ func (StateChanged) isEvent()  {}
 func (InputsChanged) isEvent() {}
 func (Warned) isEvent()        {}
 
-// Heartbeat reports that the gateway of a profile has written its state file, so it is alive. Other writers cause no Beat.
+// Heartbeat reports that the gateway of a profile has written its state file, so that it is alive. Other writers cause no
+// Heartbeat.
 type Heartbeat struct{ Profile Profile }
 
 func (Heartbeat) isEvent() {}
 
-// heartbeatOf returns the time at which a gateway wrote its state file. The parameter is the value of updated_at in that file
-// (contract, section 6). If that is a number, a command wrote the file and no gateway did; then the result is zero.
+// heartbeatOf returns the time at which a gateway wrote its state file. value is the key updated_at in this file (contract,
+// section 6). If it is a number, a command and not the gateway has written the file; then the result is zero.
 func heartbeatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
@@ -419,7 +419,7 @@ func heartbeatOf(value json.RawMessage) time.Time {
 	return at
 }
 
-// isoTime parses an ISO 8601 time, with or without fractions of a second. Without a zone, it is UTC.
+// isoTime parses an ISO 8601 time, with or without fractions of a second. A time without a zone is in UTC.
 func isoTime(text string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

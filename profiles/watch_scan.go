@@ -12,7 +12,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scanAll scans the whole volume. An error means that the volume can't be used; then the known profiles stay.
+// scanAll scans the whole volume. An error means that the volume can't be used; then the known profiles stay known.
 func (w *Watcher) scanAll(ctx context.Context) error {
 	began := time.Now()
 	w.clearPending()
@@ -26,19 +26,19 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 	return err
 }
 
-// Limits on the share of time that scans take, for large volumes, where a scan takes long.
+// Limits on the share of time that scans take, for large volumes on which a scan takes long.
 const (
-	pollShare = 20                    // the pause before a poll is 20 times the duration of the last scan
-	scanShare = 10                    // after a scan of longScan or more, a notification waits 10 times as long to cause another
-	longScan  = 20 * time.Millisecond // scans that took less are not limited by scanShare
+	pollShare = 20                    // the pause before a poll is pollShare times as long as the last scan took
+	scanShare = 10                    // after a scan of longScan or more, the next full scan for a notification must wait scanShare times as long
+	longScan  = 20 * time.Millisecond // scanShare does not limit scans that took less
 )
 
-// blindPoll is the longest time between full scans while changes may be missed. That is the case while some directories without the
-// marker have no inotify watch, or after a scan in which a directory did not answer.
+// blindPoll is the longest time between full scans while changes may be missed. This is so if some directories without the marker
+// have no inotify watch, or if a directory did not answer during the last scan.
 const blindPoll = time.Minute
 
-// scheduleNext is called after a full scan that began at began and ended with err. It sets the time of the next poll. After a long
-// scan it also delays the next full scan that a notification causes.
+// scheduleNext sets the time of the next poll. It is called after a full scan that began at began and ended with err. After a
+// long scan it also delays the next full scan that a notification causes.
 func (w *Watcher) scheduleNext(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
@@ -55,7 +55,7 @@ func (w *Watcher) scheduleNext(began time.Time, err error) {
 	}
 }
 
-// scanVolume is scanAll without the schedule of the next scan.
+// scanVolume is scanAll without scheduling the next scan.
 func (w *Watcher) scanVolume(ctx context.Context) error {
 	w.startNotifications()
 	defer func() { w.warnNotifications() }()
@@ -65,7 +65,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	w.watchDir(d, ".", w.store.root) // watch before the scan, or a change between them is missed
+	w.watchDir(d, ".", w.store.root) // watch first: otherwise a change between scan and watch would be missed
 	if !w.store.answers(profilesDir) {
 		return errSilent
 	}
@@ -97,7 +97,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		w.scanHome(ctx, d, name, true)
 	}
 	for _, name := range l.unmarked {
-		if w.known[name] != nil { // its directory still exists, without the marker
+		if w.known[name] != nil { // the directory still exists, but without the marker
 			w.scanHome(ctx, d, name, false)
 		}
 	}
@@ -111,7 +111,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// newlyMarked returns the candidates (directories that had no marker) that have the marker now.
+// newlyMarked returns the candidates (directories without the marker at the last scan) that have the marker now.
 func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
@@ -125,15 +125,15 @@ func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll finds changes that no notification has shown. It compares the metadata of the important files with the last scan, and scans
-// the whole volume only if that can't show every change.
+// poll finds changes that have caused no notification. It compares the metadata of the important files with the last scan. It
+// scans the whole volume only if this comparison can't show every change.
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
-	// another machine's changes may not show in the timestamps of directories
+	// Changes by another machine may not show in the timestamps of directories.
 	remotely := w.remote && began.Sub(w.scannedAt) >= w.options.IdlePoll
 	changed, all := w.changedTimes()
 	if all || remotely {
-		_ = w.scanAll(ctx) // the error was reported as a warning
+		_ = w.scanAll(ctx) // warnOnce has already reported the error
 		return
 	}
 	if len(changed) > 0 {
@@ -151,8 +151,8 @@ func (w *Watcher) poll(ctx context.Context) {
 	w.scheduleNext(began, nil)
 }
 
-// changedTimes compares the metadata of the important files with the last scan. changed lists the profiles with changed files, and
-// the directories that now have the marker. all is true if only a full scan can find what has changed.
+// changedTimes compares the metadata of the important files with the last scan. changed lists the profiles with changed files and
+// the directories that have the marker now. If all is true, only a full scan can find the changes.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if w.dir == (stamp{}) || w.canWatchMore() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -192,16 +192,16 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// reportGone reports the known profiles whose directories no longer exist. here holds the names in the present listing, and changed
-// is when the names in profiles/ last changed. The watches of all missing directories are removed first: a renamed directory keeps
-// its inode, and could not be watched under its new name.
+// reportGone reports the known profiles whose directories no longer exist. here has the names in the present listing, and changed
+// is when the names in profiles/ last changed. First it removes the watches of all missing directories: a renamed directory keeps
+// its inode, and could otherwise not be watched under its new name.
 func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.Time) {
 	var gone []string
 	for name := range w.known {
 		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
 			continue
 		}
-		// an existing directory can be missing from the listing, for example one that can't be read just now
+		// An existing directory may be missing in the listing, for example because it can't be read at this moment.
 		info, err := d.Lstat(filepath.Join(profilesDir, name))
 		if err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			here[name] = true
@@ -247,7 +247,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 		if !w.isDue(time.Now()) { // the last full scan took so long that the next one must wait
 			break
 		}
-		_ = w.scanAll(ctx) // this also scans the remaining names; an error was reported as a warning
+		_ = w.scanAll(ctx) // this also scans the remaining names; warnOnce has already reported an error
 		return
 	}
 	slices.Sort(names)
@@ -261,7 +261,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	}
 }
 
-// scanFor does the scan of [Watcher.Find].
+// scanFor does the scan for [Watcher.Find].
 func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	if w.scanAllNext {
 		return w.scanAll(ctx) // a full scan is due anyway
@@ -286,7 +286,8 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 }
 
 // scanNew scans the directory name in profiles/ after a change. It returns false if a full scan is needed. The reasons are: the
-// name belonged to another directory before, is a link, or can't be a profile; or the directory doesn't answer or can't be watched.
+// name belonged to another directory before, is a link, or can't be a profile; or the directory doesn't answer or can't be
+// watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	rel, path := filepath.Join(profilesDir, name), w.store.profile(name).Home
 	if NameProblem(name) != nil || !w.store.answers(rel) {
@@ -298,19 +299,19 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return false
 	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0:
 		w.forgetCandidate(name)
-		return !w.isWarned(name) // the new directory is already removed or replaced
+		return !w.isWarned(name) // the new directory was already removed or replaced
 	case err != nil, !info.IsDir():
 		return false
 	case (w.known[name] != nil || w.candidates[name]) && w.inotify.ID(path) == stampOf(info).ID:
 		w.scanHome(ctx, d, name, false)
 		return true
 	case w.inotify.Watches(stampOf(info).ID):
-		return false // the same directory is watched under another name: it was renamed
+		return false // this directory is already watched under another name: it was renamed
 	}
 	complete := !w.partial
 	w.dropCandidate()
 	w.candidates[name] = true
-	w.watchUnmarked(name, stampOf(info)) // watch before the scan, or a change between them is missed
+	w.watchUnmarked(name, stampOf(info)) // watch first: otherwise a change between scan and watch would be missed
 	if complete && w.partial {
 		return false
 	}
@@ -318,7 +319,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	return true
 }
 
-// removeCandidate forgets a candidate (a directory without the marker), and keeps its watch.
+// removeCandidate forgets a candidate (a directory without the marker). Its watch stays.
 func (w *Watcher) removeCandidate(name string) {
 	delete(w.candidates, name)
 	w.unmarkedWatches = slices.DeleteFunc(w.unmarkedWatches, func(other string) bool { return other == name })
@@ -330,13 +331,13 @@ func (w *Watcher) forgetCandidate(name string) {
 	w.inotify.Remove(w.store.profile(name).Home)
 }
 
-// dropCandidate makes room for another candidate if there are as many as the limit on profiles.
+// dropCandidate drops one candidate if there are as many as the limit on profiles, to make room for another.
 func (w *Watcher) dropCandidate() {
 	if len(w.candidates) < w.store.max {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer, so drop a candidate without a watch
+		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer: drop one without a watch
 			w.forgetCandidate(name)
 			return
 		}
@@ -355,18 +356,18 @@ func (w *Watcher) isFull() bool {
 	return named >= w.store.max
 }
 
-// limitKey is the key for warnOnce of the warning about too many profiles.
+// limitKey is the key of the warning about too many profiles, for warnOnce.
 const limitKey = "limit"
 
-// After the scan of a home, notifications cause no other scan of it for a time in proportion to the size of its files. Otherwise a
-// home with large files that change all the time would hold up the others.
+// After the scan of a home, notifications start no other scan of it for a time that is proportional to the size of its files.
+// Otherwise a home with large files that change all the time would delay the other homes.
 const (
-	parsedBytesPerSecond = 64 << 10 // a state file is parsed again after a pause of one second for this many bytes
-	hashedBytesPerSecond = 1 << 20  // inputs are hashed again after a pause of one second for this many bytes
+	parsedBytesPerSecond = 64 << 10 // parsing a state file of this many bytes causes a pause of one second
+	hashedBytesPerSecond = 1 << 20  // hashing inputs of this many bytes causes a pause of one second
 )
 
-// scanHome scans one home and reports changes: of the state file, and of the inputs if they are watched. An unknown directory with
-// the marker becomes a profile. marked says that the caller has found the marker.
+// scanHome scans one home and reports changes of the state file. It also reports changes of the inputs, if Interest was called.
+// An unknown directory that has the marker becomes a profile. marked says that the caller has found the marker.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return
@@ -394,7 +395,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	var st State
 	began, first := time.Now(), k.scannedAt.IsZero()
 	k.scannedAt = began
-	err := d.WithIdentity(func(d *fsutil.Dir) (err error) { // only the file operations run with the agent's identity
+	err := d.WithIdentity(func(d *fsutil.Dir) (err error) { // only the file operations need the agent's identity
 		if first {
 			makeReserve(d, home)
 		}

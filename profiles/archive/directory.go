@@ -14,7 +14,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// openFile opens the regular file rel for reading. If an agent has put a named pipe there, it returns an error instead of blocking.
+// openFile opens the regular file rel for reading. It never blocks: if an agent has put a named pipe there, it returns an error.
 func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error) {
 	if f, err = in.OpenFile(rel, readFlags, 0); err != nil {
 		return nil, nil, err
@@ -29,7 +29,7 @@ func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error)
 	return f, info, nil
 }
 
-// lstat returns the status of the file rel, and the target if it is a symbolic link.
+// lstat returns the status of the file rel. If the file is a symbolic link, it also returns the link's target.
 func lstat(in *os.Root, rel string) (info fs.FileInfo, target string, err error) {
 	info, err = in.Lstat(rel)
 	if err == nil && info.Mode().Type() == fs.ModeSymlink {
@@ -38,15 +38,16 @@ func lstat(in *os.Root, rel string) (info fs.FileInfo, target string, err error)
 	return info, target, err
 }
 
-// directory is an open directory below which files are opened. The embedded os.Root follows no link that leads out of it.
+// directory is an open directory below which files can be opened. The embedded os.Root follows no link that leads out of the
+// directory.
 type directory struct {
 	*os.Root
 
-	file *os.File // the directory itself as a file, for flock and fstat
+	file *os.File // the directory as a file, for flock and fstat
 	name string   // name in the parent directory
 }
 
-// openReal opens the subdirectory name of in. It refuses a symbolic link, which an agent could have made.
+// openReal opens the subdirectory name of in. It refuses a symbolic link, because an agent could have made the link.
 func openReal(in *os.Root, name string) (*directory, error) {
 	f, err := in.OpenFile(name, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -63,16 +64,15 @@ func openReal(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// isIn reports whether the name of d in its parent other still leads to d. Another process may have removed or replaced d since it
-// was opened.
+// isIn reports whether the name of d in the directory other still leads to d. Another process may have removed or replaced d.
 func (d *directory) isIn(other *os.Root) bool {
 	opened, err := d.file.Stat()
 	there, lstatErr := other.Lstat(d.name)
 	return err == nil && lstatErr == nil && os.SameFile(opened, there)
 }
 
-// lock opens the subdirectory name of in and locks it (flock(2)). It fails at once if another command holds the lock. Close, or the
-// end of the process, releases the lock.
+// lock opens the subdirectory name of in and locks it (flock(2)). If another command holds the lock, it fails at once. Closing
+// the directory, or the end of the process, releases the lock.
 func lock(in *os.Root, name string) (*directory, error) {
 	d, err := openReal(in, name)
 	if err != nil {
@@ -84,7 +84,7 @@ func lock(in *os.Root, name string) (*directory, error) {
 	return d, nil
 }
 
-// removeUnused removes the subdirectories of d that interrupted commands have left: those that no process has locked.
+// removeUnused removes the subdirectories of d that no process has locked. Interrupted commands have left them.
 func (d *directory) removeUnused() {
 	_ = eachEntry(d.Root, ".", func(name string) error {
 		if old, err := lock(d.Root, name); err == nil {
@@ -94,8 +94,8 @@ func (d *directory) removeUnused() {
 	})
 }
 
-// eachEntry calls do with the path of each entry of the directory dir. It reads a few names at a time, because an agent may have
-// made any number of entries. The file system decides the order, which stays the same while nothing changes.
+// eachEntry calls do with the path of each entry of the directory dir. It reads only a few names at a time, because an agent can
+// make any number of entries. The file system determines the order, which stays the same while nothing changes.
 func eachEntry(in *os.Root, dir string, do func(rel string) error) error {
 	f, err := in.OpenFile(dir, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -110,8 +110,8 @@ func eachEntry(in *os.Root, dir string, do func(rel string) error) error {
 	return cmp.Or(failed, err)
 }
 
-// removeAll removes the file or directory name in the directory dir. Unlike os.RemoveAll, it needs little memory for a tree of any
-// depth.
+// removeAll removes the file or directory name in the directory dir. Unlike os.RemoveAll, it needs little memory even for a very
+// deep tree.
 func removeAll(dir, name string) error {
 	d, err := fsutil.OpenDir(dir, nil)
 	if err != nil {

@@ -24,36 +24,36 @@ type Export struct {
 	Home    string   // home of the profile
 	Name    string   // name of the profile
 	Version string   // version of hinit
-	Skip    []string // paths in the home that belong to other profiles or to no profile; they are left out without a record in the head
+	Skip    []string // paths in the home that belong to other profiles or to no profile; the archive omits them, and the head doesn't mention them
 	Scratch string   // directory for the snapshot, as an absolute path; "" means the home
-	Secrets bool     // include files with secrets
+	Secrets bool     // include files that contain secrets
 	Clone   bool     // the archive is for a second profile: leave out identities such as bot tokens, which two profiles must not share
 	Links   bool     // include symbolic links that lead out of the profile
-	// HomeIdle says that no process writes to the home. Then Run sends the files of the home itself, without a snapshot. With
-	// HomeIdle, Snapshot is Head.Snapshot of an interrupted archive; if the home has changed since, Run ignores From and sends the
-	// whole archive.
+	// HomeIdle says that no process writes to the home. Then Run sends the files of the home itself, without a snapshot. In this
+	// case Snapshot is the Head.Snapshot of an interrupted archive. If the home has changed since then, Run ignores From and
+	// sends the whole archive.
 	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
 	Snapshot     string // name of a kept snapshot to send; "" makes a new one (with HomeIdle, see above)
 	From         int64  // offset in the archive at which to begin, to continue an interrupted transfer
 
-	// Backup copies the SQLite database name from the directory from to the directory to. An agent may change the home meanwhile,
-	// so Backup must not follow links out of the two directories. It must return soon after the end of ctx, even if an agent blocks
+	// Backup copies the SQLite database name from one directory to the other. An agent may change the home at the same time, so
+	// Backup must not follow links out of the two directories. It must return soon after the end of ctx, even if an agent blocks
 	// the copy.
 	Backup         func(ctx context.Context, from, to *os.File, name string) error
-	StopGateway    func() error     // stops the gateway before the second pass, so that later passes find few changes; may be nil
-	RestartGateway func() error     // lets the gateway start again after the last pass; may be nil
-	BeforeSend     func(from int64) // called with HomeIdle, before the first byte is sent, with its offset in the archive; may be nil
+	StopGateway    func() error     // called before the second pass, so that later passes find few changes; may be nil
+	RestartGateway func() error     // called after the last pass; the gateway may run again; may be nil
+	BeforeSend     func(from int64) // called with HomeIdle before the first byte is sent; from is its offset in the archive; may be nil
 }
 
 // Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
-// keeps the snapshot, so that a later Run can send the rest; kept says whether the snapshot still exists. When ctx ends, Run stops
-// with an error.
+// keeps the snapshot, so that a later Run can send the rest; kept reports whether the snapshot still exists. When ctx ends, Run
+// stops with an error.
 //
-// An agent may put links into its home at any time, so Run resolves all names relative to open directories, and follows no link out
-// of them.
+// An agent may put links into its home at any time. So Run resolves all names relative to open directories, and follows no link
+// out of them.
 func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string, kept bool, err error) {
-	home, err := os.OpenRoot(x.Home) // the open directory keeps Run in this home, even if the home is renamed
+	home, err := os.OpenRoot(x.Home) // the open directory stays the same if the home is renamed
 	if err != nil {
 		return head, "", false, err
 	}
@@ -89,13 +89,13 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	kept = taken && (x.KeepSnapshot || err != nil) && !x.Clone
 	if !kept {
 		err = errors.Join(err, base.RemoveAll(dir.name))
-		_ = at.Remove(stagingDir) // fails if the directory contains other snapshots
+		_ = at.Remove(stagingDir) // Remove fails if the directory contains other snapshots
 	}
 	return head, sum, kept, err
 }
 
-// openSnapshot returns the locked directory for the snapshot as dir, and its parent as base (stagingDir in the directory at). It
-// creates a new directory, or locks the directory of the kept snapshot x.Snapshot.
+// openSnapshot returns the locked directory for the snapshot as dir, and its parent, stagingDir in at, as base. If x.Snapshot is
+// set, dir is the directory of that kept snapshot, and otherwise a new directory.
 func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	if x.Snapshot != "" {
 		if base, err = openReal(at, stagingDir); err == nil {
@@ -125,8 +125,8 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	return base, dir, err
 }
 
-// send writes a snapshot as an archive to out. dir is the directory of the snapshot, which holds the head; files holds the copied
-// files.
+// send writes a snapshot as an archive to out. dir is the directory of the snapshot, which contains the head. files contains the
+// copied files.
 func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer) (head Head, sum string, err error) {
 	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
@@ -140,14 +140,14 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 	return head, sum, err
 }
 
-// sendIdleHome writes an archive directly from the files of a home that no process changes. An unchanged home gives the same bytes,
-// so an interrupted transfer can continue. Head.Snapshot is a hash of names and times in the order of the file system: if that
+// sendIdleHome writes an archive directly from the files of an idle home. An unchanged home gives the same bytes, so an
+// interrupted transfer can continue. Head.Snapshot is a hash of the names and times in the order of the file system. If this
 // order changes, the whole archive is sent again.
 func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
 	var st unix.Statfs_t
-	_ = unix.Statfs(x.Home, &st) // after an error st is zero, and the size is not checked
+	_ = unix.Statfs(x.Home, &st) // after an error, st is zero, and the size is not checked
 	err = x.eachFile(ctx, files, ".", head.recordLeftOut, func(rel, target string, info fs.FileInfo) error {
 		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
 		head.count(info)
@@ -174,12 +174,12 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 	return head, sum, err
 }
 
-// write writes an archive to out, from the offset x.From on. head is the encoded head, and files the directory with the files. It
-// returns the checksum of the whole archive.
+// write writes an archive to out, from the offset x.From on. head is the encoded head, and files has the files. It returns the
+// checksum of the whole archive.
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
-	if f, is := out.(interface{ Flush() }); is { // the receiver can then refuse the archive by its head, before the first file
+	if f, is := out.(interface{ Flush() }); is { // so that the receiver can refuse the archive by its head, before the first file comes
 		f.Flush()
 	}
 	if err == nil {
@@ -191,12 +191,12 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 		sum = all.text()
 		err = pack(w, &tar.Header{Name: sumsName, Mode: 0o600, Size: int64(len(sum))}, bytes.NewReader([]byte(sum)))
 	}
-	return sum, cmp.Or(err, w.Close()) // Close returns an error of an earlier write again
+	return sum, cmp.Or(err, w.Close()) // Close returns an earlier write error again
 }
 
-// eachFile calls do for each file below the directory dir of files that belongs in the archive, in the order of the archive. If do
-// returns fs.SkipDir for a directory, eachFile doesn't enter it. With HomeIdle, eachFile also calls leave for each file that is
-// left out with a reason.
+// eachFile calls do for each file below dir that belongs in the archive, in the order of the archive. files is the top of the
+// home or snapshot. If do returns fs.SkipDir for a directory, eachFile skips its content. With HomeIdle, eachFile also calls
+// leave for each file that is left out for a reason.
 func (x *Export) eachFile(ctx context.Context, files *os.Root, dir string, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return eachEntry(files, dir, func(rel string) error {
 		info, target, err := lstat(files, rel)
@@ -221,13 +221,14 @@ func (x *Export) eachFile(ctx context.Context, files *os.Root, dir string, leave
 	})
 }
 
-// packFile adds one file, directory or link to the archive, with its SHA-256 in the header, and adds the header to all.
+// packFile adds a file, directory or link to the archive. It puts the SHA-256 of the file into the tar header, and adds the
+// header to the checksum all.
 func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target string, info fs.FileInfo, all sums) error {
 	h, err := tar.FileInfoHeader(info, target)
 	if err != nil {
 		return err
 	}
-	// leave out the owner: the same uid may be another user on the importing host
+	// Leave out the owner: on the importing host, this uid may be another user.
 	*h = tar.Header{Typeflag: h.Typeflag, Name: filePrefix + rel, Linkname: target, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}
 	if h.Typeflag == tar.TypeDir {
 		h.Name += "/"
@@ -241,9 +242,9 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 		return err
 	}
 	defer f.Close()
-	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // the end of ctx ends the reads below
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // when ctx ends, the reads below fail
 	sum := sha256.New()
-	if _, err = io.CopyN(sum, f, h.Size); err == nil { // read only as many bytes as the header says, because the file may grow for ever
+	if _, err = io.CopyN(sum, f, h.Size); err == nil { // read only as many bytes as the header says: the file may grow without end
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err == nil {
@@ -265,13 +266,13 @@ func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// skipWriter drops the first skip bytes that are written to it, and passes all later bytes to w.
+// skipWriter drops the first skip bytes, and passes all later bytes to w.
 type skipWriter struct {
 	w    io.Writer
 	skip int64
 }
 
-// Write implements io.Writer. It counts the dropped bytes as written.
+// Write implements io.Writer. It also counts the dropped bytes as written.
 func (b *skipWriter) Write(p []byte) (int, error) {
 	drop := min(b.skip, int64(len(p)))
 	b.skip -= drop

@@ -17,23 +17,23 @@ const (
 	format     = 1
 	headName   = "HEAD.json" // name of the first file in an archive
 	sumsName   = "SHA256"    // name of the last file in an archive
-	filePrefix = "profile/"  // prefix of the names of the profile's files in an archive
-	// sumRecord is the PAX record in a tar header that holds the file's SHA-256. tar and other programs see it as an extended
+	filePrefix = "profile/"  // prefix for the names of the profile's files in an archive
+	// sumRecord is the PAX record in a tar header with the SHA-256 of the file. tar and other programs show it as an extended
 	// attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
 	maxHead    = 1 << 20
-	maxNamed   = 100      // maximum length of each list of names in a head
-	nameLength = 10 << 10 // maximum length in bytes of all names in such a list, so that all lists fit into maxHead
+	maxNamed   = 100      // maximum number of names in each list of a head
+	nameLength = 10 << 10 // maximum total length of the names in a list, in bytes, so that all lists fit into maxHead
 )
 
-// The values of Head.Moment: whether the archive shows all files as they were at one moment.
+// The values of Head.Moment, which says whether the archive shows all files as they were at one moment.
 const (
 	Consistent   = "one moment"      // no file changed during the last pass of the export
 	Inconsistent = "several moments" // some files changed during the last pass; Head.Moved names them
 )
 
-// Head describes an archive, in the archive's first file.
+// Head is the first file of an archive, which describes the archive.
 type Head struct {
 	Format   int              `json:"hinit_profile_archive"`
 	Profile  string           `json:"profile"`
@@ -42,22 +42,22 @@ type Head struct {
 	Hinit    string           `json:"hinit"`
 	Moment   string           `json:"moment"`
 	Secrets  bool             `json:"secrets"` // the archive includes files with secrets
-	Clone    bool             `json:"clone"`   // made for a second profile: identities, such as bot tokens, were left out
+	Clone    bool             `json:"clone"`   // made for a second profile; identities such as bot tokens were left out
 	Files    int64            `json:"files"`   // number of files, directories and links
 	Bytes    int64            `json:"bytes"`
 	Moved    Names            `json:"moved"`    // files that changed during the last pass
-	Torn     Names            `json:"torn"`     // files that changed during their copy
-	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by reason
+	Torn     Names            `json:"torn"`     // files that changed while they were copied
+	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by the reason
 }
 
-// recordLeftOut records in the head that the file rel was left out of the archive because of why.
+// recordLeftOut records in the head that the file rel was left out, and why.
 func (h *Head) recordLeftOut(rel, why string) {
 	names := h.LeftOut[why]
 	names.add(strings.ToValidUTF8(rel, "?"))
 	h.LeftOut[why] = names
 }
 
-// count adds a file of the archive to the numbers of files and bytes.
+// count adds a file to the numbers of files and bytes in the head.
 func (h *Head) count(info fs.FileInfo) {
 	h.Files++
 	if info.Mode().IsRegular() {
@@ -65,7 +65,7 @@ func (h *Head) count(info fs.FileInfo) {
 	}
 }
 
-// Names is a list of at most maxNamed names. If there are more, "…" follows.
+// Names is a list of at most maxNamed names. "…" at the end stands for further names.
 type Names []string
 
 func (n *Names) add(name string) {
@@ -78,8 +78,8 @@ func (n *Names) add(name string) {
 	*n = append(*n, name)
 }
 
-// sums computes the checksum of an archive: the SHA-256 of its head and of all tar headers, which contain the checksums of the
-// files.
+// sums computes the checksum of an archive. It is the SHA-256 of the head and of all tar headers, which contain the checksums of
+// the files.
 type sums struct{ hash.Hash }
 
 func newSums(head []byte) sums {
@@ -94,9 +94,9 @@ func (s sums) add(h *tar.Header) {
 
 func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
-// checkTarHeader returns the path within the profile of the file with the tar header h. It refuses a header that an export never
-// writes, for example one with a name outside the profile or with a setuid bit. If links is true, symbolic links may lead out of
-// the profile.
+// checkTarHeader returns the path, within the profile, of the file with the tar header h. It refuses headers that an export never
+// writes, for example with a name outside the profile or with a setuid bit. If links is true, symbolic links may lead out of the
+// profile.
 func checkTarHeader(h *tar.Header, links bool) (rel string, err error) {
 	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), filePrefix)
 	switch {
@@ -114,8 +114,9 @@ func checkTarHeader(h *tar.Header, links bool) (rel string, err error) {
 	return rel, err
 }
 
-// leadsInside reports whether the symbolic link at with the content target leads to a path within the profile. ".." may stand only
-// at the beginning of target. There it leads to directories that are not links; after another name, it might follow a link.
+// leadsInside reports whether the symbolic link at, whose content is target, leads to a path within the profile. target may
+// contain ".." only at its beginning. There, ".." leads through directories that are not links; after another name it might
+// follow a link.
 func leadsInside(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {

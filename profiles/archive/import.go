@@ -21,11 +21,11 @@ import (
 // ImportPrefix and the name of a profile make the name of an import's temporary directory, beside the homes.
 const ImportPrefix = ".import-"
 
-// ErrInterrupted means that the stream ended before the archive was complete. The received part is kept, so that a later Import
-// with From can continue.
+// ErrInterrupted means that the stream has ended before the archive was complete. The received part is kept, so that a later
+// Import can continue from the offset From.
 var ErrInterrupted = errors.New("the stream ended early")
 
-// ErrSwap means that a profile can't be replaced, because the file system has no RENAME_EXCHANGE.
+// ErrSwap means that the file system has no RENAME_EXCHANGE, so that an existing profile can't be replaced.
 var ErrSwap = errors.New("this file system can't swap two directories in one step: delete the profile, and import without --replace")
 
 // Import creates a profile from an archive. Set the fields and call Run.
@@ -34,11 +34,11 @@ type Import struct {
 	Name                string       // name of the new profile
 	Marker              string       // file that every profile must have; "" for none
 	Replace             bool         // an existing profile may be replaced; then Ready must stop its gateway
-	Exists              bool         // a profile of this name exists in another place, and the caller replaces it after Run
+	Exists              bool         // whether a profile of this name exists elsewhere, which the caller replaces after Run
 	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
 	Links               bool         // allow symbolic links that lead out of the profile
 	From                int64        // offset in the archive at which the stream begins, to continue an interrupted import
-	Ready               func() error // called after all files are checked and synced, and before the rename; may be nil
+	Ready               func() error // called before the final rename, when all files are checked and synced; may be nil
 }
 
 // unpacking is the state of one call of Import.Run.
@@ -47,16 +47,16 @@ type unpacking struct {
 
 	tempDir       string     // path of the temporary directory
 	lockedTempDir *directory // the directory tempDir, open and locked
-	archive       *os.File   // file with the archive: a copy in the temporary directory, or the input itself if it is a regular file
-	canContinue   bool       // archive is a copy in the temporary directory, from which a later import can continue
-	top           *os.Root   // the new home while it is being unpacked
+	archive       *os.File   // the archive: a copy in the temporary directory, or the input itself if it is a regular file
+	canContinue   bool       // whether archive is a copy in the temporary directory, so that a later import can continue
+	top           *os.Root   // the new home, while it is being unpacked
 	head          Head
 	sums          sums
 	files         int64
 	bytes         int64
 }
 
-// Run reads an archive from in and creates the profile. It returns the head and the checksum of the archive. After an error, an
+// Run reads an archive from in and creates the profile. It returns the head and the checksum of the archive. If it fails, an
 // existing profile is unchanged.
 func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	u := &unpacking{Import: im, tempDir: filepath.Join(im.Dir, ImportPrefix+im.Name)}
@@ -83,7 +83,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err == nil {
 		sum = u.sums.text()
 	}
-	if !errors.Is(err, ErrInterrupted) { // after a successful replacement, the temporary directory holds the old home
+	if !errors.Is(err, ErrInterrupted) { // after a successful replacement, the temporary directory contains the old home
 		removeErr := removeAll(im.Dir, u.lockedTempDir.name)
 		if err == nil && removeErr != nil {
 			removeErr = fmt.Errorf("the profile is imported, but what it replaced is left: %w", removeErr)
@@ -94,8 +94,8 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
 }
 
-// InterruptedAt describes the import that was interrupted, for a sender that continues it. snapshot is the name of the snapshot
-// that was being received, and at is the offset in the archive at which the missing part begins.
+// InterruptedAt describes an interrupted import, so that the sender can continue it. snapshot is the name of the snapshot that
+// was being received, and at is the offset in the archive at which the missing part begins.
 func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
 	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
@@ -107,8 +107,8 @@ func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	return u.head.Snapshot, at, err
 }
 
-// openTemporary creates and locks the temporary directory. If Import.From is set, it locks the directory that the interrupted import
-// has left.
+// openTemporary creates and locks the temporary directory. If Import.From is set, it locks the directory that the interrupted
+// import has left.
 func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	for {
 		err := homes.Mkdir(ImportPrefix+u.Name, 0o700)
@@ -119,14 +119,14 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 		if lockErr != nil || err == nil || u.From > 0 {
 			return held, lockErr
 		}
-		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // the directory of an interrupted import
+		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // remove the directory of an interrupted import
 			return nil, err
 		}
 	}
 }
 
-// receive makes the archive available as the file u.archive. If in is not a regular file, receive copies in to a file. It checks the
-// head before it receives the rest of the archive, so that a useless archive is refused early.
+// receive provides the archive as the file u.archive. If in is not a regular file, it copies in to a file. It checks the head
+// before it receives the rest, so that an unsuitable archive is refused early.
 func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
@@ -140,7 +140,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	}
 	start := u.headReader()
 	if u.From == 0 {
-		start = io.TeeReader(in, u.archive) // a TeeReader reads no byte beyond the head; the sender may take long for the first file
+		start = io.TeeReader(in, u.archive) // a TeeReader reads no byte beyond the head, and the sender may take long for the first file
 	}
 	err = cmp.Or(u.readHead(start), u.checkTarget())
 	at, seekErr := u.archive.Seek(0, io.SeekEnd)
@@ -150,7 +150,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if u.From > 0 && u.From != at {
 		return ErrInterrupted
 	}
-	most := u.head.Bytes + 16<<10*(u.head.Files+1024) - at // a header may have a path of 4096 bytes, and a link target of 4096 bytes
+	most := u.head.Bytes + 16<<10*(u.head.Files+1024) - at // per header, allow for a path and a link target of 4096 bytes each
 	n, err := io.Copy(u.archive, io.LimitReader(in, most))
 	if err == nil && n == most {
 		return errors.New("the archive is larger than its head says")
@@ -161,14 +161,14 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	return err
 }
 
-// headReader returns a reader of the beginning of the archive, where the head is.
+// headReader returns a reader of the beginning of the archive, which contains the head.
 func (u *unpacking) headReader() io.Reader { return io.NewSectionReader(u.archive, 0, 2*maxHead) }
 
-// readHead reads the head of the archive from the reader start, and no byte more.
+// readHead reads the head of the archive from start. It reads no byte beyond the head.
 func (u *unpacking) readHead(start io.Reader) error {
-	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // a valid head fits into these bytes
+	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // no valid head is larger
 	h, err := t.Next()
-	if errors.Is(err, io.EOF) { // the stream is empty, for example because the export failed immediately
+	if errors.Is(err, io.EOF) { // the stream is empty, for example because the export has failed at its start
 		return io.ErrUnexpectedEOF
 	} else if err != nil && !errors.Is(err, tar.ErrHeader) {
 		return err
@@ -184,7 +184,7 @@ func (u *unpacking) readHead(start io.Reader) error {
 	return err
 }
 
-// checkTarget returns an error if an existing profile must not be replaced, or if the volume has too little space for the new one.
+// checkTarget returns an error if an existing profile must not be replaced, or if the volume has too little space.
 func (u *unpacking) checkTarget() error {
 	info, err := os.Lstat(filepath.Join(u.Dir, u.Name))
 	switch {
@@ -232,7 +232,7 @@ func (u *unpacking) makeProfile() (err error) {
 	if _, markErr := u.top.Lstat(cmp.Or(u.Marker, ".")); err == nil && markErr != nil {
 		err = fmt.Errorf("it has no %s, which every profile has: %w", u.Marker, markErr)
 	}
-	if _, missing := u.top.Lstat(".env"); err == nil && missing != nil { // every profile has this file; it may be read-only
+	if _, missing := u.top.Lstat(".env"); err == nil && missing != nil { // every profile needs this file
 		err = u.top.WriteFile(".env", nil, 0o600)
 	}
 	if err = cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd()))); err == nil && u.Ready != nil {
@@ -244,8 +244,8 @@ func (u *unpacking) makeProfile() (err error) {
 	return u.commit(home)
 }
 
-// eachFile calls do for each file in the archive after the head. rel is the path of the file in the profile. In the last call rel
-// is empty, and content is the checksum of the archive.
+// eachFile calls do for each file in the archive after the head. rel is the path of the file in the profile. In the last call,
+// rel is "" and content is the checksum of the archive.
 func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
 	all := io.NewSectionReader(u.archive, 0, math.MaxInt64)
 	t := tar.NewReader(all)
@@ -256,7 +256,7 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 		h, err := t.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			if n, _ := all.Read(make([]byte, 1)); n > 0 { // zeros mark the end of a tar stream; a crash can leave zeros in a part that was received
+			if n, _ := all.Read(make([]byte, 1)); n > 0 { // zeros end a tar stream, and a crash can leave zeros in a part that was received
 				return errors.New("the archive is damaged: it ends before its checksum; import it from the beginning")
 			}
 			return io.ErrUnexpectedEOF
@@ -275,8 +275,8 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 	}
 }
 
-// unpackFile is the callback of eachFile that unpacks one file or directory, or verifies the checksum at the end. It skips symbolic
-// links: makeProfile creates them after all files, so that no file is written through a link.
+// unpackFile is the function for eachFile that unpacks one file or directory, or verifies the checksum at the end. It skips
+// symbolic links. makeProfile creates them after all files, so that no file is written through a link.
 func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) error {
 	if rel == "" {
 		if text, err := io.ReadAll(io.LimitReader(content, 2*sha256.Size)); err != nil || string(text) != u.sums.text() {
@@ -287,7 +287,7 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	u.sums.add(h)
 	u.files, u.bytes = u.files+1, u.bytes+h.Size
 	switch {
-	case u.files > u.head.Files || h.Size > u.head.Bytes || u.bytes > u.head.Bytes: // the sum alone may overflow
+	case u.files > u.head.Files || h.Size > u.head.Bytes || u.bytes > u.head.Bytes: // check each size alone, too: their sum may overflow
 		return fmt.Errorf("the archive has more than the %d files and %d bytes of its head", u.head.Files, u.head.Bytes)
 	case h.Typeflag == tar.TypeSymlink:
 		return nil
@@ -309,8 +309,8 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	return errors.Join(f.Chmod(fs.FileMode(h.Mode)), u.top.Chtimes(rel, time.Now(), h.ModTime))
 }
 
-// commit renames the new home to its final path. If the import replaces a profile, the same rename (RENAME_EXCHANGE) moves the old
-// home to the temporary path.
+// commit renames the new home to its final path. If the import replaces a profile, the same rename (RENAME_EXCHANGE) moves the
+// old home to the temporary path.
 func (u *unpacking) commit(home string) error {
 	at := filepath.Join(u.Dir, u.Name)
 	flags, mode := uint(unix.RENAME_NOREPLACE), fs.FileMode(0o755)
@@ -324,7 +324,7 @@ func (u *unpacking) commit(home string) error {
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		return ErrSwap
 	} else if errors.Is(err, unix.EINVAL) {
-		err = os.Rename(home, at) // without RENAME_NOREPLACE on this file system: a plain rename replaces only an empty directory
+		err = os.Rename(home, at) // without RENAME_NOREPLACE on this file system: Rename itself replaces only an empty directory
 	}
 	return cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd())))
 }

@@ -10,24 +10,24 @@ import (
 	"hinit/internal/dotenv"
 )
 
-// stagingDir is the directory in a home for the snapshots of exports. filesDir is the directory in a snapshot for the copied files.
+// stagingDir is the directory in a home for snapshots of exports. filesDir is the directory in a snapshot for the copied files.
 const (
 	stagingDir = ".hinit-export"
 	filesDir   = "files"
 )
 
-// reasonIdentity is the recorded reason when a clone leaves out a file or a variable.
+// reasonIdentity is the reason that the head gives for what a clone leaves out.
 const reasonIdentity = "identity that two profiles must not share"
 
-// runtimeState lists files that are true only for a gateway on one host, and are never exported: PIDs, locks, the desired state,
-// reserved disk space.
+// runtimeState lists files that are true only for a gateway on one host: PIDs, locks, the desired state, reserved disk space.
+// They are never exported.
 var runtimeState = []string{
 	"gateway.pid", "gateway.lock", "gateway_state.json", "processes.json", "auth.lock", ".gateway-planned-stop.json", ".gateway-takeover.json",
 	".clean_shutdown", ".restart_pending.json", ".hinit-reserve", ".hinit-profile",
 }
 
 // Names that mean that a file or directory holds secrets: whole names, extensions, directories. A file is also secret if the last
-// word of its name is in secretWords and its extension is in secretKinds. noSecrets are exceptions.
+// word of its name is in secretWords and its extension is in secretKinds. noSecrets lists exceptions.
 var (
 	secretWords = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
 	secretKinds = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}
@@ -35,12 +35,13 @@ var (
 	secretEnds  = strings.Fields(".pem .key .p12 .pfx .kdbx")
 	secretDirs  = strings.Fields(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store whatsapp")
 	noSecrets   = strings.Fields(".env.example .env.sample .env.template")
-	// identityDirs are directories at the top of a home with the profile's identity on chat platforms, which a clone leaves out.
+	// identityDirs are directories at the top of a home with the identity of the profile on chat platforms. A clone leaves them
+	// out.
 	identityDirs = []string{"platforms", "pairing"}
 )
 
 // Secret reports whether the file or directory rel has a name that is usual for secrets, such as .env, auth.json,
-// client_secret.json or .ssh. It judges by the name only.
+// client_secret.json or .ssh. It does not examine the content.
 func Secret(rel string, kind fs.FileMode) bool {
 	base := strings.ToLower(path.Base(rel))
 	if kind.IsDir() {
@@ -53,8 +54,9 @@ func Secret(rel string, kind fs.FileMode) bool {
 		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
 }
 
-// leftOut decides whether the file rel is left out of the archive. why is the reason for the head, or "". target is the target of a
-// symbolic link. skip is true for a file that is left out without a record, because it belongs to another profile or to none.
+// leftOut decides whether the archive omits the file rel. why is the reason for the head, or "" if the file is included. target
+// is the target of a symbolic link. skip is true for a file that belongs to another profile or to none; the head does not mention
+// such a file.
 func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
 	kind := info.Mode().Type()
 	secret := Secret(rel, kind)
@@ -63,7 +65,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 		return "", true
 	case !fs.ValidPath(rel):
 		return "name that is not UTF-8", false
-	case slices.Contains(runtimeState, rel), strings.HasPrefix(rel, ".hinit-"): // the files of hinit record orders and measurements that are valid only in this container
+	case slices.Contains(runtimeState, rel), strings.HasPrefix(rel, ".hinit-"): // hinit's own files record orders and measurements that are valid only in this container
 		return "state of the running gateway", false
 	case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
 		return "neither a file nor a directory nor a link", false
@@ -80,10 +82,10 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 }
 
 // withoutIdentity returns the text of a .env file without the variables that two running gateways must not share (see
-// [profiles.Store.Exclusives]), and the names of these variables.
+// [profiles.Store.Exclusives]). It also returns the names of these variables.
 func withoutIdentity(text string) (kept string, names []string) {
-	var b strings.Builder // agents decide how many lines there are, so don't keep a list
-	end := 0              // where the last removed variable ends
+	var b strings.Builder // an agent decides how many lines exist, so keep no list of them
+	end := 0              // end of the last removed variable
 	for _, v := range dotenv.Parse(text) {
 		if strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT" {
 			b.WriteString(text[end:v.Begin])

@@ -22,28 +22,28 @@ import (
 
 const (
 	maxPasses = 4
-	// timestampResolution is an upper limit for the resolution of file timestamps. A file that changed less than this before it was
-	// copied may change again without a new timestamp.
+	// timestampResolution is the coarsest resolution of file timestamps that is expected. If a file changed less than this before
+	// its copy, it may have changed again with the same timestamp.
 	timestampResolution = 50 * time.Millisecond
-	// backupTime limits the time in which SQLite copies a database, plus blockTime for each 512 bytes that the database occupies.
-	// The limit exists because an agent can block SQLite, with a FIFO or with a signal to the program that runs it.
+	// backupTime is the time limit for SQLite's copy of a database, plus blockTime for each 512 bytes that the database occupies.
+	// An agent can block SQLite, with a FIFO or with a signal to the program that runs it.
 	backupTime    = 30 * time.Second
 	blockTime     = 500 * time.Microsecond
-	growthTimeout = time.Minute // cancel a copy that hasn't grown for this long: the agent controls the size
-	maxDepth      = 500         // maximum depth of directories; each is open while its content is copied
-	reserve       = 64 << 20    // bytes on the volume that snapshots leave for the gateways
+	growthTimeout = time.Minute // cancel a copy that has not grown for this time; the agent controls the size of the database
+	maxDepth      = 500         // maximum depth of directories, because each stays open while its content is copied
+	reserve       = 64 << 20    // free bytes that snapshots leave on the volume for the gateways
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
-// copiedFile is a snapshot's record of one copied file.
+// copiedFile is the record of one copied file in a snapshot.
 type copiedFile struct {
-	stamp uint64 // stamp of the original when it was copied; 0 means copy it again
-	pass  uint8  // last pass that found the original
+	stamp uint64 // stamp of the original when it was copied; 0: it must be copied again
+	pass  uint8  // last pass that has found the original
 	dir   bool
 	db    bool
 }
 
-// snapshot is a copy of a home, made in passes. Each pass copies the files that have changed since the previous pass.
+// snapshot is a copy of a home, which is made in passes. Each pass copies the files that have changed since the pass before.
 type snapshot struct {
 	*Export
 
@@ -54,15 +54,15 @@ type snapshot struct {
 	seed            maphash.Seed
 	copied          map[uint64]copiedFile
 	failedDatabases map[string]bool // databases that SQLite could not copy or must not open; they are copied as ordinary files
-	slow            bool            // SQLite was once too slow, so it opens no other database
+	slow            bool            // SQLite was too slow once, so it opens no further databases
 	pass            uint8
-	changed         int // files that changed, appeared or disappeared in this pass
+	changed         int // number of files that changed, appeared or disappeared in this pass
 	freeBytes       int64
-	removedVars     []string // names of the variables in .env that a clone leaves out
+	removedVars     []string // names of the variables that a clone leaves out of .env
 	head            Head
 }
 
-// copyHome copies the home in passes, until a pass finds no change or maxPasses are done. It writes the head into dir, the
+// copyHome copies the home in passes until a pass finds no change, at most maxPasses times. It writes the head into dir, the
 // directory of the snapshot, and the copies into files.
 func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *directory) error {
 	top, err := home.Open(".")
@@ -93,7 +93,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		}
 		for _, n := range s.copied {
 			if n.pass == s.pass-1 {
-				s.changed++ // treat a removed file as changed
+				s.changed++ // a removed file counts as changed
 			}
 		}
 		if s.changed == 0 || s.pass == maxPasses {
@@ -120,9 +120,9 @@ func (s *snapshot) walk(dir string) error {
 	return s.ignoreIfGone(dir, err)
 }
 
-// ignoreIfGone returns nil if the export can go on after the error err about the file rel. The export can go on if the file is
-// gone, has another type now, or may not be read. The head lists files that may not be read. An error of [os.Root] without an
-// error number means that a directory was replaced by a link out of the home. The file then counts as gone.
+// ignoreIfGone returns nil if the export can continue after err, an error about the file rel. This is so if the file is gone, has
+// another type now, or may not be read. The head lists files that may not be read. If an error of [os.Root] has no error number,
+// a directory was replaced by a link out of the home; then the file also counts as gone.
 func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.recordLeftOut(rel, "no permission to read it")
@@ -161,7 +161,7 @@ func (s *snapshot) entry(rel string) error {
 			return err
 		}
 		if _, err := s.files.Lstat(rel); err != nil {
-			return nil // the file is gone, or may not be read
+			return nil // the file is gone, or this user may not read it
 		}
 		s.changed++
 		if !n.dir {
@@ -184,8 +184,8 @@ func (s *snapshot) entry(rel string) error {
 	return nil
 }
 
-// copy replaces the copy of the file rel in the snapshot. torn is true if the copy may be a mixture of old and new: the original
-// changed or disappeared meanwhile, or SQLite failed to copy it.
+// copy replaces the copy of the file rel in the snapshot. torn reports whether the copy may be a mixture of old and new content,
+// because the original changed or disappeared meanwhile, or SQLite failed to copy it.
 func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
 	s.freeBytes -= info.Size()
 	if s.freeBytes < 0 {
@@ -201,7 +201,8 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 		err = s.files.Symlink(target, rel)
 	case n.db && s.backup(rel, info) == nil:
 	case n.db:
-		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Copy it as an ordinary file.
+		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. Such a database is copied as an
+		// ordinary file.
 		s.failedDatabases[rel] = true
 		if err = s.files.RemoveAll(rel); err == nil {
 			_, err = s.copyFile(rel)
@@ -213,8 +214,8 @@ func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (tor
 	return torn, err
 }
 
-// backup lets SQLite copy the database rel. It cancels the copy after a time that depends on the size, or when the copy stops
-// growing.
+// backup lets SQLite copy the database rel. It cancels the copy after a time that depends on the size, or if the copy no longer
+// grows.
 func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 	blocks := info.Sys().(*syscall.Stat_t).Blocks
 	ctx, cancel := context.WithTimeout(s.ctx, backupTime+time.Duration(blocks)*blockTime)
@@ -240,13 +241,13 @@ func changedAt(info fs.FileInfo) time.Time {
 	return time.Unix(info.Sys().(*syscall.Stat_t).Ctim.Unix())
 }
 
-// stamp returns a hash of the metadata, which changes when the content changes. It is never 0.
+// stamp returns a hash of a file's metadata, which changes when the file's content changes. The hash is never 0.
 func (s *snapshot) stamp(info fs.FileInfo) uint64 {
 	st := info.Sys().(*syscall.Stat_t)
 	return cmp.Or(maphash.Comparable(s.seed, [...]int64{int64(st.Dev), int64(st.Ino), st.Size, int64(st.Mode), info.ModTime().UnixNano(), changedAt(info).UnixNano()}), 1)
 }
 
-// copyFile copies the file rel, which is no database that SQLite can copy. For a clone it leaves out the identities in .env.
+// copyFile copies the file rel itself, without SQLite. For a clone, it leaves the identities out of .env.
 func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	from, before, err := openFile(s.home, rel)
 	if err != nil {
@@ -265,7 +266,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 		_, writeErr := io.WriteString(to, kept)
 		return false, errors.Join(err, writeErr)
 	}
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // copy the content, because the file system can't share blocks between files
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // the file system can't share blocks between files, so copy the content
 		if _, err := io.Copy(to, io.LimitReader(from, before.Size())); err != nil {
 			return false, err
 		}
@@ -274,7 +275,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 	return err != nil || s.stamp(before) != s.stamp(after), err
 }
 
-// finish completes the snapshot after the last pass: it removes copies whose originals that pass did not find, counts the files,
+// finish completes the snapshot after the last pass. It removes copies whose originals this pass has not found, counts the files,
 // and writes the head into dir.
 func (s *snapshot) finish(dir *directory) error {
 	if s.changed > 0 {
@@ -302,19 +303,20 @@ func (s *snapshot) finish(dir *directory) error {
 	return err
 }
 
-// companions are the suffixes of the files that SQLite keeps beside a database. They hold the latest changes, which a backup by
-// SQLite includes.
+// companions are the suffixes of files that SQLite keeps beside a database. They contain the latest changes, which are part of
+// SQLite's own copy.
 var companions = []string{"-wal", "-journal", "-shm"}
 
-// isCompanion reports whether rel is a companion of an existing database. Such a file is not copied, because SQLite copies its
-// content with the database.
+// isCompanion reports whether rel is a companion of an existing database. Such a file is not copied, because SQLite's copy of the
+// database includes its content.
 func (s *snapshot) isCompanion(rel string, info fs.FileInfo) bool {
 	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
 }
 
 // isDatabase reports whether rel is a database that SQLite may open. It returns false if SQLite has failed to copy this database,
-// or was too slow with any. It also returns false if a companion is no regular file: SQLite would block on a FIFO there.
+// or was too slow with any database. It also returns false if a companion is not a regular file, because SQLite would block on a
+// FIFO.
 func (s *snapshot) isDatabase(rel string) bool {
 	const magic = "SQLite format 3\x00"
 	if s.failedDatabases[rel] {
@@ -338,12 +340,12 @@ func (s *snapshot) isDatabase(rel string) bool {
 	return !s.failedDatabases[rel]
 }
 
-// databaseStamp returns the stamp and the modification time of the database rel and its companions together. The arguments stamp
-// and last are the values of the database file alone.
+// databaseStamp returns the stamp and the modification time of the database rel together with its companions. stamp and last are
+// the values of the database file alone.
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {
-			// add only size and time, because SQLite itself changes the owner of this file
+			// SQLite itself changes the owner of this file, so add only size and time.
 			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()})
 			if last.Before(info.ModTime()) {
 				last = info.ModTime()

@@ -1,5 +1,6 @@
-// Package manage creates, deletes and renames the homes of profiles, for the command line. PID 1 finds the changes on the volume,
-// in the same way as changes by an agent. Only one goroutine of a process may call it at a time. It owns no goroutine.
+// Package manage creates, deletes and renames the homes of profiles for the command line. PID 1 notices the changes on the
+// volume, as it notices changes by an agent. Only one goroutine of a process may call the package at a time. It owns no
+// goroutine.
 package manage
 
 import (
@@ -13,7 +14,7 @@ import (
 	"hinit/profiles"
 )
 
-// soulTemplate is the marker file of a new profile. %s stands for the name.
+// soulTemplate is the marker file of a new profile; %s stands for the name.
 const soulTemplate = `# %s
 
 This file describes who this agent is: its role, its character, how it speaks and what it must not do.
@@ -23,9 +24,9 @@ Replace this text with your own.
 // ErrExists means that a name is already in use.
 var ErrExists = errors.New("the profile exists already")
 
-// Create creates the profile name with its directories, an empty .env (mode 0600) and a marker, like the agent's own command
-// (contract, section 4). The home gets its name only when it is complete. The error wraps [profiles.ErrName] for a name that isn't
-// allowed, and [ErrExists] for a name in use.
+// Create creates the profile name with its directories, an empty .env (mode 0600) and a marker, as the agent's own command does
+// (contract, section 4). The home gets its name only when it is complete. The error wraps [profiles.ErrName] if the name isn't
+// allowed, and [ErrExists] if it is in use.
 func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	if err := editable("create", name); err != nil {
 		return profiles.Profile{}, err
@@ -35,7 +36,7 @@ func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 			return err
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.NewPrefix+name)
-		if err := d.RemoveAll(temp); err != nil { // a crash may have left this directory
+		if err := d.RemoveAll(temp); err != nil { // an interrupted command may have left this directory
 			return err
 		}
 		err := fillHome(s, d, temp, name)
@@ -53,7 +54,7 @@ func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	return s.Profile(name)
 }
 
-// fillHome creates the directories and files of a new home: the same as the agent's own command does.
+// fillHome creates the directories and files of a new home, as the agent's own command does.
 func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 	for _, dir := range [...]string{"memories", "sessions", "skills", "skins", "logs", "plans", "workspace", "cron", "home"} {
 		if err := d.Mkdir(filepath.Join(home, dir), 0o755); err != nil {
@@ -67,10 +68,10 @@ func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 	return d.Replace(filepath.Join(home, s.Marker()), []byte(soul), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// Delete removes the home of the profile name, with the identity of the agent's user. If only root may remove some of the files, Delete
-// fails and keeps these files. The home first gets a temporary name, so that no program sees half a profile. If the profile was active,
-// the default profile becomes active. The log directory is kept (contract, section 4). The caller must have stopped the gateway.
-// The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
+// Delete removes the home of the profile name, with the identity of the agent's user. If some of the files can be removed only by
+// root, Delete fails and keeps them. First the home gets a temporary name, so that no program sees half a profile. If the profile
+// was active, the default profile becomes active. The log directory is kept (contract, section 4). The caller must have stopped
+// the gateway. The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
 func Delete(s *profiles.Store, name string) error {
 	if err := editable("delete", name); err != nil {
 		return err
@@ -87,10 +88,10 @@ func Delete(s *profiles.Store, name string) error {
 			}
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.OldPrefix+name)
-		if err := d.RemoveAll(temp); err != nil { // a crash may have left this directory
+		if err := d.RemoveAll(temp); err != nil { // an interrupted command may have left this directory
 			return err
 		}
-		if err := d.Rename(home, temp); err != nil { // the home may be a mount point, for example
+		if err := d.Rename(home, temp); err != nil { // Rename fails, for example, if the home is a mount point
 			return d.RemoveAll(home)
 		}
 		if err := d.RemoveAll(temp); err != nil {
@@ -105,7 +106,7 @@ func Delete(s *profiles.Store, name string) error {
 }
 
 // Rename gives the profile from the name to. An active profile stays active. The caller must have stopped the gateway. The error
-// wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't exist, or [ErrExists] if to is in use.
+// wraps [profiles.ErrName], [profiles.ErrNotExist] if the profile from doesn't exist, or [ErrExists] if the name to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err
@@ -128,7 +129,7 @@ func Rename(s *profiles.Store, from, to string) error {
 		if now != from {
 			return d.Rename(home, target)
 		}
-		// the active profile first: after a crash between the two steps, the same command can be repeated
+		// Change the active profile first. After a crash between the two steps, the user can then repeat the command.
 		if err := setActive(d, to); err != nil {
 			return err
 		}
@@ -147,11 +148,11 @@ func setActive(d *fsutil.Dir, name string) error {
 	return d.Replace(profiles.ActiveFile, []byte(name+"\n"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true})
 }
 
-// maxName is the maximum length of a profile's name for the agent's command line.
+// maxName is the maximum length of the name of a profile in the agent's command line.
 const maxName = 64
 
-// ValidName checks a name by the rules of the agent's command line. A name has 1 to 64 characters of a-z, 0-9, "_" and "-", begins
-// with a letter or digit, and is no reserved word. "default" is valid, as the name of the root profile. The error wraps
+// ValidName checks a name by the rules of the agent's command line. A valid name has 1 to 64 characters of a-z, 0-9, "_" and "-",
+// begins with a letter or digit, and is no reserved word. "default", the name of the root profile, is valid. The error wraps
 // [profiles.ErrName] and says which rule is broken. The name must be normalized, see [profiles.Normalize] (contract, section 4).
 func ValidName(name string) error {
 	err := profiles.NameProblem(name)
@@ -164,8 +165,8 @@ func ValidName(name string) error {
 	return err
 }
 
-// editable returns an error for a name that no profile can have, and for the default profile, which must stay. verb is the
-// operation in the error.
+// editable returns an error for an invalid name, and for the default profile, which must stay. verb is the operation for the
+// error.
 func editable(verb, name string) error {
 	err := ValidName(name)
 	if err == nil && name == profiles.Default {
