@@ -225,6 +225,18 @@ var processRules = slices.Concat(rules{
 	{name: "healthcheck", convert: healthcheck},
 }, rulesOf("compose process"))
 
+// bothDays matches a schedule that has a day of the month and a weekday, instead of "*" or "?".
+var bothDays = regexp.MustCompile(`(^|\s)[^\s*?]\S*\s+\S+\s+[^\s*?]\S*$`)
+
+// eitherDay returns a schedule unchanged, with an error if it has a day of the month and a weekday. Like cron, process-compose runs
+// it on days that are one of both.
+func eitherDay(cron string) (string, error) {
+	if bothDays.MatchString(cron) {
+		return cron, errors.New("hinit runs it only on days that are both a day of the month and a weekday of it; write a second task with the other")
+	}
+	return cron, nil
+}
+
 // onlyKeysOfLogs is the note about a setting of a log for which no rule exists.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 

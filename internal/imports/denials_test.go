@@ -68,6 +68,7 @@ var denials = map[string][]string{
 	"hinit has no such time":                    nil,
 	"hinit ends no service because of its age":  {"max_runtime"},
 	"hinit wakes no machine":                    {"schedule.wake"},
+	"days that are both a day of the month":     {"schedule.either", "schedule.days"},
 }
 
 // denying matches sentences which say that hinit lacks something or does something in its own way.

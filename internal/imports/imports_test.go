@@ -473,3 +473,21 @@ func TestAFileWithAByteOrderMarkLostItsFirstSection(t *testing.T) {
 		}
 	}
 }
+
+// A schedule with a day of the month and a weekday ran on fewer days after an import, without a note.
+func TestAScheduleWithBothKindsOfDaysIsNoted(t *testing.T) {
+	for cron, noted := range map[string]bool{
+		"0 3 1,15 * 5": true, "CRON_TZ=UTC 0 3 1 * MON": true, "0 3 1 * *": false, "0 3 ? * 5": false, "0 3 */2 * 5": false, "@weekly": false,
+	} {
+		path := filepath.Join(t.TempDir(), "process-compose.yaml")
+		text := fmt.Sprintf("processes:\n  job: {command: x, schedule: {cron: %q}}\n", cron)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Convert(path, "")
+		is := slices.ContainsFunc(r.Notes, func(n Note) bool { return strings.Contains(n.Text, "a day of the month and a weekday") })
+		if err != nil || is != noted || !strings.Contains(string(r.YAML), cron) {
+			t.Errorf("%s: noted %v, %v:\n%s", cron, is, err, r.YAML)
+		}
+	}
+}

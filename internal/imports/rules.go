@@ -79,8 +79,8 @@ var ruleLine = regexp.MustCompile(`^(\S+?)(?: if (not )?([^=:]*?))?(?: = (\S+?)(
 // conversions maps the names after "by" in ruleTable to functions.
 var conversions = map[string]func(value string) (string, error){
 	"seconds": seconds, "milliseconds": durationIn("milliseconds", time.Millisecond), "days": durationIn("days", day), "timeSpan": timeSpan,
-	"every":      func(interval string) (string, error) { return "@every " + interval, nil },
-	"signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
+	"every":     func(interval string) (string, error) { return "@every " + interval, nil },
+	"eitherDay": eitherDay, "signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
 }
 
 // rulesOf returns the rules in a section of ruleTable.

@@ -104,13 +104,13 @@ func TestTimesOfSystemd(t *testing.T) {
 	for value, want := range map[string]string{
 		"daily": "0 0 * * *", "weekly": "0 0 * * MON", "monthly": "0 0 01 * *", "hourly": "00 * * * *",
 		"*-*-* 6,18:00": "00 6,18 * * *", "Mon..Fri 07:30": "30 07 * * MON-FRI", "Sunday 03:10:00": "10 03 * * SUN",
-		"*:0/15": "0/15 * * * *", "*-01,07-01 04:00 UTC": "00 04 01 01,07 *", "Sat,Mon..Tue 1:02": "02 1 * * SAT,MON-TUE",
+		"*:0/15": "0/15 * * * *", "*-01,07-01 04:00 UTC": "00 04 01 01,07 *", "Sat,Mon..Tue 1:02": "02 1 * * SAT,MON-TUE", "Mon *-*-1..7": "0 0 1-7 * MON",
 	} {
 		if got, _, err := calendar(value); got != want || err != nil {
 			t.Errorf("%s: %q, %v", value, got, err)
 		}
 	}
-	for _, value := range []string{"2030-01-01", "*-*~1", "*:*:30", "Mon *-*-1..7", "soon"} {
+	for _, value := range []string{"2030-01-01", "*-*~1", "*:*:30", "soon"} {
 		if got, _, err := calendar(value); err == nil {
 			t.Errorf("%s: %q", value, got)
 		}

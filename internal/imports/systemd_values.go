@@ -258,9 +258,6 @@ func calendar(value string) (cron, zone string, err error) {
 			weekday = strings.ToUpper(strings.ReplaceAll(dayName.ReplaceAllString(word, "$1"), "..", "-"))
 		}
 	}
-	if weekday != "*" && dayOfMonth != "*" {
-		return no("day of the week that is also a day of the month")
-	}
 	cron = strings.ReplaceAll(strings.Join([]string{minute, hour, dayOfMonth, month, weekday}, " "), "..", "-")
 	if _, err := cronspec.Parse(cron, zone); err != nil {
 		return "", "", fmt.Errorf("is no schedule for cron (%s)", value)
