@@ -227,35 +227,6 @@ func (s *selection) names() (names []string, left bool) {
 
 const envFile = ".env"
 
-// Info describes one profile for [Store.List].
-type Info struct {
-	Profile Profile
-	Active  bool  // the agent's commands use this profile unless they name another
-	State   State // state of the gateway, see [Store.ReadState]
-}
-
-// List describes the profiles that [Store.Discover] finds. A state file that can't be read causes a warning and gives the zero
-// State.
-func (s *Store) List() ([]Info, []Warning, error) {
-	found, warnings, err := s.Discover()
-	if err != nil {
-		return nil, warnings, err
-	}
-	active, activeErr := s.Active()
-	if activeErr != nil {
-		warnings = append(warnings, Warning{Message: "cannot tell which profile is active: " + activeErr.Error()})
-	}
-	infos := make([]Info, len(found))
-	for i, p := range found {
-		st, err := s.ReadState(p.Name)
-		if err != nil {
-			warnings = append(warnings, Warning{Profile: p.Name, Message: stateError(p.Name, err).Error()})
-		}
-		infos[i] = Info{Profile: p, Active: p.Name == active, State: st}
-	}
-	return infos, warnings, nil
-}
-
 // Active returns the profile that the agent's commands use unless they name another. It is the content of the file
 // active_profile, or "default" if the file is missing. The profile need not exist (contract, section 4). A symbolic link instead
 // of the file is an error.
@@ -305,7 +276,7 @@ func (s *Store) RemoveTemporaries(before time.Time) error {
 			if kept, temporary := keptAfter[name[:strings.IndexByte(name, '-')+1]]; temporary {
 				path := filepath.Join(profilesDir, name)
 				if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before.Add(-kept)) {
-					err = cmp.Or(err, d.RemoveAll(path))
+					err = cmp.Or(err, removeOwned(d, path))
 				}
 			}
 			return true
@@ -316,4 +287,19 @@ func (s *Store) RemoveTemporaries(before time.Time) error {
 		return fmt.Errorf("cannot remove what a profile command that was cut short has left: %w", err)
 	}
 	return nil
+}
+
+// removeOwned removes a temporary file or directory. The user of an isolated profile removes the files in its own directory, which no
+// other user can enter. It keeps the home of such a profile, because the agent's user may have renamed that to a temporary name.
+func removeOwned(d *fsutil.Dir, path string) (err error) {
+	if dir, subErr := d.Sub(path); subErr == nil {
+		defer dir.Close()
+		if errors.Is(dir.CheckExists(".hinit-profile"), fs.ErrNotExist) {
+			_ = dir.EachName("", func(name string, _ fs.FileMode) bool {
+				err = cmp.Or(err, dir.RemoveAll(name))
+				return true
+			})
+		}
+	}
+	return cmp.Or(err, d.RemoveAll(path))
 }

@@ -21,7 +21,10 @@ func TestCreate(t *testing.T) {
 	if there, err := s.Exists("coder"); err != nil || there {
 		t.Errorf("before it is created: %v, %v", there, err)
 	}
-	p, err := manage.Create(s, "coder")
+	if err := manage.Create(s, "coder"); err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.Profile("coder")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,11 +46,11 @@ func TestCreate(t *testing.T) {
 	if found, warnings, err := s.Discover(); err != nil || len(found) != 2 || len(warnings) != 0 {
 		t.Errorf("found %v, %v, %v", found, warnings, err)
 	}
-	if _, err := manage.Create(s, "coder"); !errors.Is(err, manage.ErrExists) {
+	if err := manage.Create(s, "coder"); !errors.Is(err, manage.ErrExists) {
 		t.Errorf("again: %v", err)
 	}
 	for _, name := range []string{"default", "root", "Coder", "", "../x", strings.Repeat("a", 65)} {
-		if _, err := manage.Create(s, name); !errors.Is(err, profiles.ErrName) {
+		if err := manage.Create(s, name); !errors.Is(err, profiles.ErrName) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
@@ -65,13 +68,13 @@ func TestCreateInTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"file", "dir", "link"} {
-		if _, err := manage.Create(s, name); !errors.Is(err, manage.ErrExists) {
+		if err := manage.Create(s, name); !errors.Is(err, manage.ErrExists) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
 	// Leftovers of a crashed Create must not prevent a new profile with the same name.
 	profiles.Write(t, s, "profiles/.new-fine/half", "x")
-	if _, err := manage.Create(s, "fine"); err != nil || profiles.Exists(t, s, "profiles/fine/half") || profiles.Exists(t, s, "profiles/.new-fine") {
+	if err := manage.Create(s, "fine"); err != nil || profiles.Exists(t, s, "profiles/fine/half") || profiles.Exists(t, s, "profiles/.new-fine") {
 		t.Errorf("after a crash: %v", err)
 	}
 }
@@ -79,7 +82,7 @@ func TestCreateInTheWay(t *testing.T) {
 func TestCreateFails(t *testing.T) {
 	// Create fails at its last step, because the directory for the marker is missing.
 	s := profiles.Open(t.TempDir(), nil, "no/such/marker")
-	if _, err := manage.Create(s, "p"); err == nil {
+	if err := manage.Create(s, "p"); err == nil {
 		t.Fatal("no error")
 	}
 	entries, err := os.ReadDir(filepath.Join(s.Root(), "profiles"))
@@ -92,7 +95,7 @@ func TestCreateFails(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := manage.Create(s, "p"); !errors.Is(err, fsutil.ErrSymlink) {
+	if err := manage.Create(s, "p"); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("profiles/ is a link: %v", err)
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 0 {
@@ -107,7 +110,7 @@ func TestDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "b"} {
-		if _, err := manage.Create(s, name); err != nil {
+		if err := manage.Create(s, name); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Symlink(outside, filepath.Join(s.Root(), "profiles", name, "workspace/link")); err != nil {
@@ -198,7 +201,7 @@ func TestWhatAKilledImportLeftGoesAfterAWeek(t *testing.T) {
 func TestRename(t *testing.T) {
 	s := profiles.NewVolume(t)
 	for _, name := range []string{"a", "b"} {
-		if _, err := manage.Create(s, name); err != nil {
+		if err := manage.Create(s, name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -240,7 +243,7 @@ func TestAnActiveProfileThatIsNoFileSelectsNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := profiles.NewVolume(t)
 			for _, name := range []string{"a", "b"} {
-				if _, err := manage.Create(s, name); err != nil {
+				if err := manage.Create(s, name); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -264,27 +267,21 @@ func TestAnActiveProfileThatIsNoFileSelectsNobody(t *testing.T) {
 	}
 }
 
-func TestList(t *testing.T) {
+func TestActive(t *testing.T) {
 	s := profiles.NewVolume(t)
 	if active, err := s.Active(); active != profiles.Default || err != nil {
 		t.Errorf("active %q, %v", active, err)
 	}
 	for _, name := range []string{"a", "b"} {
-		if _, err := manage.Create(s, name); err != nil {
+		if err := manage.Create(s, name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	profiles.Write(t, s, "active_profile", " B\n")
-	profiles.Write(t, s, "profiles/a/gateway_state.json", `{"desired_state":"running"}`)
-	profiles.Write(t, s, "profiles/b/gateway_state.json", `{`)
-	infos, warnings, err := s.List()
-	if err != nil || len(infos) != 3 || len(warnings) != 1 || warnings[0].Profile != "b" {
-		t.Fatalf("%v, %v, %v", infos, warnings, err)
+	if active, err := s.Active(); active != "b" || err != nil {
+		t.Errorf("active %q, %v", active, err)
 	}
-	if infos[0].Active || !infos[2].Active || infos[1].State.Desired != profiles.Running {
-		t.Errorf("%+v", infos)
-	}
-	if _, _, err := profiles.Open("/nonexistent", nil, "").List(); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := profiles.Open("/nonexistent", nil, "").Discover(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no volume: %v", err)
 	}
 }

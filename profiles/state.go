@@ -404,8 +404,3 @@ func homeExists(d *fsutil.Dir, home string) error {
 	}
 	return nil
 }
-
-// stateError returns the warning that the state file of profile can't be used, and why.
-func stateError(profile string, err error) error {
-	return fmt.Errorf("cannot use the state of profile %q: %w", profile, err)
-}

@@ -390,7 +390,7 @@ func TestOwnership(t *testing.T) {
 	if err := errors.Join(os.Chmod(filepath.Dir(s.Root()), 0o755), os.Chown(s.Root(), uid, uid)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := manage.Create(s, "p"); err != nil {
+	if err := manage.Create(s, "p"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.SetDesired("p", profiles.Running); err != nil {

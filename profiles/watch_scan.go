@@ -3,6 +3,7 @@ package profiles
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"path/filepath"
@@ -405,7 +406,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		return err
 	})
 	if err != nil {
-		err = stateError(name, err)
+		err = fmt.Errorf("cannot use the state of profile %q: %w", name, err)
 	}
 	w.warnOnce("state of "+name, name, err)
 	if !st.Heartbeat.IsZero() && !st.Heartbeat.Equal(k.lastHeartbeat) {

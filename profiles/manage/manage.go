@@ -4,13 +4,19 @@
 package manage
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/pause"
 	"hinit/profiles"
 )
 
@@ -27,31 +33,69 @@ var ErrExists = errors.New("the profile exists already")
 // Create creates the profile name with its directories, an empty .env (mode 0600) and a marker, as the agent's own command does
 // (contract, section 4). The home gets its name only when it is complete. The error wraps [profiles.ErrName] if the name isn't
 // allowed, and [ErrExists] if it is in use.
-func Create(s *profiles.Store, name string) (profiles.Profile, error) {
-	if err := editable("create", name); err != nil {
-		return profiles.Profile{}, err
-	}
-	err := s.WithHome(name, func(d *fsutil.Dir, home string) error {
-		if err := checkAbsent(d, home); err != nil {
-			return err
+func Create(s *profiles.Store, name string) error {
+	return change(s, fmt.Sprintf("create profile %q", name), []string{name}, func(d *fsutil.Dir, home string, _ *os.File) error {
+		if d.CheckExists(home) == nil {
+			return ErrExists
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.NewPrefix+name)
-		if err := d.RemoveAll(temp); err != nil { // an interrupted command may have left this directory
-			return err
-		}
 		err := fillHome(s, d, temp, name)
 		if err == nil {
 			err = d.Rename(temp, home)
 		}
-		if err != nil {
-			return errors.Join(err, d.RemoveAll(temp))
-		}
-		return nil
+		return errors.Join(err, d.RemoveAll(temp)) // after the rename there is nothing to remove
 	})
-	if err != nil {
-		return profiles.Profile{}, fmt.Errorf("cannot create profile %q: %w", name, err)
+}
+
+// lockTimeout is how long a command waits for another command that creates, deletes or renames a profile. A test changes it.
+var lockTimeout = 30 * time.Second
+
+// change calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or renames a
+// profile. Several commands would use the same temporary names, or change the active profile at once. fn may close lock, so that
+// other commands go on. On a file system without locks, change doesn't wait. It first removes what an interrupted command has left,
+// and adds doing to an error.
+func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.Dir, home string, lock *os.File) error) error {
+	err := checkNames(names)
+	if err == nil {
+		err = s.WithHome(names[0], func(d *fsutil.Dir, home string) error {
+			if err := d.Mkdir(filepath.Dir(home), 0o755); err != nil {
+				return err
+			}
+			homes, err := d.Sub(filepath.Dir(home))
+			if err != nil {
+				return err
+			}
+			defer homes.Close()
+			lock, err := homes.Lock(waitForLock)
+			if errors.Is(err, errBusy) {
+				return err
+			}
+			defer lock.Close() // after another error lock is nil, and Close does nothing
+			for _, prefix := range []string{profiles.NewPrefix, profiles.OldPrefix} {
+				if err := homes.RemoveAll(prefix + names[0]); err != nil {
+					return err
+				}
+			}
+			return fn(d, home, lock)
+		})
 	}
-	return s.Profile(name)
+	if err != nil {
+		return fmt.Errorf("cannot %s: %w", doing, err)
+	}
+	return nil
+}
+
+var errBusy = errors.New("another command is creating, deleting or renaming a profile; try again when it has ended")
+
+// waitForLock waits until dir is locked.
+func waitForLock(dir *os.File) error {
+	for end := time.Now().Add(lockTimeout); unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; {
+		if time.Now().After(end) {
+			return errBusy
+		}
+		pause.For(context.Background(), 10*time.Millisecond)
+	}
+	return nil
 }
 
 // fillHome creates the directories and files of a new home, as the agent's own command does.
@@ -73,60 +117,44 @@ func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 // was active, the default profile becomes active. The log directory is kept (contract, section 4). The caller must have stopped
 // the gateway. The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
 func Delete(s *profiles.Store, name string) error {
-	if err := editable("delete", name); err != nil {
-		return err
-	}
-	err := s.WithHome(name, func(d *fsutil.Dir, home string) error {
-		if err := checkPresent(d, home); err != nil {
-			return err
+	return change(s, fmt.Sprintf("delete profile %q", name), []string{name}, func(d *fsutil.Dir, home string, lock *os.File) error {
+		active, err := activeIfPresent(d, home)
+		if err == nil && active == name {
+			err = d.Remove(profiles.ActiveFile)
 		}
-		if now, err := profiles.ActiveIn(d); err != nil && !profiles.IsUnusableFile(err) {
+		if err != nil {
 			return err
-		} else if now == name {
-			if err := d.Remove(profiles.ActiveFile); err != nil {
-				return err
-			}
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.OldPrefix+name)
-		if err := d.RemoveAll(temp); err != nil { // an interrupted command may have left this directory
-			return err
-		}
 		if err := d.Rename(home, temp); err != nil { // Rename fails, for example, if the home is a mount point
 			return d.RemoveAll(home)
 		}
+		_ = lock.Close() // other commands need not wait until all files are removed
 		if err := d.RemoveAll(temp); err != nil {
 			return errors.Join(fmt.Errorf("%w; its other files are removed, and the rest has its old name again", err), d.Rename(temp, home))
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("cannot delete profile %q: %w", name, err)
-	}
-	return nil
+}
+
+// Clean removes the files of the profile name that an interrupted Create or Delete has left.
+func Clean(s *profiles.Store, name string) error {
+	return change(s, fmt.Sprintf("clean profile %q", name), []string{name}, func(*fsutil.Dir, string, *os.File) error { return nil })
 }
 
 // Rename gives the profile from the name to. An active profile stays active. The caller must have stopped the gateway. The error
 // wraps [profiles.ErrName], [profiles.ErrNotExist] if the profile from doesn't exist, or [ErrExists] if the name to is in use.
 func Rename(s *profiles.Store, from, to string) error {
-	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
-		return err
-	}
-	if from == to {
-		return fmt.Errorf("cannot rename profile %q to %q: %w", from, to, ErrExists)
-	}
-	err := s.WithHome(from, func(d *fsutil.Dir, home string) error {
-		if err := checkPresent(d, home); err != nil {
+	return change(s, fmt.Sprintf("rename profile %q to %q", from, to), []string{from, to}, func(d *fsutil.Dir, home string, _ *os.File) error {
+		active, err := activeIfPresent(d, home)
+		if err != nil {
 			return err
 		}
 		target := filepath.Join(filepath.Dir(home), to)
-		if err := checkAbsent(d, target); err != nil {
-			return err
+		if d.CheckExists(target) == nil {
+			return ErrExists
 		}
-		now, err := profiles.ActiveIn(d)
-		if err != nil && !profiles.IsUnusableFile(err) {
-			return err
-		}
-		if now != from {
+		if active != from {
 			return d.Rename(home, target)
 		}
 		// Change the active profile first. After a crash between the two steps, the user can then repeat the command.
@@ -138,10 +166,6 @@ func Rename(s *profiles.Store, from, to string) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("cannot rename profile %q to %q: %w", from, to, err)
-	}
-	return nil
 }
 
 func setActive(d *fsutil.Dir, name string) error {
@@ -165,35 +189,27 @@ func ValidName(name string) error {
 	return err
 }
 
-// editable returns an error for an invalid name, and for the default profile, which must stay. verb is the operation for the
-// error.
-func editable(verb, name string) error {
-	err := ValidName(name)
-	if err == nil && name == profiles.Default {
-		err = fmt.Errorf("%w %q: the root profile always exists", profiles.ErrName, name)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot %s profile %q: %w", verb, name, err)
+// checkNames returns an error if one of names is the name of no profile, or is the name of the default profile, which must stay.
+func checkNames(names []string) error {
+	for _, name := range names {
+		if name == profiles.Default {
+			return fmt.Errorf("%w %q: the root profile always exists", profiles.ErrName, name)
+		}
+		if err := ValidName(name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// checkAbsent returns [ErrExists] if a file of any kind exists at home.
-func checkAbsent(d *fsutil.Dir, home string) error {
-	_, err := d.Lstat(home)
-	if err == nil {
-		return ErrExists
+// activeIfPresent returns the name of the active profile. It returns [profiles.ErrNotExist] if there is no file of any kind at home.
+func activeIfPresent(d *fsutil.Dir, home string) (string, error) {
+	if err := d.CheckExists(home); errors.Is(err, fs.ErrNotExist) {
+		return "", profiles.ErrNotExist
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	active, err := profiles.ActiveIn(d)
+	if profiles.IsUnusableFile(err) {
+		err = nil
 	}
-	return err
-}
-
-func checkPresent(d *fsutil.Dir, home string) error {
-	_, err := d.Lstat(home)
-	if errors.Is(err, fs.ErrNotExist) {
-		return profiles.ErrNotExist
-	}
-	return err
+	return active, err
 }

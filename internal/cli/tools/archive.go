@@ -229,6 +229,26 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	return errors.Join(err, wake())
 }
 
+// stop stops the gateway of a profile and waits until it has ended. wasUp reports whether it was wanted up. If the gateway is
+// down, or without an init, stop gives no order: a full disk could not record it, and would keep the profile from being deleted.
+func (m *manager) stop(name string) (wasUp bool, code int) {
+	if m.cl == nil {
+		return false, cmdline.Done
+	}
+	ctx, slot := context.Background(), profiles.SlotName(name)
+	s, err := m.cl.Service(ctx, slot)
+	if errors.Is(err, client.ErrUnknown) || err == nil && s.State == client.StateDown && s.Want == "down" {
+		return false, cmdline.Done
+	}
+	if err == nil {
+		_, err = m.cl.Stop(ctx, slot, client.Wait{Wait: true, Timeout: m.cfg.Stop.Grace + 5*time.Second})
+	}
+	if err != nil {
+		return false, m.Failed("stop "+slot, err)
+	}
+	return s.Want == "up", cmdline.Done
+}
+
 // stopGateway stops a gateway. The first call of wake starts the gateway again if it was wanted up. If the user interrupts the
 // command, wake is called before the process ends.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {

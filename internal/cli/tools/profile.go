@@ -125,10 +125,7 @@ func (m *manager) create(name string) int {
 	if _, there, _ := m.lookUpProfile(name); there {
 		return m.Fail(cmdline.Failed, "cannot create profile %q: it exists already", name)
 	}
-	if code := m.change(m.cfg.Agent.ProfileCreate, map[string]string{"profile": name}, func() error {
-		_, err := manage.Create(m.store, name)
-		return err
-	}); code != cmdline.Done {
+	if code := m.change(m.cfg.Agent.ProfileCreate, map[string]string{"profile": name}, func() error { return manage.Create(m.store, name) }); code != cmdline.Done {
 		return code
 	}
 	p, there, err := m.lookUpProfile(name)
@@ -149,7 +146,7 @@ func (m *manager) create(name string) int {
 func (m *manager) delete(name string, yes bool, uid int) int {
 	p, there, err := m.lookUpProfile(name)
 	if !there {
-		return m.printMissing(name, err)
+		return m.printMissing(name, cmp.Or(err, manage.Clean(m.store, name)))
 	}
 	home, owner, err := m.openHome(name, uid)
 	if err != nil {
@@ -231,26 +228,6 @@ func (m *manager) rename(from, to string) int {
 	}
 	fmt.Fprintf(m.Out, "renamed profile %s to %s\n", from, to)
 	return cmdline.Done
-}
-
-// stop stops the gateway of a profile and waits until it has ended. wasUp reports whether it was wanted up. If the gateway is
-// down, or without an init, stop gives no order: a full disk could not record it, and would keep the profile from being deleted.
-func (m *manager) stop(name string) (wasUp bool, code int) {
-	if m.cl == nil {
-		return false, cmdline.Done
-	}
-	ctx, slot := context.Background(), profiles.SlotName(name)
-	s, err := m.cl.Service(ctx, slot)
-	if errors.Is(err, client.ErrUnknown) || err == nil && s.State == client.StateDown && s.Want == "down" {
-		return false, cmdline.Done
-	}
-	if err == nil {
-		_, err = m.cl.Stop(ctx, slot, client.Wait{Wait: true, Timeout: m.cfg.Stop.Grace + 5*time.Second})
-	}
-	if err != nil {
-		return false, m.Failed("stop "+slot, err)
-	}
-	return s.Want == "up", cmdline.Done
 }
 
 // warnOfSelection warns if the file with the name of the active profile is invalid or unsafe. Deleting or renaming a profile may
@@ -370,8 +347,8 @@ func (m *manager) list(only string) int {
 // rows returns a row for each profile, with the state of its gateway, and warnings. If only is set, it returns just the row of
 // that profile.
 func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
-	infos, warnings, err := m.store.List()
-	if err != nil && len(infos) == 0 {
+	found, warnings, err := m.store.Discover()
+	if err != nil {
 		return nil, nil, err
 	}
 	var st client.Status
@@ -380,19 +357,26 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 			return nil, nil, err
 		}
 	}
-	rows, listed := []profileRow{}, make(map[string]bool)
-	for _, info := range infos {
-		rows = append(rows, profileRow{Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior()})
-		listed[info.Profile.Name] = true
+	active, err := m.store.Active()
+	if err != nil {
+		warnings = append(warnings, profiles.Warning{Message: "cannot tell which profile is active: " + err.Error()})
 	}
-	active, _ := m.store.Active() // store.List has already warned about this error
+	rows, listed := []profileRow{}, make(map[string]bool)
+	for _, p := range found {
+		state, err := m.store.ReadState(p.Name)
+		if err != nil {
+			warnings = append(warnings, profiles.Warning{Profile: p.Name, Message: fmt.Sprintf("cannot use the state of profile %q: %v", p.Name, err)})
+		}
+		rows = append(rows, profileRow{Name: p.Name, Home: p.Home, Active: p.Name == active, Prior: state.Prior()})
+		listed[p.Name] = true
+	}
 	gateways := make(map[string]client.Service)
 	for _, s := range st.Services {
 		if s.Kind != client.KindGateway {
 			continue
 		}
 		gateways[s.Profile] = s
-		if s.HasOwnUser() && !listed[s.Profile] { // this user may not look into the home, so List has not found the profile
+		if s.HasOwnUser() && !listed[s.Profile] { // this user may not look into the home, so Discover has not found the profile
 			p, _ := m.store.Profile(s.Profile)
 			rows = append(rows, profileRow{Name: s.Profile, Home: p.Home, Active: s.Profile == active})
 			warnings = slices.DeleteFunc(warnings, func(w profiles.Warning) bool { return w.Profile == s.Profile })

@@ -223,17 +223,18 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 // goroutine, while the hooks run. If a hook changes profiles after that, the status is out of date until the boot reads them.
 func (s *Stage) expectProfiles(cfg *config.Config) {
 	s.Status.ExpectLater(func() []*supervisor.Service {
-		found, _, err := s.Store.List() // the boot itself reports the warnings
+		found, _, err := s.Store.Discover() // the boot itself reports the warnings
 		if err != nil {
 			return nil
 		}
 		route := s.Route()
 		gateways := make([]*supervisor.Service, 0, len(found))
 		for _, p := range found {
-			named := route.Supervise && p.Profile.Name == route.Profile
-			v := s.expectedService(profiles.SlotName(p.Profile.Name), supervisor.KindGateway, registry.NeedProfiles, named || p.State.Start())
-			u := s.Units.Gateway(cfg, p.Profile, nil)
-			v.Profile, v.Log, v.Command = p.Profile.Name, u.Log, u.Spec.Argv
+			named := route.Supervise && p.Name == route.Profile
+			state, _ := s.Store.ReadState(p.Name) // after an error the state is zero
+			v := s.expectedService(profiles.SlotName(p.Name), supervisor.KindGateway, registry.NeedProfiles, named || state.Start())
+			u := s.Units.Gateway(cfg, p, nil)
+			v.Profile, v.Log, v.Command = p.Name, u.Log, u.Spec.Argv
 			gateways = append(gateways, v)
 		}
 		return gateways

@@ -37,10 +37,7 @@ func InPod(lookup func(string) string, home string, init Init, log *slog.Logger)
 		Home: home, Init: init, Log: log,
 	}
 	homes := profiles.Open(home, nil, "")
-	s.Create = func(_ context.Context, name string) error {
-		_, err := manage.Create(homes, name)
-		return err
-	}
+	s.Create = func(_ context.Context, name string) error { return manage.Create(homes, name) }
 	ctrllog.SetLogger(logr.FromSlogHandler(log.Handler()))
 	var problems []error
 	for name, value := range map[string]string{nameVar: s.Name, uidVar: s.UID, namespaceVar: s.Namespace, poolVar: s.Pool, addressVar: s.Address} {
