@@ -44,13 +44,18 @@ type attack struct {
 //   - Landlock does not confine UDP ports before ABI 10, and a filter of system calls can't read the port, which is in memory.
 //   - All processes of a network namespace share the names of abstract sockets.
 //   - A process may lock each file that it may read, see flock(2). Package managers and libraries of models lock files of their own.
-var openBefore = map[string]int{udpRow: 10, nameRow: 0, lockRow: 0}
+//   - A mount of /proc that hides other users' processes needs CAP_SYS_ADMIN, and all processes of a network namespace reach the
+//     loopback interface.
+var openBefore = map[string]int{udpRow: 10, nameRow: 0, lockRow: 0, commandRow: 0, loopbackRow: 0}
 
 // Names of these attacks.
 const (
 	udpRow  = "listen on its UDP port"
 	nameRow = "take the name of its abstract socket while it is down"
 	lockRow = "lock a file of the image"
+
+	commandRow  = "read its command line in /proc"
+	loopbackRow = "connect to its TCP port on loopback"
 )
 
 // isOpen reports whether an attack succeeds in an isolating mode, with this version of Landlock.
@@ -165,6 +170,23 @@ var attacksOnProfile = []attack{
 		}
 		return err
 	}},
+	{"make a System V semaphore", true, func(target) error {
+		id, _, errno := unix.Syscall(unix.SYS_SEMGET, unix.IPC_PRIVATE, 1, unix.IPC_CREAT|0o600)
+		if errno != 0 {
+			return errno
+		}
+		return call(unix.SYS_SEMCTL, id, 0, unix.IPC_RMID)
+	}},
+	{"make a POSIX message queue", true, func(f target) error {
+		name, _ := unix.BytePtrFromString(filepath.Base(f.dir)) // the name has no NUL
+		fd, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(name)), unix.O_CREAT|unix.O_RDWR, 0o600, 0, 0, 0)
+		if errno != 0 {
+			return errno
+		}
+		return errors.Join(unix.Close(int(fd)), call(unix.SYS_MQ_UNLINK, uintptr(unsafe.Pointer(name)), 0, 0))
+	}},
+	{commandRow, true, func(f target) error { return read(proc(f, "cmdline")) }},
+	{loopbackRow, true, func(target) error { return connect("tcp", "127.0.0.1:"+strconv.Itoa(victimPort)) }},
 	{"read its environment in /proc", true, func(f target) error { return read(proc(f, "environ")) }},
 	{"open its memory in /proc", false, func(f target) error { return open(proc(f, "mem")) }},
 	{"read its .env by /proc/PID/root", true, func(f target) error { return read(proc(f, "root") + f.b + "/.env") }},
@@ -186,6 +208,7 @@ var attacksOnProfile = []attack{
 		defer unix.Close(fd)
 		return unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
 	}},
+	{"stop it by a descriptor", true, func(f target) error { return stopAsOwner(f.pid) }},
 	{"trace it", false, func(f target) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(f.pid), 0) }},
 	{"read its memory by process_vm_readv", false, func(f target) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(f.pid), 0, 0) }},
 	{"take its descriptor by pidfd_getfd", false, func(f target) error {
@@ -280,6 +303,15 @@ var attacksOnProfile = []attack{
 		return err
 	}},
 	{"slow it down with another priority", true, func(f target) error { return syscall.Setpriority(syscall.PRIO_PROCESS, f.pid, 10) }},
+	{"slow its disk accesses down", true, func(f target) error {
+		const process, idle = 1, 3 << 13 // values of IOPRIO_WHO_PROCESS and IOPRIO_CLASS_IDLE
+		return call(unix.SYS_IOPRIO_SET, process, uintptr(f.pid), idle)
+	}},
+	{"give it another scheduler", true, func(f target) error {
+		const batch = 3
+		priority := int32(0)
+		return call(unix.SYS_SCHED_SETSCHEDULER, uintptr(f.pid), batch, uintptr(unsafe.Pointer(&priority)))
+	}},
 	{"lower its resource limits", true, func(f target) error {
 		return unix.Prlimit(f.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
 	}},
@@ -346,6 +378,41 @@ func call6(number, a, b, c, d, e uintptr) error {
 		return errno
 	}
 	return nil
+}
+
+// stopAsOwner makes a process the owner of a descriptor (fcntl(2), F_SETOWN). Then the kernel sends it a signal of the caller's choice
+// when the descriptor has data. The process stops, and continues in the same way.
+func stopAsOwner(pid int) error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	send := func(signal syscall.Signal) error {
+		_, err := unix.FcntlInt(uintptr(pair[0]), unix.F_SETSIG, int(signal))
+		if err == nil {
+			_, err = unix.Write(pair[1], []byte{0})
+		}
+		return err
+	}
+	_, err = unix.FcntlInt(uintptr(pair[0]), unix.F_SETOWN, pid)
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(pair[0]), unix.F_SETFL, unix.O_ASYNC)
+	}
+	if err = errors.Join(err, send(syscall.SIGSTOP)); err != nil {
+		return err
+	}
+	err = errors.New("it does not stop")
+	for range 20 {
+		stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if _, after, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(after, "T") {
+			err = nil
+			break
+		}
+		time.Sleep(10 * time.Millisecond) // the kernel does not report when another process stops
+	}
+	return errors.Join(err, send(syscall.SIGCONT))
 }
 
 // onOwnFile changes a new file in the attacker's home.
