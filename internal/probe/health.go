@@ -160,6 +160,17 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	return true, act
 }
 
+// RepeatAction makes a failed check act again at its next bad result, because the first act may be lost. The result of a check that
+// is good again counts.
+func (h *Health) RepeatAction() {
+	for i := range h.Checks {
+		if c := &h.Checks[i]; h.Abandoned && c.Verdict == Failing && c.Rule.OnFailure != config.OnReport {
+			c.Verdict = Pending
+		}
+	}
+	h.Abandoned = false
+}
+
 // AffectsReadiness reports whether any check decides about the readiness of its service. Alive checks do not.
 func AffectsReadiness(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -211,9 +212,9 @@ func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do
 
 // parseAddresses parses an address such as "127.0.0.1:80". For localhost it returns the IPv4 and the IPv6 loopback address.
 func parseAddresses(target string) ([]unix.Sockaddr, error) {
-	host, port, ok := cutPort(target)
+	host, port, _ := net.SplitHostPort(target) // after an error the port is empty
 	n, err := strconv.ParseUint(port, 10, 16)
-	if !ok || err != nil || n == 0 {
+	if err != nil || n == 0 {
 		return nil, fmt.Errorf("%q has no port from 1 to 65535", target)
 	}
 	if host == "localhost" {
@@ -227,14 +228,6 @@ func parseAddresses(target string) ([]unix.Sockaddr, error) {
 		return []unix.Sockaddr{&unix.SockaddrInet4{Port: int(n), Addr: ip.Unmap().As4()}}, nil
 	}
 	return []unix.Sockaddr{&unix.SockaddrInet6{Port: int(n), Addr: ip.As16()}}, nil
-}
-
-func cutPort(target string) (host, port string, ok bool) {
-	i := strings.LastIndexByte(target, ':')
-	if i < 0 {
-		return target, "", false
-	}
-	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
 // dial connects to the first address in to that accepts the connection. Unless keep is set, it closes the connection again

@@ -3,6 +3,7 @@ package probe
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ func makeChecker(c config.Check, t *target) (checker, error) {
 	case config.CheckTCP:
 		target := t.Expand(c.Dial.Target())
 		to, err := parseAddresses(target)
-		host, _, _ := cutPort(target)
+		host, _, _ := net.SplitHostPort(target)
 		return &tcpCheck{to, host == "localhost" || host == "::1" || strings.HasPrefix(host, "127."), c.Timeout}, err
 	case config.CheckUnix:
 		return &unixCheck{pathCheck{diskCall{timeout: c.Timeout}, t.Expand(c.Dial.Path), t.Actor}}, nil

@@ -147,6 +147,7 @@ func (p *Prober) Set(service string, t Target) {
 	case was:
 		next.health = handed
 		next.health.ReplaceRules(next.rules, time.Now())
+		next.health.RepeatAction()
 	}
 	next.scheduleMessageChecks(time.Now())
 	p.targets[service] = next

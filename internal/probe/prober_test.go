@@ -187,6 +187,35 @@ func TestASuccessorGoesOn(t *testing.T) {
 	})
 }
 
+// TestACheckThatFailsDuringAReexecRestartsItsService checks that the next program acts on a check that failed while the
+// supervisor was collecting the state. The order to restart the service was lost, and the service stayed up and unhealthy for ever.
+func TestACheckThatFailsDuringAReexecRestartsItsService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ask := func(config.Check) (bool, string) { return false, "503" }
+		checks := plain(aCheck(config.CheckAlive, config.CheckTCP))
+		first := newRig(ask)
+		first.Set("s", checks)
+		first.up(9, "s")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		lost, h := fmt.Sprint(first.takeEvents()), first.HandOver()
+		close(first.ended)
+		if !strings.Contains(lost, "Unhealthy") {
+			t.Fatalf("the check did not fail: %s", lost)
+		}
+		r := newRig(ask)
+		defer close(r.ended)
+		r.TakeOver(h)
+		r.snapshot.Store(first.snapshot.Load())
+		r.Set("s", checks)
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if got := fmt.Sprint(r.takeEvents()); strings.Count(got, "Unhealthy") != 1 {
+			t.Errorf("the next program asks the supervisor for %s", got)
+		}
+	})
+}
+
 // TestFiveHundredChecksWakeUpSeldom checks that 500 passing checks wake the Prober up at most five times a second, and
 // that without checks it never wakes up.
 func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
