@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hinit/internal/pause"
 	"hinit/internal/redact"
 )
 
@@ -387,10 +388,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 		c.pumps = append(c.pumps, w)
 		left := max(c.reader.stallTime-c.reader.idle(), time.Millisecond)
 		c.mu.Unlock()
-		select {
-		case <-w.woken:
-		case <-time.After(left):
-		}
+		pause.AtMost(left, w.woken)
 		c.mu.Lock()
 		if i := slices.Index(c.pumps, w); i >= 0 {
 			c.pumps = slices.Delete(c.pumps, i, i+1)

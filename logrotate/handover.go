@@ -120,9 +120,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Unlock()
 
 	var errs []error
-	select {
-	case <-all:
-	case <-ctx.Done():
+	if !pause.Until(ctx, all) {
 		errs = append(errs, s.unparkedError())
 	}
 	for _, f := range files {

@@ -227,9 +227,7 @@ func (s *Set) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	var errs []error
-	select {
-	case <-s.allStreamsEnded:
-	case <-patience.Done():
+	if !pause.Until(patience, s.allStreamsEnded) {
 		errs = append(errs, s.stop())
 	}
 

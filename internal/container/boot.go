@@ -13,6 +13,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/registry"
 	"hinit/internal/s6/personality"
 	"hinit/supervisor"
@@ -183,9 +184,7 @@ func (b *bootRun) StartCmdEarly() {
 // takeOver is called when this init gets the lock of the volume after the boot. It prepares the volume if that was not done
 // yet, and starts profiles and services. serving ends when the lock is lost.
 func (c *container) takeOver(ctx, serving context.Context) {
-	select {
-	case <-c.boot.Ended():
-	case <-ctx.Done():
+	if !pause.Until(ctx, c.boot.Ended()) {
 		return
 	}
 	c.registry.ChangeLock.Lock()

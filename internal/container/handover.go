@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/container/health"
+	"hinit/internal/container/initlog"
 	"hinit/internal/container/leaseholder"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/prepare"
@@ -110,7 +110,7 @@ func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) i
 		c, err = restoreContainer(sig, taken)
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "[hinit] cannot go on for the image before this one: %v\n", err)
+		initlog.Stderr(fmt.Errorf("cannot go on for the image before this one: %w", err))
 		proc.EndDescendants(sig.Children, fallbackBudget)
 		return reexec.ExitFault
 	}

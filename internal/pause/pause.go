@@ -1,5 +1,5 @@
-// Package pause has functions that wait until a context ends at the latest ([For], [Until], [Send]), and one that wakes a
-// waiting goroutine ([Wake]). It owns no goroutine.
+// Package pause has functions that wait until a context ends at the latest ([For], [Until], [Send]), or until a time is over
+// ([AtMost]). One function wakes a waiting goroutine ([Wake]). It owns no goroutine.
 package pause
 
 import (
@@ -19,6 +19,14 @@ func Until[T any](ctx context.Context, event <-chan T) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// AtMost waits until event delivers a value or is closed, but at most for d.
+func AtMost[T any](d time.Duration, event <-chan T) {
+	select {
+	case <-event:
+	case <-time.After(d):
 	}
 }
 

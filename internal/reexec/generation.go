@@ -10,12 +10,14 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"hinit/internal/blocking"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/version"
 )
 
@@ -260,7 +262,7 @@ func retryWhileFewPIDs(try func() error) error {
 func faultCause(doing string) string { return "hinit had a fault while " + doing }
 
 func (g *Generation) giveUp(err error) {
-	fmt.Fprintf(os.Stderr, "[hinit] cannot go on: %v; stopping the container\n", err)
+	runInTime(func() { fmt.Fprintf(os.Stderr, "[hinit] cannot go on: %v; stopping the container\n", err) })
 	g.shuttingDown.Store(true)
 }
 
@@ -282,26 +284,24 @@ func (g *Generation) writeReport(doing string, value any, stack []byte) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
-	written := make(chan struct{}, 2)
-	go func() { // don't use package guard, because a panic here could not be reported
+	runInTime(func() {
 		_, _ = os.Stderr.Write(b.Bytes()) // an error does not matter, because there is no other place for the report
-		written <- struct{}{}
-	}()
-	go func() {
+	}, func() {
 		path, err := g.host.StoreReport("hinit-crash-"+now.UTC().Format("20060102T150405.000Z")+".log", b.Bytes())
 		if err != nil {
 			g.host.Say(fmt.Sprintf("[hinit] cannot keep the report of the fault on the volume: %v", err))
 		} else {
 			g.host.Say("[hinit] the report of the fault is in " + path)
 		}
-		written <- struct{}{}
-	}()
-	patience := time.After(reportTime)
-	for range cap(written) {
-		select {
-		case <-written:
-		case <-patience:
-			return
-		}
+	})
+}
+
+// runInTime calls the functions in goroutines, and waits for their ends for at most reportTime: the console and the disk may not
+// answer.
+func runInTime(write ...func()) {
+	var all sync.WaitGroup
+	for _, f := range write {
+		all.Go(f) // don't use package guard, because a panic here could not be reported
 	}
+	pause.AtMost(reportTime, guard.Begin("waiting for a report", all.Wait))
 }

@@ -112,10 +112,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 		})
 	})
 	if !pause.Until(ctx, done) {
-		select {
-		case <-done:
-		case <-time.After(hangTimeout): // the walk checks ctx often, unless the disk hangs
-		}
+		pause.AtMost(hangTimeout, done) // the walk checks ctx often, unless the disk hangs
 	}
 	result := *r.lastResult.Load()
 	if cause := context.Cause(ctx); !result.Done && cause != nil {

@@ -157,11 +157,17 @@ func ReportRefusal(code int, err error) int {
 	return code
 }
 
-// Stderr writes an error to stderr, with "[hinit]" before each line.
+// stderrTime is how long Stderr waits for the reader of stderr.
+const stderrTime = 100 * time.Millisecond
+
+// Stderr writes an error to stderr, with "[hinit]" before each line. If the reader of stderr has stalled, it returns after stderrTime,
+// because a container must end without that reader too.
 func Stderr(err error) {
-	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
-	}
+	pause.AtMost(stderrTime, guard.Begin("writing to stderr", func() {
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
+		}
+	}))
 }
 
 // WriteTermination writes the termination message of an init that can't begin.

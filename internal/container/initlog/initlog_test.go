@@ -1,11 +1,15 @@
 package initlog
 
 import (
+	"errors"
 	"io"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
 )
@@ -64,5 +68,41 @@ func TestTheTerminationMessageTellsWhatCameBefore(t *testing.T) {
 	v.Say("too late")
 	if text := has(); !strings.HasPrefix(text, "exit code 3, after:\n") || len(text) > maxMessageBytes || strings.Contains(text, "too late") {
 		t.Errorf("%d bytes: %s", len(text), text)
+	}
+}
+
+// TestAContainerWhoseConsoleIsNotReadEnds checks that a last message to a console without a reader does not keep PID 1 from its end.
+// The engine then killed the container, and the exit code of its CMD was lost.
+func TestAContainerWhoseConsoleIsNotReadEnds(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := unix.Dup(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(w.Fd())
+	for err = unix.SetNonblock(fd, true); err == nil; { // a full pipe is what a stalled reader leaves
+		_, err = unix.Write(fd, make([]byte, 1<<16))
+	}
+	if err := errors.Join(unix.SetNonblock(fd, false), unix.Dup2(fd, 2)); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		Stderr(errors.New("lines are lost"))
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the message waits for the reader")
+	}
+	if err := errors.Join(unix.Dup2(before, 2), w.Close()); err != nil {
+		t.Error(err)
+	}
+	if text, err := io.ReadAll(io.LimitReader(r, 1<<20)); err != nil || !strings.HasSuffix(string(text), "[hinit] lines are lost\n") {
+		t.Errorf("stderr ends with %q, %v", text[max(0, len(text)-40):], err)
 	}
 }

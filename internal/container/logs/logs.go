@@ -20,6 +20,7 @@ import (
 	"hinit/internal/container/units"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/runs"
 	"hinit/internal/tuning"
 	"hinit/logrotate"
@@ -164,10 +165,7 @@ const drainTime = 300 * time.Millisecond
 func (l *Logs) Drain(name string) {
 	read := make(chan struct{})
 	l.Tail(name, func([]string) { close(read) })
-	select {
-	case <-read:
-	case <-time.After(drainTime):
-	}
+	pause.AtMost(drainTime, read)
 }
 
 // Output returns counters of a service's output. It returns nil if the service has no log, or has written no line and had no
@@ -239,11 +237,7 @@ const secretsTimeout = time.Second
 // MaskSecrets hides the secrets of a gateway that is about to start. It waits for the disk, but not longer than
 // secretsTimeout.
 func (l *Logs) MaskSecrets(service, profile string) {
-	read := guard.Begin("reading secrets", func() { l.ReadSecrets(service, profile) })
-	select {
-	case <-read:
-	case <-time.After(secretsTimeout):
-	}
+	pause.AtMost(secretsTimeout, guard.Begin("reading secrets", func() { l.ReadSecrets(service, profile) }))
 }
 
 // Handover is the state of the logs, and of the commands of clients, for the next program of a re-execution.
