@@ -12,28 +12,31 @@ import (
 	"github.com/samber/lo"
 )
 
-// crash is a worker that ended while its task was still running. The embedded release says what the pass will record and how the
-// task returns to ready.
+// crash is a task whose worker ended without a result, while the task was still running. The embedded release says what to
+// record on the board, and how the task becomes ready again.
 type crash struct {
 	*observedTask
 	release
-	hasKnownCause bool // leave this crash out of the search for a common cause (systemicCrashes), because the task or a program's request explains it
+	// The cause is known, or another program may have asked the worker to end; such a crash does not count for
+	// systemicCrashes.
+	hasKnownCause bool
 }
 
-// reasonGrace is how many seconds the dispatcher waits before it records the end of a worker as a crash. It waits only if another
-// program may have asked the worker to end. Such a program checks every half second whether the worker has ended, and only then
-// writes the reason on the board. A crash that was recorded before would hide the reason.
+// reasonGrace is how many seconds the dispatcher waits before it records the end of a worker as a crash. It waits only if
+// another program may have asked the worker to end. That program needs about half a second to see the end, and then writes
+// the reason on the board. An earlier record of a crash would hide this reason.
 const reasonGrace = 5
 
-// mayBeRequested reports whether the worker may have ended because another program asked it to. Then SIGTERM killed the worker,
-// or it exited with 0 or 143, with which the agent's worker answers SIGTERM.
+// mayBeRequested reports whether the worker may have ended because another program asked it to. SIGTERM then killed the
+// worker, or the worker caught SIGTERM and exited with 0 or 143.
 func (x Exit) mayBeRequested() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// failureTime returns the time, in seconds since 1970, from which the end of a worker counts as a failure. Until then, the
-// dispatcher waits for another program to write a reason on the board, see [reasonGrace]. 0 means that the end counts at once.
+// failureTime returns the time at which the dispatcher may count the end of a worker as a failure, in seconds since 1970.
+// Until then, another program may still write a reason on the board, see [reasonGrace]. 0 means that there is no need to
+// wait.
 func (w *observedTask) failureTime() int64 {
 	if w.liveness != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
@@ -130,7 +133,7 @@ var (
 	numbers = regexp.MustCompile(`\d{10,}`)
 )
 
-// fingerprint returns an error text without pids and times. Workers that failed in the same way then have equal texts.
+// fingerprint removes pids and times from an error text. Workers that failed in the same way then have equal texts.
 func fingerprint(text string) string {
 	text = pids.ReplaceAllString(clip(text, 80), "pid N")
 	return strings.ToLower(numbers.ReplaceAllString(text, "N"))
@@ -140,8 +143,8 @@ func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
-// failureLimitOf returns the number of consecutive failures at which the task is blocked. source is "task" if the task sets the
-// limit, and "dispatcher" otherwise; the event gave_up shows it.
+// failureLimitOf returns the number of consecutive failures at which the task is blocked. source says who set the limit:
+// "task", or "dispatcher" if the task sets none. The event gave_up shows the source.
 func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
@@ -190,8 +193,8 @@ func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	return nil
 }
 
-// enforceMaxRuntime ends the workers that have run longer than their task's maximum runtime, and releases the tasks. Each counts
-// as a failure.
+// enforceMaxRuntime ends the workers that have run longer than their task's maximum runtime. It releases their tasks and
+// counts a failure for each.
 func (p *pass) enforceMaxRuntime() error {
 	over := lo.Filter(p.runningTasks, func(w *observedTask, _ int) bool {
 		return !w.isHandled && w.local && w.liveness != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
@@ -213,18 +216,20 @@ var (
 	pullRequest = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
 )
 
-// The reasons why the respawn guard ([pass.holdReason]) doesn't start a ready task. Events and command output show these names.
+// The names of the reasons for which the respawn guard ([pass.holdReason]) holds back a ready task. They appear in events and
+// in the output of commands.
 const (
 	guardCooldown = "rate_limit_cooldown"
 	guardAuth     = "blocker_auth"
 	guardSuccess  = "recent_success"
 	guardPR       = "active_pr"
-	guardBackoff  = "backoff" // the pause of [Dispatcher.Backoff]; other dispatchers don't have it, so no event records it
+	// The pause of [Dispatcher.Backoff] isn't over; not recorded as an event, because other dispatchers have no such pause.
+	guardBackoff = "backoff"
 )
 
-// rateLimitedText is stored as the last failure of a task whose worker has reached a quota. Reaching a quota is not a failure:
-// the task only waits for the cooldown. [pass.holdReason] must recognise the text even after a later attempt that ended without
-// an error text. Otherwise the word "quota" would look like a problem with credentials and hold the task back for ever.
+// rateLimitedText is stored as the last failure of a task whose worker has reached a quota. Reaching a quota is not a
+// failure: the task only waits for the cooldown. [pass.holdReason] must recognise this text, because its word "quota"
+// otherwise looks like a problem with credentials. Such a problem would hold the task back until an operator acts.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
 // attempt is an attempt that has ended. [pass.retryTime] computes from it when the next attempt may start.
@@ -239,8 +244,9 @@ type attempt struct {
 // maxBackoffDoublings limits how often the pause between two attempts doubles: at most to 16 times [Dispatcher.Backoff].
 const maxBackoffDoublings = 4
 
-// retryTime returns the time, in seconds since 1970, from which the task may be started again after the attempt e. With a
-// backoff, it adds up to a fifth to the pause, so that tasks that failed together don't all restart together.
+// retryTime returns the earliest time for the attempt after e, in seconds since 1970. If a backoff is set, it makes the pause
+// up to a fifth longer, by a different part for each attempt. Otherwise tasks that failed together would all restart
+// together.
 func (p *pass) retryTime(e attempt) int64 {
 	var wait int64
 	switch e.Outcome {
@@ -260,9 +266,9 @@ func (p *pass) retryTime(e attempt) int64 {
 	return e.At + wait
 }
 
-// holdReason is the respawn guard. It returns the reason not to start a ready task now, or "" if the task may start. A task is
-// held back while another attempt would fail in the same way or repeat finished work. Each reason expires at the time until, in
-// seconds since 1970. Only blocker_auth (until 0) lasts until an operator unblocks or reassigns the task.
+// holdReason is the respawn guard: it holds a task back while another attempt would fail in the same way or repeat finished
+// work. It returns the reason, or "" if the task may start now. The reason expires at the time until, in seconds since 1970.
+// If until is 0, the reason is blocker_auth and lasts until an operator unblocks or reassigns the task.
 func (p *pass) holdReason(task string, from Status) (reason string, until int64, err error) {
 	type state struct {
 		attempt
@@ -301,8 +307,8 @@ func (p *pass) holdReason(task string, from Status) (reason string, until int64,
 	return reason, until, err
 }
 
-// recordGuarded records on the board that a task is held back. If the latest event of the task already has the same reason,
-// recordGuarded adds no event. Otherwise each pass would add an event, and fill the task's history.
+// recordGuarded records on the board that a task is held back. It adds no event if the task's latest event already has this
+// reason. Otherwise every pass would add one to the task's history.
 func (p *pass) recordGuarded(task, reason string, until int64) error {
 	if until != 0 && (p.heldUntil == 0 || until < p.heldUntil) {
 		p.heldUntil = until
@@ -331,7 +337,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	var next int64
 	interval := int64(d.Config.interval() / time.Second)
 	at := func(holds bool, t int64) {
-		if t < p.now-interval { // the passes since then could not meet this deadline, because another program has written the row
+		// Earlier passes already missed this deadline, because another program wrote an old time into the row; don't try
+		// again at once.
+		if t < p.now-interval {
 			t = p.now + interval
 		}
 		t = max(t, p.now+1)
@@ -350,7 +358,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		here := w.WorkerPID != 0 && w.local
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
 		at(w.failureTime() != 0, w.failureTime())
-		// The runner does not report the end of this worker, so look for it after each interval.
+		// Check this worker after each interval, because the runner does not report its end.
 		at(here && w.liveness == Unknown && !w.containerGone, p.now+interval)
 		if w.MaxRuntimeSeconds != nil {
 			at(here, w.since+*w.MaxRuntimeSeconds)

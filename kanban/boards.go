@@ -27,7 +27,7 @@ const DefaultBoard = "default"
 // Boards gives access to the boards of one installation. The zero value isn't usable.
 type Boards struct {
 	Root string // directory that all profiles share, see [Root]
-	Env  Env    // environment, whose variables can override paths, see [Boards.Paths]
+	Env  Env    // environment; its variables can override paths, see [Boards.Paths]
 }
 
 // Meta describes a board. It is stored in the file board.json in the board's directory.
@@ -102,8 +102,8 @@ func (b *Boards) List() ([]Meta, error) {
 	return list, nil
 }
 
-// Meta reads a board's board.json. If the file is missing or malformed, the result has only the slug and a display name made from
-// the slug.
+// Meta reads a board's board.json. If the file is missing or malformed, Meta returns only the slug and a display name made
+// from the slug.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
 	data, err := wholefile.Read(filepath.Join(b.boardDir(slug), "board.json"), maxFileSize)
@@ -118,7 +118,7 @@ func (b *Boards) Meta(slug string) Meta {
 	return m
 }
 
-// Create makes a board: its board.json and its database. Existing files are kept.
+// Create makes a board, with its file board.json and its database. It keeps files that already exist.
 func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error) {
 	slug, err := Slug(m.Slug)
 	if err != nil {
@@ -143,7 +143,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 	return m, store.Close()
 }
 
-// Update changes a board's metadata: it reads board.json, passes the metadata to the function change, and saves the result.
+// Update changes a board's metadata. It reads board.json, lets the function change modify the metadata, and saves them.
 func (b *Boards) Update(slug string, change func(*Meta)) error {
 	slug, err := b.existingSlug(slug)
 	if err != nil {
@@ -174,7 +174,7 @@ func (b *Boards) save(m Meta) error {
 	return writeWhole(filepath.Join(b.boardDir(m.Slug), "board.json"), append(data, '\n'))
 }
 
-// Switch makes a board the current board, which commands without --board use, see [Boards.Current].
+// Switch makes a board the current board: the one that commands without --board use, see [Boards.Current].
 func (b *Boards) Switch(slug string) error {
 	slug, err := b.existingSlug(slug)
 	if err != nil {
@@ -195,7 +195,8 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	}
 	movedTo, err = b.archive(now, slug) // rename the directory first, so that no program opens a partly removed board
 	if err == nil && hard {
-		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a program created a file in the directory during the removal
+		// Another program has just created a file in the directory.
+		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) {
 			err = os.RemoveAll(movedTo)
 		}
 		movedTo = ""
@@ -222,8 +223,8 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 	return to, os.Rename(b.boardDir(slug), to)
 }
 
-// ProfileDirs is the root directory of an installation, see [Root]. It implements [Profiles]: a profile exists if it has a
-// directory under the root. The profile `default` always exists.
+// ProfileDirs is the root directory of an installation, see [Root]. It implements [Profiles]: each directory of a profile
+// below the root is a profile. The profile `default` always exists.
 type ProfileDirs string
 
 // homeDir returns the home directory of a profile, or "" if the name is invalid.
@@ -266,9 +267,9 @@ func (p ProfileDirs) List() []string {
 	return names
 }
 
-// Toolsets returns the toolsets that a profile's config.yaml enables for a worker: platform_toolsets.cli, the board's own toolset
-// and the profile's MCP servers, without agent.disabled_toolsets. If the file enables none, the result is nil, and the worker
-// uses the agent's defaults.
+// Toolsets returns the toolsets that a profile's config.yaml enables for a worker. These are platform_toolsets.cli, the
+// board's own toolset and the profile's MCP servers, without the toolsets in agent.disabled_toolsets. If the file enables
+// none, Toolsets returns nil, and the worker uses the agent's defaults.
 func (p ProfileDirs) Toolsets(name string) []string {
 	var file struct {
 		Platform struct {
@@ -282,7 +283,9 @@ func (p ProfileDirs) Toolsets(name string) []string {
 		} `yaml:"agent"`
 	}
 	data, err := wholefile.Read(filepath.Join(p.Dir(name), "config.yaml"), maxFileSize)
-	doc, faults := yamltext.Parse(data) // bounded decoding, because an agent can write this file, and one dispatcher reads the files of all profiles
+	// Yamltext limits the size of the result: an agent can write this file, and a huge one would stop the dispatcher of all
+	// profiles.
+	doc, faults := yamltext.Parse(data)
 	if err != nil || p.Dir(name) == "" || doc == nil || len(faults) > 0 || doc.Decode(&file) != nil || len(file.Platform.CLI) == 0 {
 		return nil
 	}
@@ -298,15 +301,17 @@ func (p ProfileDirs) Toolsets(name string) []string {
 	return slices.DeleteFunc(sets, func(set string) bool { return set == noServers || slices.Contains(file.Agent.Disabled, set) })
 }
 
-// Env looks up an environment variable, and returns "" if it is unset. os.Getenv is an Env; tests supply their own.
+// Env returns the value of an environment variable, or "" if the variable is unset. Programs use os.Getenv; tests supply
+// their own function.
 type Env func(name string) string
 
 // trimmed returns the value of a variable without surrounding white space. A variable that contains only white space counts as
 // unset.
 func (e Env) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 
-// Root returns the directory that all profiles of an installation share. This is HERMES_KANBAN_HOME if set. Otherwise it is
-// derived from HERMES_HOME, which may be the home directory of a single profile. home is the user's home directory.
+// Root returns the directory that all profiles of an installation share. This is HERMES_KANBAN_HOME if that variable is set.
+// Otherwise Root derives it from HERMES_HOME, which may be the home directory of a single profile. home is the user's home
+// directory.
 func Root(env Env, home string) string {
 	if dir := env.trimmed("HERMES_KANBAN_HOME"); dir != "" {
 		return expandHome(dir, home)
@@ -343,22 +348,22 @@ type Paths struct {
 	Workspaces  string
 	Logs        string
 	Attachments string
-	// file whose existence means that the hint about scratch workspaces was already given; "": never give the hint
+	// file that exists once the hint about scratch workspaces was given; "": never give the hint
 	ScratchHintFile string
 }
 
 // Log returns the path of the log with the output of a task's workers.
 func (p Paths) Log(task string) string { return filepath.Join(p.Logs, task+".log") }
 
-// TickLock returns the path of the lock file for passes over this board. A dispatcher holds the lock during each pass, so that
-// two never work on one board at a time.
+// TickLock returns the path of the lock file for passes over this board. A dispatcher holds the lock during each pass, so
+// that two dispatchers never work on one board at the same time.
 func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 
 // initLock returns the path of the lock file that a program holds while it checks the board's database and migrates it.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
-// workersFile returns the path of the file in which the dispatcher records the workers that it has started, see the type
-// [workersFile].
+// workersFile returns the path of the ledger, a file in which the dispatcher records the workers that it has started, see
+// [workerList].
 func (p Paths) workersFile() string { return p.DB + ".workers" }
 
 // GatewayLock returns the path of the lock file that the gateways of an installation compete for. Only the gateway that holds the

@@ -61,8 +61,8 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// explainTLSDamage explains one kind of damage: a file that begins with a TLS record. Then a program has mixed up its descriptors
-// and written data of an encrypted connection into the database. For any other content it returns "".
+// explainTLSDamage returns an explanation if the file begins with a TLS record, otherwise "". Such a file was damaged by a
+// program that mixed up its descriptors and wrote data of an encrypted connection into the database.
 func explainTLSDamage(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
@@ -72,8 +72,8 @@ func explainTLSDamage(head []byte) string {
 	return ""
 }
 
-// integrity runs SQLite's quick_check on a database file and returns a description of the fault, or "". It opens the file
-// read-only, because SQLite could otherwise write the write-ahead log into the damaged file when it closes it.
+// integrity runs SQLite's integrity_check on a database file and returns a description of the fault, or "". It opens the file
+// read-only. Otherwise SQLite could copy the write-ahead log into the damaged file when it closes it.
 func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	db, err := connect(path, "ro", s.opt.BusyTimeout)
 	if err != nil {
@@ -90,8 +90,8 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
-// maxCorruptCopies is the number of copies of damaged files beside a board at which no more are made. A program that goes on
-// writing to a damaged board changes its content each time, and so its copies would fill the volume.
+// maxCorruptCopies limits the copies of damaged files beside a board. A program that goes on writing to a damaged board
+// changes its content each time, so that each check would make another copy and fill the volume.
 const maxCorruptCopies = 4
 
 // copyCorrupt saves a copy of a damaged database file, its write-ahead log and the index of the log, and returns the path of the
@@ -142,13 +142,13 @@ func copyFile(from, to string) error {
 	return wholefile.Replace(to, 0o600, false, in.WriteTo)
 }
 
-// shortFileWait is how long a database file may be shorter than its header says before it is reported as damaged. While another
-// process copies pages from the write-ahead log, the header is written first.
+// shortFileWait is how long a database file may be shorter than its header says before it is reported as damaged. A process
+// that copies pages from the write-ahead log writes the header first, so the file is short for a moment.
 const shortFileWait = 2 * time.Second
 
-// checkLength returns an error if pages are missing at the end of the file, although each commit reported success. A page that is
-// still in the write-ahead log isn't missing: a process that dies in a checkpoint, or finds the disk full, leaves pages there. So
-// checkLength first lets SQLite copy these pages, and returns no error if that is impossible now.
+// checkLength returns an error if pages are missing at the end of the file. Pages may still be in the write-ahead log,
+// because a process died during a checkpoint or found the disk full. So checkLength first lets SQLite copy them into the
+// file. If SQLite can't do that now, checkLength returns no error.
 func (s *Store) checkLength(ctx context.Context, q querier) error {
 	if s.lengthError() == nil {
 		return nil

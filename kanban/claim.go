@@ -18,8 +18,8 @@ func (s *Store) claimSeconds(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below least, the
-// result is otherwise, in seconds.
+// envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below least, it
+// returns the duration otherwise in seconds.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {
@@ -28,20 +28,20 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 	return n
 }
 
-// lockOf returns the value of the column claim_lock for one claim. This is the claimer's host:pid, as all writers of the board
-// store it, a dot, and the number of the run. The number makes each claim's lock different. An update that requires the lock can
-// therefore never hit a later claim of the same process.
+// lockOf returns the value of the column claim_lock for one claim: the claimer's host:pid, as all writers of the board store
+// it, a dot, and the number of the run. With that number, each claim of a process has a different lock. So an update that
+// names the lock can't change a later claim of the same process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
 type claimOptions struct {
 	ttl     time.Duration // how long the claim is valid; 0: the default
 	from    Status
 	profile string          // required assignee of the task; empty: any
-	record  func(run int64) // function that gets the number of the new run before the claim is valid; nil: none
+	record  func(run int64) // function that is called with the number of the new run before the claim is committed; nil: none
 }
 
-// claim claims a task for a worker. It returns won false if another worker has the task, the task has another status than o.from,
-// or a parent isn't finished. In the last case, a ready task goes back to todo. The returned task has no body.
+// claim claims a task for a worker. It returns won false if another worker has the task, the task's status isn't o.from, or a
+// parent isn't finished. If a parent isn't finished, a ready task goes back to todo. The returned task has no body.
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
 	from := o.from
 	expires := now.Unix() + s.claimSeconds(o.ttl)
@@ -82,8 +82,8 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 	return task, won && err == nil, err
 }
 
-// HeartbeatClaim extends the claim that has this lock. The program that made the claim calls it while the work goes on.
-// HeartbeatClaim returns false if the task isn't running or has another claim.
+// HeartbeatClaim extends a claim, which it finds by its lock. The program that made the claim calls it while the work goes
+// on. It returns false if the task isn't running or has another claim.
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
 	expires := now.Unix() + s.claimSeconds(ttl)
 	err = s.write(ctx, now, func(t *tx) error {
@@ -94,7 +94,7 @@ func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock stri
 }
 
 // extend sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if
-// condition isn't met. condition is SQL that continues the WHERE clause; args are the arguments of this SQL.
+// condition isn't met. condition is SQL that continues the WHERE clause, with the arguments args.
 func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
@@ -104,8 +104,8 @@ func (t *tx) extend(id, lock string, expires int64, condition string, args ...an
 	return rows > 0
 }
 
-// HeartbeatWorker records that the worker of a task is alive. note is a text for the history; it may be empty. If run is neither
-// 0 nor the task's current run, HeartbeatWorker changes nothing and returns false.
+// HeartbeatWorker records that the worker of a task is alive. note is a text for the task's history, or empty. If run is set
+// and isn't the task's current run, HeartbeatWorker changes nothing and returns false.
 func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
 	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
@@ -122,7 +122,7 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 	})
 }
 
-// release says what to record when a running task loses its worker and returns to the status in which it was claimed.
+// release says what to record when a running task loses its worker and returns to its status before the claim.
 type release struct {
 	event           string
 	payload         object
@@ -131,15 +131,15 @@ type release struct {
 	resultList      *[]string // list in [Result] to which the task's id is added; nil: none
 	countsAsFailure bool      // the release is a failure of the task
 	limitOverride   int       // failure limit for this release, in place of the dispatcher's; 0: none
-	extra           object    // more members of the event gave_up, which is recorded if the task reaches the failure limit
-	set             string    // SQL that sets more columns; args are the arguments of this SQL
+	extra           object    // additional members of the event gave_up, which is recorded when the task reaches its failure limit
+	set             string    // SQL that sets additional columns, with the arguments args
 	args            []any
 	unlessExtended  bool // do nothing if a heartbeat has extended the claim since the pass read it
 }
 
-// release returns a task to ready, or to review if the task was in review when it was claimed. It is the only method of a pass
-// that changes the status of a running task. If another program has changed the run or the claim since the pass has read them,
-// release changes nothing and returns false.
+// release takes a task from its worker and returns it to the status before the claim, ready or review. No other method of a
+// pass changes the status of a running task. If another program has changed the run or the claim meanwhile, release changes
+// nothing and returns false.
 func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	blocked := false
 	w.isHandled = true
@@ -184,8 +184,8 @@ func (p *pass) heartbeatStale(w *observedTask) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
 
-// releaseStaleClaims handles expired claims. If the worker is alive, it extends the claim. Otherwise, or if the heartbeats have
-// stopped, it ends the worker and then releases the claim.
+// releaseStaleClaims handles expired claims. It extends the claim of a living worker, unless the worker's heartbeats have
+// stopped. In all other cases it ends the worker and releases the claim.
 func (p *pass) releaseStaleClaims() error {
 	var over []*observedTask
 	for _, w := range p.runningTasks {
@@ -209,9 +209,9 @@ func (p *pass) releaseStaleClaims() error {
 	})
 }
 
-// endWorkers terminates the workers in list, and calls gone for each worker that has ended. A worker that survives SIGKILL keeps
-// its task, because a second worker on the same task would do more harm. endWorkers then extends the claim of the worker, and
-// adds an event with the reason survives.
+// endWorkers terminates the workers in list, and calls gone for each worker that has ended. A worker that survives SIGKILL
+// keeps its task, because a second worker on the same task would do more harm. For such a worker, endWorkers extends the
+// claim and adds an event whose reason is the parameter survives.
 func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
@@ -249,8 +249,7 @@ func (p *pass) extend(w *observedTask) error {
 	})
 }
 
-// releaseForReclaim returns the release for a claim that is taken away from its worker. It does not count as a failure of the
-// task.
+// releaseForReclaim returns the release for a task that is taken from its worker. It does not count as a failure of the task.
 func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
 	return release{event: "reclaimed", outcome: "reclaimed", reason: why, unlessExtended: true, payload: object{
 		{"stale_lock", orNull(w.ClaimLock)},
@@ -262,8 +261,8 @@ func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) r
 	}.with(w.terminationInfo(end)...)}
 }
 
-// detectStale ends the workers that have run for a long time ([Config.StaleTimeout]) without a heartbeat, and releases their
-// tasks. It does not count them as failures.
+// detectStale ends workers that have run for longer than [Config.StaleTimeout] and have sent no heartbeat in the last hour.
+// It releases their tasks and counts no failures.
 func (p *pass) detectStale() error {
 	limit := int64(p.Config.StaleTimeout / time.Second)
 	if limit <= 0 {

@@ -37,8 +37,8 @@ const (
 	heartbeatStaleAfter  = 3600
 	recentSuccessWindow  = 3600
 	activePRWindow       = 86400
-	survivorDefers       = 120 // how long a task keeps a worker that survived SIGKILL, until the next try
-	clockSlack           = 60  // a time further in the future than this was written before the clock was set back
+	survivorDefers       = 120 // how many seconds a worker that survived SIGKILL keeps its task before the next try to end it
+	clockSlack           = 60  // a time more than this many seconds in the future was written before the clock was set back
 	systemicCrashes      = 3   // number of equal crashes in one pass that suggest a common cause
 	exitRateLimited      = 75  // exit code of a worker that has reached a quota
 	sigTerm              = 15
@@ -54,7 +54,7 @@ type Config struct {
 	MaxInProgressPerProfile *int
 	DefaultAssignee         string
 	FailureLimit            int
-	StaleTimeout            time.Duration // time without a heartbeat after which a task is stale; 0: no limit
+	StaleTimeout            time.Duration // run time after which a worker without a recent heartbeat is stale; 0: no limit
 	RotateBytes             int64
 	LogBackups              *int
 }
@@ -63,15 +63,15 @@ func (c Config) interval() time.Duration {
 	return max(cmp.Or(max(c.Interval, 0), DefaultInterval), time.Second)
 }
 
-// GatewaysDispatch reports whether the agent's gateways dispatch tasks. The configuration decides, unless the variable
-// HERMES_KANBAN_DISPATCH_IN_GATEWAY turns this off.
+// GatewaysDispatch reports whether the agent's gateways dispatch tasks. The configuration says so, and the variable
+// HERMES_KANBAN_DISPATCH_IN_GATEWAY can turn it off.
 func (c Config) GatewaysDispatch(env Env) bool {
 	no := []string{"0", "false", "no", "off"}
 	return c.DispatchInGateway && !slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
 }
 
-// ReadConfig reads the board's configuration from a config.yaml. If the file is missing or can't be read, it returns the default
-// configuration, in the second case with an error.
+// ReadConfig reads the board's configuration from a config.yaml. If the file is missing or can't be read, it returns the
+// defaults. A missing file is no error.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
 	data, err := wholefile.Read(path, maxFileSize)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,8 +131,9 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// convertValue looks up a key and converts its value with the function use. An absent or null key gives missing. If use rejects
-// the value, the result is invalid, and a warning says what want describes: the valid values.
+// convertValue looks up a key and converts its value with the function use. It returns missing if the key is absent or null.
+// If use rejects the value, convertValue returns invalid and adds a warning with the text want, which describes the valid
+// values.
 func convertValue[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {

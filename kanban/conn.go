@@ -21,13 +21,14 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// useOFDLocks makes SQLite use open file description locks (fcntl(2), F_OFD_SETLK). The kernel drops a process's ordinary record
-// locks whenever the process closes any descriptor of the file, and this package opens the board's file beside SQLite.
+// useOFDLocks makes SQLite use open file description locks (fcntl(2), F_OFD_SETLK). This package also opens the board's file
+// itself. When it closes that descriptor, the kernel would drop the ordinary record locks that SQLite holds in the same
+// process.
 var useOFDLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
 // connect opens a database file with the SQLite settings that all writers of the board use. mode is "rwc", "rw", "ro" or
 // [unchanging]; busy is how long a query waits for another program's lock. The result allows only one connection, so a caller
-// must read all rows before its next query.
+// must read all rows before it makes its next query.
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	useOFDLocks()
 	query := url.Values{"_pragma": {
@@ -51,8 +52,8 @@ const unchanging = "ro&immutable=1"
 // later try may succeed.
 func isBusy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Explain returns a sentence for users about why the board's file can't be used. If the message of SQLite or the kernel is clear
-// enough, it returns that message.
+// Explain returns an explanation for users of why the board's file can't be used. If it has none that is better, it returns
+// the message of SQLite or the kernel.
 func Explain(err error) string {
 	switch {
 	case isBusy(err):
@@ -76,13 +77,13 @@ func isCode(err error, codes ...int) bool {
 	return is && slices.Contains(codes, e.Code()&0xff)
 }
 
-// tx is a write transaction. After the first error, later calls do nothing, and the transaction fails with that error at its end.
-// So the methods return no errors, and callers need not check each step.
+// tx is a write transaction. After the first error, later calls do nothing, and the transaction fails with that error at its
+// end. So the methods return no errors, and callers need not check each step.
 type tx struct {
 	conn  *sql.Conn
-	ctx   context.Context //nolint:containedctx // the transaction lives as long as the call that has passed ctx
+	ctx   context.Context //nolint:containedctx // a transaction ends before the call that passed ctx
 	store *Store
-	now   int64 // time in seconds since 1970, which the transaction stores in all rows that it writes
+	now   int64 // time in seconds since 1970 for all rows that the transaction writes
 	err   error
 }
 
@@ -121,7 +122,7 @@ func queryFirstInTx[T any](t *tx, query string, args ...any) (row T) {
 	return row
 }
 
-// errNothing is returned by a function that runs in [Store.write] and has nothing to commit. write then rolls the transaction
+// errNothing is returned by a function that runs in [Store.write] and has changed nothing. write then rolls the transaction
 // back and returns no error.
 var errNothing = errors.New("nothing to do")
 
@@ -147,8 +148,8 @@ func (s *Store) updateTask(ctx context.Context, now time.Time, id string, do fun
 	return done && err == nil, err
 }
 
-// write runs do in one immediate transaction and commits it if do succeeds. It isn't re-entrant: the store has only one
-// connection, so do must use t and never the store.
+// write runs do in one immediate transaction and commits it if do succeeds. do must use only t: the store has a single
+// connection, so a call of the store would wait for ever.
 func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -171,8 +172,8 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 			return errors.Join(s.crashPoint("committed"), s.checkLength(ctx, conn))
 		}
 	}
-	// Report the first error, and not an error of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the
-	// rollback failed for another reason, drop the connection, which may still be in the transaction.
+	// Return the first error, not the error of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the
+	// rollback failed for another reason, drop the connection, because it may still be in the transaction.
 	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
@@ -187,9 +188,9 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// queryAll returns all rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A
-// field that is itself a struct stands for as many columns as it has fields. A null becomes the zero value: any program may store
-// a null, even as the id of a task, because SQLite allows that.
+// queryAll returns all rows of a query. T is the type of the only column, or a struct with a field for each column, in order.
+// A field that is itself a struct stands for as many columns as it has fields. A null becomes the zero value. Any column can
+// contain one, even the id of a task, because SQLite allows that.
 func queryAll[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -244,9 +245,9 @@ func loadRows[T any](ctx context.Context, q querier, t table, rest string, args 
 	return queryAll[T](ctx, q, "SELECT "+selectColumns[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selectColumns returns the list of columns for a SELECT by [loadRows]. SQLite lets any program store a text in an integer column
-// and the reverse, so each column is converted to the type of its field in T. The conversion never fails: a text that isn't a
-// number becomes 0.
+// selectColumns returns the list of columns for a SELECT by [loadRows]. SQLite lets any program store a text in an integer
+// column and the reverse. So the SELECT converts each column to the type of its field in T. The conversion never fails: a
+// text that isn't a number becomes 0.
 func selectColumns[T any](t table) string {
 	return strings.Join(lo.Map(t.columns, func(c column, i int) string {
 		expr := fmt.Sprintf("CAST(%s AS %s)", c.name, lo.Ternary(strings.HasPrefix(c.def, text), text, integer))
@@ -269,7 +270,8 @@ func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	return queryAll[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 
-// TasksWithoutID counts the tasks whose id is null, for `hinit kanban doctor`. SQLite allows that, but no program can name them.
+// TasksWithoutID counts the tasks whose id is null, for `hinit kanban doctor`. SQLite allows a null id, but then no command
+// can name the task.
 func (s *Store) TasksWithoutID(ctx context.Context) (int, error) {
 	return queryFirst[int](ctx, s.db, "SELECT count(*) FROM tasks WHERE id IS NULL")
 }
@@ -285,8 +287,11 @@ func (l *jsonList) Scan(column any) error {
 	return nil
 }
 
-// tasksWithoutBody is the table of tasks with an empty text in place of the body. Operations on a task don't need its body, which
-// can be arbitrarily large.
+// Reclaim ends the worker of a task and releases the task, on request of an operator. It releases the task even if the worker
+// can't be killed. It returns false if the task is neither running nor claimed.
+//
+// A dispatcher that runs at the same time may see the end of the worker first, release the task and start a new attempt.
+// Reclaim does not touch the new attempt.
 var tasksWithoutBody = func() table {
 	t := tasksTable
 	t.columns = slices.Clone(t.columns)
@@ -403,7 +408,7 @@ func (s *Store) Links(ctx context.Context, task string) (parents, children []str
 	return parents, children, err
 }
 
-// Stats holds the numbers of a board's tasks.
+// Stats holds the numbers of a board's tasks by status and by assignee.
 type Stats struct {
 	ByStatus   map[Status]int            `json:"by_status"`
 	ByAssignee map[string]map[Status]int `json:"by_assignee"`

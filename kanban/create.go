@@ -15,10 +15,11 @@ import (
 
 // Create makes a task with the properties in n and returns its id. The task waits until all parents are finished. An empty
 // WorkspaceKind means scratch. Status may be triage, blocked or scheduled; empty means ready, or todo while a parent is
-// unfinished. Create ignores the fields of n that describe the task's life: its id, times, claim, failures, workflow and result.
+// unfinished. Create ignores the fields of n that describe the task's life: its id, times, claim, failures, workflow and
+// result.
 //
-// If an unarchived task already has n's idempotency key, Create makes no task and returns the id of the newest such task. So a
-// caller can repeat a request whose answer was lost.
+// If an unarchived task already has n's idempotency key, Create makes no task and returns the id of the newest task with this
+// key. So a caller can safely repeat a request whose answer was lost.
 func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...string) (string, error) {
 	if err := s.validate(&n); err != nil {
 		return "", err
@@ -77,7 +78,8 @@ func (s *Store) validate(n *Task) error {
 	return err
 }
 
-// canonical returns the canonical form of a profile's name. An empty name stays empty. A name of only white space is an error.
+// canonical returns the canonical form of a profile's name. An empty name stays empty, but a name that consists of white
+// space is an error.
 func canonical(assignee string) (string, error) {
 	who := strings.ToLower(strings.TrimSpace(assignee))
 	if who == "" && assignee != "" {
@@ -144,8 +146,8 @@ func (t *tx) create(id string, n Task, parents []string) error {
 	return nil
 }
 
-// unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished. All queries use this one condition,
-// and an archived parent counts as finished in it, so that they agree about whether a task may start.
+// unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished. An archived parent counts as
+// finished. All queries use this one condition, so that they always agree about whether a task may start.
 const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.id = l.parent_id
 	WHERE l.child_id = tasks.id AND p.status NOT IN ('done', 'archived'))`
 
@@ -154,7 +156,7 @@ func (t *tx) hasUnfinishedParent(id string) bool {
 	return queryFirstInTx[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
 }
 
-// Assign assigns a task to a profile, or to none if assignee is empty. It returns false if the task does not exist, and
+// Assign assigns a task to a profile, or to no profile if assignee is empty. It returns false if the task does not exist, and
 // [ErrRunning] while a worker has the task.
 func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (bool, error) {
 	who, err := canonical(assignee)
@@ -175,7 +177,8 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 	})
 }
 
-// Link makes the task child wait until the task parent is finished. It refuses a link that would close a cycle.
+// Link makes the task child wait until the task parent is finished. It returns an error if the tasks would then wait for each
+// other.
 func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) error {
 	if parent == child {
 		return fmt.Errorf("cannot link %s to itself", parent)
@@ -200,12 +203,12 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 	})
 }
 
-// Unlink removes a link. was reports whether the link existed.
+// Unlink removes a link. The result was is true if the link existed.
 func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
 			t.event(child, 0, "unlinked", object{{"parent", parent}, {"child", child}})
-			t.promote(DefaultFailureLimit, "id = ?", child) // the task may have waited only for this parent
+			t.promote(DefaultFailureLimit, "id = ?", child) // make the task ready if it waited only for this parent
 		}
 		return nil
 	})
@@ -274,8 +277,8 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 	})
 }
 
-// Archive archives a task. It closes an open run, and promotes the tasks that waited for this one. It returns false if the task
-// does not exist or is archived already.
+// Archive archives a task. It closes the task's open run, and promotes the tasks that waited for this one. It returns false
+// if the task does not exist or is archived already.
 func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done bool, err error) {
 	done, err = s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status == Archived {
@@ -313,8 +316,8 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 	return done, err
 }
 
-// removeInside removes the directory with the given path if that is below the directory given as managed. Otherwise it does nothing.
-// It follows no symbolic links, so an agent can't make it remove anything elsewhere.
+// removeInside removes the directory path, but only if it is below the directory managed. It follows no symbolic links, so an
+// agent can't make it remove anything elsewhere.
 func removeInside(managed, path string) {
 	rel, err := filepath.Rel(managed, path)
 	if err != nil || rel == "." || !filepath.IsLocal(rel) {
@@ -328,8 +331,8 @@ func removeInside(managed, path string) {
 	_ = root.RemoveAll(rel)
 }
 
-// removeScratchWorkspaces removes the scratch workspaces of a finished task and of its parents. A workspace stays while a child
-// of its task isn't finished, because the child may read it.
+// removeScratchWorkspaces removes the scratch workspaces of a finished task and of its parents. It keeps a workspace while a
+// child of the workspace's task isn't finished, because the child may read it.
 func (s *Store) removeScratchWorkspaces(ctx context.Context, id string) {
 	paths, err := queryAll[string](ctx, s.db, `SELECT workspace_path FROM tasks
 		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dispatcher makes passes over one board. A pass releases the tasks of dead workers and starts workers for ready tasks. Only one
-// goroutine may use a Dispatcher at a time. Several dispatchers, in any processes, may work on one board: the board's tick lock
+// Dispatcher makes passes over one board. A pass releases the tasks of dead workers and starts workers for ready tasks. Only
+// one goroutine may use a Dispatcher at a time. Several processes may have a dispatcher for one board: the board's tick lock
 // lets only one of them make a pass at a time.
 type Dispatcher struct {
 	Store  *Store
 	Config Config
-	// the runner starts and observes workers; nil: no worker can be started, and workers are observed only by their pids
+	// runner that starts and observes workers; nil: the dispatcher starts no workers, and observes workers only by their pids
 	Runner   Runner
 	Profiles Profiles
 	Environ  []string  // environment of this process
@@ -31,25 +31,28 @@ type Dispatcher struct {
 	// in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.
 	Isolated func(profile string) (bool, error)
 
-	// Volume identifies the data volume if no other container can use the volume at the same time; otherwise it is empty. If it is
-	// set, all workers that an earlier container started on this volume are known to be dead.
+	// Volume identifies the data volume, if no other container can use the volume at the same time. All workers that an
+	// earlier container started on this volume are then known to be dead. Otherwise Volume is empty.
 	Volume string
 
-	// Backoff is the pause between a failed attempt and the next one. It doubles after each further failure. With 0 there is no
-	// pause, as in the command `hinit kanban dispatch`.
+	// Backoff is the pause after a failed attempt at a task. It doubles after each further failure. With 0 there is no pause,
+	// as in the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	notes     map[int64]*runNotes // notes about runs, by the number of the run
-	heldUntil int64               // when the first of the tasks that the last pass held back may start, in seconds since 1970; 0: no such task
+	notes map[int64]*runNotes // what this dispatcher has noted about runs, by the number of the run
+	// Earliest time at which a task that the last pass held back may start, in seconds since 1970; 0: no task was held back.
+	heldUntil int64
 }
 
-// runNotes is this dispatcher's record of a run between passes. It is lost when the dispatcher ends.
+// runNotes is what this dispatcher remembers about a run between passes. It is lost when the dispatcher ends.
 type runNotes struct {
-	start        uint64 // start time of the process that had the worker's pid when this dispatcher first saw the pid, to recognise a reused pid
-	askedToEndAt int64  // time of the last unsuccessful try to end the worker after the end of its attempt; 0: none
+	// Start time of the process that had the worker's pid when this dispatcher first saw it; a different time later means
+	// that the pid was reused.
+	start        uint64
+	askedToEndAt int64 // time of the last failed try to end the worker, in seconds since 1970; 0: no such try
 }
 
-// notesOf returns the runNotes of a run. The caller may change the notes. A new run has empty notes.
+// notesOf returns the notes about a run, which the caller may change. A new run has empty notes.
 func (d *Dispatcher) notesOf(run int64) *runNotes {
 	if d.notes == nil {
 		d.notes = make(map[int64]*runNotes)
@@ -73,7 +76,8 @@ type TickOptions struct {
 	MaxSpawn *int // overrides the max_spawn of the configuration
 }
 
-// observe begins a pass that changes nothing: it only determines the state of every worker.
+// observe determines the state of every worker. The returned pass holds these states. On the board, observe only records
+// missing pids of workers.
 func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) {
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
 	return p, p.observeWorkers()
@@ -83,11 +87,11 @@ func (d *Dispatcher) procs() Processes { return cmp.Or[Processes](d.Procs, realP
 
 func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 
-// Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks.
-// If a worker can't be started, Tick still starts the others. A dry run also releases and promotes tasks, as the agent's own
-// dispatcher does, but it does not assign, claim or start any.
+// Tick makes one pass. It releases the tasks of dead workers, promotes tasks that may start, and claims and starts ready
+// tasks. If a worker can't be started, Tick still starts the others. A dry run also releases and promotes tasks, as the
+// agent's own dispatcher does, but it does not assign, claim or start tasks.
 //
-// If Tick returns an error, the result lists what was changed before it; the next pass makes the remaining changes.
+// If Tick returns an error, the result lists the changes that it made before; the next pass makes the others.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = Result{ // make the lists empty, because nil would be null in JSON
 		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []Spawned{},
@@ -115,7 +119,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
 		case held:
 			defer lock.Release()
-		case opt.DryRun: // list the tasks that would start, but start no worker
+		case opt.DryRun: // another process has the lock, so only list the tasks that would start
 			res.SkippedLocked = err == nil
 			return res, errors.Join(p.observeWorkers(), p.dispatch(opt))
 		default:
@@ -157,8 +161,8 @@ type startCandidate struct {
 	Again        bool // true if an earlier attempt exists, so that its processes may still run
 }
 
-// runningProfiles returns the profile of each running task by the number of the task's run. A running task without a run gets a
-// negative number, so that it is counted too.
+// runningProfiles maps the number of each running task's run to the task's profile. A running task without a run gets a
+// negative number as its key, so that it is counted too.
 func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 	type running struct {
 		Run  int64
@@ -217,7 +221,7 @@ func (p *pass) startTasks(status Status) error {
 	return nil
 }
 
-// isProfile reports whether a profile exists. It asks [Profiles] at most once in a pass for each name, and caches the answer. If
+// isProfile reports whether a profile exists. It asks [Profiles] only once in a pass for each name, and caches the answer. If
 // Profiles fails, it returns ifUnknown.
 func (p *pass) isProfile(who string, ifUnknown bool) bool {
 	if known, asked := p.profileExists[who]; asked {
@@ -232,8 +236,8 @@ func (p *pass) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-// startIfAllowed starts a task if its assignee is a profile below its limit. A task without an assignee first gets the default
-// assignee. Neither rule applies to a task in review.
+// startIfAllowed starts a task if its assignee is a profile and has fewer workers than its limit allows. A ready task without
+// an assignee first gets the default assignee. The limit does not apply to a task in review.
 func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 	if r.Assignee == "" && from == Ready && p.defaultAssignee != "" && p.assignDefault(r.ID) {
 		r.Assignee = p.defaultAssignee
@@ -290,9 +294,10 @@ func (p *pass) start(r startCandidate, from Status) error {
 	if r.Again && !p.endLeftovers(r.ID) {
 		return nil
 	}
-	// The claim requires the assignee whose limit was checked. If another program reassigned the task meanwhile, the claim fails.
+	// The claim requires the assignee whose limit was checked. It fails if another program has reassigned the task meanwhile.
 	claim := claimOptions{from: from, profile: r.Assignee, record: func(run int64) {
-		p.recordWorker(workerRecord{Run: run, Task: r.ID}) // if this dispatcher dies after the claim, the next one must know who made it
+		// Record the run before the claim, so that the next dispatcher knows who made it if this one dies.
+		p.recordWorker(workerRecord{Run: run, Task: r.ID})
 	}}
 	task, won, err := p.Store.claim(p.ctx, time.Unix(p.now, 0), r.ID, claim)
 	if err != nil || !won {

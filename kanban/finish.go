@@ -17,15 +17,15 @@ import (
 // nothing changes.
 type Completion struct {
 	Result, Summary string
-	Metadata        string   // a JSON object, or empty
-	CreatedCards    []string // tasks that the worker claims to have created; Complete verifies the claim
+	Metadata        string   // a JSON object; empty: none
+	CreatedCards    []string // ids of tasks that the worker says it has created; Complete checks them
 	Artifacts       []string
 	Run             int64
 }
 
-// changeStatus sets a task's status to the status to and clears the claim. more is SQL that sets further columns; args are its
-// arguments. It returns errNothing if the task's status isn't in the list from, or if run is neither 0 nor the task's current
-// run.
+// changeStatus changes a task's status to the parameter to, and clears the claim. more is SQL that sets further columns, with
+// the arguments args. It returns errNothing if the list from doesn't contain the task's status, or if run is set and isn't
+// the task's current run.
 func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
@@ -35,8 +35,8 @@ func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more s
 	return nil
 }
 
-// closeOrAddRun closes the task's current run with the values in e and returns its id. If the task has no run, it adds one with a
-// duration of zero. Otherwise the summary and the metadata in e would be lost.
+// closeOrAddRun closes the task's current run with the values in e, and returns the run's id. If the task has no current run,
+// it adds a run with a duration of zero, because the summary and the metadata in e would otherwise be lost.
 func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
@@ -49,9 +49,9 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 	return run
 }
 
-// Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow that,
-// or if c.Run is set and isn't the task's current run. If c names tasks that the worker didn't create, Complete returns an error
-// and only records an event.
+// Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow
+// that, or if c.Run is set and isn't the task's current run. If c.CreatedCards contains a task that the worker didn't create,
+// Complete only records an event and returns an error.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom error
@@ -59,7 +59,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothing
 		}
-		// phantoms are the tasks that the worker only claims to have created.
+		// phantoms are the tasks that the worker did not create, although it says so.
 		verified, phantoms := lo.FilterReject(c.CreatedCards, func(card string, _ int) bool {
 			return queryFirstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
 				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
@@ -105,7 +105,7 @@ func firstLine(s string) string {
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
-// warnUnknownReferences adds an event if the summary or the result mentions ids of tasks that don't exist, as a warning for
+// warnUnknownReferences adds an event if the summary or the result mentions ids of tasks that don't exist. The event warns
 // people who read the task's history.
 func (t *tx) warnUnknownReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
@@ -118,8 +118,8 @@ func (t *tx) warnUnknownReferences(id string, run int64, c Completion) {
 	}
 }
 
-// Block blocks a task until it is unblocked. If run is neither 0 nor the task's current run, Block returns false and changes
-// nothing.
+// Block blocks a task until it is unblocked. If run is set and isn't the task's current run, Block changes nothing and
+// returns false.
 func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.suspend(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
@@ -157,14 +157,14 @@ func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, er
 	})
 }
 
-// Promotion holds the options of a promotion by hand. Force ignores unfinished parents. DryRun only checks whether the promotion
+// Promotion holds the options for [Store.Promote]. Force ignores unfinished parents. DryRun only checks whether the promotion
 // would succeed.
 type Promotion struct {
 	Actor, Reason string
 	Force, DryRun bool
 }
 
-// Promote makes a todo or blocked task ready. If that is not allowed, the error has the reason.
+// Promote makes a todo or blocked task ready. If that is not allowed, it returns an error with the reason.
 func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promotion) error {
 	return s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
@@ -185,25 +185,25 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 	})
 }
 
-// promotable is the SQL condition under which the promotion pass makes a todo or blocked task ready. Its parameter is the failure
-// limit.
+// promotable is the SQL condition under which the promotion pass makes a todo or blocked task ready. Its parameter is the
+// failure limit.
 //
-// A sticky block stays until a person ends it. A block is sticky if the latest `blocked` or `unblocked` event of the task is
-// `blocked`. A block at the failure limit has no such event, so the task becomes ready when the limit is raised.
+// A sticky block stays until a person ends it: the task's latest `blocked` or `unblocked` event is then `blocked`. A block at
+// the failure limit has no such event, so the task becomes ready when the limit is raised.
 //
-// The unary plus keeps SQLite from using the index on status. Where a caller names a few tasks, that index would make SQLite read
-// all waiting tasks.
+// The unary plus keeps SQLite from using the index on status. If a caller names a few tasks, SQLite would otherwise use that
+// index and read all waiting tasks.
 const promotable = `(+status = 'todo' OR +status = 'blocked'
 		AND consecutive_failures < COALESCE(max_retries, ?)
 		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
 			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
 	AND NOT ` + unfinishedParents
 
-// RecomputeReady is the promotion pass: it makes the todo and blocked tasks ready that may start now (see [promotable]), and
-// returns how many.
+// RecomputeReady is the promotion pass: it makes every todo or blocked task ready that may start now (see [promotable]). It
+// returns the number of these tasks.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
 	some, err := queryFirst[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotable+" AND "+waitingTasks+")", failureLimit)
-	if err != nil || !some { // most passes have nothing to promote; don't take the write lock for that
+	if err != nil || !some { // don't take the write lock, because most passes have nothing to promote
 		return 0, err
 	}
 	err = s.write(ctx, now, func(t *tx) error {
@@ -213,7 +213,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 	return promoted, err
 }
 
-// promote makes all [promotable] tasks ready that meet an SQL condition, and returns their number.
+// promote makes every [promotable] task ready that meets an SQL condition, and returns the number of these tasks.
 func (t *tx) promote(failureLimit int, condition string, args ...any) int {
 	ids := queryAllInTx[string](t, "UPDATE tasks SET status = 'ready' WHERE "+promotable+" AND "+condition+" RETURNING id", append([]any{failureLimit}, args...)...)
 	for _, id := range ids {
@@ -222,7 +222,7 @@ func (t *tx) promote(failureLimit int, condition string, args ...any) int {
 	return len(ids)
 }
 
-// Conditions for [tx.promote]: all tasks that wait, or the tasks that wait for one parent.
+// Conditions for [tx.promote]: every waiting task, or only the tasks that wait for one parent.
 const (
 	waitingTasks = "status IN ('todo', 'blocked')"
 	childrenOf   = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
@@ -237,17 +237,17 @@ func (t *tx) event(task string, run int64, kind string, payload object) {
 	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
 }
 
-// ending holds the values that closeRun stores in a run.
+// ending holds the values that [tx.closeRun] stores in a run.
 type ending struct {
 	outcome, err      string
 	summary, metadata string
 }
 
-// closeRun closes a run if it is open. The run's status becomes the outcome, or "done" after the outcome "completed". The caller
-// clears the task's current_run_id.
+// closeRun closes a run if it is open. It sets the run's status to the outcome, or to "done" if the outcome is "completed".
+// The caller clears the task's current_run_id.
 //
-// closeRun never stores an end that is before the start. t.now was taken before the transaction waited for the database's lock.
-// During that wait another process may have started the run, or the clock may have been set.
+// closeRun never stores an end that is before the start. The time t.now is from before the wait for the database's lock.
+// During that wait, another process may have started the run, or the clock may have been set.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return
@@ -258,7 +258,7 @@ func (t *tx) closeRun(run int64, e ending) {
 		e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
 }
 
-// closeLeaked closes a run that was left open: the task still refers to it but isn't running.
+// closeLeaked closes a run that was left open by mistake: the task is no longer running but still refers to the run.
 func (t *tx) closeLeaked(task Task) {
 	t.closeRun(task.CurrentRunID, ending{outcome: "reclaimed", err: "the task had left the run behind"})
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)

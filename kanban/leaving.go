@@ -18,8 +18,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board, because it was finished or
-// another program has released it. open is the set of the runs of all running tasks.
+// departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board. The attempt was
+// finished, or another program has released the task. open is the set of the runs of all running tasks.
 func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
 	for run, e := range p.workers.runs {
 		if open[run] {
@@ -48,9 +48,9 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 	return left, nil
 }
 
-// sortDeparted sorts the workers whose attempt is over by the state of their process. p.leavingWorkers gets the workers that
-// still run, and p.endedEntries the workers that have ended. p.unansweredStarts gets the workers whose start was requested and
-// may still happen.
+// sortDeparted sorts the workers in left, whose attempt is over, by the state of their process. A worker that still runs goes
+// to p.leavingWorkers, and an ended one to p.endedEntries. A worker whose start was requested and may still happen goes to
+// p.unansweredStarts.
 func (p *pass) sortDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.liveness == Alive
@@ -68,8 +68,8 @@ func (p *pass) sortDeparted(left []*observedTask) {
 	}
 }
 
-// cancelStarts withdraws the requests to start the workers in list, which the runner has not answered. A late start could
-// otherwise put a worker beside the worker of another attempt. A worker that turns out to run already is added to
+// cancelStarts withdraws the requests to start the workers in list, which the runner has not answered. Otherwise a late start
+// could run beside the worker of a new attempt. If a worker turns out to run already, cancelStarts adds it to
 // p.leavingWorkers.
 func (p *pass) cancelStarts(list []*observedTask) {
 	for _, w := range list {
@@ -88,14 +88,14 @@ func (p *pass) cancelStarts(list []*observedTask) {
 	}
 }
 
-// leaveDeadline returns the time, in seconds since 1970, at which to end a worker whose attempt is over. The worker first gets
+// leaveDeadline returns the time at which to end a worker whose attempt is over, in seconds since 1970. The worker first gets
 // some time, because it usually still writes something after it has finished its task. 0 means now.
 func (p *pass) leaveDeadline(w *observedTask) int64 {
 	asked, at := p.notesOf(w.CurrentRunID).askedToEndAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
-	// End the worker now: the next attempt waits for its end. Or the clock was set back, so w.since is useless.
+	// End the worker now: a new attempt waits for its end, or w.since is useless because the clock was set back.
 	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlack:
 		return 0
 	}
@@ -109,7 +109,7 @@ func (p *pass) endLeaving() error {
 	return nil
 }
 
-// terminateDeparted ends the workers in due, whose attempt is over, and returns those that survive SIGKILL.
+// terminateDeparted ends the workers in due, whose attempt is over. It returns the workers that survive SIGKILL.
 func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) {
 	for i, end := range p.terminate(due) {
 		w := due[i]
@@ -123,8 +123,9 @@ func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) 
 	return survive
 }
 
-// endLeftovers ends all processes that earlier attempts at a task have left behind, whichever program started them. It reports
-// whether all have ended. Only then may the task start again, because two attempts must not use one workspace at a time.
+// endLeftovers ends all processes that earlier attempts at a task have left behind, whichever program started them. It
+// reports whether all have ended. Only then may the caller start the task again, because two attempts must not use one
+// workspace at the same time.
 func (p *pass) endLeftovers(task string) bool {
 	mine, others := lo.FilterReject(p.leavingWorkers, func(w *observedTask, _ int) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *observedTask) bool { return p.leaveDeadline(w) > p.now }) {
@@ -154,7 +155,7 @@ type Leaving struct {
 	Task, Profile string
 	Run           int64
 	PID           int
-	Since, Until  time.Time // end of the attempt, and time at which the worker is ended
+	Since, Until  time.Time // end of the attempt, and the time at which the dispatcher ends the worker
 }
 
 // Leaving lists the living workers whose attempt is over.
@@ -165,21 +166,22 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, err
 	}), err
 }
 
-// workerRecord is a dispatcher's record of a worker that it has started, or was about to start if the PID is 0. Entries are kept
-// in a file beside the board, because other programs define the columns of the board. The host, the volume and the worker's boot
-// show later whether the worker can still be alive. So the dispatcher also records the claims of others on its host.
+// workerRecord is an entry of the dispatcher's ledger, for a worker that the dispatcher has started. PID is 0 if it was about
+// to start the worker. The ledger is a file beside the board, because other programs define the columns of the board. Host,
+// volume and boot show later whether the worker can still be alive. For this reason, the ledger also has claims of other
+// programs on the same host.
 type workerRecord struct {
 	Run     int64  `json:"run,omitempty"`
 	Task    string `json:"task,omitempty"`
 	Host    string `json:"host,omitempty"`
 	Volume  string `json:"volume,omitempty"`
-	Foreign bool   `json:"seen,omitempty"` // another program or a person has made the claim, and there may be no worker
+	Foreign bool   `json:"seen,omitempty"` // the claim was made by another program or a person, and perhaps has no worker
 	Worker
 }
 
-// workerList is the content of the file in which the dispatcher keeps a workerRecord for each worker. The file has one JSON
-// object a line; the last entry of a run is the valid one. Only the holder of the tick lock writes it. The file needs no fsync:
-// it has to survive the dispatcher, but not a crash of the machine, after which no worker is left.
+// workerList is the dispatcher's ledger: a file with a workerRecord for each worker. The file has one JSON object a line; the
+// last entry of a run is the valid one. Only the holder of the tick lock writes it. The file needs no fsync: it is only
+// needed after a crash of the dispatcher. After a crash of the machine, no worker is left.
 type workerList struct {
 	path string
 	runs map[int64]workerRecord
@@ -209,8 +211,8 @@ func (l *workerList) save() error {
 	return writeWhole(l.path, b.Bytes())
 }
 
-// currentInstance identifies the boot of the machine and the PID 1 of this container. A worker whose ledger entry has another
-// instance has ended with its container or machine. "" means that /proc can't be read.
+// currentInstance identifies this container: the boot of the machine and the start of PID 1. A worker whose ledger entry has
+// another value has ended with its container or machine. "" means that /proc can't be read.
 func currentInstance() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

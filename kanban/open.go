@@ -22,7 +22,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Options are the options for opening a board. With only Env, Open works like the agent's own programs.
+// Options are the options for opening a board. If only Env is set, Open works like the agent's own programs.
 type Options struct {
 	BusyTimeout time.Duration // how long to wait for another program's lock; 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, otherwise two minutes
 	Env         Env           // environment of the program
@@ -41,13 +41,13 @@ type Options struct {
 type Store struct {
 	db       *sql.DB
 	raw      *os.File       // second descriptor of the file, to check its length
-	logs     [2]fs.FileInfo // the write-ahead log and its index, which SQLite keeps while the board is open; nil if they did not exist
+	logs     [2]fs.FileInfo // the write-ahead log and its index when the board was opened; nil: the file did not exist
 	paths    Paths
 	opt      Options
-	keptLock *Lock // tick lock, if a dispatcher holds it between passes
+	keptLock *Lock // tick lock that the dispatcher keeps between passes; nil: none
 }
 
-// crashPoint marks a place at which a test can make the process die, to prove that the board survives it.
+// crashPoint marks a place at which a test can make the process die. The tests prove that the board survives this.
 func (s *Store) crashPoint(name string) error {
 	if s.opt.crashHook == nil {
 		return nil
@@ -55,15 +55,15 @@ func (s *Store) crashPoint(name string) error {
 	return s.opt.crashHook(name)
 }
 
-// maxInitWait limits how long Open waits while another process checks and migrates the file. After maxInitWait, Open checks and
-// migrates the file itself without the lock. This is safe, because repeating a step has no effect.
+// maxInitWait limits how long Open waits while another process checks and migrates the file. After that time, Open does the
+// same itself without the lock. This is safe, because a step that is done twice has no further effect.
 const maxInitWait = 10 * time.Second
 
-// initialised holds the files (fs.FileInfo) that this process has checked and migrated, by path, so that it does so only once.
-// If another file has replaced a known file, Open checks the new file.
+// initialised maps the path of each file that this process has checked and migrated to its fs.FileInfo, so that it does so
+// only once. If another file has replaced a known file, Open checks the new file.
 var initialised sync.Map
 
-// Open opens a board. It creates a missing file, and migrates the file of an older version after making a backup.
+// Open opens a board. It creates a missing file. It migrates the file of an older version, after making a backup.
 //
 // Open follows symbolic links, as other writers of the board do. A caller that is root must therefore become the agent's user
 // first.
@@ -226,9 +226,9 @@ func (s *Store) Close() error {
 	return err
 }
 
-// InPlace reports whether the open file and its write-ahead log are still the files at the board's path. If another program has
-// replaced the file, for instance by a backup, or removed the log or its index, then other programs don't see what this store
-// writes. The caller must open the board again.
+// InPlace reports whether the open file and its write-ahead log are still the files at the board's path. If another program
+// has replaced or removed one of them, other programs don't see what this store writes. The caller must then open the board
+// again.
 func (s *Store) InPlace() bool {
 	if !isFileAt(s.raw, s.paths.DB) {
 		return false
@@ -247,11 +247,11 @@ func (s *Store) Paths() Paths { return s.paths }
 // Claimer returns the identity that this store writes into its claims, as host:pid.
 func (s *Store) Claimer() string { return s.opt.Host + ":" + strconv.Itoa(s.opt.PID) }
 
-// hostLocal reports whether a claim was made on this host. Only then does its pid mean anything here.
+// hostLocal reports whether a claim was made on this host. The pid in a claim of another host means nothing here.
 func (s *Store) hostLocal(lock string) bool { return strings.HasPrefix(lock, s.opt.Host+":") }
 
-// DataVersion returns a number that changes whenever another connection has changed the board. Comparing it is much cheaper than
-// reading the tasks.
+// DataVersion returns a number that changes when another connection changes the board. Comparing two numbers is much cheaper
+// than reading the tasks.
 func (s *Store) DataVersion(ctx context.Context) (int64, error) {
 	return queryFirst[int64](ctx, s.db, "PRAGMA data_version")
 }

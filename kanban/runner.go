@@ -17,8 +17,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Runner starts workers, reports how each one ended, and kills a worker together with the processes that it has left behind. PID
-// 1 is one, and package runner has another. The dispatcher calls the methods from one goroutine at a time.
+// Runner starts workers, reports how each one ended, and kills a worker together with the processes that it has left behind.
+// The package kanban/cli/runner implements it. The dispatcher calls the methods from one goroutine at a time.
 //
 // A runner reports only what it knows. If another program started a worker, or the runner has forgotten it, the worker is
 // [Unknown]. The dispatcher then relies on the pid, like the other writers of the board.
@@ -34,9 +34,9 @@ type Runner interface {
 	// result describes it. After an error, it is still unknown whether the worker will start.
 	Withdraw(ctx context.Context, ref Ref) (WorkerReport, error)
 
-	// End terminates workers in parallel, each with all processes that it has left behind. It sends SIGTERM, and after the grace
-	// SIGKILL. It returns when all are dead, or when SIGKILL had no effect in time. The results are in the order of refs. For a
-	// worker that the runner doesn't know, Attempted is false.
+	// End terminates workers in parallel, each with all processes that it has left behind. It sends SIGTERM, and after the
+	// grace SIGKILL. It returns when all are dead, or when SIGKILL had no effect in time. The results are in the order of
+	// refs. If the runner doesn't know a worker, Attempted is false in its result.
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
 	// Leftovers finds the processes that earlier attempts at a task have left behind, whichever program started them. It
@@ -44,8 +44,8 @@ type Runner interface {
 	// ref. ok is false if the processes can't be determined now.
 	Leftovers(ref Ref) (pids []int, ok bool)
 
-	// Forget tells the runner that these runs are over on the board. The runner may drop its data about them as soon as their
-	// workers have ended, which may be a moment later.
+	// Forget tells the runner that these runs are over on the board. The runner may forget each run as soon as its worker has
+	// ended.
 	Forget(refs []Ref)
 }
 
@@ -60,7 +60,7 @@ type Job struct {
 	Log     string            // path of the log, which the dispatcher has rotated; its directory exists
 }
 
-// Ref names the worker of one run, by DB and Run. The embedded Worker is its process, if known.
+// Ref names the worker of one run: DB and Run identify the run. The embedded Worker is the worker's process, if known.
 type Ref struct {
 	DB    string // absolute path of the board's file
 	Board string
@@ -69,7 +69,7 @@ type Ref struct {
 	Worker
 }
 
-// Worker identifies a process for ever, even after the kernel has given its pid to another process.
+// Worker identifies a process, even after the kernel has given its pid to another process.
 type Worker struct {
 	PID   int    // process id; 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
@@ -81,13 +81,13 @@ type Liveness int
 
 // The values of Liveness.
 const (
-	Unknown Liveness = iota // the runner has not started this worker, or has forgotten it
+	Unknown Liveness = iota // the runner has not started this worker, or has forgotten about it
 	Alive
 	Ended
-	NeverStarted // the runner is sure that no worker of this run exists or will exist
+	NeverStarted // no worker of this run exists or will ever exist
 )
 
-// WorkerReport is a runner's answer about one worker. Worker is set if Liveness is Alive, and Exit if it is Ended.
+// WorkerReport is a runner's answer about one worker. Worker is set if Liveness is Alive. Exit is set if Liveness is Ended.
 type WorkerReport struct {
 	Liveness Liveness
 	Worker   Worker
@@ -96,16 +96,16 @@ type WorkerReport struct {
 
 // Exit describes how a worker ended.
 type Exit struct {
-	Known      bool // whether it is known how the worker ended
+	Known      bool // false: it is unknown how the worker ended, so Code and Signal are 0
 	Code       int  // exit code; valid if Signal is 0
 	Signal     int  // signal that killed the worker; 0: none
 	OOM        bool // the kernel killed the worker because memory ran out
-	Terminated bool // the worker was ended on purpose: by the dispatcher, by a stop of its container, or by an operator
+	Terminated bool // the worker was ended on purpose: by the dispatcher, by an operator, or because its container stopped
 	Shutdown   bool // the worker ended because its container stopped
 	At         time.Time
 }
 
-// Termination is the result of a try to end a worker. If Attempted is true and Terminated is false, the worker survived.
+// Termination is the result of trying to end a worker. If Attempted is true and Terminated is false, the worker has survived.
 type Termination struct {
 	Attempted  bool
 	Terminated bool
@@ -129,8 +129,8 @@ type Processes interface {
 // realProcesses implements [Processes] for real processes, with /proc and pidfd_open(2).
 type realProcesses struct{}
 
-// maxPID is the largest process id of Linux. A row of the board may contain a larger number. The kernel would cut that off and so
-// find the wrong process.
+// maxPID is the largest process id of Linux. A row of the board may contain a larger number, of which the kernel would use
+// only the low bits and find a wrong process.
 const maxPID = 1 << 22
 
 // Alive implements [Processes].
@@ -148,10 +148,11 @@ func (realProcesses) Start(pid int) uint64 {
 	return st.Start
 }
 
-// environTimeout limits the wait for the environment of a process, whose memory may be on a disk that does not answer.
+// environTimeout limits the wait for the environment of a process. Reading it blocks while the process's memory is on a disk
+// that does not answer.
 const environTimeout = time.Second
 
-// WorksOn implements [Processes]. A program may have overwritten its environment, for instance with a title for ps(1).
+// WorksOn implements [Processes]. The environment of a process may be overwritten, for instance with a title for ps(1).
 func (realProcesses) WorksOn(pid int, task string) (is, known bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), environTimeout)
 	defer cancel()
@@ -196,7 +197,8 @@ func (k realProcesses) End(ctx context.Context, pid int, grace time.Duration) Te
 	return Termination{Attempted: true, Killed: err == nil, Terminated: awaitExit(context.WithoutCancel(ctx), fd, killWait)}
 }
 
-// awaitExit waits up to wait until the process of the pidfd fd has ended, and reports whether it has. A zombie counts as ended.
+// awaitExit waits until the process of the pidfd fd has ended, for at most the duration wait. It reports whether the process
+// has ended. A zombie counts as ended.
 func awaitExit(ctx context.Context, fd int, wait time.Duration) bool {
 	const slice = 100 * time.Millisecond // pause between two checks of the context
 	for deadline := time.Now().Add(wait); ; {
@@ -211,8 +213,8 @@ func awaitExit(ctx context.Context, fd int, wait time.Duration) bool {
 	}
 }
 
-// AwaitProcess blocks until a process has ended. The process need not be a child of this one. AwaitProcess returns immediately if
-// the process does not exist, or if the kernel has no pidfd_open(2).
+// AwaitProcess blocks until a process has ended. The process need not be a child of this one. AwaitProcess returns
+// immediately if the process does not exist, or if the kernel has no pidfd_open(2).
 func AwaitProcess(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -227,9 +229,9 @@ func AwaitProcess(pid int) {
 	}
 }
 
-// ProcessesWith finds the processes that were started with the environment variables in vars. The roots of their trees come
-// first: the processes whose parent was started without these variables. sure is false if the environment of a process of this
-// user could not be read, so that the list may be incomplete.
+// ProcessesWith finds the processes that were started with the environment variables in vars. It lists the roots first, which
+// are processes whose parent was started without these variables. sure is false if the list may be incomplete, because the
+// environment of a process of this user could not be read.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.EachProcess("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {
@@ -256,6 +258,6 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	return lo.Map(append(roots, rest...), func(p procstat.Stat, _ int) int { return p.PID }), sure
 }
 
-// maxEnvironBytes limits the number of bytes that are read from the environment of a process. A process can make the kernel show
-// any part of its memory as its environment (prctl(2), PR_SET_MM), even terabytes of zeros.
+// maxEnvironBytes limits the bytes that are read from the environment of a process. A process can make the kernel show any
+// part of its memory as its environment (prctl(2), PR_SET_MM), even terabytes of zeros.
 const maxEnvironBytes = 2 << 20

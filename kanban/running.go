@@ -14,15 +14,16 @@ import (
 	"hinit/internal/procstat"
 )
 
-// observedTask is a task with the state of its worker, as this pass sees it. The task is running, or its attempt is over but the
-// worker may still run.
+// observedTask is a task and the state of its worker in this pass. The task is running, or its attempt is over but the worker
+// may still run.
 type observedTask struct {
 	Task
-	since             int64  // start of the current run, or of the task without a run; if the attempt is over, its end; seconds since 1970
+	// Start of the run, or of the task if it has no run; for an attempt that is over, its end; in seconds since 1970.
+	since             int64
 	from              Status // status in which the task was claimed, and to which a release returns it
 	ref               Ref
 	dispatcherStarted bool     // the ledger shows that a dispatcher started the run
-	local             bool     // the worker's pid is valid on this host
+	local             bool     // the worker runs on this host, so that its pid is valid
 	liveness          Liveness // what the runner knows about the worker
 	exit              Exit
 	containerGone     bool // the worker has ended with its container or machine
@@ -33,17 +34,17 @@ type observedTask struct {
 // pass holds the data of one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
 type pass struct {
 	*Dispatcher
-	ctx               context.Context //nolint:containedctx // it lives as long as the tick
+	ctx               context.Context //nolint:containedctx // a pass ends before the call that passed ctx
 	now               int64           // time of the pass in seconds since 1970
 	dryRun            bool            // dry run: start nothing
-	mayStart          bool            // this pass may start workers
+	mayStart          bool            // the pass is a call of Tick that may start workers
 	res               *Result
 	workers           *workerList
-	containerInstance string          // identifies the boot and the container, see [currentInstance]
+	containerInstance string          // identifies this boot and container, see [currentInstance]
 	runningTasks      []*observedTask // tasks that are running
 	leavingWorkers    []*observedTask // living workers whose attempt is over
 	endedEntries      []workerRecord  // entries of the ledger whose workers have ended
-	unansweredStarts  []*observedTask // workers whose attempt is over, but whose start was requested and may still happen
+	unansweredStarts  []*observedTask // workers whose attempt is over, and whose requested start may still happen
 
 	freeSlots        int             // how many workers may still be started
 	runningByProfile map[string]int  // number of running workers by profile
@@ -51,8 +52,8 @@ type pass struct {
 	defaultAssignee  string          // the default assignee
 }
 
-// workerEnded reports whether the worker has ended. It trusts the runner. If the runner does not know the worker, it checks the
-// pid.
+// workerEnded reports whether the worker has ended, as the runner says. If the runner does not know the worker, it checks the
+// worker's pid.
 func (p *pass) workerEnded(w *observedTask) bool {
 	if w.liveness != Unknown {
 		return w.liveness != Alive
@@ -60,9 +61,9 @@ func (p *pass) workerEnded(w *observedTask) bool {
 	return w.containerGone || w.pidReused || !p.procs().Alive(w.WorkerPID)
 }
 
-// pidWasReused reports whether the worker's pid now belongs to another process. Then the start time differs from the one in the
-// ledger, or from the one that this dispatcher noted when it first saw the pid. Or the process was not started for the task: any
-// program can write a pid to the board and to the ledger.
+// pidWasReused reports whether the worker's pid now belongs to another process. The process then has another start time than
+// the worker in the ledger, or than the process that this dispatcher first saw with the pid. A process that was not started
+// for the task is another process too, because any program can write a pid to the board or the ledger.
 func (p *pass) pidWasReused(w *observedTask) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must never end itself or PID 1
 		return true
@@ -78,7 +79,7 @@ func (p *pass) pidWasReused(w *observedTask) bool {
 }
 
 // observeWorkers determines the state of the workers of all running tasks, and of the workers in the ledger whose attempt is
-// over. It fills the lists of the pass.
+// over. It stores them in the lists of the pass.
 func (p *pass) observeWorkers() error {
 	p.workers = readWorkerList(p.Store.paths.workersFile())
 	p.containerInstance = currentInstance()
@@ -129,8 +130,8 @@ func (p *pass) observeWorkers() error {
 		return err
 	}
 	for _, w := range asked {
-		// The process can't have run for longer than it exists. If the clock was set since the claim, the claim looks older, or is
-		// in the future.
+		// The process can't have run for longer than it exists, so use its start. The time of the claim can be earlier, or in
+		// the future, if the clock was set since.
 		if begin := procstat.StartedAt(w.ref.Start).Unix(); w.ref.Start != 0 && begin <= p.now && (begin > w.since || w.since > p.now+clockSlack) {
 			w.since = begin
 		}
@@ -139,8 +140,8 @@ func (p *pass) observeWorkers() error {
 	return nil
 }
 
-// dropEnded drops the ledger's records of workers that have ended, and records the claims of other programs. Only the holder of
-// the tick lock may call it.
+// dropEnded removes ended workers from the ledger, and adds the claims of other programs to it. If the pass may start
+// workers, it first cancels starts that the runner has not answered. Only the holder of the tick lock may call it.
 func (p *pass) dropEnded() {
 	if unanswered := p.unansweredStarts; p.mayStart {
 		p.unansweredStarts = nil
@@ -150,7 +151,8 @@ func (p *pass) dropEnded() {
 	for _, w := range append(p.runningTasks, p.leavingWorkers...) {
 		open[w.CurrentRunID] = true
 		recorded := w.CurrentRunID == 0 || p.workers.runs[w.CurrentRunID].Task == w.ID
-		if w.Status == Running && w.local && !w.containerGone && !recorded { // a later pass needs the record to tell whether the worker can still be alive
+		// Record the claim, because a later pass must know whether its worker can still be alive.
+		if w.Status == Running && w.local && !w.containerGone && !recorded {
 			p.recordWorker(workerRecord{Run: w.CurrentRunID, Task: w.ID, Foreign: true})
 		}
 	}
@@ -169,8 +171,8 @@ func (p *pass) dropEnded() {
 	p.saveWorkerList()
 }
 
-// recordWorker writes an entry to the ledger, with this host, volume and container. It must be called before the worker can
-// start.
+// recordWorker writes an entry to the ledger, and adds this host, volume and container to it. It must be called before the
+// worker can start.
 func (p *pass) recordWorker(e workerRecord) {
 	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.containerInstance, p.Volume
 	p.workers.runs[e.Run] = e
@@ -183,16 +185,16 @@ func (p *pass) saveWorkerList() {
 	}
 }
 
-// isGone reports whether the worker of a ledger entry has certainly ended. Then the entry is from an earlier boot or container of
-// this host, or from an earlier container that had this container's data volume. Only one container at a time can have the
-// volume.
+// isGone reports whether the worker of a ledger entry has certainly ended. That is so if it ran in an earlier boot or
+// container of this host. It is also so if it ran in an earlier container with the same data volume, because only one
+// container at a time can have the volume.
 func (p *pass) isGone(e workerRecord) bool {
 	return e.Boot != "" && p.containerInstance != "" && e.Boot != p.containerInstance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// workerRef builds the Ref by which the runner finds the worker of a running task. It takes the process from the ledger, and sets
-// w.dispatcherStarted and w.containerGone.
+// workerRef builds the Ref with which the runner finds the worker of a running task. It takes the process from the ledger,
+// and also sets w.dispatcherStarted and w.containerGone.
 func (p *pass) workerRef(w *observedTask) Ref {
 	ref := p.Dispatcher.taskRef(w.Task)
 	e, known := p.workers.runs[w.CurrentRunID]
@@ -214,8 +216,8 @@ func (d *Dispatcher) taskRef(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// storeReport stores the runner's answer about a worker. It ignores NeverStarted unless a dispatcher began the run, because a
-// claim without a worker may belong to a person at a terminal.
+// storeReport stores the runner's answer about a worker. It ignores NeverStarted if the ledger has no record that a
+// dispatcher started the run: a person at a terminal may have made the claim, without any worker.
 func (p *pass) storeReport(w *observedTask, s WorkerReport) {
 	if s.Liveness == NeverStarted && !w.dispatcherStarted {
 		return
@@ -229,8 +231,8 @@ func (p *pass) storeReport(w *observedTask, s WorkerReport) {
 	}
 }
 
-// recordMissingPIDs writes missing pids of workers to the board. A pid is missing if the dispatcher died before it could record
-// the pid. The pid comes from the runner or the ledger.
+// recordMissingPIDs writes the pids of workers to the board, if the dispatcher that started them died before it could. The
+// pids come from the runner or the ledger.
 func (p *pass) recordMissingPIDs(asked []*observedTask) error {
 	for _, w := range asked {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.liveness == NeverStarted {
@@ -244,8 +246,8 @@ func (p *pass) recordMissingPIDs(asked []*observedTask) error {
 	return nil
 }
 
-// terminate ends workers in parallel: through the runner if the runner knows them, otherwise by pid. The results are in the order
-// of list.
+// terminate ends workers in parallel. It asks the runner if the runner knows the worker, and otherwise uses the pid. The
+// results are in the order of list.
 func (p *pass) terminate(list []*observedTask) []Termination {
 	ends := make([]Termination, len(list))
 	var known []int
@@ -267,7 +269,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
 			ends[i] = by[n]
-			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner doesn't have this run, but gave its process
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner doesn't know the run, but it found the process
 				wait.Go(func() { ends[i] = p.endByPID(w.ref.PID, w.ID) })
 			}
 		}
@@ -276,8 +278,9 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 	return ends
 }
 
-// endByPID ends the worker of a task that only its pid identifies. It leaves every other process alone, because any program can
-// write a pid to the board. A process whose environment can't be read counts as a worker that survived.
+// endByPID ends a worker of which only the pid is known. It never ends another process: any program can write a pid to the
+// board, so the process must have been started for the task. If the environment of the process can't be read, endByPID
+// reports that the worker has survived.
 func (p *pass) endByPID(pid int, task string) Termination {
 	is, known := p.procs().WorksOn(pid, task)
 	if is {
@@ -289,7 +292,7 @@ func (p *pass) endByPID(pid int, task string) Termination {
 // survived reports whether a worker may still run after a termination. If so, its task must not get another worker.
 func (w *observedTask) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
 
-// terminationInfo returns members for the payload of an event: how the worker was terminated.
+// terminationInfo returns members for the payload of an event that tell how the worker was terminated.
 func (w *observedTask) terminationInfo(t Termination) object {
 	return object{
 		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},

@@ -18,8 +18,8 @@ import (
 // column is the name of a column and its SQL definition, as in `create table` and `alter table add column`.
 type column struct{ name, def string }
 
-// table is a table of the board's database. Whichever program opens the board creates a table that is missing, and adds the
-// columns that an older version of the table lacks.
+// table is a table of the board's database. Each program that opens the board creates missing tables, and adds the columns
+// that an older version of a table lacks.
 type table struct {
 	name    string
 	columns []column
@@ -73,7 +73,7 @@ var tables = []table{
 	)},
 }
 
-// indexes lists name, table and columns of each index.
+// indexes lists the name, the table and the columns of each index.
 var indexes = [][3]string{
 	{"idx_tasks_assignee_status", "tasks", "assignee, status"},
 	{"idx_tasks_status", "tasks", "status"},
@@ -91,7 +91,7 @@ var indexes = [][3]string{
 	{"idx_notify_task", "kanban_notify_subs", "task_id"},
 }
 
-// create returns the SQL statement that creates the table under a name, which differs from t.name while a table is rebuilt.
+// create returns the SQL statement that creates the table. The parameter name differs from t.name while a table is rebuilt.
 func (t table) create(name string) string {
 	defs := lo.Map(t.columns, func(c column, _ int) string { return c.name + " " + c.def })
 	if t.key != "" {
@@ -100,7 +100,7 @@ func (t table) create(name string) string {
 	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    %s\n)", name, strings.Join(defs, ",\n    "))
 }
 
-// renamedKinds lists the kinds of events that had another name in older files: the old name, then the current one.
+// renamedKinds lists the kinds of events that older files name differently: the old name, then the current one.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
 // fileSchema is the structure of a board's file: the names of its tables and indexes, and for each column "table.column" with its
@@ -114,8 +114,8 @@ func readSchema(ctx context.Context, q querier) (fileSchema, error) {
 	return lo.SliceToMap(items, func(i item) (string, string) { return i.Name, i.Type }), err
 }
 
-// needsRebuild reports whether a table must be copied into a new one. In old files, its ids or its event cursors aren't integers,
-// and ALTER TABLE can't change the type of a column.
+// needsRebuild reports whether a table must be copied into a new one. In old files, ids or event cursors aren't integers, and
+// ALTER TABLE can't change the type of a column.
 func (sh fileSchema) needsRebuild(t table) bool {
 	return slices.ContainsFunc(t.columns, func(c column) bool {
 		kind := sh[t.name+"."+c.name]
@@ -128,8 +128,8 @@ func (sh fileSchema) missingColumns(t table) []column {
 	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh, t.name+"."+c.name) })
 }
 
-// complete reports whether the file has all tables, columns and indexes of a new board. old is true if a migration must change
-// existing rows.
+// complete reports whether the file has all tables, columns and indexes of a new board. old is true if a migration must also
+// change existing rows.
 func (sh fileSchema) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
@@ -145,7 +145,7 @@ func (sh fileSchema) complete() (complete, old bool) {
 	return complete, old
 }
 
-// migrate brings an older file to the current structure. If existing rows must change, it makes a backup first.
+// migrate changes an older file to the current structure. If existing rows must change, it first makes a backup.
 func (s *Store) migrate(ctx context.Context) error {
 	sh, err := readSchema(ctx, s.db)
 	if err != nil {
@@ -201,8 +201,8 @@ func (t *tx) addColumns(sh fileSchema, table table) {
 	}
 }
 
-// rebuild replaces a table whose keys aren't integers (see [fileSchema.needsRebuild]). It changes references to the new keys, or
-// clears them if the row is gone.
+// rebuild replaces a table whose keys aren't integers (see [fileSchema.needsRebuild]). It changes the references to the new
+// keys. It clears a reference to a row that no longer exists.
 func (t *tx) rebuild(sh fileSchema, table table) {
 	var into, from []string
 	for _, c := range table.columns {
@@ -226,7 +226,7 @@ func (t *tx) rebuild(sh fileSchema, table table) {
 	if table.name != runsTable.name {
 		return
 	}
-	// The runs have new ids. Connect each task with its open run again, and close open runs of other tasks.
+	// The runs have new ids now. Connect each task with its open run again, and close the open runs that belong to no task.
 	t.exec("UPDATE task_events SET run_id = NULL")
 	t.exec(`UPDATE tasks SET current_run_id = (SELECT max(r.id) FROM task_runs r WHERE r.task_id = tasks.id AND r.ended_at IS NULL AND tasks.status = 'running')`)
 	t.exec(`UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
@@ -244,8 +244,8 @@ func (t *tx) openRuns() {
 	}
 }
 
-// backupOld copies the board before a migration. The copy's name contains a hash of its content, so repeated attempts leave only
-// one copy.
+// backupOld copies the board before a migration. The copy's name contains a hash of the content, so repeated tries of a
+// migration leave only one copy.
 func (s *Store) backupOld(ctx context.Context) error {
 	dir, err := os.MkdirTemp(filepath.Dir(s.paths.DB), ".backup.*")
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// reviewSkill is the skill of a worker that reviews a finished task. It replaces the task's own skills.
+// reviewSkill is the skill of a worker that reviews a finished task. The worker gets this skill in place of the task's own
+// skills.
 const reviewSkill = "sdlc-review"
 
 // runTask starts the worker of a claimed task, and releases the task if that fails. It reports whether a worker was started.
@@ -42,8 +43,8 @@ func (p *pass) runTask(task Task, from Status) (started bool, err error) {
 	return true, nil
 }
 
-// startWorker prepares a claimed task and starts its worker. It returns two kinds of error: why is the reason why the worker
-// couldn't be started, err a failure of the board itself.
+// startWorker prepares a claimed task and starts its worker. It returns two errors: why says why the worker couldn't be
+// started, and err is a failure of the board itself.
 func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if why, err := p.makeWorkspace(task); why != nil || err != nil {
 		return why, err
@@ -54,7 +55,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 		return fmt.Errorf("nothing here can start workers"), nil
 	}
 	worker, why := p.Runner.Start(p.ctx, job)
-	if why != nil || worker.PID == 0 { // without a pid, only the expiry of the claim ends the attempt
+	if why != nil || worker.PID == 0 { // if the pid is unknown, the attempt ends only when its claim expires
 		return why, nil
 	}
 	if worker.Start == 0 {
@@ -64,14 +65,15 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// startAgain requests the worker of an attempt a second time: the dispatcher died before the first request, or got no answer to
-// it. It keeps the run, because the runner starts only one worker for a run, even if the first request takes effect late. With a
-// new run, two workers could run at the same time.
+// startAgain requests the worker of an attempt again, because the dispatcher died before its request or got no answer. It
+// keeps the run: the runner starts only one worker for a run, even if the first request takes effect late. With a new run,
+// two workers could run at the same time.
 func (p *pass) startAgain(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true
 	switch {
-	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // another program has reclaimed the task
+	// Another program has taken the task from this run.
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID):
 		p.cancelStarts([]*observedTask{w})
 		return nil
 	case err != nil:
@@ -81,8 +83,8 @@ func (p *pass) startAgain(w *observedTask) error {
 	return err
 }
 
-// hostFailed releases a task because the runner's host can't start any worker now, and returns an error that ends the pass. If
-// the worker may have been started in spite of the error, hostFailed keeps the claim.
+// hostFailed handles an error because of which the runner's host can't start any worker now. It releases the task and returns
+// an error that ends the pass. If the worker may have started in spite of the error, hostFailed keeps the claim.
 func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	if why.Unsure {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
@@ -92,8 +94,8 @@ func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
 
-// recordSpawn writes the pid of a run's worker to the board. It adds the event `spawned` even if the worker has already finished
-// its task.
+// recordSpawn writes the pid of a run's worker to the board, and adds the event `spawned` even if the worker has already
+// finished its task.
 func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	return p.write(func(t *tx) {
 		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
@@ -102,7 +104,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	})
 }
 
-// buildJob returns what the runner needs to start a task's worker. It also rotates the worker's log.
+// buildJob returns the request with which the runner starts a task's worker. It also rotates the worker's log.
 func (p *pass) buildJob(task Task, from Status) Job {
 	skills := task.Skills
 	if from == Review {
@@ -128,7 +130,7 @@ func (p *pass) buildJob(task Task, from Status) Job {
 	return job
 }
 
-// workerEnv returns the environment variables that tell the agent that it is a worker, and for which task.
+// workerEnv returns the environment variables that tell the agent that it is the worker of this task.
 func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	optional := map[string]string{"HERMES_HOME": p.Profiles.Dir(who), "HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
 	if filepath.IsAbs(dir) {
@@ -156,7 +158,7 @@ func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	}
 	maps.DeleteFunc(optional, func(_, value string) bool { return value == "" })
 	maps.Copy(env, optional)
-	for name, value := range env { // the kernel refuses an environment with a NUL byte in a value
+	for name, value := range env { // an environment variable can't contain a NUL byte
 		env[name] = strings.ReplaceAll(value, "\x00", "")
 	}
 	return env
@@ -169,9 +171,10 @@ type Git func(ctx context.Context, profile, dir string, args ...string) (string,
 // gitTimeout is the time limit for making a worktree.
 const gitTimeout = 60 * time.Second
 
-// Claim claims a ready task and makes its workspace, for a caller that works on the task itself, such as a person at a terminal.
-// A ttl of 0 means the default. Claim returns false if another worker has the task, the task isn't ready, or a parent isn't
-// finished. In the last case the task goes back to todo. The returned task has no body.
+// Claim claims a ready task and makes its workspace, for a caller that works on the task itself, such as a person at a
+// terminal. If ttl is 0, the claim is valid for the default time. Claim returns false if another worker has the task, the
+// task isn't ready, or a parent isn't finished. If a parent isn't finished, the task goes back to todo. The returned task has
+// no body.
 func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
 	task, won, err := d.Store.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 	if !won || err != nil {
@@ -182,8 +185,8 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 	return task, true, errors.Join(why, err)
 }
 
-// makeWorkspace makes the workspace of a claimed task and stores its path on the board. why is the reason why the workspace can't
-// be made; err is a failure of the board itself.
+// makeWorkspace makes the workspace of a claimed task and stores its path on the board. why says why the workspace can't be
+// made; err is a failure of the board itself.
 func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	workspace, branch, why := p.makeWorkspaceDir(*task)
 	if why != nil {
@@ -206,7 +209,7 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	}[task.WorkspaceKind]
 	path = cmp.Or(task.WorkspacePath, otherwise)
 	switch {
-	// the log and the workspace of this task would be outside their directories
+	// The log and the workspace of a task with such an id would be outside their directories.
 	case strings.Contains(task.ID, "/") || !filepath.IsLocal(task.ID):
 		return "", "", fmt.Errorf("id %q can't name a file", task.ID)
 	case !known:
@@ -218,7 +221,7 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	case !filepath.IsAbs(path):
 		return "", "", fmt.Errorf("path %q is relative", path)
 	}
-	path = filepath.Clean(path) // PID 1 refuses a path with .. or a double slash
+	path = filepath.Clean(path) // remove .. and double slashes, because PID 1 refuses them
 	who, isolated := strings.ToLower(strings.TrimSpace(task.Assignee)), false
 	if p.Isolated != nil && task.WorkspaceKind != Scratch {
 		if isolated, err = p.Isolated(who); err != nil {
@@ -231,7 +234,8 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	case task.WorkspaceKind == Worktree:
 		return p.addWorktree(task, path, "")
 	case isolated && statError(path) != nil:
-		made, _, err := fsutil.MakeNoLink(path, 0o755, nil) // an agent could make a symbolic link that points at another profile's home
+		// Follow no symbolic link, because an agent could make one that points at another profile's home.
+		made, _, err := fsutil.MakeNoLink(path, 0o755, nil)
 		if err == nil {
 			err = made.Close()
 		}
@@ -240,9 +244,9 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	return path, task.Branch, os.MkdirAll(path, 0o755)
 }
 
-// addWorktree returns the directory and the branch of the linked git worktree for a task. It makes the worktree if there is none.
-// If path is itself a repository, the worktree is in its directory .worktrees. Otherwise the worktree is at path, and belongs to
-// the repository that contains path. git runs in the isolation of profile, see [Git].
+// addWorktree returns the directory and the branch of the linked git worktree for a task. It makes the worktree if it doesn't
+// exist. If path is itself a repository, the worktree is in its directory .worktrees. Otherwise the worktree is at path, and
+// belongs to the repository that contains path. git runs in the isolation of profile, see [Git].
 func (p *pass) addWorktree(task Task, path, profile string) (dir, branch string, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, gitTimeout)
 	defer cancel()
@@ -277,8 +281,8 @@ func statError(path string) error {
 	return err
 }
 
-// addScratchHint adds an event to the task: its scratch workspace will be removed when the task is done. Only the first such
-// task of an installation gets the event.
+// addScratchHint adds an event that explains that the task's scratch workspace is removed when the task is done. Only the
+// first such task of an installation gets the event.
 func (p *pass) addScratchHint(task Task) {
 	file := p.Store.paths.ScratchHintFile
 	if task.WorkspaceKind != Scratch || file == "" {
@@ -328,12 +332,12 @@ func rotateLog(log string, size int64, backups int) error {
 	return os.Rename(log, log+".1")
 }
 
-// maxTail is the maximum number of bytes that TailLog returns. A worker can make its log larger than the memory, for instance
-// with a sparse file.
+// maxTail is the maximum number of bytes that TailLog returns. It protects this process: a worker can make its log larger
+// than the memory, for instance with a sparse file.
 const maxTail = 64 << 20
 
-// TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. A limit of 0 means the whole
-// log, or its last 64 MiB.
+// TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. If limit is 0, it returns
+// the whole log, or the last 64 MiB of a longer log.
 func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	f, err := wholefile.Open(p.Log(task), os.O_RDONLY, 0)
 	if err != nil {
@@ -346,7 +350,7 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		data, failed := io.ReadAll(io.LimitReader(f, limit))
 		return data, errors.Join(err, failed)
 	}
-	// Also read the byte before the tail: if it is a line end, the tail begins with a complete line.
+	// Also read the byte before the tail. If it is a line end, the tail begins with a complete line.
 	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1))
 	if _, whole, found := bytes.Cut(data, []byte("\n")); found || err != nil {
 		return whole, err

@@ -56,7 +56,7 @@ type Task struct {
 	WorkspaceKind       string   `json:"workspace_kind" sql:"TEXT NOT NULL DEFAULT 'scratch'"`
 	WorkspacePath       string   `json:"workspace_path" sql:"TEXT"`
 	Branch              string   `json:"branch_name" sql:"TEXT"`
-	ClaimLock           string   `json:"claim_lock" sql:"TEXT"` // host:pid of the claimer, with .RUN added by this package, see [lockOf]
+	ClaimLock           string   `json:"claim_lock" sql:"TEXT"` // host:pid of the claimer; this package adds .RUN, see [lockOf]
 	ClaimExpires        int64    `json:"claim_expires" sql:"INTEGER"`
 	Tenant              string   `json:"tenant" sql:"TEXT"`
 	Result              string   `json:"result" sql:"TEXT"`
@@ -117,13 +117,13 @@ type Comment struct {
 	CreatedAt int64  `json:"created_at" sql:"INTEGER NOT NULL"`
 }
 
-// ErrNoTask means that the board has no task with this id.
+// ErrNoTask means that the board has no task with the given id.
 var ErrNoTask = errors.New("no such task")
 
 // ErrRunning means that a worker has the task. The caller must wait, or reclaim the task first.
 var ErrRunning = errors.New("currently running")
 
-// InvalidError means that a value that the caller gave is wrong. A second try with the same value fails too.
+// InvalidError means that the caller gave a wrong value. A second try with the same value fails too.
 type InvalidError string
 
 func (e InvalidError) Error() string { return string(e) }
@@ -131,8 +131,8 @@ func (e InvalidError) Error() string { return string(e) }
 func invalidf(format string, args ...any) error { return InvalidError(fmt.Sprintf(format, args...)) }
 
 // HostError means that the runner's host, for instance PID 1, can't start any worker now. The task is not at fault, so the
-// dispatcher releases the claim without counting a failure. If Unsure is true, the worker may start in spite of the error, so the
-// claim stays until the worker's state is known.
+// dispatcher releases the claim without counting a failure. If Unsure is true, the worker may start in spite of the error.
+// The dispatcher then keeps the claim until it knows the worker's state.
 type HostError struct {
 	Err    error
 	Unsure bool
@@ -158,28 +158,30 @@ func (e *CorruptError) Error() string {
 	return s
 }
 
-// Result lists what one pass changed. Its JSON has the form of the agent's own command, which other programs parse. Each list of
-// strings contains task ids.
+// Result lists the changes of one pass. Its JSON has the form of the agent's own command, which other programs parse. Each
+// list of strings contains task ids.
 type Result struct {
-	Reclaimed           int        `json:"reclaimed"`                  // claims released because they had expired
-	Crashed             []string   `json:"crashed"`                    // tasks whose worker crashed, or exited without a result
-	TimedOut            []string   `json:"timed_out"`                  // tasks over their maximum runtime
-	Stale               []string   `json:"stale"`                      // tasks that ran for a long time without a heartbeat
-	AutoBlocked         []string   `json:"auto_blocked"`               // tasks that were blocked at the failure limit
-	Promoted            int        `json:"promoted"`                   // todo and blocked tasks that became ready
-	Spawned             []Spawned  `json:"spawned"`                    // tasks that were started or, in a dry run, would be started
-	SkippedUnassigned   []string   `json:"skipped_unassigned"`         // tasks without an assignee: an operator must act
-	SkippedNonspawnable []string   `json:"skipped_nonspawnable"`       // tasks whose assignee is no profile, such as a person
-	SkippedCapped       []Capped   `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
-	AutoAssigned        []string   `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
-	RespawnGuarded      []Guarded  `json:"respawn_guarded"`            // tasks that the respawn guard held back
-	RateLimited         []string   `json:"rate_limited"`               // tasks that reached a rate limit; ready again, not a failure
-	SkippedLocked       bool       `json:"skipped_locked"`             // another dispatcher had the tick lock, so this pass did nothing
-	Stuck               int        `json:"-"`                          // tasks that were due but not started, for a reason that no other field shows
-	Leaving             int        `json:"-"`                          // living workers whose attempt is over
-	Alive               int        `json:"-"`                          // workers of running tasks that the runner reports as alive
-	Exits               []EndedRun `json:"-"`                          // workers whose end this pass recorded
-	// Tasks whose worker ended through no fault of the task; ready again, not a failure.
+	Reclaimed         int       `json:"reclaimed"`          // claims released because they had expired
+	Crashed           []string  `json:"crashed"`            // tasks whose worker crashed, or exited without a result
+	TimedOut          []string  `json:"timed_out"`          // tasks over their maximum runtime
+	Stale             []string  `json:"stale"`              // tasks that ran for a long time without a heartbeat
+	AutoBlocked       []string  `json:"auto_blocked"`       // tasks that were blocked at the failure limit
+	Promoted          int       `json:"promoted"`           // todo and blocked tasks that became ready
+	Spawned           []Spawned `json:"spawned"`            // tasks that were started; in a dry run, tasks that would be started
+	SkippedUnassigned []string  `json:"skipped_unassigned"` // tasks without an assignee: an operator must act
+	// Tasks whose assignee isn't a profile, but for instance a person.
+	SkippedNonspawnable []string  `json:"skipped_nonspawnable"`
+	SkippedCapped       []Capped  `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
+	AutoAssigned        []string  `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
+	RespawnGuarded      []Guarded `json:"respawn_guarded"`            // tasks that the respawn guard held back
+	RateLimited         []string  `json:"rate_limited"`               // tasks whose worker reached a rate limit; ready again, not a failure
+	SkippedLocked       bool      `json:"skipped_locked"`             // another dispatcher had the tick lock, so this pass did nothing
+	// Tasks that were due but not started, for a reason that the other fields don't show.
+	Stuck   int        `json:"-"`
+	Leaving int        `json:"-"` // living workers whose attempt is over
+	Alive   int        `json:"-"` // workers of running tasks that the runner reports as alive
+	Exits   []EndedRun `json:"-"` // workers whose end this pass recorded
+	// tasks whose worker ended for a reason outside the task; ready again, not a failure
 	Released []string    `json:"-"`
 	Refused  []SpawnFail `json:"-"` // workers that couldn't be started, with the reasons
 }
@@ -204,7 +206,7 @@ type Guarded struct {
 	Reason string `json:"reason"`
 }
 
-// EndedRun says how the worker of a run ended, as far as the runner knows.
+// EndedRun describes how the worker of a run ended, as far as the runner knows.
 type EndedRun struct {
 	Task    string
 	Run     int64
@@ -250,14 +252,14 @@ func marshalRow(t table, row any) []byte {
 	return []byte(encode(o))
 }
 
-// pair is a member of an [object].
+// pair is one member of an [object].
 type pair struct {
 	key   string
 	value any
 }
 
-// object is a JSON object that keeps the order of its members. The board's other writers keep the order too, so equal payloads
-// are equal texts.
+// object is a JSON object that keeps the order of its members. The board's other writers keep the order too, so that equal
+// payloads are equal texts.
 type object []pair
 
 // with returns a copy of the object with members appended.
@@ -276,8 +278,8 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// encode returns a value as JSON in the form of Python's json.dumps: a space after each comma and colon, and ASCII only. Other
-// writers of the board use that form.
+// encode returns a value as JSON in the form of Python's json.dumps: with a space after each comma and colon, and in ASCII.
+// The other writers of the board use that form.
 func encode(v any) string {
 	var compact bytes.Buffer
 	e := json.NewEncoder(&compact)

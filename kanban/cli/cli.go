@@ -26,19 +26,19 @@ import (
 	"hinit/kanban/cli/runner"
 )
 
-// program is the command that precedes the name of a verb.
+// program is the command before the name of a verb.
 const program = "hinit kanban"
 
-// Terminal is what the command line needs from its process: outputs, environment and clock. Tests replace it.
+// Terminal holds what the command line needs from its process: outputs, environment and clock. Tests replace it.
 type Terminal struct {
 	Out, Err io.Writer
 	Env      kanban.Env
 	Environ  []string
-	Screen   bool // Out is a terminal
+	Screen   bool // true if Out is a terminal
 	Now      func() time.Time
 }
 
-// NewTerminal returns the terminal, the environment and the clock of this process. out is its standard output.
+// NewTerminal returns a Terminal with the environment and the clock of this process. out is its standard output.
 func NewTerminal(out io.Writer) *Terminal {
 	return &Terminal{Out: out, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
@@ -52,7 +52,7 @@ type verb struct {
 	name          string
 	aliases       []string
 	args          string // positional arguments for the help: "[X]" is optional, "X..." may be repeated
-	multiWordFlag string // flag that takes all words up to the next flag
+	multiWordFlag string // name of a flag whose value is all words up to the next flag
 	summary       string
 	help          string
 	json          bool                 // the verb has the flag --json
@@ -107,7 +107,7 @@ func (t *Terminal) Main(args []string) int {
 	return c.Fail(cmdline.WrongUsage, "cannot run %q: %s has no such command%s; see: %[2]s help", args[0], program, cmdline.DidYouMean(args[0], names))
 }
 
-// becomeAgent executes the agent's own command in place of this program (execve(2)). It returns only on failure.
+// becomeAgent replaces this program by the agent's own command (execve(2)). It returns only if that fails.
 func (t *Terminal) becomeAgent(args []string) error {
 	cfg, err := config.Load(config.Options{Env: t.lookupEnv})
 	if err != nil {
@@ -132,7 +132,8 @@ func (t *Terminal) call(v verb, args []string) *call {
 	return c
 }
 
-// expandMultiWordFlag lets a flag take all words up to the next flag: it turns "--ids a b" into "--ids=a --ids=b".
+// expandMultiWordFlag rewrites the arguments of a flag that takes all words up to the next flag. It turns "--ids a b" into
+// "--ids=a --ids=b".
 func expandMultiWordFlag(args []string, flag string) (out []string) {
 	takes := false
 	for _, a := range args {
@@ -163,7 +164,7 @@ The agent itself answers: %s.
 }
 
 var (
-	// errAlreadyPrinted only sets the exit code: the failure is already on stderr.
+	// errAlreadyPrinted makes the exit code a failure without another message, because the failure is already on stderr.
 	errAlreadyPrinted = errors.New("said")
 	// errNotAllowed means that the task does not exist, or that its status does not allow the operation.
 	errNotAllowed = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
@@ -202,8 +203,8 @@ func (c *call) run() int {
 	return c.failed(doing, act(ctx, s, words))
 }
 
-// failed prints an error on one line, as "cannot" and what the verb was doing, and returns the exit code. If err is nil, it
-// prints nothing and returns 0.
+// failed prints an error on one line and returns the exit code. The line begins with "cannot" and the operation doing. If err
+// is nil, failed prints nothing and returns 0.
 func (c *call) failed(doing string, err error) int {
 	code := cmdline.Failed
 	switch {
@@ -232,8 +233,8 @@ func (c *call) reportDone(ok bool, err error, format string, args ...any) error 
 	return err
 }
 
-// forEachTask calls do for every task in ids, even after a failure. After each success it prints done, a format for the task's
-// id. It returns an error if a call failed.
+// forEachTask calls do for every task in ids, even after a failure. After each success it prints the message done, whose
+// format has one verb for the task's id. It returns an error if any call failed.
 func (c *call) forEachTask(ids []string, done string, do func(id string) (bool, error)) error {
 	var failed error
 	for _, id := range ids {
@@ -246,11 +247,11 @@ func (c *call) forEachTask(ids []string, done string, do func(id string) (bool, 
 	return failed
 }
 
-// prose is a text for [call.print] that may have several lines.
+// prose is an argument of [call.print] that may have several lines.
 type prose string
 
-// print prints text for people. An agent may have written any argument, so print makes escape sequences visible, and turns line
-// ends into spaces except in [prose].
+// print prints text for people, with a format as in fmt.Printf. An agent may have written any argument, so print makes escape
+// sequences visible. It turns line ends into spaces, except in [prose].
 func (c *call) print(format string, args ...any) {
 	for i, arg := range args {
 		if text, is := arg.(prose); is {
@@ -262,8 +263,8 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// show prints v as JSON if --json was given. Otherwise it calls people, which prints v for people. If err is not nil, show prints
-// nothing and returns err.
+// show prints v as JSON if --json was given. Otherwise it calls the function people, which prints the same for a reader. If
+// err is not nil, show prints nothing and returns err.
 func (c *call) show(v any, err error, people func()) error {
 	switch {
 	case err != nil:
@@ -275,11 +276,11 @@ func (c *call) show(v any, err error, people func()) error {
 	return nil
 }
 
-// printJSON prints a value as JSON, indented by two spaces. Unlike [call.print] it needs no care with what an agent wrote,
-// because JSON escapes control characters.
+// printJSON prints a value as JSON, indented by two spaces. Text that an agent wrote is safe in it, because JSON escapes
+// control characters.
 func (c *call) printJSON(v any) error { return cmdline.WriteJSON(c.Terminal.Out, v, "  ") }
 
-// table prints a table whose rows fill adds. Each cell becomes one line of limited length.
+// table prints a table. It calls fill with a function that adds a row. Each cell becomes one line of limited length.
 func (c *call) table(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
 	fill(func(cells ...any) {
@@ -318,7 +319,7 @@ func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 }
 
 func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, error) {
-	var toolsets []string // names of toolsets, which can't be used as skills
+	var toolsets []string // names that can't be used as skills, because they are toolsets
 	if profiles := kanban.ProfileDirs(c.boards().Root); c.verb.name == "create" {
 		toolsets = lo.FlatMap(profiles.List(), func(name string, _ int) []string { return profiles.Toolsets(name) })
 	}
@@ -338,7 +339,8 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// optionalFlag defines a flag whose value read converts and stores in *n. If the flag is absent, *n stays nil.
+// optionalFlag defines a flag that may be absent. It converts the flag's value with read and stores it in *n, which otherwise
+// stays nil.
 func optionalFlag[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
 	c.Flags.Func(name, usage, func(text string) error {
 		v, err := read(text)
@@ -368,8 +370,8 @@ func parseSeconds(text string) (int64, error) {
 	return int64(d / time.Second), err
 }
 
-// parseTime parses a time and returns it in seconds since 1970. It accepts such seconds, a date, a local date and time, or RFC
-// 3339.
+// parseTime parses a time and returns it in seconds since 1970. It accepts a number of seconds since 1970, a date, a local
+// date and time, or RFC 3339.
 func parseTime(text string) (int64, error) {
 	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
@@ -386,7 +388,7 @@ func parseTime(text string) (int64, error) {
 // emptyCell is what a table shows for an empty value.
 const emptyCell = "-"
 
-// formatTime formats a time in seconds since 1970 for people. 0 means that there is no time.
+// formatTime formats a time for people. epoch is in seconds since 1970; 0 means that there is no time.
 func formatTime(epoch int64) string {
 	if epoch == 0 {
 		return emptyCell

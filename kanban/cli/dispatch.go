@@ -53,7 +53,7 @@ func (c *call) configPath() string {
 type host struct {
 	*runner.Runner
 	pid1   *dial.Client // client of PID 1; nil: this process starts the workers
-	volume string       // value for the field Volume, see [kanban.Dispatcher.Volume]
+	volume string       // value for [kanban.Dispatcher.Volume]
 }
 
 // chooseHost returns the host that starts workers: PID 1, or this process if here is true or PID 1 does not answer.
@@ -80,8 +80,8 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	return host{Runner: r}, err
 }
 
-// idOfServedVolume returns a name for the data volume if PID 1 holds the volume's lock and the board is on the volume; otherwise
-// "". While PID 1 holds the lock, no other container has workers on the volume.
+// idOfServedVolume returns a name for the data volume, or "" if another container may have workers on it. It returns a name
+// only if the board is on the volume and PID 1 holds the volume's lock, which only one container can hold.
 func (c *call) idOfServedVolume(ctx context.Context, cl *dial.Client) string {
 	status, err := cl.Status(ctx, config.KanbanName)
 	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {
@@ -95,7 +95,7 @@ func (c *call) idOfServedVolume(ctx context.Context, cl *dial.Client) string {
 	return strconv.FormatUint(st.Ino, 10)
 }
 
-// dispatcher returns a dispatcher for the board s that starts its workers on h.
+// dispatcher returns a dispatcher for the board s. Its workers are started by the host h.
 func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
 	d := &kanban.Dispatcher{
 		Store: s, Config: cfg, Profiles: kanban.ProfileDirs(c.boards().Root), Environ: c.Environ, Isolated: runner.Isolated(c.lookupEnv),
@@ -204,8 +204,8 @@ func reassign(c *call) action {
 	}
 }
 
-// withWorkers is for verbs that start or stop workers. It defines the flag that the parameter local names, and returns a function
-// that calls do with a dispatcher on the chosen host.
+// withWorkers defines the flag --local for a verb that starts or stops workers. The parameter local is the flag's help. The
+// returned function calls do with a dispatcher on the host that the flag selects.
 func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
 	here := c.Flags.Bool("local", false, local)
 	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {
@@ -287,7 +287,8 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		},
 	}
 	socket := c.Variable(notify.SocketVar, "")
-	tell := func(text string) { _ = notify.Send(socket, text) } // if READY=1 doesn't arrive, PID 1 restarts this service
+	// Ignore the error: if READY=1 doesn't arrive, PID 1 restarts this service.
+	tell := func(text string) { _ = notify.Send(socket, text) }
 	s.Ready = func() { tell("READY=1") }
 	troubled := ""
 	s.Say = func(text, trouble string) {
@@ -298,7 +299,8 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		troubled = trouble
 		ctx, cancel := context.WithTimeout(context.Background(), pid1CallTimeout)
 		defer cancel()
-		// Say fails outside PID 1's service kanban, where no status shows the text
+		// Ignore the error: the call fails if this process isn't the service kanban of PID 1, and then no status page shows
+		// the text.
 		_ = h.pid1.SetStatusText(ctx, config.KanbanName, clip(trouble))
 	}
 	workers := "from here"
@@ -316,7 +318,8 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 }
 
 const (
-	// pid1CallTimeout limits each call to PID 1: the text for the status page, and the question whether the container is stopping.
+	// pid1CallTimeout limits each call to PID 1: setting the text for the status page, and asking whether the container is
+	// stopping.
 	pid1CallTimeout = 5 * time.Second
 	// maxStatusBytes is the length of the longest text that PID 1 accepts for its status.
 	maxStatusBytes = 200

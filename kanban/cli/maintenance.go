@@ -46,14 +46,14 @@ func backup(c *call) action {
 	}
 }
 
-// examination is one run of the verb doctor: the examined boards, and the findings so far.
+// examination is one run of the verb doctor, with the boards that it examines and its findings so far.
 type examination struct {
 	*call
 	*kanban.Store
 	findings       client.Findings
 	cfg            kanban.Config
 	ready, running []kanban.Task
-	host           string // this host's name in claims
+	host           string // this host's name, as claims contain it
 }
 
 func doctor(c *call) action {
@@ -109,12 +109,12 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	return nil
 }
 
-// maxLogBytes is the size of a write-ahead log at which the doctor warns. Writers shorten the log when it has 100 pages, unless a
-// program still reads an old state of the board.
+// maxLogBytes is the size of a write-ahead log at which the doctor warns. Writers normally shorten the log when it has 100
+// pages. They can't while a program still reads an old state of the board.
 const maxLogBytes = 64 << 20
 
-// checkFile reports a board whose file can't be written, a write-ahead log that only grows, numeric columns that contain something
-// else, and tasks without an id.
+// checkFile reports a board that can't be written, a write-ahead log that only grows, numeric columns with other values, and
+// tasks without an id.
 func (x *examination) checkFile(ctx context.Context) error {
 	users, _ := lockHolders(x.Paths().DB + "-shm")
 	users = slices.DeleteFunc(users, func(pid int) bool { return pid == os.Getpid() })
@@ -174,7 +174,7 @@ func (x *examination) checkAssignees(context.Context) error {
 	return nil
 }
 
-// firstIDs returns the first few task ids as text, and how many more there are.
+// firstIDs returns a text with the first few task ids and the number of the others.
 func firstIDs(ids []string) string {
 	const most = 5
 	if len(ids) > most {
@@ -239,13 +239,13 @@ func (x *examination) checkGuardedTasks(ctx context.Context) error {
 	return nil
 }
 
-// maxClaimAge is how long after the expiry of a claim the process that made it still counts as a dispatcher.
+// maxClaimAge limits how old an expired claim may be. Until then, the process that made the claim counts as a dispatcher.
 const maxClaimAge = 10 * time.Minute
 
 // checkDispatchers reports which processes dispatch this board's tasks.
 func (x *examination) checkDispatchers(context.Context) error {
 	pids, known := lockHolders(x.Paths().TickLock())
-	if len(pids) == 0 { // no process holds the board's lock, but a gateway takes it only during its passes
+	if len(pids) == 0 { // no process holds the lock now; but a gateway holds it only during its passes
 		pids, _ = lockHolders(kanban.GatewayLock(x.boards().Root))
 	}
 	since := x.Now().Add(-maxClaimAge).Unix()
@@ -297,7 +297,7 @@ func lockHolders(path string) (pids []int, known bool) {
 	return pids, err == nil
 }
 
-// warnIdle prints a warning if a task was made ready but no dispatcher is running. If that can't be determined, it prints
+// warnIdle prints a warning if a task is ready but no dispatcher runs. If it can't find out whether one runs, it prints
 // nothing.
 func (c *call) warnIdle() {
 	paths, err := c.paths()

@@ -14,7 +14,7 @@ import (
 	"hinit/kanban"
 )
 
-// taskVerbs make, list, show and connect tasks.
+// taskVerbs are the verbs that make, list, show and connect tasks.
 var taskVerbs = []verb{
 	{name: "create", json: true, args: "TITLE", summary: "make a task", define: create},
 	{name: "list", json: true, aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
@@ -112,7 +112,7 @@ func listTasks(c *call) action {
 // taskDetails is the output of the verb show.
 type taskDetails struct {
 	Task     kanban.Task      `json:"task"`
-	Latest   *string          `json:"latest_summary"` // summary of the latest attempt that has a summary
+	Latest   *string          `json:"latest_summary"` // summary of the latest attempt with a summary
 	Parents  []string         `json:"parents"`
 	Children []string         `json:"children"`
 	Comments []kanban.Comment `json:"comments"`
@@ -134,7 +134,8 @@ func readDetails(ctx context.Context, s *kanban.Store, id string) (w taskDetails
 	return w, errors.Join(failed[:]...)
 }
 
-// nonNil turns a nil list into an empty one, because the JSON of the agent's own command has [] instead of null.
+// nonNil turns a nil list into an empty one. The JSON then has [] instead of null, as in the output of the agent's own
+// command.
 func nonNil[T any](list []T) []T { return append([]T{}, list...) }
 
 // attemptFilterFlags defines the flags that select attempts by their state. It returns a function that filters a list of attempts
@@ -206,7 +207,7 @@ func (c *call) showDetails(all taskDetails) {
 	}
 }
 
-// checkMetadata checks the value of --metadata: it must be a JSON object, or nil.
+// checkMetadata returns an error if the value of --metadata is set but isn't a JSON object.
 func checkMetadata(text *string) error {
 	if text != nil && *text != "" && json.Unmarshal([]byte(*text), &map[string]any{}) != nil {
 		return usageErrorf("--metadata must be a JSON object")
@@ -240,7 +241,8 @@ func edit(c *call) action {
 	}
 }
 
-// author returns the author of a comment or task: named if set, otherwise HERMES_PROFILE, otherwise "user".
+// author returns the author of a comment or task: the parameter named if it is set, otherwise HERMES_PROFILE, otherwise
+// "user".
 func (c *call) author(named string) string {
 	return cmp.Or(named, c.Variable("HERMES_PROFILE", "user"))
 }
@@ -276,8 +278,8 @@ func archive(c *call) action {
 	}
 }
 
-// parseAssignee returns the assignee for a word on the command line. The words none, - and null, in upper or lower case, mean no
-// assignee ("").
+// parseAssignee returns the assignee that a word on the command line names. The words none, - and null mean no assignee (""),
+// in upper or lower case.
 func parseAssignee(word string) string {
 	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {
 		return ""

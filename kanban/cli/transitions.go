@@ -17,7 +17,7 @@ import (
 	"hinit/kanban"
 )
 
-// stateVerbs move tasks between statuses.
+// stateVerbs are the verbs that move tasks between statuses.
 var stateVerbs = []verb{
 	{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
 	{name: "block", args: "ID [REASON...]", multiWordFlag: "ids", summary: "block tasks until they are unblocked", define: func(c *call) action {
@@ -38,16 +38,16 @@ var workerVerbs = []verb{
 	{name: "log", args: "ID", noBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
-// reasonFlag defines the flag --reason. It returns a function that the verb calls after parsing: its result is the value of the
-// flag, otherwise the words after the task.
+// reasonFlag defines the flag --reason. The verb calls the returned function after parsing. Its result is the flag's value,
+// or the words after the task if the flag is absent.
 func (c *call) reasonFlag() func(words []string) string {
 	said := c.Flags.String("reason", "", "`TEXT`")
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attemptFlag defines the flag --run, with which a verb changes a task only if that attempt is the task's current one. It returns
-// a function that the verb calls after parsing: its result is the number of the attempt, or 0 for any. If a worker runs this
-// command, the default is the worker's own attempt, and any other task is an error, because a worker may change only its own.
+// attemptFlag defines the flag --run: the verb then changes a task only if this attempt is the task's current one. The verb
+// calls the returned function after parsing. Its result is the number of the attempt, or 0 for any. A worker may change only
+// its own task: the default is then its own attempt, and any other task is an error.
 func (c *call) attemptFlag() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
@@ -55,7 +55,8 @@ func (c *call) attemptFlag() func(task string) (int64, error) {
 			return 0, fmt.Errorf("this worker is at work on %s, and changes no other task", own)
 		}
 		if *run == 0 && c.Variable("HERMES_KANBAN_TASK", "") != "" {
-			n, _ := strconv.ParseInt(c.Variable("HERMES_KANBAN_RUN_ID", ""), 10, 64) // n is 0, for any attempt, if the variable is not set or invalid
+			// If the variable is unset or invalid, n is 0 and means any attempt.
+			n, _ := strconv.ParseInt(c.Variable("HERMES_KANBAN_RUN_ID", ""), 10, 64)
 			return n, nil
 		}
 		return *run, nil
@@ -86,7 +87,7 @@ func complete(c *call) action {
 	}
 }
 
-// idsFlag defines the flag --ids, which adds tasks to the one that the arguments name.
+// idsFlag defines the flag --ids, with which a verb also changes tasks that its arguments don't name.
 func (c *call) idsFlag() *list {
 	ids := &list{}
 	c.Flags.Var(ids, "ids", "further tasks, with the same reason: `ID`...")
@@ -217,8 +218,8 @@ func runs(c *call) action {
 	}
 }
 
-// markLeaving fills in the pid of each attempt in list that is over but whose worker is still alive. The board drops the pid at
-// the end of an attempt.
+// markLeaving restores the pid of each attempt in list that is over while its worker is still alive. The board clears the pid
+// when an attempt ends.
 func (c *call) markLeaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {
@@ -259,7 +260,7 @@ func workerLog(c *call) action {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
-		if c.Screen { // an agent wrote the text, which may contain escape sequences
+		if c.Screen { // make escape sequences visible, because an agent wrote the text
 			data = cmdline.Lines(data)
 		}
 		_, _ = c.Terminal.Out.Write(data)

@@ -136,11 +136,11 @@ func (c *call) showStats(st kanban.Stats) {
 	}
 }
 
-// overview describes one board in the output of `stats --all`, from which hinit-web makes its page of the boards.
+// overview describes one board in the output of `stats --all`. hinit-web makes its page of the boards from this output.
 type overview struct {
 	Board   string        `json:"board"`
 	Name    string        `json:"name"`
-	Error   string        `json:"error"` // why the fields below are empty, or "" if the board could be read
+	Error   string        `json:"error"` // reason why the other fields are empty; "" if the board could be read
 	Stats   kanban.Stats  `json:"stats"`
 	Blocked []taskLine    `json:"blocked"`
 	Runs    []attemptLine `json:"runs"` // attempts, newest first
@@ -188,14 +188,14 @@ func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, paths ka
 		}
 		do(m, paths, s, err)
 		if s != nil {
-			_ = s.Close() // nothing was written, so nothing can be lost
+			_ = s.Close() // ignore the error, because nothing was written
 		}
 	}
 	return err
 }
 
-// printOverviews prints the overviews of all boards as JSON. hinit-web waits only a few seconds for all of them, so it waits only
-// briefly for a board that another program has locked.
+// printOverviews prints the overviews of all boards as JSON. It waits only briefly for a board that another program has
+// locked, because hinit-web waits only a few seconds for the whole output.
 func (c *call) printOverviews(ctx context.Context) error {
 	c.verb.busyTimeout = time.Second
 	list := []overview{}
@@ -239,7 +239,7 @@ func assignees(c *call) action {
 		st, err := s.Stats(ctx, c.Now())
 		type line struct {
 			Name   string                `json:"name"`
-			OnDisk bool                  `json:"on_disk"` // the name is a profile's, not only an assignee's
+			OnDisk bool                  `json:"on_disk"` // the name is a profile, and not only the assignee of a task
 			Counts map[kanban.Status]int `json:"counts"`
 		}
 		rows := make(map[string]line)

@@ -32,7 +32,7 @@ import (
 // Template is the name of the command in hinit.yaml that runs as the worker of a task.
 const Template = config.KanbanWorker
 
-// ByPID1 returns a runner whose workers the container's PID 1 starts. c is the client of PID 1.
+// ByPID1 returns a runner whose workers are started by the container's PID 1. c is a client of PID 1.
 func ByPID1(ctx context.Context, c *dial.Client) (*Runner, error) { return newRunner(ctx, pid1Host{c}) }
 
 // pid1Host is the host that asks PID 1 to start and stop runs.
@@ -44,8 +44,8 @@ func (h pid1Host) start(ctx context.Context, tag string, job kanban.Job) (client
 	})
 }
 
-// Local returns a runner that starts its workers in this process, with the command in hinit.yaml. It is for a machine where hinit
-// isn't PID 1.
+// Local returns a runner that starts its workers in this process. It runs the worker's command in hinit.yaml, on a machine
+// where hinit isn't PID 1.
 func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	b, err := localRuns()
 	if err != nil {
@@ -63,8 +63,8 @@ type localHost struct {
 // agentName is the usual name of the agent's command, which [Agent] tries if the configured command does not exist.
 const agentName = "hermes"
 
-// Agent returns the path of the agent's command: the configured one if it exists, otherwise the one named agentName in PATH. It
-// never searches the current directory, where an agent could put a program of that name.
+// Agent returns the path of the agent's command. This is the configured command if it exists, otherwise agentName in PATH.
+// Agent never searches the current directory, where an agent could put a program of that name.
 func Agent(configured string) (string, error) {
 	dirs := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) })
 	for _, name := range []string{configured, agentName} {
@@ -143,8 +143,8 @@ const maxGitOutput = 1 << 20
 // process, which reaps all children of the process.
 var localRuns = sync.OnceValues(onehost.NewTracker)
 
-// Git runs git in dir and returns its output, even if git fails. If profile is set, git runs in that profile's isolation, and
-// with the repository's hooks disabled. Git is a [kanban.Git].
+// Git runs git in the directory dir and returns its output, even if git fails. If profile is set, git runs in that profile's
+// isolation, with the repository's hooks disabled. Git is a [kanban.Git].
 func Git(ctx context.Context, profile, dir string, args ...string) (string, error) {
 	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
 	where := ""
@@ -162,7 +162,7 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 }
 
 // Isolated returns a function for [kanban.Dispatcher] that reports whether a profile is isolated. The function reads
-// hinit.yaml. If this process may not read that file, it reads the list that PID 1 writes. In a process that is itself isolated,
+// hinit.yaml, or the list that PID 1 writes if this process may not read hinit.yaml. In a process that is itself isolated,
 // the function always returns false.
 func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, error) {
 	return func(profile string) (bool, error) {
@@ -215,7 +215,7 @@ func runCommand(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _ = io.ReadAll(io.NewSectionReader(file, 0, maxGitOutput)) // the file is in memory, so reading can't fail
+	text, _ = io.ReadAll(io.NewSectionReader(file, 0, maxGitOutput)) // reading can't fail, because the file is in memory
 	switch x := exitOf(run); {
 	case !x.Known:
 		err = errors.New(run.End.Error)

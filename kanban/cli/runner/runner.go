@@ -20,13 +20,13 @@ import (
 	"hinit/kanban"
 )
 
-// host starts, stops and lists one-shot runs. Its implementations are pid1 and local.
+// host starts, stops and lists one-shot runs. [pid1Host] and [localHost] implement it.
 type host interface {
 	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	Runs(ctx context.Context) ([]client.Run, error)
-	// FollowRuns calls tell once for every run, and again whenever a run begins or ends. It returns when ctx ends, or with an
-	// error when the host can no longer report runs.
+	// FollowRuns calls tell once for every run, and again whenever a run begins or ends. It returns when ctx ends. It returns
+	// an error if the host can no longer report runs.
 	FollowRuns(ctx context.Context, tell func(client.Run) error) error
 }
 
@@ -38,12 +38,13 @@ type Runner struct {
 
 	mu       sync.Mutex
 	runs     map[string]client.Run // runs by their tag
-	adopted  map[int]bool          // pids of workers that an earlier dispatcher started; for each, a goroutine waits for its exit
+	adopted  map[int]bool          // pids of workers that an earlier dispatcher started; a goroutine for each waits for its exit
 	runEnded chan struct{}         // channel that is closed when a run has ended, and then replaced by a new one
 	wake     chan struct{}
 }
 
-// followPause is the pause before FollowRuns is called again after a failure. The usual failure is that PID 1 re-executes itself.
+// followPause is the pause after which FollowRuns is called again when it failed. It usually fails because PID 1 re-executes
+// itself.
 const followPause = 200 * time.Millisecond
 
 func newRunner(ctx context.Context, h host) (*Runner, error) {
@@ -58,7 +59,8 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 	r.cancel = cancel
 	r.followDone = guard.Begin("following the runs", func() {
 		for follow.Err() == nil {
-			_ = r.host.FollowRuns(follow, func(run client.Run) error { // ignore the error: if the host still fails, Start and End report it
+			// Ignore the error: if the host still fails, Start and End return that error.
+			_ = r.host.FollowRuns(follow, func(run client.Run) error {
 				r.storeRun(run)
 				return nil
 			})
@@ -93,12 +95,12 @@ func (r *Runner) storeRun(run client.Run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, had := r.runs[run.Tag]
-	if had && known.End != nil { // the new state is older than the stored one
+	if had && known.End != nil { // the run has already ended, so this report is older than the stored one
 		return
 	}
 	r.runs[run.Tag] = run
 	if run.End != nil {
-		if len(r.runs) > 2*runs.MaxEndedRuns { // the agent can start any number of runs that are no workers
+		if len(r.runs) > 2*runs.MaxEndedRuns { // limit the map: the agent can start any number of other runs
 			maps.DeleteFunc(r.runs, func(_ string, old client.Run) bool { return old.End != nil && old.Seq+runs.MaxEndedRuns < run.Seq })
 		}
 		close(r.runEnded)
@@ -107,7 +109,7 @@ func (r *Runner) storeRun(run client.Run) {
 	}
 }
 
-// tag returns the name of the run for an attempt. No other attempt on any board of the container has the same name.
+// tag returns the name of an attempt's run. It is different for each attempt on any board of the container.
 func tag(ref kanban.Ref) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(ref.DB)) // writing to a hash never fails
@@ -127,15 +129,15 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	return workerReport(run).Worker, nil
 }
 
-// hostErrors lists the kinds of error that mean that the host can't start any worker now. The value is true if the worker may
+// hostErrors lists the kinds of error that prevent the host from starting any worker now. The value is true if the worker may
 // start in spite of the error.
 var hostErrors = map[client.Kind]bool{
 	client.KindBusy: false, client.KindStopping: false, client.KindNotAllowed: false,
 	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
 }
 
-// wrapHostError turns an error of the host into a [kanban.HostError] if it means that the host can't start any worker now. Other
-// errors concern only this worker, and stay as they are.
+// wrapHostError turns an error that concerns all workers of the host into a [kanban.HostError]. It returns an error about a
+// single worker unchanged.
 func wrapHostError(err error) error {
 	unsure := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	host := unsure
@@ -154,7 +156,8 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 	fresh := false
 	for i, ref := range refs {
 		run, known := r.knownRun(ref)
-		if !known && ref.PID == 0 && !fresh { // a worker without a pid: the dispatcher may have died after its claim, before the host answered
+		// The dispatcher may have died after it claimed the task, before the host reported the worker's pid.
+		if !known && ref.PID == 0 && !fresh {
 			fresh = true
 			if err := r.refresh(ctx); err != nil {
 				return nil, err
@@ -184,12 +187,12 @@ func workerReport(run client.Run) kanban.WorkerReport {
 	return s
 }
 
-// nonexistentDir is a path at which no directory can ever exist, so a run in this directory fails to start.
+// nonexistentDir is a path at which no directory can ever exist. A run with this working directory always fails to start.
 const nonexistentDir = os.DevNull + "/withdrawn"
 
-// Withdraw implements [kanban.Runner]. It uses that a host starts only one run for each tag: it starts a run with the worker's
-// tag in nonexistentDir. That run fails, and uses up the tag, so the host never starts the worker. If the worker was already
-// started, the host returns the worker's run instead. If the host refuses this run, it also refuses the worker.
+// Withdraw implements [kanban.Runner]. A host starts only one run for each tag, so Withdraw starts a run with the worker's
+// tag in nonexistentDir. That run fails and uses up the tag, so the host never starts the worker. If the worker was already
+// started, the host returns the worker's run instead. If the host refuses the failing run, it also refuses the worker.
 func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
 	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nonexistentDir})
 	if err == nil {
@@ -267,7 +270,8 @@ func (r *Runner) endRun(ctx context.Context, run client.Run, grace time.Duration
 	}
 }
 
-// Forget implements [kanban.Runner]. It removes only what this process remembers; the host cleans up by itself.
+// Forget implements [kanban.Runner]. It removes the runs from the memory of this process. The host removes its own data later
+// without a request.
 func (r *Runner) Forget(refs []kanban.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -323,8 +327,8 @@ func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
 // frozen control group blocks.
 const scanTimeout = 5 * time.Second
 
-// scanProcesses calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if this takes longer than
-// scanTimeout, for instance because an earlier scan hangs.
+// scanProcesses calls [kanban.ProcessesWith], and returns its results pids and sure. It returns ok false after scanTimeout,
+// for instance because an earlier scan hangs.
 func scanProcesses(vars map[string]string) (pids []int, sure, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanTimeout)
 	defer cancel()

@@ -25,35 +25,36 @@ type board struct {
 
 	d                *kanban.Dispatcher
 	changes          <-chan struct{} // channel that receives a value after a change of the board's file
-	version          int64           // data version of the file before the last pass, see [kanban.Store.DataVersion]
+	version          int64           // data version of the board before the last pass, see [kanban.Store.DataVersion]
 	lastPassDuration time.Duration   // duration of the last pass
-	stuckSince       time.Time       // time since which tasks are ready and none is started; zero: no such tasks
+	stuckSince       time.Time       // when the oldest wait of ready tasks began, while none is started; zero: no ready task waits
 	lastWarning      time.Time       // time of the last warning about stuck tasks
 	lastSummary      time.Time       // time of the last summary
 }
 
 const (
-	// brokenRetry is how long the server leaves a board alone whose file it couldn't open. A change of the file ends the wait.
+	// brokenRetry is how long the server waits before it tries again to open a board that it couldn't open. A change of the
+	// file ends the wait.
 	brokenRetry = 300 * time.Second
 	// failedRetry is the pause after a failed pass. It doubles up to failedLimit.
 	failedRetry = time.Second
 	failedLimit = 30 * time.Second
-	// passLimit is the time limit of a pass. The next pass does the rest.
+	// passLimit is the time limit of a pass. A pass that takes longer is cancelled, and the next one continues.
 	passLimit = 5 * time.Minute
 	// lockRetryPause is the pause between two tries to lock a board. A gateway, or a command that makes one pass, usually releases
 	// the lock within quietRetries such pauses, so only a longer wait is reported.
 	lockRetryPause = 250 * time.Millisecond
 	quietRetries   = 4
-	// While the container stops, the server makes passes with the pause finalPassPause, for at most finalPassesTimeout in all.
+	// While the container stops, the server makes a pass every finalPassPause, for finalPassesTimeout at most.
 	finalPassPause     = 100 * time.Millisecond
 	finalPassesTimeout = time.Minute
-	// maxPassPause limits the pause between a change of the board's file and the pass that follows it, see [board.pauseBeforePass].
+	// maxPassPause limits the pause before a pass that follows a change of the board's file, see [board.pauseBeforePass].
 	maxPassPause = time.Second
 	// The server warns when tasks have been ready for stuckRounds intervals and none was started. It repeats the warning after
 	// stuckEvery.
 	stuckRounds = 6
 	stuckEvery  = 300 * time.Second
-	// summaryEvery is the shortest time between two summaries of a board, because each summary counts all tasks.
+	// summaryEvery is the shortest time between two summaries of a board. A summary takes time, because it counts all tasks.
 	summaryEvery = time.Second
 )
 
@@ -85,13 +86,13 @@ func (b *board) serve(ctx context.Context) {
 			b.finalPasses()
 		}
 		stop()
-		_ = b.d.Store.Close() // all writes are done
+		_ = b.d.Store.Close() // ignore the error, because all writes are already done
 	}
 }
 
-// lockBoard waits until it has the board's tick lock. It opens the lock's file again for each try, because another program may
-// replace the file. If locking fails with an error, lockBoard returns true all the same: the board is then dispatched without the
-// lock. It returns false if ctx ends or the board is removed.
+// lockBoard waits until it has the board's tick lock. It opens the lock's file again for each try, because another program
+// may replace the file. If the file can't be locked at all, lockBoard also returns true, and the board is dispatched without
+// the lock. It returns false if ctx ends or the board is removed.
 func (b *board) lockBoard(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for times := 0; ; times++ {
@@ -113,8 +114,8 @@ func (b *board) lockBoard(ctx context.Context, tried func()) bool {
 	}
 }
 
-// finalPasses makes passes while the container stops, until the workers have ended, to release their claims. Otherwise the next
-// dispatcher would have to wait until the claims expire. The passes start no workers.
+// finalPasses makes passes while the container stops, until all workers have ended. The passes start no workers; they release
+// the claims of the ended ones. Otherwise the next dispatcher would have to wait until these claims expire.
 func (b *board) finalPasses() {
 	ctx, cancel := context.WithTimeout(context.Background(), finalPassesTimeout)
 	defer cancel()
@@ -127,8 +128,8 @@ func (b *board) finalPasses() {
 	}
 }
 
-// awaitRepair waits until a broken database file changes, at most for brokenRetry, and at least for failedRetry. Otherwise a
-// program that goes on writing to the file would make the server check it without a pause.
+// awaitRepair waits until a broken database file changes, for at most brokenRetry. It waits for failedRetry in any case,
+// because a program may write to the broken file all the time, and each check reads the whole file.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := fileVersion(db)
 	changes, stop := WatchDatabase(db)
@@ -136,7 +137,8 @@ func (b *board) awaitRepair(ctx context.Context, db string) {
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
 	pause.For(ctx, failedRetry)
-	for ctx.Err() == nil && fileVersion(db) == was && b.server.Boards.Exists(b.slug) { // the board may be half removed
+	// The file of a removed board never changes again.
+	for ctx.Err() == nil && fileVersion(db) == was && b.server.Boards.Exists(b.slug) {
 		pause.Until(ctx, changes)
 	}
 }
@@ -169,7 +171,7 @@ func (b *board) runPasses(ctx context.Context) {
 		}
 		if changed {
 			if v, err := b.d.Store.DataVersion(ctx); err == nil && v == b.version {
-				continue // the change was our own; keep to the planned pass
+				continue // the change is from the server's own pass, so keep the planned time
 			}
 			if !b.pauseBeforePass(ctx) {
 				return
@@ -186,9 +188,9 @@ func (b *board) runPasses(ctx context.Context) {
 	}
 }
 
-// pauseBeforePass waits before a pass that a change of the file causes: as long as the last pass took, at most maxPassPause.
-// Without this pause, a busy board would keep the server busy with passes. The end of a worker ends the pause. pauseBeforePass
-// returns false if ctx has ended.
+// pauseBeforePass waits before a pass that follows a change of the file: for as long as the last pass took, and at most
+// maxPassPause. Without the pause, a board that changes all the time would cause passes without end. The end of a worker ends
+// the pause. pauseBeforePass returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
 	select {
 	case <-time.After(min(b.lastPassDuration, maxPassPause)):
@@ -199,17 +201,18 @@ func (b *board) pauseBeforePass(ctx context.Context) bool {
 	return true
 }
 
-// makePass makes one pass. wait is the time until the next pass if nothing happens before; 0 means that no pass is planned. ok is
-// false if the board can no longer be used.
+// makePass makes one pass. wait is the time until the next pass if the board doesn't change before; 0 means that no pass is
+// planned. ok is false if the server can't use the board any more.
 func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
-	// Read the version before the pass. If another program changes the board during the pass, the versions then differ, and one
-	// more pass follows.
+	// Read the version before the pass. A program that changes the board during the pass makes the versions differ, which
+	// causes one more pass.
 	if v, err := b.d.Store.DataVersion(ctx); err == nil {
 		b.version = v
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // when this program is told to stop, the pass continues
+	// A request to stop must not cut off a pass that has begun.
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit)
 	defer cancel()
 	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
 	b.lastPassDuration = b.server.Now().Sub(begin)
@@ -256,8 +259,8 @@ func (b *board) report(res kanban.Result) {
 	}
 }
 
-// reportAndWarn updates the board's text on the status page. It warns if tasks are ready, none is started, and the reason is
-// unknown. again is the time after which it must run again, or 0.
+// reportAndWarn updates the board's text on the status page. It logs a warning if ready tasks aren't started and the reason
+// is unknown. again is the time after which the caller must call it again, or 0.
 func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
 	if left := summaryEvery - now.Sub(b.lastSummary); left > 0 {
 		again = left

@@ -26,33 +26,34 @@ type Server struct {
 	Boards *kanban.Boards
 	// Board opens a board and returns a new dispatcher for it. The Server closes the dispatcher's store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
-	Wake  <-chan struct{} // channel that receives when a worker has ended
-	// function that shows a text about all boards on the status page; trouble is the part that a person must repair, or ""
+	Wake  <-chan struct{} // channel that receives a value when a worker has ended
+	// function that shows a text about all boards on the status page; trouble is the part about problems that a person must
+	// solve, or ""
 	Say   func(text, trouble string)
-	Ready func() // function that is called once, when each board's lock was tried or maxReadyDelay has passed
-	// Stopping reports whether the container is stopping. Its workers then end too. nil means that it never is.
+	Ready func() // function that is called once: when each board's lock was tried, or after maxReadyDelay
+	// Stopping reports whether the container is stopping, and so ends its workers. nil means that it never stops.
 	Stopping func() bool
 	Log      *slog.Logger
 	Now      func() time.Time
 
 	mu              sync.Mutex
 	served          map[string]*board // served boards by slug
-	boardsAtWarning int               // number of boards in the last warning that there are too many; 0: none yet
-	boardEnded      chan struct{}     // channel that receives when the server stops serving a board
+	boardsAtWarning int               // number of boards in the last warning about too many boards; 0: no warning yet
+	boardEnded      chan struct{}     // channel that receives a value when the server stops serving a board
 
-	textsLock sync.Mutex           // guards the map words, and allows one call of Say at a time
+	textsLock sync.Mutex           // guards texts and lastTexts, and lets only one call of Say run at a time
 	texts     map[string]boardText // texts for Say by the board's slug
 	lastTexts [2]string            // arguments of the last call of Say
 }
 
-// boardText is the text about one board for [Server.Say]. trouble is true if a person must repair something.
+// boardText is the text about one board for [Server.Say]. problem is true if a person must solve a problem.
 type boardText struct {
 	text    string
 	problem bool
 }
 
-// maxBoards limits the boards that are served. Each board needs descriptors and a watcher, and an agent can make any number of
-// board directories.
+// maxBoards limits the number of boards that are served. Each board needs descriptors and a watcher, and an agent can make
+// any number of boards.
 const maxBoards = 64
 
 // rescanEvery is the interval at which the list of boards is read even if the kernel reports no change.
@@ -80,7 +81,8 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-listChanges: // a new board's directory is empty at first; the watch reports it again after settleFirst
+		// Ignore that a new board's directory is still empty: the watch reports the change again after settleFirst.
+		case <-listChanges:
 			s.scanBoards(ctx, &all)
 		case <-rescan:
 			s.scanBoards(ctx, &all)
@@ -88,7 +90,7 @@ func (s *Server) Run(ctx context.Context) error {
 			if s.boardsAtWarning > 0 {
 				s.scanBoards(ctx, &all)
 			}
-		case <-s.Wake: // let every board look for the end of its worker
+		case <-s.Wake: // tell all boards, because any of them may have started the worker
 			s.mu.Lock()
 			for _, b := range s.served {
 				pause.Wake(b.workerEnded)
@@ -98,8 +100,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// maxReadyDelay limits how long the server waits, before it calls Ready, for boards that can't be opened. The gateways start only
-// after that call, and a broken board must not prevent their start.
+// maxReadyDelay limits how long the server waits for boards that can't be opened, before it calls Ready. The agent's gateways
+// start only after that call, and a broken board must not prevent their start.
 const maxReadyDelay = 3 * time.Second
 
 // reportReady calls Ready when each board's lock was tried or maxReadyDelay has passed.
@@ -146,13 +148,13 @@ func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.served, m.Slug)
-			pause.Wake(s.boardEnded) // there is room for another board, so read the list again
+			pause.Wake(s.boardEnded) // read the list again, because there is room for another board now
 		})
 	}
 }
 
-// setBoardText replaces the text about one board, and passes the texts of all boards to Say if they have changed. An empty text
-// removes the board from them.
+// setBoardText replaces the text about one board, or removes it if the new text is empty. If the texts of all boards have
+// changed, it passes them to Say.
 func (s *Server) setBoardText(slug string, w boardText) {
 	s.textsLock.Lock()
 	defer s.textsLock.Unlock()
@@ -177,18 +179,19 @@ func (s *Server) setBoardText(slug string, w boardText) {
 	s.lastTexts = now
 }
 
-// A change may become visible only some time after the kernel reports it, because the writer syncs its data first. So the watch
-// reports each change again after settleFirst, and then with pauses that double up to settleLast.
+// The kernel may report a change before other programs can see it, because the writer syncs its data first. So the watch
+// reports each change again after settleFirst, and then after pauses that double up to settleLast.
 const (
 	settleFirst = 2 * time.Millisecond
 	settleLast  = 2 * time.Second
 )
 
-// pollEvery is how often a file is reported as changed if the kernel does not report all changes, as on a network file system.
+// pollEvery is how often a file counts as changed where the kernel does not report all changes, as on a network file system.
 const pollEvery = 2 * time.Second
 
-// WatchDatabase watches the database file db. changes receives a value after one or more changes, and sometimes without one.
-// stop ends the watch. Watch watches the whole directory, because SQLite creates and removes the write-ahead log there.
+// WatchDatabase watches the database file db. changes receives a value after one or more changes, and sometimes without a
+// change. stop ends the watch. WatchDatabase watches the whole directory, because SQLite creates and removes the write-ahead
+// log there.
 func WatchDatabase(db string) (changes <-chan struct{}, stop func()) {
 	return watchFiles(filepath.Dir(db), filepath.Base(db))
 }
@@ -219,7 +222,8 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 // forwardChanges sends a value to news after each change, and again after each settle pause. If poll is not 0, it also sends a
 // value at this interval.
 func forwardChanges(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
-	for settle := settleFirst; ; { // begin with a settle pause, because a change from just before the watch may not be visible yet
+	// Report again after a pause, because a change from just before the watch may not be visible yet.
+	for settle := settleFirst; ; {
 		limit := settle
 		if settle > settleLast {
 			limit = poll
