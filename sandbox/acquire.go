@@ -16,18 +16,17 @@ import (
 
 const (
 	startTime     = 30 * time.Second
-	createTime    = 120 * time.Second // the engine may have to fetch an image
+	createTime    = 120 * time.Second // time limit for making a container, for which the engine may have to fetch an image
 	removalLimit  = 10 * time.Second
 	maxWakeTries  = 5
-	nameTakenTime = 5 * time.Second // how long to wait for a container that has the name but is still being made or removed
+	nameTakenTime = 5 * time.Second // how long to retry while another container has the name, because it is being made or removed
 )
 
-// findOrMake finds or makes the sandbox's container. It holds the lock of the key, because another process may look for the same
-// container.
+// findOrMake finds or makes the sandbox's container. It holds the lock of the key, so that no other process does the same at
+// that time.
 //
-// A process may have been killed after it asked the engine for the container. Then the engine may still be making the container,
-// and does not list it yet. But the container's name is derived from the key and already taken. So the engine refuses a second
-// container, and findOrMake searches again.
+// The engine may still be making a container for a process that was killed, and does not list it yet. The container's name is
+// derived from the key, so the engine refuses a second container with this name. findOrMake then searches again.
 func (s *Sandbox) findOrMake(ctx context.Context) error {
 	unlock, err := s.manager.Lock(ctx, s.labels)
 	if err != nil {
@@ -43,7 +42,7 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 		plan.Name = s.manager.containerName(s.labels)
 	}
 	for limit := time.Now().Add(nameTakenTime); err == nil && !found; {
-		if time.Now().After(limit) { // the container with the name can't be used
+		if time.Now().After(limit) { // use another name, because the container with this name can't be used
 			plan.Name = randomName()
 		}
 		c.Name = plan.Name
@@ -78,8 +77,8 @@ func refusesDiskLimit(err error) bool {
 }
 
 // Find finds a container by its labels and makes it run. It prefers a running container. It ignores containers for which skip
-// returns true, and containers that it can't start, which the sweep removes later. If the engine doesn't answer, Find returns an
-// error: the container may exist, so the caller must not make a second container. The caller holds the lock of the key.
+// returns true, and containers that it can't start; the sweep removes these later. If the engine doesn't answer, Find returns
+// an error: the container may exist, so the caller must not make a second one. The caller holds the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	list, err := m.engine.List(ctx, labels)
 	switch {
@@ -95,7 +94,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 			switch {
 			case c.State != state:
 				continue
-			case state == Paused: // return a paused container: the command's error then says that the container is paused, and how to unpause it
+			case state == Paused: // return the paused container; the next command's error then says how to unpause it
 				return c, true, nil
 			}
 			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
@@ -110,8 +109,8 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 	return Container{}, false, nil
 }
 
-// Wake starts or unpauses a container. If another process stops, kills or pauses it in the meantime, Wake tries again several times,
-// because a new container would not have the state of this one.
+// Wake starts or unpauses a container. If another process stops, kills or pauses it in the meantime, Wake tries again, at
+// most maxWakeTries times. It tries hard because a new container would not have the state of this one.
 func (m *Manager) Wake(ctx context.Context, c Container) error {
 	defer setTimeLimit(&ctx, startTime)()
 	for try := 1; ; try++ {
@@ -135,9 +134,9 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	}
 }
 
-// Make creates a container with the helper, and starts it. The caller holds the lock of the key. If Make fails, no container
-// remains. If the caller's context ends, Make still waits a short time for the engine's answer. Otherwise the engine would go on
-// with the request, and the container would appear after Make has tried to remove it.
+// Make creates a container with the helper, and starts it. The caller holds the lock of the key. If Make fails, it removes
+// the container. When the caller's context ends, Make still waits a short time for the engine's answer. Without an answer it
+// could not remove the container, which the engine would go on making.
 func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
 	spec.Name = cmp.Or(spec.Name, randomName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
@@ -152,11 +151,12 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	spec.Labels[LabelVolume] = m.store.id
 	m.hideDir(&spec)
 	own, err := m.addHelper(&spec)
-	if errors.Is(err, fs.ErrExist) && m.askState(ctx, spec.Name).State == Gone { // an earlier container of this name has left its directory
+	// The directory belonged to an earlier container with this name.
+	if errors.Is(err, fs.ErrExist) && m.askState(ctx, spec.Name).State == Gone {
 		m.store.removeRecord(spec.Name)
 		own, err = m.addHelper(&spec)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // if the name is taken, the engine reports it
+	if err != nil && !errors.Is(err, fs.ErrExist) { // if only the name is taken, Create below reports that
 		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
 	crashPoint("create")
@@ -167,14 +167,16 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		}
 	}
 	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
-		m.noMounts.Store(true) // the engine can't see the paths of this process: it is on another machine, or this process is in a container
+		// The engine can't see the paths of this process, because one of the two is on another machine or in a container.
+		m.noMounts.Store(true)
 		m.store.removeRecord(spec.Name)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
 		id, err = m.engine.Create(ctx, spec)
 	}
 	if err == nil && !own && !m.opts.AttachOnly && m.helperError == nil {
 		if _, err := m.copyHelper(ctx, id); err != nil {
-			m.opts.warn("the helper can't be copied before the start: " + err.Error()) // the next command that needs the helper copies it
+			// Only warn: the next command that needs the helper copies it.
+			m.opts.warn("the helper can't be copied before the start: " + err.Error())
 		}
 	}
 	if err == nil && own {
@@ -191,11 +193,12 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		crashPoint("started")
 		return id, nil
 	}
-	if !refusesDiskLimit(err) { // otherwise the caller tries again without the limit
+	if !refusesDiskLimit(err) { // only warn if the caller does not try again without the limit
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and is removed: %v", spec.Name, err))
 	}
 	if id == "" && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // the engine may have made the container in spite of the error
-		if c := m.askState(ctx, spec.Name); c.State == Created { // a started container with this name is older
+		// Remove only a container that was never started; a started one is older than this call.
+		if c := m.askState(ctx, spec.Name); c.State == Created {
 			id = c.ID
 		}
 	}
@@ -206,15 +209,16 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 			m.opts.warn(err.Error())
 		}
 	}
-	if own { // keep a record that another call has made
+	if own { // the record is from this call, and not from another one
 		m.store.removeRecord(spec.Name)
 	}
 	return "", err
 }
 
-// hideDir makes a container whose first process only waits start in the root directory, and labels it with its working directory,
-// which the helper enters. The engine's runtime would follow a link of an earlier command to a descriptor that it has open itself
-// (CVE-2024-21626). With AttachOnly, the service's guard does this for every container.
+// hideDir makes a container start in the root directory, if its first process only waits. A label keeps the working
+// directory, which the helper enters later. In the working directory, an earlier command may have made a link to a descriptor
+// of the engine's runtime. The runtime would follow the link and leave the container (CVE-2024-21626). With AttachOnly, the
+// service's guard does the same for every container.
 func (m *Manager) hideDir(spec *Spec) {
 	if !m.opts.AttachOnly && m.helperError == nil && spec.Dir != "" && len(spec.Entrypoint) == 0 && slices.Equal(spec.Cmd, []string{"sleep", "infinity"}) {
 		spec.Labels[LabelDir], spec.Dir = spec.Dir, "/"
@@ -224,8 +228,8 @@ func (m *Manager) hideDir(spec *Spec) {
 // isHelperMount reports whether a mount is one of the two that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the helper to a Spec. If own is true, the container now has a record in the store. If own is false,
-// addHelper has added no mount, because the engine can't see this process's paths.
+// addHelper adds the mounts of the helper to a Spec. If it has added them, own is true and the container has a record in the
+// store. Otherwise own is false, for instance because the engine can't see this process's paths.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if m.helperError != nil || m.noMounts.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil
@@ -248,7 +252,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	return true, nil
 }
 
-// askState asks the engine for the state of a container. State is empty if the engine doesn't answer.
+// askState asks the engine for the state of a container. If the engine doesn't answer, the result has an empty State.
 func (m *Manager) askState(ctx context.Context, id string) Container {
 	c, err := m.engine.Inspect(context.WithoutCancel(ctx), id)
 	switch {

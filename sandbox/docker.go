@@ -52,8 +52,8 @@ func Docker(address string) (FullEngine, error) {
 	return &docker{c}, nil
 }
 
-// engineError returns an error that says which request failed (what) and why. It wraps one of this package's errors, such as
-// [ErrGone], that callers can recognise.
+// engineError returns an error with the failed request (what) and the reason. It wraps one of this package's errors, such as
+// [ErrGone], so that callers can recognise the reason.
 func engineError(what string, err error) error {
 	var kind error
 	switch {
@@ -61,7 +61,8 @@ func engineError(what string, err error) error {
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("cannot %s: %w: it is not responding (%w); a docker pause beside a docker exec can leave an engine like that, and then it has to be restarted", what, ErrNoEngine, err)
-	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), // the socket is missing, or no engine listens there
+	// The engine's socket is missing, or nothing listens there.
+	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err),
 		errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		kind = ErrNoEngine
 	case cerrdefs.IsNotFound(err) && strings.Contains(strings.ToLower(err.Error()), "no such image"):
@@ -157,7 +158,8 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	for _, action := range []events.Action{events.ActionCreate, events.ActionDie, events.ActionDestroy} {
 		filter.Add("event", string(action))
 	}
-	// Ask for events of the last second too: the engine begins to send events only after its answer, so some would be lost otherwise.
+	// Ask for the events of the last second too. The engine begins to send events only when it answers, so an event before
+	// that would be lost.
 	since := strconv.FormatInt(time.Now().Unix()-1, 10)
 	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
@@ -189,7 +191,8 @@ func parseTime(text string) time.Time {
 	return t.UTC()
 }
 
-// answerTime limits a request about one container. An engine may hang on one container and still answer about others.
+// answerTime limits the wait for a request about one container. An engine may hang on one container and still answer about
+// others.
 var answerTime = 10 * time.Second
 
 func setTimeLimit(ctx *context.Context, most time.Duration) (cancel context.CancelFunc) {
@@ -199,7 +202,8 @@ func setTimeLimit(ctx *context.Context, most time.Duration) (cancel context.Canc
 
 func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
 	defer setTimeLimit(&ctx, answerTime)()
-	if strings.Trim(id, "./") == "" || strings.LastIndexByte(id, '/') > 0 { // in the address of the request, it would be a path to another object
+	// In a request's address, such an id would be a path to another object.
+	if strings.Trim(id, "./") == "" || strings.LastIndexByte(id, '/') > 0 {
 		return Container{}, fmt.Errorf("cannot inspect the container %s: %w", shortID(id), ErrGone)
 	}
 	c, err := d.c.ContainerInspect(ctx, id)
@@ -233,7 +237,8 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 	defer setTimeLimit(&ctx, createTime)()
 	if spec.Untrusted {
 		config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
-		if info, err := d.c.Info(ctx); err == nil && info.LoggingDriver == "json-file" { // the others have a limit, or write elsewhere
+		// Set a limit only for this driver; the others have one, or write elsewhere.
+		if info, err := d.c.Info(ctx); err == nil && info.LoggingDriver == "json-file" {
 			host.LogConfig.Config = map[string]string{"max-size": "5m", "max-file": "2"}
 		}
 	}
@@ -315,7 +320,7 @@ func (d *docker) Rename(ctx context.Context, id, name string) error {
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
-	defer setTimeLimit(&ctx, grace+2*answerTime)() // the engine itself may take 10 s more than the grace
+	defer setTimeLimit(&ctx, grace+2*answerTime)() // the engine itself may take 10 s longer than the grace
 	seconds := int(grace.Seconds())
 	return engineError("stop the container "+shortID(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
@@ -328,7 +333,7 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 		case err == nil, errors.Is(err, ErrGone), strings.Contains(err.Error(), "already in progress"):
 			return nil
 		case try > 20, !strings.Contains(err.Error(), "failed to remove root filesystem"), !pause.For(ctx, 100*time.Millisecond):
-			return err // on fuse-overlayfs, an engine can't always remove files that were just written; try again
+			return err // on fuse-overlayfs, an engine can't always remove files that were just written, so try again
 		}
 	}
 }
@@ -349,13 +354,14 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	return &dockerExec{HijackedResponse: stream}, nil
 }
 
-// dockerExec is the connection to a command that the engine runs. The engine sends standard output and standard error over one
-// connection, in parts. Each part begins with a header of 8 bytes: the number of the stream and the size of the part.
+// dockerExec is the connection to a command that the engine runs. The engine sends standard output and standard error in
+// parts over one connection. Each part begins with a header of 8 bytes, with the number of the stream and the size of the
+// part.
 type dockerExec struct {
 	types.HijackedResponse
 	once        sync.Once
-	unread      int    // bytes of the current part of standard output that are not read yet
-	outputStart []byte // the beginning of standard output, where an engine writes its errors
+	unread      int    // number of unread bytes in the current part of standard output
+	outputStart []byte // beginning of standard output, because an engine writes its own errors there
 	errorTail   textTail
 }
 
@@ -409,7 +415,8 @@ func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stder
 func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error) {
 	filter := labelFilter(labels)
 	if prefix != "" {
-		filter.Add("name", prefix) // the engine also returns names that contain the text elsewhere; the loop below drops them
+		// The engine also returns names that contain the prefix elsewhere, so the loop below checks them.
+		filter.Add("name", prefix)
 	}
 	defer setTimeLimit(&ctx, answerTime)()
 	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})

@@ -36,7 +36,7 @@ type Engine interface {
 	// CopyIn unpacks a tar archive below a directory of the container. It can't write to a mount that exists only inside the
 	// container, such as a tmpfs.
 	CopyIn(ctx context.Context, id, dir string, tar io.Reader) error
-	// Logs copies the output of the container's first process. With follow, it continues until the process ends.
+	// Logs copies the output of the container's first process. If follow is true, it continues until the process ends.
 	Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error
 
 	// Volumes lists the volumes that have all of these labels and a name that begins with prefix.
@@ -56,15 +56,15 @@ type FullEngine interface {
 	// CreateVolume makes a volume, or keeps an existing one of this name. RemoveVolume fails for a volume that a container uses.
 	CreateVolume(ctx context.Context, name string, labels map[string]string) error
 	RemoveVolume(ctx context.Context, name string) error
-	// Watch calls changed whenever a container with all of these labels is created, ends or is removed, including events of the
-	// last second. It calls began once, as soon as it can receive events. It returns an error when ctx ends or the engine stops
-	// sending events.
+	// Watch calls changed whenever a container with all of these labels is created, ends or is removed, and for such events
+	// in the last second. It calls began once, as soon as it can receive events. It returns an error when ctx ends or the
+	// engine stops sending events.
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
-// Cluster is an engine whose containers run on several machines, such as Kubernetes. It puts a volume with the helper into each
-// container by itself; Gate returns the name of that volume. A file has the same inode on every machine, but the device number
-// may differ.
+// Cluster is an engine whose containers run on several machines, such as Kubernetes. It adds a volume with the helper to each
+// container, and Gate returns the name of that volume. A file has the same inode on every machine, but its device number may
+// differ.
 type Cluster interface {
 	FullEngine
 
@@ -80,8 +80,8 @@ type Volume struct {
 	Created time.Time         `json:"created"`
 }
 
-// Attachment is a connection to a command that the engine runs: Read reads its output, Write writes its input. Close closes the
-// connection but does not end the command.
+// Attachment is a connection to a command that the engine runs. Read reads the command's output, and Write writes its input.
+// Close closes the connection but does not end the command.
 type Attachment interface {
 	io.ReadWriteCloser
 	// Said returns the error text that the command or the engine has written. Call it after Read has failed.
@@ -93,10 +93,10 @@ type Info struct {
 	Version, API string // versions of the engine and of its API, such as "20.10.24" and "1.41"
 	OS, Arch     string // operating system and processor of the engine, named as in Go, such as "linux" and "amd64"
 	Driver       string // storage driver, such as "overlay2"
-	UserMapping  string // how the engine maps root in containers to another user of the host: "userns-remap", "rootless" or ""
+	UserMapping  string // how the engine maps root in a container to another user: "userns-remap", "rootless"; "" if it doesn't
 }
 
-// Image is what sandboxes need to know about an image.
+// Image holds the properties of an image that sandboxes need.
 type Image struct {
 	Entrypoint []string
 	Cmd        []string
@@ -119,12 +119,12 @@ const (
 	Gone       State = "gone"
 )
 
-// stateOf converts an engine's name of a state to Docker's. podman has other names for some states.
+// stateOf converts the name of a state to Docker's, because podman has other names for some states.
 func stateOf(text string) State {
 	switch state := State(strings.ToLower(text)); state {
 	case "configured", "initialized":
 		return Created
-	case "stopping": // a stopping container runs until its first process has ended
+	case "stopping": // a stopping container still runs until its first process has ended
 		return Running
 	case "stopped":
 		return Exited
@@ -133,7 +133,8 @@ func stateOf(text string) State {
 	}
 }
 
-// Container is what sandboxes need to know about a container. Fields whose comment says Inspect are empty in the result of List.
+// Container holds the properties of a container that sandboxes need. A field marked Inspect is set only by [Engine.Inspect],
+// not by [Engine.List].
 type Container struct {
 	ID        string            `json:"container"`
 	Name      string            `json:"name"`
@@ -148,7 +149,7 @@ type Container struct {
 	User      string            `json:"user"` // Inspect: user of commands; "" for the image's user
 	Dir       string            `json:"-"`    // Inspect: working directory of commands
 	Mounts    []Mount           `json:"-"`
-	Reason    string            `json:"-"` // the engine's explanation of an unusual State; otherwise ""
+	Reason    string            `json:"-"` // engine's explanation of an unusual State; otherwise ""
 }
 
 // Mount is a mount of a container.
@@ -156,7 +157,7 @@ type Mount struct {
 	Type             string // type of the mount: "bind", "volume" or "tmpfs"
 	Source, Target   string
 	ReadOnly         bool
-	Options          string // mount(8) options of a tmpfs; otherwise the options of docker run -v
+	Options          string // options as in mount(8) for a tmpfs, otherwise as in docker run -v
 	CreateHostParent bool   // create a missing source, as docker run -v does
 }
 
@@ -168,11 +169,11 @@ type Spec struct {
 	Cmd         []string
 	Env         []string // variables, each as NAME=value
 	User        string
-	Dir         string // working directory of commands; sandboxes enter it inside and give the engine only "/", see [LabelDir]
+	Dir         string // working directory of commands; the helper enters it, while the engine only gets "/", see [LabelDir]
 	Hostname    string
 
 	Init        bool // let the engine run its own init as process 1
-	Untrusted   bool // do not run the image's health check, and limit the log of process 1, which is outside of Storage
+	Untrusted   bool // don't run the image's health check, and limit the log of process 1, which does not count for Storage
 	CapDrop     []string
 	CapAdd      []string
 	SecurityOpt []string

@@ -26,8 +26,8 @@ func defaultSockets() []string {
 	return append(list, "/run/podman/podman.sock")
 }
 
-// findEngine resolves the address of an engine as the docker command does. An empty host means DOCKER_HOST, the current docker
-// context, or a default socket.
+// findEngine returns the address of an engine, in the same way as the docker command. host is an address; if it is empty,
+// findEngine uses DOCKER_HOST, the current docker context, or a default socket.
 func findEngine(host string) (address, error) {
 	if host = cmp.Or(host, os.Getenv("DOCKER_HOST")); host != "" {
 		at := address{host: host}
@@ -75,11 +75,11 @@ func contextName() string {
 		CurrentContext string `json:"currentContext"`
 	}
 	data, _ := os.ReadFile(dockerConfigPath("config.json"))
-	_ = json.Unmarshal(data, &config) // a file that can't be read selects no context
+	_ = json.Unmarshal(data, &config) // ignore the error: a file that can't be read selects no context
 	return cmp.Or(os.Getenv("DOCKER_CONTEXT"), config.CurrentContext)
 }
 
-// contextAddress returns the address of a docker context. Docker names the directory of a context after the SHA-256 of the
+// contextAddress returns the address in a docker context. Docker names the directory of a context after the SHA-256 of the
 // context's name.
 func contextAddress(name string) (address, error) {
 	id := fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
@@ -106,5 +106,5 @@ func contextAddress(name string) (address, error) {
 	return at, nil
 }
 
-// shortID returns the first 12 characters of a container's id, which is what docker prints.
+// shortID returns the first 12 characters of a container's id, as docker prints it.
 func shortID(id string) string { return id[:min(12, len(id))] }

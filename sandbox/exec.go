@@ -20,17 +20,17 @@ import (
 const (
 	// grace is the time from SIGTERM to SIGKILL after the time limit or a cancellation.
 	grace = 2 * time.Second
-	// watchInterval is how often the connection of a running command is checked. If the helper has been silent for askEngineAfter,
-	// the check asks the engine why.
+	// watchInterval is how often the connection of a running command is checked. If the helper has been silent for
+	// askEngineAfter, the check asks the engine for the reason.
 	watchInterval  = time.Second
 	askEngineAfter = 3 * time.Second
-	// endLimit is how much longer than its time limit and its grace a command may take to end, while the helper ends its process
-	// tree. Then the connection is closed.
+	// endLimit is how long the helper may need to end a command's process tree, after the command's time limit and grace.
+	// After that, the connection is closed.
 	endLimit = 8 * time.Second
 )
 
-// giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. The time is long,
-// because the machine may just be busy.
+// giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. The time is
+// long, because the machine may only be busy.
 var giveUpAfter = 30 * time.Second
 
 // Exit codes in a [Result] that come from the sandbox and not from the command.
@@ -39,9 +39,9 @@ const (
 	CodeInterrupted = 130
 )
 
-// Exec runs a command and returns how it ended. A non-zero exit code is not an error. When ctx ends, the command's whole process
-// tree is ended, and the Result has Interrupted set. A shell line (Request.Command) starts with the directory and the exported
-// variables of the last shell line. A shell line that is killed or calls exit does not change them.
+// Exec runs a command and returns how it ended. A non-zero exit code is not an error. When ctx ends, Exec ends the command's
+// whole process tree, and sets Interrupted in the Result. A shell line (Request.Command) starts with the directory and the
+// exported variables of the shell line before it. A shell line that is killed or calls exit does not change them.
 //
 // The error is a *LostError if the end of the command is unknown. If the command was not started, the error wraps [ErrGone],
 // [ErrNoEngine] or [ErrClosed].
@@ -74,8 +74,8 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	return res, nil
 }
 
-// request sends a request to the helper and returns how it ended. If the connection is lost, it sends the request once more, but
-// only if the request had no effect or may be repeated.
+// request sends a request to the helper and returns how it ended. If the connection is lost, it sends the request once more,
+// but only if the request had no effect or may be repeated.
 func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
 	exit, err := s.beginCommand()
 	if err != nil {
@@ -106,11 +106,11 @@ func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open
 	}
 }
 
-// needsRootTexts are parts of the messages that programs print if they need root.
+// needsRootTexts are parts of messages that programs print when they need root.
 var needsRootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
-// explainNoRoot prints Options.NoRoot after a command that failed as if it needed root, once for each sandbox. To see the output,
-// it replaces the writers of req. Call ended with the exit code when the command has ended.
+// explainNoRoot prints Options.NoRoot after a command that failed as if it needed root, once for each sandbox. It replaces
+// the writers of req to see the output. The caller calls ended with the exit code when the command has ended.
 func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
 	line := s.manager.opts.NoRoot
 	if line == "" || req.TTY || s.noRootPrinted.Load() {
@@ -153,7 +153,7 @@ type attempt struct {
 	start     time.Time
 	channel   *mux.Channel // channel of the request; nil: the request was not sent
 	inputRead bool         // some standard input was read, so the request can't be sent again
-	explained bool         // why the helper is silent was found out
+	explained bool         // the reason for the helper's silence was already asked for
 }
 
 // sent reports whether the helper may have received the request.
@@ -162,8 +162,8 @@ func (t *attempt) sent() bool { return t.channel != nil }
 // began reports whether the helper has certainly started the command.
 func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }
 
-// isTransfer reports whether the request copies data instead of running a command. A transfer ends at the first error of one of
-// its streams.
+// isTransfer reports whether the request copies data or controls a background command. Unlike a command, such a request ends
+// at the first error of one of its streams.
 func (t *attempt) isTransfer() bool { return t.open.Op != mux.OpRun }
 
 // run sends the request and returns how it ended. An error means that the end is unknown, or that the helper has refused the
@@ -177,7 +177,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st.ForwardSizes(t.request.Resizes)
 	written := st.Outputs(t.request.Stdout, t.request.Stderr, func(error) {})
 	err = t.awaitEnd(ctx, st)
-	if wrote := written(); err == nil && t.isTransfer() { // only a transfer fails here: a command goes on after an error of a writer
+	if wrote := written(); err == nil && t.isTransfer() { // ignore a writer's error for a command, which goes on without a reader
 		err = wrote
 	}
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	s.forwardPending = false
 	s.mu.Unlock()
 	o.Forward = forwardedVariables(s.manager.opts)
-	if fresh { // the helper's session may have started with older values of the forwarded variables
+	if fresh { // the session in the helper may have older values of the forwarded variables
 		o.Env = lo.Assign(o.Forward, req.Env)
 	}
 	return o
@@ -232,8 +232,8 @@ func shellExitCode(end mux.End) int {
 	return end.Code
 }
 
-// awaitEnd passes input and cancellation to a command until the command has ended. An error means that hinit can no longer learn how
-// the command ended.
+// awaitEnd passes input and cancellation to a command until the command has ended. An error means that the end of the command
+// is unknown, or that a copy could not read its input.
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	var late <-chan time.Time
 	if timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout); timeout > 0 {
@@ -242,7 +242,7 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	tick := time.Tick(watchInterval)
 	begun, cancelled := st.Begun(), ctx.Done()
 	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(grace.Milliseconds()))) })
-	unread := make(chan error, 1) // error of reading the input of a copy, which ends the copy
+	unread := make(chan error, 1) // error of reading the input; it ends a transfer
 	feed := func() {
 		st.Feed(t.request.Stdin, func(err error) bool {
 			if t.isTransfer() {
@@ -281,15 +281,15 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 			return errors.New("the helper does not end the command")
 		case <-tick:
 			if err := t.checkHelper(ctx); err != nil {
-				t.link.close() // the socket may outlive the helper, so close the connection here
+				t.link.close() // the helper may be gone while its socket still exists, so close the connection
 				return err
 			}
 		}
 	}
 }
 
-// checkHelper finds out why the helper is silent, and returns an error if the command is lost. A paused container is not an
-// error, because its commands continue later.
+// checkHelper asks the engine why the helper is silent, and returns an error if the command is lost. A paused container is
+// not an error, because its commands continue later.
 func (t *attempt) checkHelper(ctx context.Context) error {
 	c := t.link.client
 	if c.SinceLastFrame() < watchInterval/2 {
@@ -310,7 +310,8 @@ func (t *attempt) checkHelper(ctx context.Context) error {
 	case now.State == Paused:
 	case now.State != Running:
 		return errors.New(describeState(now))
-	case c.SinceLastFrame() > giveUpAfter && !c.Answers(watchInterval): // an engine that has just hung was silent for the helper
+	// Ask the helper again, because the engine may have hung and so delayed this check.
+	case c.SinceLastFrame() > giveUpAfter && !c.Answers(watchInterval):
 		return fmt.Errorf("the helper has not answered for %v", giveUpAfter)
 	case first:
 		other, err := t.sandbox.manager.connect(ctx, now)
@@ -328,8 +329,8 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 	return s.request(ctx, req, func() mux.Open { return open })
 }
 
-// JobOutput copies the retained output of a background command to w, and returns the command's state. With follow, it continues
-// until the command ends.
+// JobOutput copies the kept output of a background command to w, and returns the command's state. If follow is true, it
+// continues until the command ends.
 func (s *Sandbox) JobOutput(ctx context.Context, id string, follow bool, w io.Writer) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Follow: follow}, nil, w)
 	return lo.FirstOrEmpty(end.Jobs), err
@@ -359,7 +360,7 @@ func (s *Sandbox) Kill(ctx context.Context, id string) (Job, error) {
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
-// PutTree unpacks a tar archive below a directory of the sandbox. Its entries can't get out of that directory.
+// PutTree unpacks a tar archive below a directory of the sandbox. No entry is unpacked outside of that directory.
 func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpPutTree, Path: dir}, tar, nil)
 	return err

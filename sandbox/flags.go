@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ApplyFlags parses flags of docker run into the Spec. It stops at the first argument that is not a flag, and returns the rest:
-// image and command. -e NAME takes the value from this process's environment. After an error, the Spec is incomplete and must not
-// be used.
+// ApplyFlags parses flags of docker run into the Spec. It stops at the first argument that is not a flag, and returns the
+// rest: image and command. For -e NAME it takes the value from this process's environment. After an error, the Spec is
+// incomplete and must not be used.
 func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	f := NewFlags()
 	f.SetInterspersed(false)
@@ -35,8 +35,8 @@ func NewFlags() *pflag.FlagSet {
 	return f
 }
 
-// Flags defines the flags of docker run that a sandbox supports. Each sets a field of the Spec, except -e, whose values it
-// appends to env.
+// Flags defines the flags of docker run that a sandbox supports. Each flag sets a field of the Spec, but -e appends its value
+// to env.
 func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	for name, text := range map[string]*string{
 		"name": &s.Name, "network": &s.Network, "net": &s.Network, "pid": &s.PIDMode, "ipc": &s.IPCMode, "uts": &s.UTSMode, "userns": &s.UserNS,
@@ -78,7 +78,7 @@ func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	})
 }
 
-// appendTo returns a function that appends the value of a flag to a list. The flag may be given several times.
+// appendTo returns a function that appends the value of a flag to a list, because a flag may be given several times.
 func appendTo(list *[]string) func(string) error {
 	return func(v string) error {
 		*list = append(*list, v)
@@ -86,7 +86,8 @@ func appendTo(list *[]string) func(string) error {
 	}
 }
 
-// parseSize returns a function that parses the value of a flag as a size, such as 512m, 1g or 10485760b, and stores it in to.
+// parseSize returns a function that parses the value of a flag as a size, such as 512m, 1g or 10485760b, and stores the bytes
+// in to.
 func parseSize(to *int64) func(string) error {
 	return func(v string) (err error) {
 		if *to, err = parseBytes(v); err != nil || *to < 0 {
@@ -111,8 +112,8 @@ func parsePair(to *map[string]string) func(string) error {
 	}
 }
 
-// addMount returns the function of a flag that adds a mount. It adds an invalid mount too, so that [Spec.FindEscape] sees all
-// that the caller asks for.
+// addMount returns a function that parses the value of a flag and adds the mount. It adds an invalid mount too, so that
+// [Spec.FindEscape] sees everything that the caller asks for.
 func (s *Spec) addMount(parse func(string) (Mount, error)) func(string) error {
 	return func(v string) error {
 		m, err := parse(v)
@@ -130,8 +131,8 @@ func parseTmpfs(v string) (m Mount, err error) {
 	return m, err
 }
 
-// mountOptions are the options that the operator's volumes may have. An agent's volumes may have none of them: with rshared, for
-// example, a mount made in the container would appear on the host.
+// mountOptions are the options that an operator's volumes may have. An agent's volumes may have none of them. With rshared,
+// for example, a mount that the agent makes in the container would appear on the host.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
 // parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume; "~/" is the
@@ -202,8 +203,8 @@ func parseMount(v string) (Mount, error) {
 	return m, nil
 }
 
-// Words of HINIT_SANDBOX_ALLOW, each of which permits something that could give a sandbox power over the host. The sandbox
-// service ignores this variable.
+// The words of HINIT_SANDBOX_ALLOW. Each permits something that could give a sandbox power over the host. The sandbox service
+// ignores this variable.
 const (
 	AllowPrivileged = "privileged" // --privileged, devices, and more capabilities and security options than in [Capabilities]
 	AllowHost       = "host"       // namespaces of the host or of another container
@@ -216,9 +217,9 @@ var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID
 // socketDirs are directories in which an engine may have its socket.
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
-// FindEscape searches the Spec for a setting that gives more rights than a sandbox may have, usually root on the host. It returns
-// the first setting that the words in permitted do not allow (what), and the word that would allow it (word). Both results are "" if
-// there is no such setting. The service and the emulated docker command use the same check.
+// FindEscape searches the Spec for a setting that gives more rights than a sandbox may have, usually root on the host. It
+// returns the first such setting that the words in permitted do not allow (what), and the word that would allow it (word).
+// Without such a setting, both results are "". The service and the emulated docker command use the same check.
 func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {

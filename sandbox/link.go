@@ -43,10 +43,10 @@ func (l *link) close() {
 // helperAnswerTime is how long to wait for the helper's answer before asking the engine about the container.
 const helperAnswerTime = 250 * time.Millisecond
 
-// ensureLink returns a working link; each command calls it first. It keeps the current link if the helper answers. Otherwise it
-// asks the engine for the state of the container, and connects to the container if it runs. A paused container is an error, and
-// so is an adopted container that is not running. Any other container is started or made again. If several callers need a new
-// link, one caller makes the link while the rest wait.
+// ensureLink returns a working link; each command calls it first. It keeps the current link if the helper answers. Otherwise
+// it asks the engine for the state of the container, and connects to the container if it runs. A paused container is an
+// error, and so is an adopted container that is not running. Any other container is started or made again. If several callers
+// need a new link, one makes it while the others wait.
 func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	l, err := s.currentLink()
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *Sandbox) currentLink() (*link, error) {
 	return s.link, nil
 }
 
-// checkAnswer waits for an answer of the helper. If there is none, it asks the engine about the container. It returns an error if
-// the container can't answer, for example because it is paused.
+// checkAnswer waits for an answer of the helper. If none comes, it asks the engine about the container. It returns an error
+// if the container is paused, or if the engine does not answer either.
 func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	if !l.alive() || l.client.Answers(helperAnswerTime) {
 		return nil
@@ -93,18 +93,18 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	switch now := s.manager.askState(ctx, l.id); {
 	case now.State == Paused:
 		return &StateError{now}
-	// The engine doesn't answer either, for instance because it waits for a container that it could not freeze.
+	// The engine may not answer because it waits for a container that it could not freeze.
 	case now.State == "" && l.client.SinceLastFrame() > answerTime:
 		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", shortID(l.id), ErrNoEngine)
 	}
-	return nil // the machine may just be busy; if the helper is lost, the running command notices it
+	return nil // the machine may only be busy; a running command notices a lost helper by itself
 }
 
-// settleTime is how long the engine may need to notice that a container is ending. The helper's connection breaks at once.
+// settleTime is how long the engine may need to notice that a container is ending. The helper's connection breaks earlier.
 const settleTime = 10 * time.Second
 
-// reconnect connects to the helper. If necessary, it first makes the container run. It tries again for some time, because the engine
-// may report a container as running although the container is just ending.
+// reconnect connects to the helper. If necessary, it first makes the container run. It tries again for some time, because the
+// engine may still report a container as running that is just ending.
 func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	limit := time.Now().Add(settleTime)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
@@ -118,12 +118,12 @@ func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	}
 }
 
-// errEnding means that the caller should try again a moment later.
+// errEnding means that the container is just ending, and that the caller should try again a moment later.
 var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
 	id, name := s.idAndName()
-	// The helper answers, so the container runs, and the engine need not be asked.
+	// If the helper answers, the container runs, and the engine need not be asked.
 	if l := s.manager.dialDirect(id, name, helperAnswerTime); l != nil {
 		return l, nil
 	}
@@ -186,7 +186,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %w", shortID(c.ID), m.helperError)
 	}
 	reason := "the helper is not mounted there: the container was made by something else, or the engine can't see this volume"
-	own := c.Labels[LabelVolume] == m.store.id // the socket of another volume's container is in a directory of that volume
+	own := c.Labels[LabelVolume] == m.store.id // in another volume's container, the socket is in a directory of that volume
 	if own && slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir }) {
 		l, err := m.connectDirect(ctx, c)
 		if err == nil || ctx.Err() != nil {
@@ -212,7 +212,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	case errors.Is(err, ErrGone):
 		return nil, fmt.Errorf("%w: %w", errEnding, err)
 	}
-	for range 10 { // try several times: if the helper can't be started, the container may be ending
+	for range 10 { // try several times, because a start of the helper fails while the container is ending
 		if now := m.askState(ctx, c.ID); now.State != Running {
 			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", shortID(c.ID), describeState(now), errEnding, ErrGone)
 		}
@@ -226,8 +226,8 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 // listenTime is how long a helper may take from its start until it listens.
 const listenTime = 5 * time.Second
 
-// connectDirect starts the helper from its mount and connects to its socket. The exec that starts the helper has no input, so it
-// ends as soon as the helper listens.
+// connectDirect starts the helper from its mount and connects to its socket. The exec that starts the helper has no input, so
+// it ends as soon as the helper listens.
 func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTimeout); l != nil {
 		return l, nil
@@ -254,7 +254,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	for _, mount := range c.Mounts {
 		path := mount.Target + "/" + helperName
 		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.Dir) {
-			path = mount.Target + "/" + gate.Name // the gate program is the same file as the helper
+			path = mount.Target + "/" + gate.Name // the program of the gate is the same file as the helper
 		} else if mount.Target != mux.ToolsDir {
 			continue
 		}
@@ -262,7 +262,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 			return client, err
 		}
 	}
-	if m.opts.AttachOnly { // copying follows mounts by name, and the owner of a mount can redirect it
+	if m.opts.AttachOnly { // don't copy: copying follows mounts by name, and the owner of a mount can redirect it
 		return nil, err
 	}
 	_, hash, err := m.readHelper()
@@ -280,19 +280,19 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	return m.attach(ctx, c, path)
 }
 
-// saysMissing reports whether the runtime's error says that the helper does not exist in the container. Only then may it be
-// copied. After any other error the container may be ending. To copy, the engine would mount the container's mounts again, and
-// the removal of the container would then delete the files in them.
+// saysMissing reports whether the runtime's error says that the helper does not exist in the container. Only then may the
+// helper be copied. After any other error the container may be ending. To copy, the engine would mount the container's mounts
+// again, and the removal of the container would then delete the files in them.
 func saysMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }
 
-// copiedPrefix begins the file name of a helper that was copied to a container's root directory.
+// copiedPrefix is the beginning of the file name of a helper that was copied to a container's root directory.
 const copiedPrefix = ".hinit-sandbox-"
 
 // copyHelper copies the helper into a container, if possible before its first start. To copy, an engine mounts all of the
-// container's mounts again, and a running container would notice when they are unmounted.
+// container's mounts again. A running container would notice when they are unmounted.
 func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
 	program, hash, err := m.readHelper()
 	if err != nil {
@@ -305,8 +305,9 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	return "/" + copiedPrefix + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
-// AttachSpec returns the command that starts the helper at path as a relay. It runs in the root directory, and the helper enters the
-// container's directory by itself, see [LabelDir]. Only a container without that label may have an older helper, which can't.
+// AttachSpec returns the command that starts the helper at path as a relay. It runs in the root directory, and the helper
+// enters the container's directory by itself, see [LabelDir]. A container without that label may have an older helper, which
+// can't. If that helper was not copied, the command runs in the container's directory.
 func (c Container) AttachSpec(path string, stdin bool) ExecSpec {
 	argv := []string{path, "attach", c.ID}
 	if c.Labels[LabelDir] == "" && !strings.HasPrefix(path, "/"+copiedPrefix) {
@@ -334,7 +335,8 @@ func (m *Manager) attach(ctx context.Context, to Container, path string) (*mux.C
 	}
 	_ = conn.Close()
 	text := conn.Said()
-	if strings.Contains(text, "paused container") { // the engine believes that the container runs, but runc sees the frozen control group
+	// The engine believes that the container runs, but the runtime sees that it is frozen.
+	if strings.Contains(text, "paused container") {
 		return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", shortID(id), errFrozen)
 	}
 	if text != "" {

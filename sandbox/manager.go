@@ -25,19 +25,19 @@ type Manager struct {
 	opts        Options
 	store       *store
 	helper      string    // path of the helper program
-	helperError error     // why the helper was not found; nil if it was
-	swept       sync.Once // orphans were removed, see Options.SweepOrphans
+	helperError error     // reason why the helper was not found; nil: it was found
+	swept       sync.Once // lets only the first Open remove orphans, see Options.SweepOrphans
 
-	noMounts atomic.Bool // the engine can't see the paths of the volume
+	noMounts atomic.Bool // the engine can't see the paths of the volume, so nothing can be mounted from it
 
 	mu      sync.Mutex
 	open    map[Key]*Sandbox
-	adopted map[string]*Sandbox // adopted containers by their id, and by the names that callers have used
+	adopted map[string]*Sandbox // adopted containers by their id, and by each name with which a caller has found them
 	closed  bool
 }
 
-// NewManager returns a manager. It makes the volume's state directory, and does not connect to the engine yet. The manager owns
-// engine, and closes it in [Manager.Close].
+// NewManager returns a manager. It makes the volume's state directory, and does not connect to the engine yet. The manager
+// owns the engine, and closes it in [Manager.Close].
 func NewManager(engine Engine, opts Options) (*Manager, error) {
 	opts.State = cmp.Or(opts.State, filepath.Join(opts.Dir, ".hinit"))
 	opts.Profile, opts.Session = cmp.Or(opts.Profile, "default"), cmp.Or(opts.Session, randomHex(6))
@@ -57,7 +57,7 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 // Engine returns the engine of the sandboxes.
 func (m *Manager) Engine() Engine { return m.engine }
 
-// Key returns key with the defaults in place of empty fields.
+// Key returns a copy of key with the defaults in place of empty fields.
 func (m *Manager) Key(key Key) Key {
 	return Key{cmp.Or(key.Task, "default"), cmp.Or(key.Profile, m.opts.Profile)}
 }
@@ -66,7 +66,7 @@ func (m *Manager) Key(key Key) Key {
 // sandbox. If Options.SweepOrphans is set, the first call also removes orphaned containers.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
-	if m.opts.SweepOrphans { // a failed sweep must not prevent work, so ignore errors
+	if m.opts.SweepOrphans { // ignore errors of the sweep, which must not prevent work
 		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: key.Profile}) })
 	}
 	m.mu.Lock()
@@ -82,7 +82,7 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 		_, err = s.ensureLink(ctx)
 	}
 	if down := (*StateError)(nil); err == nil || s.ID() != "" && errors.As(err, &down) {
-		return s, nil // the next command returns the error that the container is paused
+		return s, nil // ignore the error: the next command returns it
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,8 +99,9 @@ func (m *Manager) newSandbox(key Key, labels map[string]string) *Sandbox {
 // maxAdopted limits the names of adopted containers that a Manager remembers.
 const maxAdopted = 1024
 
-// Adopt returns the sandbox of a running container by its id or name, even if another program has made it. All callers get the
-// same sandbox. An adopted container is never made or started again. If it is not running, the error is a *StateError.
+// Adopt returns the sandbox of a running container by its id or name, even if another program has made the container. All
+// callers get the same sandbox. An adopted container is never made or started again. If it is not running, the error is a
+// *StateError.
 func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	m.mu.Lock()
 	s := m.adopted[ref]
@@ -111,7 +112,8 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	var l *link
 	c, found := m.store.findByID(ref)
 	if found {
-		l = m.dialDirect(c.ID, c.Name, helperAnswerTime) // the helper answers, so the container runs
+		// If the helper answers, the container runs, and the engine need not be asked.
+		l = m.dialDirect(c.ID, c.Name, helperAnswerTime)
 	}
 	if l == nil {
 		var err error
@@ -147,8 +149,8 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	return s, nil
 }
 
-// Forget makes the next Adopt of a container ask the engine again, for instance because an error shows that the container may be
-// gone. Running commands continue.
+// Forget makes the next Adopt of a container ask the engine again. Call it when an error suggests that the container is gone.
+// Running commands continue.
 func (m *Manager) Forget(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +162,8 @@ func (m *Manager) Forget(id string) {
 	s.shutDown(false)
 }
 
-// Spec returns the container that Open would make, and makes the host directories that the container would mount.
+// Spec returns the description of the container that Open would make. It makes the host directories that the container would
+// mount.
 func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 	limitsDisk := false
 	if m.opts.DiskMB > 0 {
@@ -198,10 +201,11 @@ func (m *Manager) LastUse(id string) (last time.Time) {
 	return last
 }
 
-// usedSandboxes returns the opened and the adopted sandboxes, each once. The caller holds the lock.
+// usedSandboxes returns the opened and the adopted sandboxes, each only once. The caller holds the lock.
 func (m *Manager) usedSandboxes() []*Sandbox {
 	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.open)...))
 }
 
-// crashPoint is called at each place where a test may kill the process, to prove that another process can go on from there.
+// crashPoint is called at each place where a test may kill the process. Such a test proves that another process can go on
+// from there.
 var crashPoint = func(point string) {}

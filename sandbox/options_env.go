@@ -20,20 +20,21 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Options say how sandboxes are made and kept. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
+// Options say how sandboxes are made and kept. The zero value is not usable: start with [DefaultOptions] or [FromEnv].
 type Options struct {
-	Image      string
-	ForwardEnv []string          // names of variables to pass on; the values come from this process, otherwise from the profile's .env
-	Env        map[string]string // variables of the container; everybody who may inspect it can see them
+	Image string
+	// Names of variables that are passed on, with the values of this process or otherwise of the profile's .env.
+	ForwardEnv []string
+	Env        map[string]string // variables of the container; every user who may inspect the container can see them
 	Volumes    []Mount
-	ExtraArgs  []string // flags of docker run, applied after all others
+	ExtraArgs  []string // flags of docker run, which are applied after all other settings
 
 	Credentials []string // files of the profile that commands may read below /root/.hermes, as paths below Home
 
 	MountCwd     bool // mount HostCwd as /workspace
 	HostUser     bool // run as the user of this process
 	PersistFS    bool // keep /root and /workspace in directories of the host, so that they outlive the container
-	SweepOrphans bool // remove orphaned containers at the first use
+	SweepOrphans bool // remove orphaned containers when the first sandbox is opened
 	CPUs         float64
 	MemoryMB     int64
 	DiskMB       int64
@@ -44,21 +45,23 @@ type Options struct {
 
 	Home       string // directory of the profile: HERMES_HOME
 	Dir        string // root of the sandboxes' directories, made if missing
-	AttachOnly bool   // the engine can't or must not mount State, so commands run through an exec of the engine
-	State      string // private state of this package; "" for .hinit in Dir. A user that can write it decides which files the engine mounts.
-	Profile    string
-	Network    string // "none", or a name; "" for the engine's default
-	Runtime    string // a runtime of the engine, such as "runc", "runsc" or "kata"; "" for the engine's default
-	Shell      string // shell for commands; "" for bash, or sh if the image has no bash
-	Session    string // processes with the same session name share directory and variables; "" for a session of this Manager alone
+	AttachOnly bool   // run commands through an exec of the engine, because the engine can't or must not mount State
+	// Private state of this package; "" for .hinit in Dir. A user that can write to it could make the engine mount other
+	// files.
+	State   string
+	Profile string
+	Network string // "none", or a name; "" for the engine's default
+	Runtime string // a runtime of the engine, such as "runc", "runsc" or "kata"; "" for the engine's default
+	Shell   string // shell for commands; "" for bash, or sh if the image has no bash
+	Session string // processes with the same session share directory and variables; "" for a session of this Manager alone
 
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // description of the host's user that root in the container maps to; shown by Describe
-	NoRoot string // hint printed once, after a command that failed as if it needed root; "" for none
+	Root   string // description of the host's user to which root in the container is mapped; shown by Describe
+	NoRoot string // hint that is printed once, after a command that failed as if it needed root; "" for none
 
-	Warn func(string) // receives warnings for people; must not block; nil drops them
+	Warn func(string) // function that gets warnings for people and must not block; nil: drop warnings
 }
 
 // DefaultOptions returns the options that apply if no environment variable is set.
@@ -70,9 +73,9 @@ func DefaultOptions() Options {
 	}
 }
 
-// FromEnv reads the options from the agent's environment variables, such as TERMINAL_DOCKER_IMAGE. Variables that are not set
-// leave the default. The error joins an *OptionError for each invalid value. For some variables, an invalid value is ignored with
-// a warning, as the agent does.
+// FromEnv reads the options from the agent's environment variables, such as TERMINAL_DOCKER_IMAGE. A variable that is not set
+// leaves the default. The error joins an *OptionError for each invalid value. For some variables, FromEnv only warns of an
+// invalid value, as the agent does.
 func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
 	opts = DefaultOptions()
 	e := envReader{lookup: lookup}
@@ -139,7 +142,7 @@ func (e *envReader) addInvalid(name, value, want string) {
 	e.errs = append(e.errs, &OptionError{name, value, want})
 }
 
-// get returns the value of a variable without surrounding white space, and whether it is set and not blank.
+// get returns the value of a variable without surrounding white space. It returns false if the variable is unset or blank.
 func (e *envReader) get(name string) (string, bool) {
 	text, set := e.lookup(name)
 	text = strings.TrimSpace(text)
@@ -165,8 +168,8 @@ func (e *envReader) boolean(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-// readValue returns the value of a variable, converted by parse. If the variable is not set or invalid, it returns def; an
-// invalid value is also recorded as an error.
+// readValue returns the value of a variable, converted by parse. If the variable is unset or invalid, it returns def, and
+// records an error for an invalid value.
 func readValue[T any](e *envReader, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
@@ -183,7 +186,7 @@ func readValue[T any](e *envReader, name, want string, def T, parse func(string)
 func (e *envReader) number(name string, def float64) float64 {
 	return readValue(e, name, "a number of processors such as 1 or 0.5, 0 for no limit", def, func(text string) (float64, bool) {
 		n, err := strconv.ParseFloat(text, 64)
-		return n, err == nil && n >= 0 && n <= 1e6 // false for NaN
+		return n, err == nil && n >= 0 && n <= 1e6 // this is false for NaN
 	})
 }
 
@@ -204,8 +207,8 @@ func (e *envReader) parseJSON(name, want string, def any) any {
 	})
 }
 
-// jsonTexts returns a JSON list of strings, without the items that are not strings, for which it warns. ok is false if the value
-// is not a list.
+// jsonTexts returns a JSON list of strings. It leaves out items that are not strings, with a warning. ok is false if the
+// value is not a list.
 func (e *envReader) jsonTexts(name, want string) (out []string, ok bool) {
 	items, ok := e.parseJSON(name, want, []any{}).([]any)
 	for _, item := range items {
@@ -246,8 +249,8 @@ func (e *envReader) variableNames(name string) (out []string) {
 	return out
 }
 
-// jsonVariables returns variables from a JSON object, without the values that are neither strings, numbers nor booleans, for
-// which it warns.
+// jsonVariables returns variables from a JSON object. It leaves out values that are not strings, numbers or booleans, with a
+// warning.
 func (e *envReader) jsonVariables(name string) map[string]string {
 	out := make(map[string]string)
 	items, ok := e.parseJSON(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{}).(map[string]any)
@@ -291,7 +294,7 @@ func (e *envReader) volumeMounts(name string) (out []Mount) {
 	return out
 }
 
-// readHome returns the profile's directory, and the profile's name, which follows from the directory.
+// readHome returns the profile's directory, and the profile's name as derived from the directory.
 func (e *envReader) readHome() (dir, profile string) {
 	user, _ := os.UserHomeDir()
 	def := filepath.Join(user, ".hermes")
@@ -309,8 +312,8 @@ func (e *envReader) readHome() (dir, profile string) {
 	return dir, "custom"
 }
 
-// hostPrefixes are the beginnings of paths that exist on a person's machine but not in a container. Such a path as the working
-// directory is a mistake.
+// hostPrefixes are the beginnings of paths that exist on a person's machine but not in a container. A working directory with
+// such a path is a mistake.
 var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
 func isHostPath(path string) bool {

@@ -16,11 +16,11 @@ import (
 
 // Request is a command to run. Exactly one of Command and Argv is set.
 type Request struct {
-	Command string   // line for the session's shell, which keeps the directory and exported variables, see [Sandbox.Exec]
+	Command string   // line for the session's shell, which keeps the directory and the exported variables, see [Sandbox.Exec]
 	Argv    []string // program and its arguments, run without a shell
 
-	Dir string            // working directory; "" for the session's (Command) or the container's (Argv)
-	Env map[string]string // more variables, which appear in no command line and not in docker inspect
+	Dir string            // working directory; "" for the session's (with Command) or the container's (with Argv)
+	Env map[string]string // additional variables, which appear in no command line and not in docker inspect
 
 	Stdin  io.Reader // standard input of the command; nil for /dev/null
 	Stdout io.Writer // standard output of the command; nil drops it
@@ -31,10 +31,10 @@ type Request struct {
 	Resizes <-chan TerminalSize // later sizes of the terminal; may be nil
 
 	Timeout    time.Duration // time limit of the command; 0 for Options.Timeout; negative for no limit
-	Repeatable bool          // running the command twice does no harm, so repeat it if the connection is lost
+	Repeatable bool          // repeat the command if the connection is lost, because running it twice does no harm
 }
 
-// Environment returns the variables that docker's -e options set. An option is NAME=value, or NAME, whose value is then in
+// Environment returns the variables that docker's -e options set. An option is NAME=value, or only NAME; the value is then in
 // callers.
 func Environment(list []string, callers map[string]string) map[string]string {
 	env := make(map[string]string, len(list))
@@ -50,11 +50,11 @@ func Environment(list []string, callers map[string]string) map[string]string {
 	return env
 }
 
-// OwnEnvironment returns the variables that docker's -e options in list name without a value, with their values from this
+// OwnEnvironment returns the variables that docker's -e options in list name without a value. It takes the values from this
 // process's environment.
 func OwnEnvironment(list []string) map[string]string {
 	return lo.FilterSliceToMap(list, func(name string) (string, string, bool) {
-		value, set := os.LookupEnv(name) // an option NAME=value names no variable, because no name contains the sign
+		value, set := os.LookupEnv(name) // an option NAME=value is never found, because no name contains the sign =
 		return name, value, set
 	})
 }
@@ -73,8 +73,8 @@ type Streams struct {
 	Resizes  <-chan TerminalSize
 }
 
-// NewestSize returns a function that sends a size to sizes, a channel with a buffer for one. If the buffer still has an older
-// size, the function replaces it. Only one goroutine may call the function.
+// NewestSize returns a function that sends a size to the channel sizes, which must have a buffer for one value. If the buffer
+// still has an older size, the function replaces it. Only one goroutine may call the function.
 func NewestSize(sizes chan TerminalSize) func(columns, rows uint16) {
 	return func(columns, rows uint16) {
 		select {
@@ -85,28 +85,29 @@ func NewestSize(sizes chan TerminalSize) func(columns, rows uint16) {
 	}
 }
 
-// Result says how a command ended. The exit code is 128+n after a signal, 124 after the time limit, 130 after a cancellation, and
-// 126 if the directory could not be entered. After the time limit or a cancellation, the command's whole process tree was ended.
+// Result says how a command ended. The exit code is 128+n after the signal n, 124 after the time limit, 130 after a
+// cancellation, and 126 if the directory could not be entered. After the time limit or a cancellation, the command's whole
+// process tree has ended.
 type Result struct {
 	mux.End
-	Duration time.Duration // time from the first attempt to the end
+	Duration time.Duration // time from the first try to the end
 }
 
 // Job is a background command.
 type Job = mux.Job
 
-// Description is what [Sandbox.Describe] and [Manager.List] tell about a sandbox and its container.
+// Description is what is known about a sandbox and its container. [Sandbox.Describe] and [Manager.List] return it.
 type Description struct {
 	Container
 	Task     string `json:"task"`
 	Profile  string `json:"profile"`
-	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over an exec of the engine for each client)
-	Reason   string `json:"reason"`         // why Exec is not "direct"
-	Root     string `json:"root,omitempty"` // description of the machine's user that root in the container maps to
+	Exec     string `json:"exec"`           // "direct": commands run over a socket; "attached": over an exec of the engine for each client
+	Reason   string `json:"reason"`         // reason why Exec is not "direct"
+	Root     string `json:"root,omitempty"` // user of the machine to which root in the container is mapped
 	Dir      string `json:"dir"`            // directory in which the next command starts
 	Jobs     []Job  `json:"jobs"`
 	Clients  int    `json:"clients"`  // processes that are connected to the helper, including this one
-	Commands int    `json:"commands"` // running commands of this process
+	Commands int    `json:"commands"` // number of commands that this process is running
 }
 
 // Causes of failure, which callers recognise with errors.Is.
@@ -121,7 +122,7 @@ var (
 	ErrClosed = errors.New("the sandbox is closed")
 	// ErrNoJob means that the sandbox has no background command with that id.
 	ErrNoJob = errors.New("no such background command")
-	// ErrLost is what every *LostError wraps.
+	// ErrLost means that a command may have begun and that its end is unknown. Every *LostError wraps it.
 	ErrLost = errors.New("the command may have begun and its end is not known")
 	// ErrRefused means that the engine or the policy has refused the request. Trying again does not help.
 	ErrRefused = errors.New("refused by the engine")
@@ -131,7 +132,8 @@ var (
 	errFrozen = errors.New("it is frozen, though the engine says that it runs (a docker pause that failed half way)")
 )
 
-// GoneError adds to [ErrGone] which request failed (What) and how the engine explains that the container is gone (Why).
+// GoneError adds details to [ErrGone]: the failed request (What), and the engine's explanation of why the container is gone
+// (Why).
 type GoneError struct{ What, Why string }
 
 // Error implements error.
@@ -156,7 +158,7 @@ func (e *OptionError) Error() string {
 type LostError struct {
 	Began     bool      // true: the command certainly began; false: it may have begun
 	Why       string    // error that ended the connection
-	Container Container // container afterwards; State is Gone if it was removed, and "" if the engine didn't answer
+	Container Container // container after the loss; its State is Gone if it was removed, and "" if the engine didn't answer
 }
 
 // Error implements error.
@@ -172,7 +174,7 @@ func (e *LostError) Error() string {
 // Unwrap makes errors.Is(err, ErrLost) true.
 func (e *LostError) Unwrap() error { return ErrLost }
 
-// StateError means that a command was not run because its container is not running, for instance paused.
+// StateError means that a command was not run because of its container's state, for instance because it is paused.
 type StateError struct{ Container Container }
 
 // Error implements error.
@@ -192,7 +194,7 @@ func (e *StateError) Unwrap() error {
 	return nil
 }
 
-// describeState returns a sentence for people about the state of a container.
+// describeState describes the state of a container in a sentence for people.
 func describeState(c Container) string {
 	if c.Reason != "" {
 		return c.Reason

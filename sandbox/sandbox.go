@@ -17,15 +17,15 @@ type Sandbox struct {
 	manager       *Manager
 	key           Key
 	labels        map[string]string
-	adopted       bool          // found by [Manager.Adopt], so never started or made again
-	repairTurn    chan struct{} // mutex whose wait can be canceled, held while the link is made again
-	noRootPrinted atomic.Bool   // Options.NoRoot was printed
+	adopted       bool          // true if [Manager.Adopt] found it; such a container is never started or made again
+	repairTurn    chan struct{} // mutex, whose wait can be canceled, for making the link again
+	noRootPrinted atomic.Bool   // Options.NoRoot was already printed
 
 	mu             sync.Mutex
 	id, name       string // id and name of the container
 	link           *link
 	dir            string    // directory in which the next command starts
-	forwardPending bool      // the values of the forwarded variables were not sent to this container yet
+	forwardPending bool      // the values of the forwarded variables still have to be sent to this container
 	running        int       // number of running commands
 	lastEnd        time.Time // time at which the last command ended
 	closed         bool
@@ -48,7 +48,7 @@ func (s *Sandbox) Labels() map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
 }
 
-// beginCommand counts a command as running until the caller calls exit. It fails if the sandbox is closed.
+// beginCommand counts a command as running until the caller calls exit. It returns an error if the sandbox is closed.
 func (s *Sandbox) beginCommand() (exit func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s *Sandbox) lastUse() time.Time {
 	return s.lastEnd
 }
 
-// shutDown makes the sandbox refuse new commands, and closes the connection after the last running one. With now, it closes the
-// connection at once, which ends all commands.
+// shutDown makes the sandbox refuse new commands, and closes the connection after the last running one. If now is true, it
+// closes the connection at once, which ends all commands.
 func (s *Sandbox) shutDown(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,17 +103,18 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	if c.State == Running {
 		var end mux.End
 		end, err = s.request(ctx, Request{Timeout: questionTime}, func() mux.Open { return mux.Open{Op: mux.OpJobs} })
-		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients // background commands of all processes; ended ones are kept for half an hour
+		// The background commands of all processes; ended ones are kept for half an hour.
+		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients
 	}
 	s.addLocalDetails(&d)
 	return d, err
 }
 
-// questionTime limits a request to the helper that needs no time of its own, before [grace] and [endLimit]. A process in the
-// container can replace the helper, and answer pings for ever.
+// questionTime limits a request that the helper can answer at once; [grace] and [endLimit] are added to it. The limit is
+// needed because a process in the container can replace the helper, and answer pings for ever.
 const questionTime = time.Second
 
-// addLocalDetails adds what only this process knows to the description of its container. If d is about another container, it does
+// addLocalDetails adds to d what only this process knows about its container. If d describes another container, it does
 // nothing.
 func (s *Sandbox) addLocalDetails(d *Description) {
 	s.mu.Lock()
@@ -132,8 +133,8 @@ func (m *Manager) describe(c Container) Description {
 	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.Root}
 }
 
-// lostError returns the error for a command whose end is unknown because of why. It also tries to repair the connection for later
-// commands.
+// lostError returns the error for a command whose end is unknown. why is the cause. It also tries to repair the connection
+// for later commands.
 func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
 	s.dropLink(t.link)
 	if errors.Is(why, errFrozen) {
@@ -144,22 +145,23 @@ func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeftovers kills the remaining processes of a command whose helper has died: without the helper they would run for ever. It
-// uses a new connection. It ignores errors, which the next command will meet and report.
+// endLeftovers kills the remaining processes of a command whose helper has died. Without their helper, they would run for
+// ever. It uses a new connection. It ignores errors, because the next command will have the same errors and report them.
 func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ensureLink(ctx)
-	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start) // after a restart of the container, the pid may be another process's
+	// If the container was restarted, the pid may belong to another process.
+	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start)
 	if err == nil && same && t.began() && l.id == t.link.id {
 		ask := &attempt{sandbox: s, link: l, open: mux.Open{Op: mux.OpKillLeftovers, PID: t.channel.PID()}, request: Request{Timeout: questionTime}}
 		_, _ = ask.run(ctx)
 	}
 }
 
-// removalTime is how long an ended container is watched, because it may be about to be removed.
+// removalTime is how long awaitSettled waits for the removal of a container that has ended.
 const removalTime = 400 * time.Millisecond
 
-// awaitSettled returns the state of a container whose helper has ended. For a moment the engine may still report a container as
-// running that has ended. So awaitSettled believes the state Running only when the helper can be started again.
+// awaitSettled returns the state of a container whose helper has ended. The engine may report an ended container as running
+// for a moment. So awaitSettled accepts the state Running only when it can start the helper again.
 func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 	limit := time.Now().Add(settleTime)
 	var ended time.Time
@@ -169,7 +171,8 @@ func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 			ended = time.Now()
 		}
 		switch {
-		case now.State == Exited && time.Since(ended) < removalTime: // docker rm -f kills the container before it removes it
+		// Wait, because docker rm -f kills the container before it removes it.
+		case now.State == Exited && time.Since(ended) < removalTime:
 		case now.State != Running && now.State != Removing, time.Now().After(limit):
 			return now
 		case now.State == Running:

@@ -15,8 +15,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// initPaths are the entry points by which an image that has its own init is recognised. Such an init must be process 1, so the
-// container must get no other one.
+// initPaths are entry points that are an init. The init of an image must be process 1, so its container must not get a second
+// init.
 var initPaths = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
 
 // LabelInit marks an image whose entry point is an init, if its value is "1".
@@ -28,8 +28,8 @@ func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 	return err == nil && (image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(initPaths, image.Entrypoint[0]))
 }
 
-// buildSpec returns the Spec for the container of a key, and makes the host directories that the container mounts. ownInit says
-// whether the image has its own init, and limitsDisk whether the engine may be able to limit the size of a container's file
+// buildSpec returns the Spec for the container of a key, and makes the host directories that the container mounts. ownInit is
+// true if the image has its own init. limitsDisk is true if the engine may be able to limit the size of a container's file
 // system.
 func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
@@ -48,7 +48,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	}
 	run := "rw,noexec,nosuid,size=64m"
 	if ownInit {
-		run = "rw,exec,nosuid,size=64m" // s6 writes executable files there
+		run = "rw,exec,nosuid,size=64m" // allow executable files, because s6 writes some there
 	}
 	s.addTmpfs("/tmp", "rw,exec,nosuid,size=512m")
 	s.addTmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
@@ -69,7 +69,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	return s, nil
 }
 
-// noDiskLimit is the warning if the engine can't limit the file system of a container.
+// noDiskLimit is the warning for an engine that can't limit the size of a container's file system.
 const noDiskLimit = "the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)"
 
 func (s *Spec) addTmpfs(target, options string) {
@@ -101,7 +101,8 @@ func (s *Spec) addWritable(o Options, key Key) error {
 			s.addTmpfs(at.target, "rw,exec,size="+at.size)
 			continue
 		}
-		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // -v can't express a name with a colon
+		// Add a Mount instead of a flag, because -v can't have a name with a colon.
+		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name)
 		// With AttachOnly, the policy makes the directory later, with the caller's rights.
 		if !o.AttachOnly {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -117,9 +118,9 @@ func (s *Spec) addWritable(o Options, key Key) error {
 	return nil
 }
 
-// credentialMounts returns mounts for the files of a profile that commands may read. files are their paths below home. A missing
-// file is left out with a warning: its mount could prevent the start of the container, or put a directory where a file is
-// expected. A link that leads out of the profile is left out too.
+// credentialMounts returns mounts for the files of a profile that commands may read. files are their paths below home. It
+// leaves out a missing file with a warning: the mount could prevent the start of the container, or put a directory where a
+// file is expected. It also leaves out a link that leads out of the profile.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil
@@ -149,8 +150,8 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	return out
 }
 
-// containerName returns the name for the container with these labels. The name is not used to find the container. It is derived
-// from the labels, and an engine refuses a name that is taken, so two processes can't make two containers for one key.
+// containerName returns a name that is derived from the labels of a container. An engine refuses a name that is taken, so two
+// processes can't make two containers for one key. The name is not used to find the container.
 func (m *Manager) containerName(labels map[string]string) string {
 	sum := sha256.Sum256([]byte(m.store.id + "\x00" + labels[LabelTask] + "\x00" + labels[LabelProfile]))
 	return fmt.Sprintf("hermes-%x", sum[:4])
@@ -158,11 +159,11 @@ func (m *Manager) containerName(labels map[string]string) string {
 
 func randomName() string { return "hermes-" + randomHex(4) }
 
-// forwardedVariables returns the values of the variables in o.ForwardEnv: from the environment of this process, otherwise from
-// the profile's .env. A variable that is empty in both is left out.
+// forwardedVariables returns the values of the variables in o.ForwardEnv. It takes a value from the environment of this
+// process, otherwise from the profile's .env. It leaves out a variable that is empty in both.
 func forwardedVariables(o Options) map[string]string {
 	if len(o.ForwardEnv) == 0 {
-		return nil // the service, which may be root, must not read a caller's file
+		return nil // the service may be root and must not read a caller's file
 	}
 	dotenv, err := Dotenv(filepath.Join(o.Home, ".env"))
 	if err != nil {
@@ -186,10 +187,11 @@ const (
 	LabelTask    = "hermes-task-id" // label with the name of the task, after [Sanitise]
 	LabelProfile = "hermes-profile" // label with the name of the profile, after [Sanitise]
 
-	LabelDir    = "hinit-dir"    // label with the working directory of a container for which the engine has only "/"
-	LabelVolume = "hinit-volume" // label with the id of the volume to which the container belongs; managers of other volumes leave it alone
-	LabelSource = "hinit-source" // label on an engine's volume: the directory for which it stands
-	LabelClient = "hinit-client" // label with the process that made the container with docker run for itself, without a docker ps before
+	LabelDir = "hinit-dir" // label with the working directory of a container to which the engine has only given "/"
+	// Label with the id of the volume to which the container belongs; managers of other volumes don't touch the container.
+	LabelVolume = "hinit-volume"
+	LabelSource = "hinit-source" // label on a volume of the engine, with the directory in whose place it is mounted
+	LabelClient = "hinit-client" // label with the process that made the container with docker run, without a docker ps before
 )
 
 // VolumePrefix is the prefix of the names of the private volumes of sandboxes, see policy.RootPrivate.
@@ -200,7 +202,7 @@ func Labels(key Key) map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: Sanitise(cmp.Or(key.Task, "default")), LabelProfile: Sanitise(cmp.Or(key.Profile, "default"))}
 }
 
-// Sanitise converts a name to a valid label value. Two names may become the same value, so don't use it as a key.
+// Sanitise converts a name to a valid label value. Different names may become the same value, so don't use it as a key.
 func Sanitise(name string) string {
 	clean := regexp.MustCompile(`[^\w.-]`).ReplaceAllString(name, "_")
 	return cmp.Or(clean[:min(len(clean), 63)], "unknown")

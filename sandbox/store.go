@@ -25,18 +25,19 @@ import (
 	"hinit/internal/trust"
 )
 
-// store is the directory on the data volume that all processes with the same sandboxes share. It holds locks, sockets, the helper
-// and a record for each container.
+// store is a directory on the data volume that all processes with the same sandboxes share. It holds locks, sockets, the
+// helper and a record for each container.
 type store struct {
 	path string
 	dir  *fsutil.Dir
-	id   string // id of the volume; the containers of the volume have it as a label
+	id   string // id of the volume, which is also a label on the volume's containers
 }
 
 // Directories in the store.
 const (
-	locksDir      = "locks"  // locked while the container of a key is found, made or removed; several keys may share a lock
-	runDir        = "run"    // has one directory for each container, mounted there, with the socket of its helper
+	// Has lock files, each held while the container of a key is found, made or removed; several keys may share one.
+	locksDir      = "locks"
+	runDir        = "run"    // has a directory for each container, which mounts it and puts its helper's socket there
 	recordsDir    = "known"  // has one record for each container
 	toolsDir      = "tools"  // has one directory for each version of the helper
 	rememberedDir = "memory" // has one file for each value of [Manager.Remember]
@@ -62,7 +63,7 @@ func openStore(path string) (*store, error) {
 	return v, nil
 }
 
-// volumeID returns the id of the volume. The first process makes one and stores it.
+// volumeID returns the id of the volume. The first process that needs it makes an id and stores it.
 func (v *store) volumeID() (string, error) {
 	err := v.dir.Create("volume", []byte(randomHex(8)+"\n"), 0o600)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -86,16 +87,17 @@ func randomHex(n int) string {
 }
 
 // Lock waits for the lock of the key to which the labels belong. A caller must hold the lock while it finds, makes, starts or
-// removes the key's container, so that two processes don't make two. On a file system without locks, Lock only warns.
+// removes the key's container, so that two processes don't make two containers. On a file system without locks, Lock only
+// warns.
 func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
-	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // agents choose the labels, so limit the number of directories to 256
+	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // use at most 256 lock files, because agents choose the labels
 	dir, err := m.store.openSub(name)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	local := fsutil.Local(m.store.path) // otherwise, other machines may use the directory without seeing the lock
+	local := fsutil.Local(m.store.path) // if it isn't local, other machines may use the directory without seeing the lock
 	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
 		held, err := (*os.File)(nil), errors.ErrUnsupported
 		if local {
@@ -126,15 +128,15 @@ func (v *store) openSub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
-// record describes a container, so that a command can find its helper without asking the engine. The record of a container that
-// is being made is an empty file.
+// record describes a container, so that a command can find the container's helper without asking the engine. While a
+// container is being made, its record is an empty file.
 type record struct {
 	ID     string            `json:"id"`
 	Labels map[string]string `json:"labels"`
 }
 
-// prepareRun makes the directory and an empty record of a container. Call it before the container is created, because the container
-// mounts the directory.
+// prepareRun makes the directory and an empty record of a container. It must be called before the container is created,
+// because the container mounts the directory.
 func (v *store) prepareRun(name string) (dir string, err error) {
 	if err := v.dir.Create(filepath.Join(recordsDir, name), nil, 0o600); err != nil {
 		return "", err
@@ -143,15 +145,15 @@ func (v *store) prepareRun(name string) (dir string, err error) {
 	if err := v.dir.Mkdir(rel, 0o700); err != nil {
 		return "", err
 	}
-	// The container's user, which may be any user, creates the socket here. Other users can't reach it, because the directory above
-	// is private.
+	// The container's user creates the socket in this directory, and may be any user. Other users can't reach the directory,
+	// because the one above it is private.
 	if _, err := v.dir.Chmod(rel, 0o777); err != nil {
 		return "", err
 	}
 	return filepath.Join(v.path, rel), nil
 }
 
-// writeRecord replaces the record of a container, once the container's id is known.
+// writeRecord replaces the empty record of a container when the container's id is known.
 func (v *store) writeRecord(name string, k record) error {
 	data, err := json.Marshal(k)
 	if err != nil {
@@ -166,7 +168,7 @@ func (v *store) findByID(id string) (c Container, found bool) {
 	for _, e := range entries {
 		var k record
 		data, _ := v.dir.ReadFile(filepath.Join(recordsDir, e.Name()), 64<<10)
-		_ = json.Unmarshal(data, &k) // a removed, empty or damaged record has no id
+		_ = json.Unmarshal(data, &k) // a removed, empty or damaged record gives no id
 		if k.ID == id && id != "" {
 			return Container{ID: id, Name: e.Name(), Labels: k.Labels}, true
 		}
@@ -182,8 +184,8 @@ func (v *store) removeRecord(name string) {
 	}
 }
 
-// sweepRecords removes the records and directories of containers that no longer exist: all that belong to no container in keep
-// and were last changed before the time before.
+// sweepRecords removes the records and directories of containers that no longer exist. It keeps the ones of the containers in
+// keep, and the ones that were changed after the time before.
 func (v *store) sweepRecords(keep []Container, before time.Time) {
 	for _, below := range []string{runDir, recordsDir} {
 		entries, err := v.dir.ReadDir(below)
@@ -202,16 +204,16 @@ func (v *store) sweepRecords(keep []Container, before time.Time) {
 // helperName is the file name of the helper program.
 const helperName = "hinit-sandbox-helper"
 
-// readHelper returns the helper program and a hash of it. It reads the file each time, because several megabytes are too much to
-// keep in memory.
+// readHelper returns the helper program and its hash. It reads the file each time, because the program is too large to keep
+// in memory.
 func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
 	return data, fmt.Sprintf("%x", sum[:6]), err
 }
 
-// FindHelper returns the path of the helper program. If named is "", FindHelper looks beside this program and then in PATH. Root uses
-// no helper in PATH that another user can change.
+// FindHelper returns the path of the helper program. If named is "", it searches the directory of this program and then PATH.
+// Root uses no helper in PATH that another user can change.
 func FindHelper(named string) (string, error) {
 	beside, _ := cmdline.SiblingProgram(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())
@@ -230,8 +232,8 @@ func FindHelper(named string) (string, error) {
 	return "", fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
 }
 
-// installHelper copies the helper to the volume, unless this version is there already. It returns the helper's directory, which
-// containers mount.
+// installHelper copies the helper to the volume, unless the volume has this version already. It returns the helper's
+// directory, which containers mount.
 func (v *store) installHelper(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.openSub(rel)
@@ -250,8 +252,8 @@ func (v *store) installHelper(data []byte, hash string) (string, error) {
 	return filepath.Join(v.path, rel), nil
 }
 
-// Limits for the values of Remember, so that an agent can't fill the disk: age, number and total size. The age is enough for an
-// agent that waits for two starts of a container and a snapshot.
+// Limits of the values that Remember stores, so that an agent can't fill the disk: age, number and total size. The age is
+// long enough for two starts of a container and a snapshot, for which an agent may wait.
 const (
 	rememberedAge      = 5 * time.Minute
 	maxRemembered      = 2048
@@ -281,14 +283,14 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 func (m *Manager) Remember(key string, value []byte) {
 	file := rememberedPath(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
-		_ = m.store.dir.Remove(file) // a missing file is no error
+		_ = m.store.dir.Remove(file) // ignore the error: the file may be missing
 	}
 	m.store.sweepRemembered()
 }
 
 // sweepRemembered removes the values that are too old, and the oldest ones beyond the limits.
 func (v *store) sweepRemembered() {
-	entries, _ := v.dir.ReadDir(rememberedDir) // if this fails, the files stay until the next value
+	entries, _ := v.dir.ReadDir(rememberedDir) // ignore the error: the files then stay until the next call
 	files := lo.FilterMap(entries, func(e fs.DirEntry, _ int) (fs.FileInfo, bool) {
 		info, err := e.Info()
 		return info, err == nil
@@ -297,7 +299,8 @@ func (v *store) sweepRemembered() {
 	size := int64(0)
 	for i, f := range files {
 		if size += f.Size(); i >= maxRemembered || size > maxRememberedBytes || time.Since(f.ModTime()) > rememberedAge {
-			_ = v.dir.Remove(filepath.Join(rememberedDir, f.Name())) // another process may have removed it
+			// Ignore the error: another process may have removed the file.
+			_ = v.dir.Remove(filepath.Join(rememberedDir, f.Name()))
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 // SweepOptions selects the containers that a sweep removes.
 type SweepOptions struct {
 	MaxAge time.Duration // minimum age; 0: [OrphanAge] of Options.Lifetime
-	// AnyAge selects every container that doesn't run, whatever its age. One that was never started is kept for a minute all the
-	// same, because another process may be about to start it.
+	// AnyAge selects every container that doesn't run, however young it is. Only a container that was never started is kept
+	// for a minute, because another process may be about to start it.
 	AnyAge  bool
 	Profile string // sweep only this profile; "" for all profiles of this volume
 	DryRun  bool   // report what would be removed, and remove nothing
@@ -26,8 +26,8 @@ type Removed struct {
 	Error   string        `json:"error,omitempty"` // why the removal failed; empty if it succeeded
 }
 
-// isOurs reports whether a container is a sandbox of this volume. The label LabelVolume decides. Containers that the agent has
-// made without hinit lack this label; for them, the labels of task and profile decide.
+// isOurs reports whether a container is a sandbox of this volume, by its label LabelVolume. A container that the agent has
+// made without hinit lacks this label. Such a container is ours if it has the labels of a task and of the profile.
 func (m *Manager) isOurs(c Container, profile string) bool {
 	if volume, has := c.Labels[LabelVolume]; has {
 		return volume == m.store.id
@@ -60,7 +60,7 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 // OrphanAge returns the age from which an unused container counts as an orphan: twice the lifetime, at least two minutes.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
-// EarlierTime returns the earlier of two times, of which a zero one means never.
+// EarlierTime returns the earlier of two times. A zero time means never.
 func EarlierTime(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -68,12 +68,13 @@ func EarlierTime(a, b time.Time) time.Time {
 	return a
 }
 
-// recheckTime is when a sweep looks again at a container that it could not inspect or remove.
+// recheckTime is after how long a sweep looks again at a container that it could not inspect or remove.
 const recheckTime = time.Minute
 
-// Sweep removes the unused containers of this volume: all that are ended, created or dead and have reached the minimum age. It
-// never touches a container with another volume's label. A container without such a label may belong to another user's agent, so
-// Sweep removes it only if it has ended. next is the time at which the next container reaches the age, or zero if there is none.
+// Sweep removes the unused containers of this volume: each ended, created or dead container that has reached the minimum age.
+// It never touches a container with another volume's label. A container without a volume's label may belong to another user's
+// agent, so Sweep removes it only if it has ended. next is the time at which the next container reaches the age, or zero if
+// there is none.
 func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
@@ -95,10 +96,11 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, 
 		}
 		next = EarlierTime(next, due)
 	}
-	if what.Profile != "" || what.DryRun { // after an error the list all is incomplete, and the records of the missing containers must stay
+	if what.Profile != "" || what.DryRun { // the list all would be incomplete, and the records of the other containers must stay
 		return out, next, nil
 	}
-	all, err := m.engine.List(ctx, map[string]string{LabelVolume: m.store.id}) // list also the containers without an agent's labels
+	// Also list the containers without an agent's labels.
+	all, err := m.engine.List(ctx, map[string]string{LabelVolume: m.store.id})
 	if err != nil {
 		return out, next, err
 	}
@@ -106,9 +108,9 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, 
 	return out, next, nil
 }
 
-// reapContainer removes one container if it is unused, and returns a report. If the container stays, the report is nil, and the
-// time says when to look at it again. It checks again under the lock of the container's key, because meanwhile a command may have
-// started in it.
+// reapContainer removes one container if it is unused, and returns a report. If it keeps the container, the report is nil,
+// and the time says when to check it again. It decides under the lock of the container's key, because a command may have
+// started in the container meanwhile.
 func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOptions) (*Removed, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
 	if c.State != Exited && (!own && !what.AnyAge || c.State != Created && c.State != Dead) {

@@ -49,7 +49,8 @@ func run(verb string, args []string) (code int, err error) {
 			err = nil
 		}
 	case verb == "attach" && len(args) > 0:
-		if err = gate.EnterDir(strings.Join(args[1:], ""), 0); err == nil { // the serving program also begins at this place
+		// The working directory of the serving program is also this directory.
+		if err = gate.EnterDir(strings.Join(args[1:], ""), 0); err == nil {
 			err = inside.Attach("/proc/self/exe", []string{"serve", args[0]}, os.Stdin, os.Stdout)
 		}
 	default:

@@ -1,6 +1,6 @@
-// Package archive copies files and trees into a sandbox and out of it, as tar archives. Neither side trusts the other, nor the
-// owner of the files. Packing and unpacking never follow a link out of a directory, even if another process creates the link
-// in the meantime.
+// Package archive copies files and trees into a sandbox and out of it, as tar archives. It trusts neither side of a copy, nor
+// the owner of the files. Packing and unpacking never follow a link out of a directory, even if another process creates the
+// link in the meantime.
 //
 // The package owns no goroutine.
 package archive
@@ -30,7 +30,7 @@ func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	return &out, errors.Join(err, written, w.Close())
 }
 
-// Pack writes a file or a tree as a tar archive, in which it has the given name. It leaves out sockets, pipes and devices.
+// Pack writes a file or a tree as a tar archive, under the given name. It leaves out sockets, pipes and devices.
 func Pack(w io.Writer, source, name string) error {
 	info, err := os.Lstat(source)
 	if err != nil {
@@ -52,8 +52,8 @@ func Pack(w io.Writer, source, name string) error {
 	return cmp.Or(Add(archive, rootTree{root}, start, name), archive.Close())
 }
 
-// Tree is a directory that [Add] can pack. Its methods do not follow symbolic links. If it also has a method Readlink, the
-// archive contains symbolic links; otherwise they are left out.
+// Tree is a directory that [Add] can pack. Its methods do not follow symbolic links. Only the links of a Tree with a method
+// Readlink are packed.
 type Tree interface {
 	Lstat(path string) (fs.FileInfo, error)
 	ReadDir(path string) ([]fs.DirEntry, error)
@@ -69,12 +69,12 @@ func (t rootTree) Open(path string) (*os.File, error) {
 	return t.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Add adds a file or tree to an archive, in which it has the given name. at is its path in the Tree. Add leaves out sockets,
-// pipes and devices, and links if the Tree has no Readlink. The archive contains no owners, and only the permission bits of
-// modes. A file that is removed in the meantime is left out.
+// Add adds a file or tree to an archive, under the given name. at is its path in the Tree. Add leaves out sockets, pipes and
+// devices, and links if the Tree has no Readlink. The archive contains no owners, and only the permission bits of modes. A
+// file that is removed in the meantime is left out.
 func Add(w *tar.Writer, from Tree, at, name string) error { return addEntry(w, from, at, name, nil) }
 
-// addEntry does the work of Add for one file or directory. listed is what the listing of its directory shows for it, or nil for
+// addEntry does the work of Add for one file or directory. listed is the entry in the listing of its directory, or nil for
 // the entry that was passed to Add.
 func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	info, err := from.Lstat(at)
@@ -120,7 +120,8 @@ func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) err
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	if _, err = io.CopyN(w, f, h.Size); errors.Is(err, io.EOF) { // the header has the size from before; a file that has grown is cut
+	// A file that has grown since the header was made is cut to the size in the header.
+	if _, err = io.CopyN(w, f, h.Size); errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%s has become shorter", at)
 	}
 	return err
@@ -132,8 +133,8 @@ func sameFile(a, b fs.FileInfo) bool {
 	return isOne && isOther && one.Dev == other.Dev && one.Ino == other.Ino
 }
 
-// Unpack unpacks a tar archive below a directory. It does not read beyond the end of the archive. With replace, it removes what
-// stands in the way of an entry, see clearWay.
+// Unpack unpacks a tar archive below a directory. It does not read beyond the end of the archive. If replace is true, it
+// removes files and directories that are in the way of an entry, see clearWay.
 func Unpack(r io.Reader, dir string, replace bool) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -149,8 +150,8 @@ func Unpack(r io.Reader, dir string, replace bool) error {
 	})
 }
 
-// clearWay removes a directory at the name of an entry that is none, and anything else where the entry needs a directory. It keeps
-// links to directories below root. It ignores errors, which the making of the entry reports.
+// clearWay removes a directory where the entry is a file, and a file where the entry needs a directory. It keeps links to
+// directories below root. It ignores errors, because making the entry then fails and reports them.
 func clearWay(root *os.Root, name string, isDir bool) {
 	for at := name; at != path.Dir(at); at, isDir = path.Dir(at), true {
 		info, err := root.Stat(at)
@@ -187,7 +188,7 @@ func UnpackAs(r io.Reader, target string) error {
 		return unpackEntry(root, name, h, data)
 	})
 	if err == nil {
-		_, err = io.Copy(io.Discard, r) // the sender may append padding, and fails if it can't write that
+		_, err = io.Copy(io.Discard, r) // read the rest, because the sender fails if it can't write padding after the archive
 	}
 	if root != nil {
 		return errors.Join(err, root.Close())
@@ -195,8 +196,9 @@ func UnpackAs(r io.Reader, target string) error {
 	return cmp.Or(err, errors.New("the sandbox sent nothing"))
 }
 
-// openTarget opens the directory target, and makes it if it is missing. With holds, target is the path of a file, and openTarget
-// opens the directory that holds the file. It refuses a symbolic link, which an earlier copy from a sandbox may have left.
+// openTarget opens the directory target, and makes it if it is missing. If holds is true, target is the path of a file, and
+// openTarget opens the directory that holds the file. It refuses a target that is a symbolic link, which an earlier copy from
+// a sandbox may have left.
 func openTarget(target string, holds bool) (*os.Root, error) {
 	if holds {
 		return os.OpenRoot(filepath.Dir(target))

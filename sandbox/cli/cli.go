@@ -20,7 +20,8 @@ import (
 	"hinit/sandbox/daemon"
 )
 
-// CodeLost is the exit code if the exit code of a command is unknown. It equals the code of a killed command (128 + SIGKILL).
+// CodeLost is the exit code for a command whose own exit code is unknown. It is also the code of a killed command (128 +
+// SIGKILL).
 const CodeLost = 137
 
 // verb is one verb of `hinit sandbox`, such as exec or ls.
@@ -42,17 +43,17 @@ type options struct {
 
 // invocation is a running verb with its flags and arguments.
 type invocation struct {
-	ctx     context.Context //nolint:containedctx // it lives as long as the call
+	ctx     context.Context //nolint:containedctx // an invocation ends before the call that passed ctx
 	manager *sandbox.Manager
 	asked   daemon.Request
 	sandbox.Streams
-	doing   string // the failed operation, for errors whose text does not name it
+	doing   string // name of the failed operation, for errors that don't name it
 	options options
 	words   []string // arguments that aren't flags
 }
 
-// defineAll defines the flags of all verbs. A name with a dot, such as "job.only", is the same flag with another description,
-// for the verbs that need one.
+// defineAll defines the flags of all verbs. A name with a dot, such as "job.only", defines the flag before the dot with
+// another description, for verbs that need one.
 func (o *options) defineAll(f *flag.FlagSet) {
 	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
 	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
@@ -76,7 +77,7 @@ func (o *options) defineAll(f *flag.FlagSet) {
 	})
 }
 
-// defineNamed defines the flags in names, which are separated by blanks.
+// defineNamed defines only the flags in names, which are separated by blanks.
 func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	all := cmdline.Flags("")
 	o.defineAll(all)
@@ -146,9 +147,9 @@ func (i *invocation) fail(err error) (code int) {
 	return exitCodeOf(err)
 }
 
-// Check parses a command line without executing it, and returns the request with the variables that it needs from this process.
-// terminal says that the command wants a terminal. Check prints errors and the help; then ok is false, and the caller exits with
-// code.
+// Check parses a command line without executing it. It returns the request for the service, with the variables that the
+// command line needs from this process. terminal is true if the command wants a terminal. Check prints errors and the help;
+// ok is then false, and the caller exits with code.
 func Check(args []string, out, errs io.Writer) (req daemon.Request, terminal bool, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
 	req = daemon.Request{Args: args, Env: sandbox.OwnEnvironment(opt.env), Stdin: v.Name == "exec" || v.Name == "shell"}
@@ -157,7 +158,7 @@ func Check(args []string, out, errs io.Writer) (req daemon.Request, terminal boo
 
 func parse(args []string, out, errs io.Writer) (v verb, opt options, words []string, code int, ok bool) {
 	var known []string
-	name := lo.FirstOrEmpty(args) // the service has no word from a client that sends none
+	name := lo.FirstOrEmpty(args) // a client may send no arguments at all
 	for _, v = range verbs() {
 		known = append(known, v.Name)
 		if v.Name == name {

@@ -44,7 +44,8 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	key, id := i.key(), ""
 	if name != "" {
 		key.Task = name
-		if c, err := i.manager.Engine().Inspect(i.ctx, name); err == nil { // the engine also knows the earlier ids of a replaced container
+		// The engine also knows the earlier ids of a container that it has made again.
+		if c, err := i.manager.Engine().Inspect(i.ctx, name); err == nil {
 			id = c.ID
 		}
 	}
@@ -242,7 +243,8 @@ func (i *invocation) remove() (int, error) {
 	return i.forEach(func(id string) error { return i.manager.Engine().Remove(i.ctx, id) })
 }
 
-// forEach calls do for every sandbox that the command line names. It continues after a failure, but not after the caller's end.
+// forEach calls do for every sandbox that the command line names. It continues after a failure, but stops when the caller has
+// gone.
 func (i *invocation) forEach(do func(id string) error) (code int, err error) {
 	for _, name := range i.words {
 		d, err := i.find(name)
@@ -253,7 +255,8 @@ func (i *invocation) forEach(do func(id string) error) (code int, err error) {
 			return max(code, cmdline.Failed), context.Cause(i.ctx)
 		}
 		if err != nil {
-			code = max(code, i.fail(err)) // reported now, because a caller can name a million sandboxes
+			// Print the error at once instead of collecting it, because a caller can name a million sandboxes.
+			code = max(code, i.fail(err))
 			continue
 		}
 		fmt.Fprintln(i.Out, d.Name)
@@ -261,7 +264,8 @@ func (i *invocation) forEach(do func(id string) error) (code int, err error) {
 	return code, nil
 }
 
-// reap removes unused sandboxes and prints them. With now, it removes every sandbox that is not running, whatever its age.
+// reap removes unused sandboxes and prints them. If now is true, it removes every sandbox that isn't running, however young
+// it is.
 func (i *invocation) reap(now bool) (int, error) {
 	found, _, err := i.manager.Sweep(i.ctx, sandbox.SweepOptions{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {
@@ -282,7 +286,7 @@ func (i *invocation) reap(now bool) (int, error) {
 	return code, i.print(append([]sandbox.Removed{}, found...), rows)
 }
 
-// transfer returns the function of a verb that copies data: it calls do with the selected sandbox.
+// transfer returns the function of a verb that copies data. The function calls do with the selected sandbox.
 func transfer(do func(*invocation, *sandbox.Sandbox) error) func(*invocation) (int, error) {
 	return func(i *invocation) (int, error) {
 		box, err := i.openSandbox()

@@ -20,11 +20,13 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Run executes a command line of `hinit sandbox` where the sandboxes are managed: in this process, or in the service.
+// Run is a function that executes a command line of `hinit sandbox` in the program that manages the sandboxes: this process
+// or the service.
 type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
-// Copy implements the verb cp. It reads and writes local files in this process, with the user's own rights, even if the service
-// manages the sandboxes. It does not trust data from a sandbox: no name leads out of the target, and no link is followed.
+// Copy implements the verb cp. It reads and writes local files in this process, with the user's own rights, even if the
+// service manages the sandboxes. It does not trust data from a sandbox: it unpacks nothing outside of the target, and follows
+// no link.
 func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int {
 	_, opt, words, code, ok := parse(args, out, errs)
 	if !ok {
@@ -62,11 +64,11 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		packed := make(chan error, 1)
 		go func() {
 			err := archive.Pack(w, source, name)
-			_ = w.CloseWithError(err) // ends the transfer with this error
+			_ = w.CloseWithError(err) // the transfer fails with this error
 			packed <- err
 		}()
 		code = run(ctx, append(append([]string{"_put"}, flags...), dir), r, out, errs)
-		_ = r.Close() // ends the packing
+		_ = r.Close() // the packing ends with an error
 		if err := <-packed; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 			return fail(err)
 		}
@@ -74,8 +76,8 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	}
 	fd, err := wholefile.OpenForRoot(to)
 	switch {
-	case err == nil: // a directory; the copy gets the same name inside it
-		_ = unix.Close(fd) // [openLocal] opens it again
+	case err == nil: // the target is a directory, so the copy gets the same name inside it
+		_ = unix.Close(fd) // only check here; [openLocal] opens the directory again
 		to = filepath.Join(to, path.Base(path.Clean("/"+from)))
 	case strings.HasSuffix(to, "/") || errors.Is(err, fsutil.ErrSymlink):
 		return fail(fmt.Errorf("cannot copy to %s: %w", to, err))
@@ -89,7 +91,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	unpacked := make(chan error, 1)
 	go func() {
 		err := archive.UnpackAs(r, target)
-		_ = r.CloseWithError(err) // ends the transfer with this error
+		_ = r.CloseWithError(err) // the transfer fails with this error
 		unpacked <- err
 	}()
 	code = run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)
@@ -100,9 +102,9 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	return code
 }
 
-// openLocal opens the directory that holds a local file, and returns a path that leads through the descriptor of that directory. The
-// path is valid until end is called. If root runs the program, local follows only links that root has made. Otherwise an agent
-// could replace a directory by a link and so direct root to another file.
+// openLocal opens the directory of a local file. It returns a path of the file that leads through the descriptor of that
+// directory, and is valid until end is called. If root runs the program, openLocal follows only links that root has made.
+// Otherwise an agent could replace a directory by a link and so direct root to another file.
 func openLocal(typed string) (opened string, end func(), err error) {
 	if os.Geteuid() != 0 || typed == "/" {
 		return typed, func() {}, nil

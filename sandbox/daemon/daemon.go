@@ -1,13 +1,15 @@
-// Package daemon is the server and the client of the sandbox service, which owns the sandboxes of a volume. Agents that may not
-// use the engine themselves use this service.
+// Package daemon is the server and the client of the sandbox service, which owns the sandboxes of a volume. Agents that may
+// not use the engine themselves use this service.
 //
-// [Server] listens on a unix socket. Each connection carries one command line, and the kernel tells which user has connected. The
-// server passes the command line to a [Handler], which must give each caller access only to its own containers. Streams, window
-// sizes and cancellation are frames of package mux. When a connection ends, its command is killed.
+// [Server] listens on a unix socket. Each connection carries one command line, and the kernel tells which user has connected.
+// The server passes the command line to a [Handler], which must give each caller access only to its own containers. Streams,
+// window sizes and cancellation are frames of package mux. When a connection ends, its command is killed.
 //
-// [Dial] and [Conn.Run] are the client. The server has no state that must survive a restart: it finds containers by their labels.
+// [Dial] and [Conn.Run] are the client. The server keeps no state that must survive a restart: it finds containers by their
+// labels.
 //
-// A Server owns one goroutine for each connection, and two more while its command runs. A Conn owns the goroutines of one Run.
+// A Server owns one goroutine for each connection, and two more while the connection's command runs. A Conn owns the
+// goroutines of one Run.
 package daemon
 
 import (
@@ -40,13 +42,13 @@ type Peer struct {
 
 // Request is one command line, with the parts of the caller's environment that the command needs.
 type Request struct {
-	Docker bool              `json:"docker,omitempty"` // a docker command line; otherwise one of hinit sandbox
+	Docker bool              `json:"docker,omitempty"` // true: a command line of docker; false: one of hinit sandbox
 	Args   []string          `json:"args"`
-	Home   string            `json:"home,omitempty"`  // HERMES_HOME of the caller, from which its profile follows
-	Env    map[string]string `json:"env,omitempty"`   // values of the variables that the command line names without a value
+	Home   string            `json:"home,omitempty"`  // HERMES_HOME of the caller, which shows its profile
+	Env    map[string]string `json:"env,omitempty"`   // values of variables that the command line names without a value
 	Stdin  bool              `json:"stdin,omitempty"` // the client sends standard input
-	// Name of the process that runs docker commands, usually the agent; the service finds it out itself if it sees the caller's
-	// processes.
+	// Name of the process that runs docker commands, usually the agent. The service finds out the name itself if it can see
+	// the caller's processes.
 	Parent string               `json:"parent,omitempty"`
 	TTY    bool                 `json:"tty,omitempty"` // standard input is a terminal of size Size
 	Size   sandbox.TerminalSize `json:"size,omitzero"`
@@ -61,27 +63,29 @@ type Handler func(ctx context.Context, from Peer, req Request, streams Streams) 
 // Server serves the connections of clients. Set the exported fields before [Server.Serve].
 type Server struct {
 	Handle Handler
-	// Allow returns why a caller may not use the service, or nil if it may.
+	// Allow returns an error if a caller may not use the service, and nil if it may.
 	Allow func(Peer) error
-	// Panicked is called when the goroutine of a connection or request panics, with the value of the panic and the stack. It must
-	// not be nil.
+	// Panicked is called with the value and the stack of a panic in the goroutine of a connection or request. It must not be
+	// nil.
 	Panicked func(fault any, stack []byte)
 
 	mu        sync.Mutex
 	unsent    map[uint32][]net.Conn // connections that have not sent their request yet, by user, oldest first
-	longBytes map[uint32]int        // bytes of the long requests in memory, by user
+	longBytes map[uint32]int        // bytes of the long requests that are in memory, by user
 	commands  map[uint32]int        // number of commands in progress, by user
 }
 
-// Limits of one user. A request up to shortRequest bytes is not counted; all longer ones together may have maxLongBytes. If callers
-// do not read their output, the service buffers it, up to a limit for each command. So the buffers of one user take at most 400 MB.
+// Limits for one user. A request of up to shortRequest bytes is not counted; the longer ones may have maxLongBytes together.
+// The service also buffers output that a caller does not read, up to a limit for each command. So one user can make it use at
+// most 400 MB.
 const (
 	shortRequest = 16 << 10
 	maxLongBytes = 16 << 20
 	maxCommands  = 256
 )
 
-// count adds n to the count of a user. If the user would exceed the limit most, it returns false and adds nothing.
+// count adds n to the number of a user in the map of. If the sum would exceed the limit most, it adds nothing and returns
+// false.
 func (s *Server) count(of map[uint32]int, uid uint32, n, most int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +113,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	})
 }
 
-// maxUnsent limits one user's connections that have not sent their request. Beyond that, each new connection closes the oldest
-// one, so that a user can't use up all descriptors.
+// maxUnsent limits one user's connections that have not sent their request. When a user makes more, the oldest one is closed,
+// so that a user can't use up all descriptors.
 const maxUnsent = 64
 
 // countUnsent counts a connection that has not sent its request, until the caller calls done.
@@ -118,8 +122,8 @@ func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	all := s.unsent[uid]
 	if len(all) >= maxUnsent {
-		// This also ends the goroutine of the oldest connection. It is deferred so that the mutex is free: the close may have to
-		// wait for a read that is closing a socket which the client has sent.
+		// This also ends the goroutine of the oldest connection. Close it only after the mutex is unlocked: the close may
+		// have to wait for a read, which may itself be closing a socket that the client has sent.
 		defer all[0].Close()
 		all = all[1:]
 	}
@@ -172,7 +176,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	}()
 	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
 		streams := requestStreams(ch, req, cancel)
-		if begun { // a connection carries only one request
+		if begun { // a second request on the connection: end the connection
 			cancel()
 			return
 		}
@@ -193,7 +197,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		_ = nc.SetReadDeadline(time.Time{}) // can't fail on an open socket
 		answering.Go(func() {
 			defer s.catchPanic()
-			defer nc.Close()                                // closing the connection also ends the reading
+			defer nc.Close()                                // closing the connection ends the goroutine that reads from it
 			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // ignore the error: if the send fails, the caller is gone
 			_ = ch.Finish(s.handle(ctx, from, req, streams))
 		})
@@ -207,8 +211,8 @@ func (s *Server) handle(ctx context.Context, from Peer, req Request, streams Str
 	return mux.End{Code: s.Handle(ctx, from, req, streams)}
 }
 
-// catchPanic must be deferred. It reports a panic and stops it, so that the service goes on for other users. Goroutines that
-// package guard starts are not protected: they still end the service, because a sandbox would wait for them for ever.
+// catchPanic reports a panic and stops it, so that the service goes on for other users; it must be deferred. It does not
+// protect goroutines that package guard starts. They still end the service, because a sandbox would wait for them for ever.
 func (s *Server) catchPanic() {
 	if fault := recover(); fault != nil {
 		s.Panicked(fault, debug.Stack())
@@ -227,14 +231,14 @@ func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
 	return s
 }
 
-// ErrNone means that no service has ever listened on the socket. Errors of [Dial] wrap it.
+// ErrNone means that no service has ever listened on the socket. The errors of [Dial] wrap it.
 var ErrNone = errors.New("there is no service of sandboxes")
 
-// ErrLost means that the service ended while the command ran. Errors of [Conn.Run] wrap it.
+// ErrLost means that the service ended while the command ran. The errors of [Conn.Run] wrap it.
 var ErrLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTime is how long Dial waits for a service that can't be reached, with a try after each dialPause. It is long enough for
-// hinit to restart the service, and less than the time that the agent gives `docker version`.
+// dialTime is how long Dial tries to reach the service, with a pause of dialPause between two tries. It is long enough for
+// hinit to restart the service. It is shorter than the time that the agent gives `docker version`.
 const (
 	dialTime  = 4 * time.Second
 	dialPause = 50 * time.Millisecond
@@ -259,7 +263,7 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 				err = fmt.Errorf("cannot trust the service on %s: it is neither root's nor yours", socket)
 			}
 			if err != nil {
-				_ = c.Close() // nothing was sent yet
+				_ = c.Close() // ignore the error, because nothing was sent yet
 				return nil, err
 			}
 			return &Conn{c}, nil
@@ -290,12 +294,12 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}
 	if req.Stdin {
-		st.Feed(local.In, func(error) bool { return true }) // treat an unreadable input as ended
+		st.Feed(local.In, func(error) bool { return true }) // end the command's input, because the rest can't be read
 	}
 	written := st.Outputs(local.Out, local.Err, cancel)
 	st.ForwardSizes(local.Resizes)
 	<-st.Done()
-	_ = written() // an error of a writer has already canceled the command
+	_ = written() // ignore the error: it has already cancelled the command
 	end, err := st.End()
 	switch {
 	case ctx.Err() != nil:

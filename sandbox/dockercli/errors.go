@@ -25,8 +25,8 @@ type UsageError struct {
 
 func (e *UsageError) Error() string { return e.reason }
 
-// RefusedError means that a command line asks for more rights than a sandbox may have, mostly for root on the host. Allow is the
-// word of HINIT_SANDBOX_ALLOW that would permit it, or "".
+// RefusedError means that a command line asks for more rights than a sandbox may have. Most of these rights would make it
+// root on the host. Allow is the word in HINIT_SANDBOX_ALLOW that would permit it, or "" if none would.
 type RefusedError struct{ What, Allow string }
 
 func (e *RefusedError) Error() string {
@@ -36,10 +36,11 @@ func (e *RefusedError) Error() string {
 	return e.What + " is not allowed in a sandbox; whoever runs hinit can permit it with HINIT_SANDBOX_ALLOW=" + e.Allow
 }
 
-// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. served says that the sandbox
-// service answers the request. Then the message does not mention HINIT_SANDBOX_ALLOW, because the service ignores that variable.
+// PrintError prints an error of [Parse] as the docker command does, and returns the exit code. served is true if the sandbox
+// service answers the request. The message then does not mention HINIT_SANDBOX_ALLOW, because the service ignores that
+// variable.
 func PrintError(out io.Writer, err error, served bool) (code int) {
-	switch e := err.(type) { //nolint:errorlint // they are never wrapped
+	switch e := err.(type) { //nolint:errorlint // no wrapping occurs here
 	case *UsageError:
 		verb := "docker " + e.command.name
 		usage := strings.TrimSpace(verb + " [OPTIONS] " + e.command.args)
@@ -57,8 +58,8 @@ func PrintError(out io.Writer, err error, served bool) (code int) {
 	return code
 }
 
-// ProcessName returns a name for a process that no other process ever gets, even after the pid is used again: the pid and the
-// start time. It also returns the pid of the parent.
+// ProcessName returns a name for a process, made of its pid and start time. No other process ever gets this name, even if the
+// kernel uses the pid again. ProcessName also returns the pid of the parent.
 func ProcessName(pid int) (name string, parent int, err error) {
 	s, err := procstat.Read(pid)
 	if err != nil {
@@ -71,7 +72,7 @@ func ProcessName(pid int) (name string, parent int, err error) {
 func IsAlive(name string) bool {
 	var pid int
 	var start uint64
-	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // an invalid name leaves pid 0, which no process has
+	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // if the name is invalid, pid stays 0, which no process has
 	now, lives := proc.StartTicks(pid)
 	return lives && now == start
 }

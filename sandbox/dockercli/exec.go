@@ -14,12 +14,12 @@ import (
 	"hinit/sandbox"
 )
 
-// goneTexts are texts from which the agent concludes that its container is lost. It looks for them anywhere in the output of a
+// goneTexts are texts that make the agent believe that its container is lost. It looks for them anywhere in the output of a
 // failed command, even if the command itself printed them.
 var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"), []byte("is not running")}
 
-// exec executes docker exec. The agent repeats a failed command if its output contains one of goneTexts, although the command may
-// have had an effect. exec does not run such a command a second time: it prints the output of the first run again.
+// exec executes docker exec. The agent repeats a failed command if its output contains one of goneTexts, although the first
+// run may have had an effect. exec does not run such a command a second time: it prints the output of the first run again.
 func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	ref, argv := c.Words[0], c.Words[1:]
 	box, err := p.Adopt(ctx, ref)
@@ -31,7 +31,7 @@ func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	var asked listing
 	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", toJSON(box.Labels()), &asked) && asked.At.After(before.At) {
 		p.Remember("ending "+from.Process+" "+key, nil)
-		_, _ = from.Out.Write(before.Output) // fails only if the caller is gone
+		_, _ = from.Out.Write(before.Output) // a write fails only if the caller is gone
 		return before.Code
 	}
 	req := sandbox.Request{Argv: argv, Dir: c.Spec.Dir, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
@@ -41,14 +41,14 @@ func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 		req.Stdin = from.In
 	}
 	result, err := box.Exec(ctx, req)
-	if errors.Is(err, sandbox.ErrClosed) { // another command has just stopped or started the container
+	if errors.Is(err, sandbox.ErrClosed) { // another command has just stopped or started the container, so find it again
 		if box, err = p.Adopt(ctx, ref); err == nil {
 			result, err = box.Exec(ctx, req)
 		}
 	}
 	switch {
 	case errors.Is(err, sandbox.ErrLost):
-		// Avoid the texts that would make the agent run the command again.
+		// Don't print the engine's text, which would make the agent run the command again.
 		p.Forget(box.ID())
 		fmt.Fprintf(from.Err, "hinit: %s\n", withoutGoneTexts(err.Error()))
 		return exitKilled
@@ -79,8 +79,8 @@ func stateError(c sandbox.Container, ref string) error {
 	}
 }
 
-// failNotBegun prints the error for a command that was not started, and returns the exit code. If the container's state explains
-// the failure, the error describes that state; otherwise it is why.
+// failNotBegun prints the error for a command that was not started, and returns the exit code. The error describes the
+// container's state if that explains the failure. Otherwise it is why.
 func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Forget(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
@@ -96,13 +96,13 @@ func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from
 	return from.printError(exitFailed, why, ref)
 }
 
-// withoutGoneTexts replaces the phrases of goneTexts in an error message. Otherwise the agent would think that its container is
-// lost, and run the command again.
+// withoutGoneTexts replaces the phrases of goneTexts in an error message. Otherwise the agent would think that its container
+// is lost, and run the command again.
 func withoutGoneTexts(text string) string {
 	return strings.NewReplacer("o such container", "o container of that name", "is not running", "does not run").Replace(text)
 }
 
-// recorder keeps the last part of a command's output, and notes whether one of goneTexts occurred anywhere in it.
+// recorder keeps the end of a command's output, and notes whether one of goneTexts occurred anywhere in it.
 type recorder struct {
 	mu        sync.Mutex
 	kept      []byte
@@ -110,7 +110,7 @@ type recorder struct {
 	foundGone bool
 }
 
-// maxRecorded is how many bytes of output are kept. The agent itself keeps 50,000 characters.
+// maxRecorded is how many bytes of output a recorder keeps. The agent itself keeps 50,000 characters.
 const maxRecorded = 256 << 10
 
 // longestGoneText is the length of the longest of goneTexts, which may be split between two writes.
@@ -124,13 +124,13 @@ func (r *recorder) Write(data []byte) (int, error) {
 	searched := max(0, len(r.kept)-longestGoneText)
 	r.kept = append(r.kept, data...)
 	r.foundGone = r.foundGone || slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(r.kept[searched:], t) })
-	if len(r.kept) > 2*maxRecorded { // trim rarely, because it copies the data
+	if len(r.kept) > 2*maxRecorded { // cut only when much has come, because cutting copies the data
 		r.kept = append(r.kept[:0], r.kept[len(r.kept)-maxRecorded:]...)
 	}
 	return len(data), nil
 }
 
-// output returns the end of the output, and whether one of goneTexts occurred in the whole output.
+// output returns the end of the output. gone is true if one of goneTexts occurred anywhere in the output.
 func (r *recorder) output() (end []byte, gone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,9 +21,9 @@ type command struct {
 	name         string                      // name of the command, such as "image inspect"
 	args         string                      // positional arguments, for the usage message
 	minArgs      int                         // minimum number of arguments
-	argEndsFlags bool                        // the first positional argument ends the flags, because the rest is a command for the container
-	flags        func(*Call, *pflag.FlagSet) // defines the flags; may be nil
-	complete     func(*Call) error           // checks the parsed call and fills in the rest; may be nil
+	argEndsFlags bool                        // flags after the first argument belong to a command for the container
+	flags        func(*Call, *pflag.FlagSet) // function that defines the flags; nil: none
+	complete     func(*Call) error           // function that checks the parsed call and sets other fields; nil: none
 	handle       handler
 }
 
@@ -44,8 +44,8 @@ func commands() []command {
 	}
 }
 
-// flagSet returns the flags of the call's command. Flags that this package does not handle are defined too, as hidden ones.
-// Without them, the parser would not know whether such a flag has a value, and could not find the flags after it.
+// flagSet returns the flags of the call's command. It also defines, as hidden ones, flags that this package does not handle.
+// Otherwise the parser would not know whether such a flag has a value, and could not find the flags after it.
 func (c *Call) flagSet() *pflag.FlagSet {
 	f := sandbox.NewFlags()
 	f.SetInterspersed(!c.command.argEndsFlags)
@@ -55,15 +55,15 @@ func (c *Call) flagSet() *pflag.FlagSet {
 	return f
 }
 
-// EachCommand calls f for each docker command that this package emulates, with its usage line and its flags. Flags that only lead to
-// an error are hidden. The reference page is generated from it.
+// EachCommand calls f for each docker command that this package emulates, with its usage line and its flags. The flags that
+// only lead to an error are hidden. The reference page is generated with EachCommand.
 func EachCommand(f func(line string, flags *pflag.FlagSet)) {
 	for _, c := range commands() {
 		f(strings.TrimSpace("docker "+c.name+" "+c.args), (&Call{command: c}).flagSet())
 	}
 }
 
-// findCommand returns the command that the first words of args name, and the remaining arguments.
+// findCommand returns the command that the first words of args name, and the other arguments.
 func findCommand(args []string) (c command, rest []string, err error) {
 	if len(args) == 0 {
 		return c, nil, &UnhandledError{Reason: "docker without a command"}
@@ -85,13 +85,14 @@ func findCommand(args []string) (c command, rest []string, err error) {
 	return all[at], rest, nil
 }
 
-// parse parses the flags of a call. After an invalid or unknown flag it continues with the next one, so that a later flag that
-// asks for forbidden rights is not missed.
+// parse parses the flags of a call. After an invalid or unknown flag it continues with the next one, so that it finds every
+// flag that asks for forbidden rights.
 func (c *Call) parse(args []string) (err error) {
 	f := c.flagSet()
 	set := func(flag *pflag.Flag, value string) error {
 		if bad := f.Set(flag.Name, value); bad != nil && err == nil {
-			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // docker rejects this value too
+			// The real docker also rejects this value.
+			if err = (&UnhandledError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) {
 				err = &UsageError{c.command, bad.Error(), exitDaemon}
 			}
 		}
@@ -113,9 +114,9 @@ func (c *Call) parse(args []string) (err error) {
 	return err
 }
 
-// Parse parses the arguments of the docker command, without the word docker. The error is an [UnhandledError] for a call that
-// this package does not handle. It is a [RefusedError] for a flag that would weaken the sandbox, unless allow contains the word
-// that permits it. It is a [UsageError] for a call that the docker command also rejects.
+// Parse parses the arguments of the docker command, without the word docker. It returns an [UnhandledError] for a call that
+// this package does not handle, and a [UsageError] for a call that docker also rejects. It returns a [RefusedError] for a
+// flag that would weaken the sandbox, unless allow contains the word that permits the flag.
 func Parse(args, allow []string) (*Call, error) {
 	command, rest, err := findCommand(args)
 	if err != nil {
@@ -142,38 +143,39 @@ func Parse(args, allow []string) (*Call, error) {
 	return c, err
 }
 
-// Call is one parsed command line of the docker command. Fields that the command doesn't use are zero.
+// Call is one parsed command line of docker. A field that the command doesn't use is zero.
 type Call struct {
 	command command
 	raw     rawFlags
 
-	Words []string // containers or an image, then the command to run in the container
-	Env   []string // NAME=value, or NAME for the value in the caller's environment
+	Words []string // names of containers, or an image and the command to run in the container
+	Env   []string // NAME=value, or only NAME for a value from the caller's environment
 	Stdin bool     // the command reads standard input
 
-	// Options of docker ps. State asks for a second column with the state, after a tab; Full asks for full ids. A label with the
-	// value "" matches any value.
+	// Options of docker ps. With State, the output has a second column with the state, after a tab. With Full, it has full
+	// ids. A label with the value "" matches any value.
 	All, State, Full bool
 	Labels           map[string]string
 	Status           []sandbox.State
 
-	Spec  sandbox.Spec // container for docker run and docker create; the variables are in Env
+	Spec  sandbox.Spec // container that docker run or docker create makes; its variables are in Env
 	Grace int          // seconds after which docker stop kills the process
 	Force bool         // --force of docker rm
 }
 
-// rawFlags holds flags that only the parsing of a call needs.
+// rawFlags holds flags that are needed only while the call is parsed.
 type rawFlags struct {
 	detach, quiet bool
 	format        string
 	filters       []string
-	// Given flags that would weaken the sandbox and have no field in Spec, with the words of HINIT_SANDBOX_ALLOW that permit them.
+	// Flags that would weaken the sandbox and have no field in Spec, each with the word in HINIT_SANDBOX_ALLOW that permits
+	// it.
 	escapes map[string]string
 }
 
 func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.raw.format, "format", "f", "", "") }
 
-// requireFormat returns a check for [command] that accepts only one output format, the one that the agent uses.
+// requireFormat returns a check for [command] that accepts only the output format want, which the agent uses.
 func requireFormat(want string) func(*Call) error {
 	return func(c *Call) error {
 		if c.raw.format != want {
@@ -261,9 +263,9 @@ func (c *Call) runFlags(f *pflag.FlagSet) {
 	f.Lookup("use-api-socket").NoOptDefVal = "true"
 }
 
-// addHiddenFlags defines flags of docker that this package does not handle. bools lists flags without a value, and values flags
-// with one, each as SHORT/LONG or LONG. A flag with a value and without a short name need not be listed, because pflag can skip
-// it.
+// addHiddenFlags defines flags of docker that this package does not handle. bools lists flags without a value, and values
+// flags with one, each as SHORT/LONG or LONG. A flag with a value that has no short name need not be listed, because pflag
+// can skip it.
 func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")
@@ -279,8 +281,8 @@ func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 	}
 }
 
-// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". word is what
-// HINIT_SANDBOX_ALLOW must contain to permit it, or "" if nothing does. See [sandbox.Spec.FindEscape].
+// findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". word is the word in
+// HINIT_SANDBOX_ALLOW that would permit it, or "" if none would. See [sandbox.Spec.FindEscape].
 func (c *Call) findEscape(allow []string) (what, word string) {
 	if what, has := lo.FindKeyBy(c.raw.escapes, func(_, word string) bool { return !slices.Contains(allow, word) }); has {
 		return what, c.raw.escapes[what]
@@ -299,7 +301,7 @@ func (c *Call) run() error {
 	return nil
 }
 
-// forEach returns a handler that calls do for each container that the call names. It continues after a failure.
+// forEach returns a handler that calls do for each container in the call. It continues after a failure.
 func forEach(do func(*Emulator, context.Context, *Call, string, Caller) int) handler {
 	return func(p *Emulator, ctx context.Context, c *Call, from Caller) (code int) {
 		for _, ref := range c.Words {

@@ -18,13 +18,13 @@ import (
 // Emulator executes docker commands on the sandboxes of a manager. Several goroutines may use it.
 type Emulator struct{ *sandbox.Manager }
 
-// Caller is the process that has called the docker command, with its streams.
+// Caller is the process that runs the docker command, with its streams.
 type Caller struct {
-	// Process names the process that runs several docker commands in a row, usually the agent, see [ProcessName]. The Emulator
-	// uses it to connect a docker run with the docker ps before it. If it is empty, the Emulator remembers nothing from one
-	// command to the next.
+	// Process is the name of the process that runs several docker commands in a row, usually the agent, see [ProcessName].
+	// The Emulator uses it to connect a docker run with an earlier docker ps. If it is empty, the Emulator remembers nothing
+	// from one command to the next.
 	Process string
-	// Env holds the values of the variables that the command line names without a value (-e NAME).
+	// Env holds the values of variables that the command line names without a value (-e NAME).
 	Env map[string]string
 
 	sandbox.Streams
@@ -51,8 +51,8 @@ func (c Caller) printError(code int, err error, ref string) int {
 
 const daemonPrefix = "Error response from daemon: "
 
-// daemonMessage returns the docker command's message for an error. It must match word for word, because the agent searches for some
-// of these texts.
+// daemonMessage returns docker's message for an error. It must match docker's word for word, because the agent searches for
+// some of these texts.
 func daemonMessage(err error, ref string) string {
 	text := err.Error()
 	switch at := strings.Index(text, daemonPrefix); {
@@ -92,7 +92,7 @@ func (p *Emulator) imageInspect(ctx context.Context, c *Call, from Caller) int {
 	return from.printDone(toJSON(image.Entrypoint), err)
 }
 
-// ps executes docker ps. It remembers the result for a docker run that may follow, see [Emulator.run].
+// ps executes docker ps. It remembers the result for a later docker run, see [Emulator.run].
 func (p *Emulator) ps(ctx context.Context, c *Call, from Caller) int {
 	found, err := p.Engine().List(ctx, c.Labels)
 	if err != nil {
@@ -125,8 +125,7 @@ func (p *Emulator) ps(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// printDone prints what a command prints after success, such as the name of the container, or the error, and returns the exit
-// code.
+// printDone prints the result of a command, such as the name of the container, or the error. It returns the exit code.
 func (c Caller) printDone(result string, err error) int {
 	if err != nil {
 		return c.printError(exitFailed, err, result)
@@ -147,7 +146,8 @@ func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) 
 	}
 	if err == nil {
 		p.Forget(container.ID)
-		err = p.Wake(ctx, container) // Wake also unpauses, unlike docker start; otherwise the agent would create a second container
+		// Unlike docker start, also unpause the container; otherwise the agent would create a second one.
+		err = p.Wake(ctx, container)
 	}
 	code := from.printDone(ref, err)
 	if err != nil {
@@ -194,7 +194,7 @@ func (p *Emulator) remove(ctx context.Context, c *Call, ref string, from Caller)
 	return from.printDone(ref, err)
 }
 
-// withTag adds the tag "latest" to an image reference without a tag, as docker does.
+// withTag returns an image reference with the tag "latest" if it has none, as docker does.
 func withTag(ref string) string {
 	if name := ref[strings.LastIndexByte(ref, '/')+1:]; strings.ContainsAny(name, ":@") {
 		return ref
@@ -202,10 +202,10 @@ func withTag(ref string) string {
 	return ref + ":latest"
 }
 
-// run executes docker run -d and docker create. The agent first looks for its container with docker ps, and runs a new one if
-// there is none. Two agents that run the same command at the same time would make two containers. So if the caller's docker ps
-// found no container and another caller has made one since then, run returns that container. A caller without a docker ps
-// always gets a new container.
+// run executes docker run -d and docker create. An agent first looks for its container with docker ps, and runs a new one if
+// there is none. If two agents did so at the same time, they would make two containers. So run returns an existing container
+// if the caller's docker ps found none and another caller has made one since then. A caller that has not run docker ps always
+// gets a new container.
 func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	spec.Env = append(spec.Env, sandbox.Assignments(sandbox.Environment(c.Env, from.Env))...)
@@ -279,14 +279,14 @@ func (p *Emulator) failRun(c *Call, err error, from Caller) int {
 	return exitDaemon
 }
 
-// listing records which containers a process saw with docker ps.
+// listing records the containers that a process saw with docker ps.
 type listing struct {
 	At      time.Time
 	IDs     []string
 	Running []string // the ids of the running containers
 }
 
-// commandEnd records how a command failed whose output may make the agent run it again, see [Emulator.exec].
+// commandEnd records the end of a failed command whose output may make the agent run it again, see [Emulator.exec].
 type commandEnd struct {
 	At     time.Time
 	Code   int
@@ -300,7 +300,7 @@ func (p *Emulator) remember(from Caller, kind, key string, value any) {
 	}
 }
 
-// recall reads a value that remember has stored for the caller's process, and reports whether there is one.
+// recall reads a value that remember has stored for the caller's process. It returns false if none is stored.
 func (p *Emulator) recall(from Caller, kind, key string, value any) bool {
 	if from.Process == "" {
 		return false

@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnterDir makes dir the working directory of this process, and creates it if it is missing. An empty dir changes nothing. resolve
-// are flags of openat2(2). Root passes RESOLVE_NO_XDEV: the files in a mount may belong to users outside of the container, in whose
-// directories it must create nothing.
+// EnterDir makes dir the working directory of this process, and creates it if it is missing. An empty dir changes nothing.
+// resolve are flags of openat2(2). Root passes RESOLVE_NO_XDEV, because a mount may show files of users outside of the
+// container, where root must create nothing.
 //
-// The engine's runtime enters only the root directory. At that time it still has descriptors of the host open, to which a link in
-// the container could lead (CVE-2024-21626). In this process such a link leads nowhere, and EnterDir follows none anyway.
+// The engine's runtime enters only the root directory. It still has descriptors of the host open at that time, and a link in
+// the container could lead to one of them (CVE-2024-21626). This process has no such descriptors, and EnterDir follows no
+// links.
 func EnterDir(dir string, resolve uint64) error {
 	if dir == "" {
 		return nil

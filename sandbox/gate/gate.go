@@ -1,11 +1,11 @@
 // Package gate keeps a container from running anything until the service outside has checked the container's mounts.
 //
-// An engine follows the path of a mount at every start, by name. If a user renames a directory on that path between a check and
-// the start, the mount shows another directory. So the mounts are checked from inside. The container's first process is [Wait],
-// in a static program on a volume to which no process inside can write. [Check], in the same container, prints the device and
-// inode of each mount, and reads the decision of the service, the verdict. After the verdict "go", the first process becomes the
-// command that it was started with. Before that, no program of the image or of a mount runs, and no environment variable has an
-// effect.
+// An engine follows the path of a mount by name at every start. If a user renames a directory on that path between a check
+// and the start, the mount shows another directory. So the mounts are checked from inside. The container's first process is
+// [Wait], in a static program on a volume to which no process inside can write. [Check] runs in the same container. It prints
+// the device and inode of each mount, and reads the decision of the service, the verdict. After the verdict "go", the first
+// process becomes the command for which the container was started. Before that, no program of the image or of a mount runs,
+// and no environment variable has an effect.
 //
 // As an init, the package owns one goroutine, which passes on signals.
 package gate
@@ -28,8 +28,8 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows the
-// prefix: otherwise a link in one mount could redirect another mount over the known name.
+// Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows
+// the prefix. If the directory's name was known, a link in one mount could redirect another mount to it.
 const (
 	Dir  = "/.hinit-"
 	Name = "gate"
@@ -39,7 +39,7 @@ const (
 // it.
 const address = "@hinit-gate"
 
-// initName is the process name that [Init] takes after the verdict, by which [State] recognises it.
+// initName is the process name that [Init] takes after the verdict. [State] recognises the process by this name.
 const initName = "hinit-init"
 
 // The words of the protocol between [Check] and the service. Go is the verdict that lets the command run, Unpack announces an
@@ -52,8 +52,8 @@ const (
 	Waiting = "waits\n"
 )
 
-// Wait blocks until the sandbox service has sent the verdict [Go]. Then it enters the directory dir, and executes the command in
-// place of this process. It returns only on failure.
+// Wait blocks until the sandbox service has sent the verdict [Go]. Then it enters the directory dir, and executes the command
+// argv in place of this process. It returns only on failure.
 func Wait(dir string, argv []string) error {
 	path, err := awaitCommand(dir, argv)
 	if err != nil {
@@ -62,8 +62,8 @@ func Wait(dir string, argv []string) error {
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init starts the command and is its init: it passes signals on, reaps orphans, and returns the command's exit code. Before
-// that, it does what [Wait] does before the command.
+// Init waits for the verdict like [Wait], but then starts the command as a child and is its init. It passes signals on, reaps
+// orphans, and returns the command's exit code.
 func Init(dir string, argv []string) (code int, err error) {
 	path, err := awaitCommand(dir, argv)
 	if err != nil {
@@ -81,7 +81,7 @@ func Init(dir string, argv []string) (code int, err error) {
 	go func() {
 		for s := range signals {
 			if number, ok := s.(syscall.Signal); ok {
-				_ = syscall.Kill(child, number) // fails only for a child that has just ended
+				_ = syscall.Kill(child, number) // ignore the error: the call fails only if the child has just ended
 			}
 		}
 	}()
@@ -110,7 +110,7 @@ func awaitCommand(dir string, argv []string) (path string, err error) {
 		return "", fmt.Errorf("cannot wait at the gate: %w", err)
 	}
 	if path, err = proc.LookPath(argv[0], os.Environ()); err != nil {
-		return argv[0], nil //nolint:nilerr // the kernel reports what is wrong with it
+		return argv[0], nil //nolint:nilerr // ignore the error: execve(2) then reports what is wrong with the path
 	}
 	return path, nil
 }
@@ -128,7 +128,7 @@ func awaitGo(dir string) error {
 		if err != nil {
 			return err
 		}
-		if line, _ := bufio.NewReader(c).ReadString('\n'); line == Go { // an incomplete line is no verdict
+		if line, _ := bufio.NewReader(c).ReadString('\n'); line == Go { // ignore the error: an incomplete line is no verdict
 			if err := EnterDir(dir, 0); err != nil {
 				line = strings.ReplaceAll(err.Error(), "\n", " ") + "\n"
 			}
@@ -140,9 +140,9 @@ func awaitGo(dir string) error {
 	}
 }
 
-// State reports whether the first process still waits for the verdict ([Waiting]) or has passed the gate ([Opened]). It returns
-// "" while the engine has not started the first process. A process that became its command has another command line, and an init
-// another name. Only a process inside could forge these, and none runs before the verdict.
+// State reports whether the first process still waits for the verdict ([Waiting]) or has passed the gate ([Opened]). It
+// returns "" while the engine has not started the first process. State looks at the command line and the name of the process,
+// which change after the verdict. Only a process inside could forge them, and none runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	comm, commErr := os.ReadFile("/proc/1/comm")
@@ -151,7 +151,7 @@ func State() string {
 
 func stateOf(words []string, name string, err error) string {
 	switch {
-	// Still the engine's runtime, before it executes our program.
+	// The process is still the engine's runtime, which has not executed our program yet.
 	case err != nil, words[0] == "", strings.HasPrefix(name, "runc"), strings.HasPrefix(name, "crun"):
 		return ""
 	case name == initName, len(words) < 2, !strings.HasSuffix(words[0], "/"+Name), words[1] != "gate" && words[1] != "gate-init":
@@ -167,8 +167,9 @@ const stateTime = 5 * time.Second
 // process waits, it also prints "DEVICE INODE" for each path, or "- -" if the path is missing, and then an empty line.
 //
 // Then Check reads commands, one a line, and answers each by printing the same line. After [Unpack] an archive follows, which
-// Check unpacks below the root directory. At [Times] it prints the access time of each path, in nanoseconds since 1970. At [Go]
-// it passes the verdict on and prints the answer of the first process: the same line, or why it can't enter its working directory.
+// Check unpacks below the root directory. At [Times] it prints the access time of each path, in nanoseconds since 1970. At
+// [Go] it passes the verdict on and prints the answer of the first process: the same line, or why it can't enter its working
+// directory.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if err != nil {
@@ -198,11 +199,12 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	for err == nil && line != Go {
 		switch line, err = lines.ReadString('\n'); line {
 		case Unpack:
-			err = archive.Unpack(lines, "/", true) // commands of the last run may have replaced files
+			// Replace files that stand in the way, which commands of the last run may have made.
+			err = archive.Unpack(lines, "/", true)
 		case Times:
 			for _, path := range paths {
 				var st unix.Stat_t
-				_ = unix.Stat(path, &st) // a missing path prints 0, which the service does not accept
+				_ = unix.Stat(path, &st) // for a missing path this prints 0, which the service does not accept
 				fmt.Fprintln(out, st.Atim.Nano())
 			}
 		case Go:

@@ -15,8 +15,9 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// When a command has ended, a process that it left behind may still hold its output open. The helper then goes on reading until
-// no data has come for linger, at most for maxLinger. After that it drops the output, so that the writer gets no error.
+// A process that a command left behind may hold the command's output open. The helper then goes on reading until no data has
+// come for linger, and at most for maxLinger. After that it drops the output, so that the process gets no error when it
+// writes.
 const (
 	linger    = 100 * time.Millisecond
 	maxLinger = 2 * time.Second
@@ -40,7 +41,7 @@ func (ch *channel) runForeground() mux.End {
 		return endNotBegun(err)
 	}
 	ch.runStarted(r)
-	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // if this fails, the client is gone
+	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // ignore the error: the send fails only if the client is gone
 	s.startCopying(ch)
 	<-ended
 	s.drain()
@@ -56,13 +57,13 @@ func endNotBegun(err error) mux.End {
 	return end
 }
 
-// streams are this process's ends of the standard streams of a command: pipes, or a terminal.
+// streams are the helper's ends of a command's standard streams: pipes, or a terminal.
 type streams struct {
 	stdin      *os.File // standard input of the command; nil: no input
 	outputs    []output
-	tty        *os.File       // the terminal, which is also stdin and the only output; nil: none
-	unfinished sync.WaitGroup // counts the outputs that have not ended
-	ended      chan struct{}  // closed when the command has ended
+	tty        *os.File       // terminal, which is also stdin and the only output; nil: none
+	unfinished sync.WaitGroup // counts the outputs that are still open
+	ended      chan struct{}  // channel that is closed when the command has ended
 }
 
 type output struct {
@@ -72,14 +73,14 @@ type output struct {
 
 // close closes all streams. Call it if the command was not started.
 func (s *streams) close() {
-	_ = s.stdin.Close() // closing a nil file is an error, which does not matter
+	_ = s.stdin.Close() // ignore the error: closing a nil file fails without harm
 	for _, o := range s.outputs {
 		_ = o.file.Close()
 	}
 }
 
-// streams makes the pipes or the terminal of a command, and stores the command's ends in spec. The caller closes those after the
-// command's start.
+// streams makes the pipes or the terminal of a command, and stores the command's ends in spec. The caller closes these ends
+// after the command's start.
 func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	s := &streams{ended: make(chan struct{})}
 	if ch.request.TTY {
@@ -122,8 +123,8 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	return s, nil
 }
 
-// pipe makes a pipe. The end of this process is non-blocking, and the command's end is blocking, as programs expect. With writes,
-// this process gets the writing end.
+// pipe makes a pipe. The helper's end is non-blocking; the command's end is blocking, as programs expect. If writes is true,
+// the helper gets the writing end.
 func pipe(writes bool) (own, child *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -135,18 +136,19 @@ func pipe(writes bool) (own, child *os.File, err error) {
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
-	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20) // fails if the user has too many large pipes; a larger pipe needs fewer writes
+	// Use a larger pipe, which needs fewer writes; ignore the error if the user has too many large pipes.
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20)
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
-// closeAll closes the files of a command that this process has made for it. A file may occur several times.
+// closeAll closes the files that the helper has made for a command. A file may occur several times.
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // fails for nil, and for a file that is closed already
+		_ = f.Close() // ignore the error: a file may be nil or already closed
 	}
 }
 
-// startCopying starts the goroutines that copy the streams. Each ends with its stream.
+// startCopying starts the goroutines that copy the streams. Each goroutine ends with its stream.
 func (s *streams) startCopying(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
@@ -158,7 +160,7 @@ func (s *streams) startCopying(ch *channel) {
 			select {
 			case <-s.ended:
 			default:
-				_, _ = s.tty.Write([]byte{4}) // on a terminal, Ctrl-D is the end of input
+				_, _ = s.tty.Write([]byte{4}) // send Ctrl-D, which ends the input of a terminal
 			}
 		})
 	}
@@ -172,12 +174,12 @@ func (s *streams) startCopying(ch *channel) {
 	}
 }
 
-// forward sends the command's output to the client until all writers have closed it. over is closed when the command has ended.
-// If a process outlives the command and keeps the output open, forward returns when no output has come for linger, or after
-// maxLinger. It always sends what was in the pipe when the command ended.
+// forward sends the command's output to the client until all writers have closed it. over is closed when the command has
+// ended. If a process outlives the command and keeps the output open, forward returns when no output has come for linger, or
+// after maxLinger. It always sends all data that was in the pipe when the command ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
-	var until time.Time // time at which to stop waiting for processes that outlive the command; zero while the command runs
+	var until time.Time // when to stop waiting for processes that outlive the command; zero while the command runs
 	owed := 0
 	for {
 		n, err := o.file.Read(buf)
@@ -211,7 +213,7 @@ func bufferedBytes(f *os.File) (n int) {
 	return n
 }
 
-// discard reads and drops output as long as a process has it open. Otherwise SIGPIPE would kill a process that outlives the
+// discard reads and drops output while a process still has it open. Otherwise SIGPIPE would kill a process that outlives the
 // command.
 func (o output) discard() {
 	for {

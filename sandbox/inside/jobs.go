@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxJobOutput is how many bytes of the output of a background command are kept. A command that has ended is kept for
+	// maxJobOutput is how many bytes of a background command's output the helper keeps. It keeps an ended command for
 	// jobKeepTime.
 	maxJobOutput = 200_000
 	jobKeepTime  = 30 * time.Minute
@@ -24,20 +24,20 @@ const (
 type jobs struct {
 	server  *server
 	mu      sync.Mutex
-	started int    // number of commands started so far, for their ids
+	started int    // number of commands that were ever started, from which their ids are made
 	jobs    []*job // background commands, in the order of their starts
 }
 
-// job is a background command. The mutex of jobs guards its fields; the ring has a mutex of its own.
+// job is a background command. The mutex of jobs guards its fields, except the ring, which has its own mutex.
 type job struct {
 	mux.Job
 	run  *run
 	out  *ring
-	done chan struct{} // closed when the command has ended
+	done chan struct{} // channel that is closed when the command has ended
 }
 
-// sweep drops commands that ended more than jobKeepTime ago. If too many commands are left, it drops further ended commands, the
-// oldest first. The caller holds the lock.
+// sweep drops commands that ended more than jobKeepTime ago. If too many commands remain, it also drops younger ended
+// commands, the oldest first. The caller holds the lock.
 func (j *jobs) sweep() {
 	drop := func(at int) {
 		j.server.loop.forget(j.jobs[at].run)
@@ -100,7 +100,8 @@ func commandText(open mux.Open) string {
 }
 
 func (j *jobs) ended(b *job, r *run) {
-	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // leftover processes may write until then
+	// Give leftover processes time to write their last output.
+	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close))
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.end.TimedOut
@@ -110,8 +111,8 @@ func (j *jobs) ended(b *job, r *run) {
 	close(b.done)
 }
 
-// withJob calls do with the background command that the request names, and then returns the state of that command. The result of
-// do is the number of processes that survived SIGKILL.
+// withJob calls do with the background command in the request, and then returns the state of that command. do returns the
+// number of processes that survived SIGKILL.
 func (j *jobs) withJob(ch *channel, do func(b *job) (survivors int)) mux.End {
 	id := ch.request.Job
 	j.mu.Lock()
@@ -145,8 +146,8 @@ func (j *jobs) list() []mux.Job {
 	return all
 }
 
-// sendOutput sends the retained output of a background command. If the request has Follow, sendOutput then sends new output until
-// the command ends. The result is always 0.
+// sendOutput sends the kept output of a background command. If the request has Follow, sendOutput then sends new output until
+// the command ends. It always returns 0, the number of survivors that [channel.withJob] expects.
 func (ch *channel) sendOutput(b *job) (survivors int) {
 	for at := int64(0); ; {
 		data, next, grown := b.out.read(at)
@@ -156,19 +157,19 @@ func (ch *channel) sendOutput(b *job) (survivors int) {
 			break
 		}
 	}
-	if ch.request.Follow { // the client still waits for the end of the command, which may be silent
+	if ch.request.Follow { // wait even if the output is closed, because the command may go on without it
 		ch.await(b.done)
 	}
 	return 0
 }
 
-// kill ends the process tree of a background command, even if only its main process has ended. It returns the number of surviving
-// processes.
+// kill ends the process tree of a background command, even if only its main process has ended. It returns the number of
+// processes that survived.
 func (ch *channel) kill(b *job) (survivors int) {
 	gone := make(chan int, 1)
 	ch.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.end.Survivors })
 	survivors = <-gone
-	ch.await(b.done) // the loop closes it after it has recorded the end
+	ch.await(b.done) // the loop closes b.done after it has recorded the end
 	return survivors
 }
 
@@ -180,15 +181,15 @@ type ring struct {
 	mu    sync.Mutex
 	data  []byte
 	start int64         // offset of data in the whole output
-	grown chan struct{} // closed and replaced at the next write; nil when the output is complete
+	grown chan struct{} // channel that is closed and replaced at the next write; nil when the output is complete
 }
 
-// Write appends p and drops old bytes. It never fails.
+// Write appends p and drops the oldest bytes. It never fails.
 func (r *ring) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.data = append(r.data, p...)
-	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // trim rarely, because it copies the data
+	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // drop rarely, because dropping copies the data
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}
@@ -214,8 +215,8 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns the retained bytes from the offset at, up to the size of one frame, and the offset after them. grown is closed
-// when more bytes arrive; it is nil if the output is complete.
+// read returns kept bytes from the offset at, up to the size of one frame, and the offset after them. grown is closed when
+// more bytes arrive. It is nil if the output is complete.
 func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,38 +18,38 @@ import (
 // processLoop is the goroutine that starts, signals and reaps processes. Only it accesses the process table and the runs, so they need
 // no mutex.
 type processLoop struct {
-	table    *proc.Table
-	calls    chan func() // functions that other goroutines want to run in the loop
-	runs     map[uint64]*run
-	next     uint64        // id of the next run
-	oomKills func() uint64 // number of processes of this container that the kernel has killed for lack of memory; 0 if unknown
+	table *proc.Table
+	calls chan func() // functions that other goroutines want the loop to call
+	runs  map[uint64]*run
+	next  uint64 // id of the next run
+	// Function that returns how many processes of this container the kernel has killed for lack of memory; 0 if unknown.
+	oomKills func() uint64
 }
 
-// run is a started command with its process tree.
+// run is a started command and its process tree.
 type run struct {
 	id        uint64
 	mainAlive bool          // the main process has not been reaped yet
-	end       mux.End       // how the main process ended, and why the loop ended its tree
+	end       mux.End       // how the main process ended, and why the loop ended the tree
 	deadline  time.Time     // time limit of the run; zero: none
 	grace     time.Duration // time from SIGTERM to SIGKILL
 
-	killAt      time.Time    // time of SIGKILL; zero unless the tree is being ended
-	giveUpAt    time.Time    // time at which to give up on processes that survive SIGKILL
-	killsBefore uint64       // value of oomKills at the start, to see whether the kernel killed a process of this run
-	kept        bool         // keep the run after its main process has ended, so that the tree can still be ended
-	onDone      func(*run)   // called when the main process has ended; if the tree is being ended, after its last process
+	killAt      time.Time    // when to send SIGKILL; zero unless the tree is being ended
+	giveUpAt    time.Time    // when to stop waiting for processes that survive SIGKILL
+	killsBefore uint64       // value of oomKills at the start of the run, to see whether it has grown
+	kept        bool         // keep the run after its main process has ended, so that its tree can be ended later
+	onDone      func(*run)   // called when the main process has ended, or after the whole tree if the tree is being ended
 	onForget    []func(*run) // called when the run is dropped
 }
 
 const (
-	// survivorTime is how long to wait for processes that survive SIGKILL, because they hang in the kernel or belong to another
-	// user.
+	// survivorTime is how long to wait for processes that survive SIGKILL. They hang in the kernel or belong to another user.
 	survivorTime = 3 * time.Second
-	// treeCheckInterval is how often the loop looks for remaining processes of a tree that is being ended. The loop also looks
-	// after the end of each process.
+	// treeCheckInterval is how often the loop looks for remaining processes of a tree that it ends. The loop also looks after
+	// the end of each process.
 	treeCheckInterval = 10 * time.Millisecond
-	// oomBias is added to the oom_score_adj of commands, so that the kernel kills a command rather than the helper when memory
-	// runs out.
+	// oomBias is added to the oom_score_adj of commands. When memory runs out, the kernel then kills a command and not the
+	// helper.
 	oomBias = 200
 )
 
@@ -68,7 +68,8 @@ func newProcessLoop() (*processLoop, error) {
 
 // serve runs the loop. It never returns.
 func (l *processLoop) serve() {
-	runtime.LockOSThread() // the kernel kills children with Spec.DiesWithStarter when the thread that started them ends
+	// Stay on one thread, because the kernel kills children with Spec.DiesWithStarter when the thread that started them ends.
+	runtime.LockOSThread()
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	for {
@@ -84,7 +85,7 @@ func (l *processLoop) serve() {
 }
 
 // spawn starts a process. The loop calls done once: when the main process has ended or, if the tree is being ended, when the
-// whole tree has. done must not block. With keep, the run stays until forget is called.
+// whole tree has ended. done must not block. If keep is true, the run stays until forget is called.
 func (l *processLoop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++
@@ -108,8 +109,8 @@ func (l *processLoop) call(f func()) {
 	<-done
 }
 
-// endTree begins to end a run's process tree and does not wait. The loop calls gone, if it is not nil, when the tree has ended or
-// the loop has given up on it.
+// endTree begins to end a run's process tree and does not wait. The loop calls gone when the tree has ended or the loop has
+// given up on it. gone may be nil.
 func (l *processLoop) endTree(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
 		switch {
@@ -133,7 +134,7 @@ func (l *processLoop) endTreeNow(r *run, grace time.Duration, why *bool) {
 	if r.killAt.IsZero() {
 		r.killAt = due
 		l.table.SignalTree(r.id, int(unix.SIGTERM))
-		l.table.SignalTree(r.id, int(unix.SIGCONT)) // a stopped process handles SIGTERM only after SIGCONT
+		l.table.SignalTree(r.id, int(unix.SIGCONT)) // continue a stopped process, because it can't handle SIGTERM before
 	} else if due.Before(r.killAt) {
 		r.killAt = due
 	}
@@ -157,8 +158,8 @@ func (l *processLoop) reap() {
 	})
 }
 
-// tick acts on deadlines that have passed at the time now, for instance by sending SIGKILL. It returns the time until the next
-// deadline.
+// tick handles deadlines that have passed at the time now, for instance by sending SIGKILL. It returns the time until the
+// next deadline.
 func (l *processLoop) tick(now time.Time) time.Duration {
 	next := time.Hour
 	gone := sync.OnceValue(l.emptyRuns)
@@ -232,7 +233,7 @@ func (l *processLoop) forget(r *run) {
 }
 
 // killSession kills the processes of a session (setsid(2)) that were started before the time before, in clock ticks, see
-// [proc.StartTicks]. A later process belongs to a newer session with the same number.
+// [proc.StartTicks]. A process that was started later belongs to a newer session with the same number.
 func (l *processLoop) killSession(session int, before uint64) {
 	_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
 		if session > 1 && p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {

@@ -21,14 +21,14 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// scratchDirs are directories for the state of sessions, and for the socket if the container mounts no directory for it. The
-// first writable one is used.
+// scratchDirs are directories for the files of sessions. The socket also goes there if the container mounts no directory for
+// it. The helper uses the first directory that is writable.
 var scratchDirs = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
 
 // ErrServed means that another helper already serves in this container. [Serve] returns it.
 var ErrServed = errors.New("the container has this program already")
 
-// server is the helper while it serves.
+// server is the helper while it serves clients.
 type server struct {
 	id        string
 	loop      *processLoop
@@ -36,12 +36,12 @@ type server struct {
 	env       []string      // environment of commands
 	began     uint64        // start time of this process, in clock ticks since boot
 	clients   atomic.Int32  // number of connected clients
-	commands  atomic.Uint64 // number of commands so far, for unique names of their files
-	beginning sync.Mutex    // held while a session is being started, so that two commands don't start it twice
+	commands  atomic.Uint64 // number of commands so far, which makes the names of their files unique
+	beginning sync.Mutex    // mutex for starting a session, so that two commands don't start it twice
 }
 
-// Serve serves clients until the process is killed. It reports id to each client in its Hello, so that the client knows which
-// container it has reached.
+// Serve serves clients until the process is killed. It sends id to each client in its Hello message, so that the client knows
+// which container it has reached.
 func Serve(id string) error {
 	listener, err := listen()
 	if err != nil {
@@ -58,8 +58,8 @@ func Serve(id string) error {
 	return mux.ServeEach(context.Background(), listener, s.serve)
 }
 
-// socketDirs returns the directories that may hold the socket, the best one first. The first directory is a mount; the helper
-// creates the other directories when it needs them.
+// socketDirs returns the directories that may hold the socket, the best one first. The first directory is a mount. The helper
+// creates the others when it needs them.
 func socketDirs() []string {
 	dirs := []string{mux.RunDir}
 	for _, dir := range scratchDirs {
@@ -68,8 +68,8 @@ func socketDirs() []string {
 	return dirs
 }
 
-// listen makes the socket in the first directory where that works. It holds a lock on a file beside the socket as long as this
-// process lives, so that only one helper serves.
+// listen makes the socket in the first directory where that works. It holds a lock on a file beside the socket for the life
+// of this process, so that only one helper serves.
 func listen() (listener *net.UnixListener, err error) {
 	_, err = tryDirs(socketDirs(), func(dir string) (err error) {
 		listener, err = listenIn(dir)
@@ -78,7 +78,7 @@ func listen() (listener *net.UnixListener, err error) {
 	return listener, err
 }
 
-// tryDirs calls do for one directory after another until do succeeds, and returns that directory.
+// tryDirs calls do with one directory after another until do succeeds. It returns that directory.
 func tryDirs(dirs []string, do func(dir string) error) (string, error) {
 	var reasons []error
 	for _, dir := range dirs {
@@ -135,15 +135,15 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(path, 0o666); err != nil { // every user may connect; mayRunCommands then checks the user
+	if err = os.Chmod(path, 0o666); err != nil { // let every user connect, because mayRunCommands checks the user later
 		l.Close()
 	}
 	return l, err
 }
 
-// mayRunCommands reports whether a client may run commands as this user. A client with pid 0 is outside of the container's PID
-// namespace. Such a client may run commands, because it has reached the socket through a directory that only its user on the
-// host can open.
+// mayRunCommands reports whether a client may run commands as this user. A client with pid 0 is outside of the container's
+// PID namespace. Such a client may run commands, because it has reached the socket through a directory that only its user on
+// the host can open.
 func mayRunCommands(conn net.Conn) bool {
 	cred, err := proc.PeerCredentials(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
@@ -168,8 +168,8 @@ func (s *server) serve(nc net.Conn) {
 // startTime is how long a server may take from its start until it listens.
 const startTime = 10 * time.Second
 
-// Attach connects in and out with the server in this container. If none runs, it starts one: the program self with the arguments
-// serve. It returns when the connection or the input ends.
+// Attach connects in and out with the server in this container. If no server runs, it starts one: the program self with the
+// arguments serve. It returns when the connection or the input ends.
 func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	conn, err := dial()
 	if err != nil {
@@ -188,7 +188,8 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	}
 	defer conn.Close()
 	if pipe, ok := out.(*os.File); ok {
-		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; if the kernel refuses, the usual size will do
+		// Use a larger pipe, which needs fewer writes; if the kernel refuses, keep the usual size.
+		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20)
 	}
 	ended := make(chan error, 2)
 	guard.Go("copying to the program that serves", func() {
@@ -196,8 +197,8 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 		ended <- err
 	})
 	guard.Go("copying from the program that serves", func() {
-		// The anonymous structs hide the methods by which io.Copy would use splice(2). It wakes up the processes at both ends every
-		// few kilobytes.
+		// The anonymous structs hide the methods with which io.Copy would use splice(2). splice would wake up the processes
+		// at both ends every few kilobytes.
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{conn}, make([]byte, mux.MaxData))
 		ended <- err
 	})
@@ -234,9 +235,9 @@ type channel struct {
 	request mux.Open
 
 	mu            sync.Mutex
-	run           *run            // the run of the channel; nil while no command runs
-	tty           *os.File        // terminal of the run; nil: none
-	ctx           context.Context //nolint:containedctx // done when the request is canceled; its run then ends, and no other run begins
+	run           *run            // run of the request; nil while no command runs
+	tty           *os.File        // terminal of the command; nil: none
+	ctx           context.Context //nolint:containedctx // ends when the request is canceled; then its run ends, and no other begins
 	cancelContext context.CancelFunc
 }
 
@@ -247,7 +248,7 @@ func (s *server) acceptRequest(served *mux.Channel, open mux.Open) {
 	guard.Go("serving a command", func() {
 		end := ch.serve()
 		ch.cancelContext()
-		_ = ch.Finish(end) // if this fails, the client is gone
+		_ = ch.Finish(end) // ignore the error: Finish fails only if the client is gone
 	})
 }
 
@@ -259,7 +260,7 @@ func (ch *channel) resize(columns, rows uint16) {
 	}
 }
 
-// cancel ends the channel's run, and prevents that a later one starts.
+// cancel ends the channel's run, and prevents a later start of one.
 func (ch *channel) cancel(grace time.Duration) {
 	if grace < 0 {
 		grace = milliseconds(ch.request.Grace)
@@ -313,7 +314,7 @@ func (ch *channel) serve() mux.End {
 		return mux.End{}
 	case mux.OpPutTree:
 		return fileEnd(archive.Unpack(ch.Input, ch.request.Path, false))
-	case mux.OpGetTree: // the names in the archive begin with the last element of the path, as in a tar archive of it
+	case mux.OpGetTree: // like tar, begin the names in the archive with the last element of the path
 		top := filepath.Clean(ch.request.Path)
 		return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
 	}

@@ -17,11 +17,11 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// snapshotTime limits how long the login scripts of a new session may run.
+// snapshotTime limits how long a new session's login scripts may run.
 const snapshotTime = 30 * time.Second
 
-// prepare returns the process to start for a request. Call finish when that process has ended. fault is not nil if the request
-// can't be executed.
+// prepare returns the process to start for a request. The caller calls finish when that process has ended. If the request
+// can't be executed, fault says why.
 func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fault *mux.End) {
 	open := ch.request
 	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
@@ -43,17 +43,17 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fa
 	return s.prepareLine(ch, spec)
 }
 
-// prepareLine is the part of prepare for a shell line, which runs in a session.
+// prepareLine does the work of prepare for a shell line, which runs in a session.
 func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
 	open := ch.request
-	// the name becomes a file name
+	// The name of a session is also the name of a file.
 	if name := open.Session; name == "" || len(name) > 64 || strings.ContainsAny(name, "/\x00") || name == "." || name == ".." {
 		return spec, nil, badOpen(fmt.Sprintf("%q is no name of a session", open.Session))
 	}
 	shell := s.shell(open.Shell)
 	dir, err := s.beginSession(ch, shell)
 	spec.Dir = ""
-	if err != nil { // without the session's files, each command gets a login shell of its own
+	if err != nil { // the session's files can't be used, so each command gets its own login shell
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
@@ -72,7 +72,7 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 			_ = os.Rename(c.Where, where)
 			return
 		}
-		_ = os.Remove(c.Exports) // the command was killed before it had written its variables
+		_ = os.Remove(c.Exports) // ignore the error: a killed command may not have written its variables
 		_ = os.Remove(c.Where)
 	}, nil
 }
@@ -94,9 +94,9 @@ func readPath(file string) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// beginSession returns the directory of a session, whose files keep the variables and the working directory from one command to
-// the next. For a new session, it first runs a login shell that writes its state there. The files outlive this process; they are
-// lost with the container's /tmp.
+// beginSession returns the directory of a session. The files in it keep the variables and the working directory from one
+// command to the next. For a new session, beginSession first runs a login shell that writes its state there. The files
+// outlive this process, but not the container's /tmp.
 func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	open := ch.request
 	top, err := tryDirs(socketDirs()[1:], func(string) error { return nil })
@@ -117,7 +117,7 @@ func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	if err := privateDir(dir); err != nil {
 		return "", err
 	}
-	if filepath.IsAbs(open.Begin) { // a session goes on where it was in a container that was removed
+	if filepath.IsAbs(open.Begin) { // continue in the directory that the session had in an earlier container
 		_ = os.MkdirAll(open.Begin, 0o755)
 	}
 	temp := base + ".new"

@@ -10,7 +10,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// Channel is one request with its streams, on either side of a connection.
+// Channel is one request with its streams. Both sides of a connection have a Channel for it.
 type Channel struct {
 	conn    *conn
 	id      uint32
@@ -18,16 +18,16 @@ type Channel struct {
 
 	Input, Output, Errors *Stream // the client writes Input and reads the other two
 
-	// Set on the client's side only.
+	// The fields below are set only on the client's side.
 	begun chan struct{}
 	done  chan struct{}
 	pid   int
 	end   End
 	err   error
 
-	// Resize and Kill carry out what the client asks for while the request runs. The serving side sets them; they must not block.
-	// Kill ends the processes of the request after the grace. A negative grace means that the client is gone; then the grace in
-	// the request applies.
+	// Resize and Kill are called on the serving side when the client changes the terminal's size or cancels the request. The
+	// serving side sets them; they must not block. Kill ends the processes of the request after the grace. If the grace is
+	// negative, the client is gone, and the grace in the request applies.
 	Resize func(columns, rows uint16)
 	Kill   func(grace time.Duration)
 }
@@ -39,31 +39,32 @@ func newChannel(c *conn, id uint32, serves bool) *Channel {
 	return ch
 }
 
-// Send sends a frame of the channel. It blocks as [Writer.Write] does.
+// Send sends a frame of the channel. It blocks in the same cases as [Writer.Write].
 func (ch *Channel) Send(kind Kind, data []byte) error { return ch.conn.w.Write(kind, ch.id, data) }
 
-// endStreams ends all streams. Their readers get err after the last byte.
+// endStreams ends all streams. Their readers get the error err after the last byte.
 func (ch *Channel) endStreams(err error) {
 	for _, s := range ch.streams {
 		s.End(err)
 	}
 }
 
-// Stream is one direction of a channel: one side writes frames, and the other reads them. The reader confirms each frame when it
-// has consumed it. The writer waits while [unconfirmed] frames are not confirmed, so a slow reader delays only its own stream.
+// Stream is one direction of a channel: one side writes frames, and the other reads them. The reader confirms each frame that
+// it has consumed. The writer waits while [unconfirmed] frames are not confirmed, so a slow reader delays only its own
+// stream.
 type Stream struct {
 	ch    *Channel
 	kind  Kind
 	reads bool // this side is the reader
 
-	credits chan struct{} // one element for each frame that the writer may send now
-	closed  chan struct{} // closed when the stream has ended
+	credits chan struct{} // has one element for each frame that the writer may send now
+	closed  chan struct{} // channel that is closed when the stream has ended
 
 	mu        sync.Mutex
-	frames    chan []byte // received frames that are not consumed yet; closed at the end
-	frame     []byte      // the frame that is being read
+	frames    chan []byte // received frames that are not consumed yet; closed when the stream ends
+	frame     []byte      // frame that is being read; nil: none
 	frameRead int         // number of bytes of frame that were read
-	err       error       // returned by Read after the last byte
+	err       error       // error that Read returns after the last byte
 }
 
 func newStream(ch *Channel, kind Kind, reads bool) *Stream {
@@ -94,7 +95,8 @@ func (s *Stream) Write(data []byte) (n int, err error) {
 	return n, nil
 }
 
-// addCredit lets the writer send one more frame. It fails if the other side confirms a frame that was never sent.
+// addCredit lets the writer send one more frame. It returns an error if the other side has confirmed a frame that was never
+// sent.
 func (s *Stream) addCredit() error {
 	select {
 	case s.credits <- struct{}{}:
@@ -104,7 +106,8 @@ func (s *Stream) addCredit() error {
 	}
 }
 
-// receive queues a frame from the other side. It fails if the other side has sent more unconfirmed frames than allowed.
+// receive queues a frame from the other side. It returns an error if the other side has sent more unconfirmed frames than
+// allowed.
 func (s *Stream) receive(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,10 +140,10 @@ func (s *Stream) End(err error) {
 // confirm tells the other side that a frame was consumed, so that it may send another one.
 func (s *Stream) confirm(frame []byte) {
 	putBuffer(frame)
-	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // if this fails, the writer is gone and sends no more
+	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // ignore the error: if the send fails, the writer is gone
 }
 
-// Read returns the received data. It blocks until there is some, or the stream has ended.
+// Read returns the received data. It blocks until data has come or the stream has ended.
 func (s *Stream) Read(p []byte) (n int, err error) {
 	if s.frameRead == len(s.frame) {
 		frame, more := <-s.frames
@@ -157,8 +160,8 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Deliver writes the received data to w until the stream ends. After an error of w it calls failed and drops the rest, so that
-// the command does not block because its reader is gone. A nil w drops everything.
+// Deliver writes the received data to w until the stream ends. If w fails, Deliver calls failed and drops the rest, because
+// the command would block without a reader. If w is nil, it drops everything.
 func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 	for frame := range s.frames {
 		if w != nil && err == nil {
@@ -174,8 +177,8 @@ func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
 // Begun returns a channel that is closed when the command has been started.
 func (ch *Channel) Begun() <-chan struct{} { return ch.begun }
 
-// Done returns a channel that is closed when the end of the command is known or the connection is lost. Data that was not read
-// yet can still be read from the streams.
+// Done returns a channel that is closed when the end of the command is known or the connection is lost. The streams may still
+// hold unread data then.
 func (ch *Channel) Done() <-chan struct{} { return ch.done }
 
 // PID returns the process id inside the container, or 0 before the command has been started.
@@ -206,19 +209,20 @@ func (ch *Channel) finish(end End, err error) {
 	ch.endStreams(io.EOF)
 }
 
-// Feed copies r to the command's standard input until the channel ends, and closes the input at the end of r. If reading r fails,
-// Feed calls failed, and closes the input only if failed returns true.
+// Feed copies r to the command's standard input until the channel ends, and closes the input at the end of r. If reading r
+// fails, Feed calls failed. It then closes the input only if failed returns true.
 func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	guard.Go("reading an input", func() {
 		_, err := io.Copy(ch.Input, r)
 		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
-			_ = ch.Send(KindInputEnd, nil) // fails only if the connection is lost, which the reading goroutine reports
+			// Ignore the error: the send fails only on a lost connection, which the reading goroutine reports.
+			_ = ch.Send(KindInputEnd, nil)
 		}
 	})
 }
 
-// ForwardSizes sends each size from sizes to the command's terminal, until the command has ended. sizes may be nil, but must not
-// be closed.
+// ForwardSizes sends each size from sizes to the command's terminal, until the command has ended. sizes may be nil, but must
+// not be closed.
 func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 	if sizes == nil {
 		return
@@ -227,7 +231,7 @@ func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 		for {
 			select {
 			case size := <-sizes:
-				// Fails only if the connection is lost, which the reading goroutine reports.
+				// Ignore the error: the send fails only on a lost connection, which the reading goroutine reports.
 				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows)))
 			case <-ch.done:
 				return
@@ -245,7 +249,7 @@ func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func()
 	return func() error { return errors.Join(<-ended, <-ended) }
 }
 
-// maxText is how many bytes of [End.Text] are sent. Such a text may contain a path of any length.
+// maxText is the maximum number of bytes of [End.Text] that are sent. The text may contain a path, which can be very long.
 const maxText = 8 << 10
 
 // Finish ends the channel and tells the client how the request ended. Only the serving side calls it.
@@ -256,8 +260,8 @@ func (ch *Channel) Finish(end End) error {
 	return ch.conn.w.WriteJSON(KindEnd, ch.id, end)
 }
 
-// Refuse ends a channel without executing its request, and tells the client the exit code and why. If the client is gone, that
-// does not matter.
+// Refuse ends a channel without executing its request, and sends the exit code and the reason to the client. It ignores
+// errors, because they mean that the client is gone.
 func (ch *Channel) Refuse(code int, why error) {
 	_ = ch.Finish(End{Code: code, Fault: Refused, Text: why.Error()})
 }

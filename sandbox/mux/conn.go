@@ -17,18 +17,18 @@ import (
 	"hinit/internal/pause"
 )
 
-// conn is the part of a connection that both sides have in common.
+// conn is the part of a connection that both sides share.
 type conn struct {
 	rw        io.ReadWriteCloser
 	r         *Reader
 	w         *Writer
-	lastFrame atomic.Int64 // time of the last frame's arrival, in nanoseconds since 1970
+	lastFrame atomic.Int64 // arrival of the last frame, in nanoseconds since 1970
 
 	mu       sync.Mutex
 	channels map[uint32]*Channel
 }
 
-// newConn returns a connection on which the other side may send long frames of one kind only.
+// newConn returns a connection. The frames of the kind long that it receives may be longer than [MaxData].
 func newConn(rw io.ReadWriteCloser, long Kind) conn {
 	r := NewReader(rw)
 	r.long = long
@@ -37,7 +37,7 @@ func newConn(rw io.ReadWriteCloser, long Kind) conn {
 
 // exchangeHellos sends a Hello with the id of this side, and returns the Hello of the other side.
 func (c *conn) exchangeHellos(id string) (h Hello, err error) {
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // if this fails, reading the answer gives the better error
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // ignore the error: reading the answer then fails with a better one
 	f, err := c.r.Next()
 	switch {
 	case err != nil:
@@ -50,9 +50,9 @@ func (c *conn) exchangeHellos(id string) (h Hello, err error) {
 	return h, nil
 }
 
-// readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams itself,
-// because both sides treat them alike. For each other frame it calls other with the frame's channel, or nil if that channel is
-// not open.
+// readFrames reads frames until the connection ends or a frame violates the protocol. It handles the frames of streams
+// itself, because both sides treat them alike. For every other frame it calls the function other with the frame and its
+// channel. The channel is nil if it is not open.
 func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 	for {
 		f, err := c.r.Next()
@@ -66,7 +66,7 @@ func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 		switch {
 		case err != nil: // keep has refused the request
 			newChannel(c, f.Channel, true).Refuse(1, err)
-		case f.Kind == KindConfirm && ch == nil: // the channel was closed while the confirmation was on its way
+		case f.Kind == KindConfirm && ch == nil: // ignore the confirmation, because the channel was closed before it arrived
 		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:
 			err = ch.streams[Kind(f.Data[0])].addCredit()
 		case ch != nil && ch.streams[f.Kind] != nil:
@@ -91,8 +91,8 @@ func (c *conn) addChannel(ch *Channel) bool {
 	return true
 }
 
-// removeChannel unregisters a channel, and reports whether it was registered. Of several callers, only the first gets true, and
-// only that caller may finish the channel.
+// removeChannel unregisters a channel, and reports whether the channel was registered. If several goroutines call it for one
+// channel, only the first gets true and may finish the channel.
 func (c *conn) removeChannel(ch *Channel) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,16 +105,16 @@ func (c *conn) removeChannel(ch *Channel) bool {
 type Client struct {
 	conn
 	done    chan struct{}
-	pinging atomic.Bool // a Ping is being sent
+	pinging atomic.Bool // true while a Ping is being sent
 
-	// Guarded by the mutex of conn.
+	// The mutex of conn guards the fields below.
 	next uint32
 	err  error
-	pong chan struct{} // closed and replaced when a Pong arrives
+	pong chan struct{} // channel that is closed and replaced when a Pong arrives
 }
 
-// NewClient makes the client of a connection and exchanges Hellos. The other side must have the given id; "" accepts any.
-// NewClient blocks until the other side answers or the connection is closed. After an error, the caller closes the connection.
+// NewClient makes a client and exchanges Hello messages. The other side must have the given id; "" accepts any. NewClient
+// blocks until the other side answers or the connection is closed. After an error, the caller closes the connection.
 func NewClient(rw io.ReadWriteCloser, id string) (*Client, error) {
 	c := &Client{conn: newConn(rw, KindEnd), done: make(chan struct{}), pong: make(chan struct{})}
 	h, err := c.exchangeHellos("")
@@ -136,18 +136,19 @@ func (c *Client) Err() error {
 	return c.err
 }
 
-// SinceLastFrame returns the time since the last frame arrived, to find out whether the other side still works.
+// SinceLastFrame returns the time since the last frame arrived. A long time suggests that the other side hangs.
 func (c *Client) SinceLastFrame() time.Duration {
 	return time.Duration(time.Now().UnixNano() - c.lastFrame.Load())
 }
 
-// Ping asks the other side for a frame (Pong), and does not wait for it. If the other side has not read the last Ping, Ping does
-// nothing.
+// Ping asks the other side to send a frame (Pong), and does not wait for it. If the other side has not read the last Ping
+// yet, Ping does nothing.
 func (c *Client) Ping() {
 	if c.pinging.CompareAndSwap(false, true) {
 		guard.Go("asking the helper for a sign", func() {
 			defer c.pinging.Store(false)
-			_ = c.w.Write(KindPing, 0, nil) // fails only if the connection is lost, which the reading goroutine reports
+			// Ignore the error: the send fails only on a lost connection, which the reading goroutine reports.
+			_ = c.w.Write(KindPing, 0, nil)
 		})
 	}
 }
@@ -206,7 +207,7 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		if c.removeChannel(ch) { // otherwise fail has finished the channel already
+		if c.removeChannel(ch) { // if the channel is already removed, fail has finished it
 			ch.finish(end, nil)
 		}
 		return nil
@@ -214,7 +215,7 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 	return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
 }
 
-// openTime limits how long Open waits until the other side has received a request.
+// openTime limits how long Open waits for the other side to read a request.
 const openTime = 30 * time.Second
 
 // Open sends a request and returns its channel. After an error, the other side has not received the request, so it can be sent
@@ -246,8 +247,8 @@ func (c *Client) Open(open any) (*Channel, error) {
 // Conn is the serving side of a connection.
 type Conn struct{ conn }
 
-// Accept exchanges Hellos with a client, and sends id as the id of this side. The caller limits the exchange by the deadline of
-// nc.
+// Accept exchanges Hello messages with a client, and sends id as the id of this side. The caller sets a deadline on nc to
+// limit the wait.
 func Accept(nc net.Conn, id string) (*Conn, error) {
 	c := &Conn{newConn(nc, KindOpen)}
 	_, err := c.exchangeHellos(id)
@@ -259,10 +260,10 @@ func Accept(nc net.Conn, id string) (*Conn, error) {
 //
 // Serve calls accept for each request. accept sets the functions of the Channel and starts the work without waiting for it.
 // Before that, Serve calls keep with the size of the request. If keep returns an error, the client gets the error and the
-// connection ends. A nil keep accepts all requests.
+// connection ends. If keep is nil, all requests are accepted.
 func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, open T)) {
 	c.r.keep = keep
-	_ = c.readFrames(func(f Frame, ch *Channel) error { // a client that violates the protocol gets no answer
+	_ = c.readFrames(func(f Frame, ch *Channel) error { // ignore the error: a client that violates the protocol gets no answer
 		switch {
 		case f.Kind == KindPing:
 			return c.w.Write(KindPong, 0, nil)
@@ -279,7 +280,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 			}
 			accept(ch, open)
 			return nil
-		case ch == nil: // the channel ended before the client knew
+		case ch == nil: // the client sent the frame before it knew that the channel has ended
 			return nil
 		case f.Kind == KindInputEnd:
 			ch.Input.End(io.EOF)
@@ -299,7 +300,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ch := range c.channels { // the clients of these requests are gone
+	for _, ch := range c.channels { // kill the requests, because the client is gone
 		ch.Kill(-1)
 		ch.endStreams(io.ErrUnexpectedEOF)
 	}
@@ -308,7 +309,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 // ServeEach serves each connection of a listener in a goroutine, until ctx ends. It returns when all these goroutines have ended.
 // If descriptors or memory run out, it waits and tries again.
 func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // this makes Accept return
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // closing the listener makes Accept return
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -317,7 +318,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
-			pause.For(ctx, 50*time.Millisecond) // until then a connection may have ended and freed a descriptor
+			pause.For(ctx, 50*time.Millisecond) // wait, because a connection may end and free a descriptor
 		case err != nil:
 			return fmt.Errorf("cannot accept connections: %w", err)
 		default:

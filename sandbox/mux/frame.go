@@ -14,15 +14,16 @@ import (
 const Version = 4
 
 const (
-	// MaxData is the maximum number of bytes in one frame of a stream. maxOpen limits a request, and maxEnd the message that ends a
-	// channel. The kernel accepts no command line that is longer than maxOpen. A list of MaxJobs commands is shorter than maxEnd.
+	// MaxData is the maximum number of bytes in one frame of a stream. maxOpen limits a request, and maxEnd the message that
+	// ends a channel. The kernel accepts no command line that is longer than maxOpen. A list of MaxJobs commands is shorter
+	// than maxEnd.
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 512 << 10
-	// unconfirmed is how many frames of a stream may be sent and not yet consumed by the receiver. It limits the receiver's
-	// memory.
+	// unconfirmed is how many frames of a stream the writer may send before the receiver has consumed the first. It limits
+	// the receiver's memory.
 	unconfirmed = 4
-	// Window is the maximum number of bytes of a stream that are sent and not yet consumed.
+	// Window is the maximum number of bytes of a stream that were sent and not yet consumed.
 	Window = unconfirmed * MaxData
 	// MaxChannels limits the concurrent commands on one connection.
 	MaxChannels = 4096
@@ -33,7 +34,7 @@ const (
 // Kind says what a frame carries. It is in the frame's header.
 type Kind uint8
 
-// The kinds of frames. "From inside" means from the serving side: the helper in the sandbox, or the service.
+// The kinds of frames. "Helper" means the serving side: the helper in the sandbox, or the service.
 const (
 	KindHello    Kind = iota + 1 // sent by both sides as the first frame; the data are a Hello
 	KindOpen                     // sent by clients: opens the channel; the data are an Open
@@ -51,7 +52,7 @@ const (
 	kindsEnd
 )
 
-// ErrProtocol means that the other side has violated the protocol. Errors of this package wrap it.
+// ErrProtocol means that the other side has violated the protocol. The errors of this package wrap it.
 var ErrProtocol = errors.New("the other side does not keep to the protocol")
 
 // Frame is one frame of a connection. Channel is 0 in frames that belong to no channel, such as Hello and Ping.
@@ -70,12 +71,12 @@ func maxSize(kind Kind) int { return max(longKinds[kind], MaxData) }
 // Reader reads frames. Only one goroutine may use it.
 type Reader struct {
 	r    *bufio.Reader
-	long Kind                 // the kind whose frames may be longer than MaxData, see longKinds; 0 for none
-	keep func(size int) error // called with the size of a request before its data is read; an error refuses the request; nil: accept all
+	long Kind // kind whose frames may be longer than MaxData, see longKinds; 0: none
+	// Function that gets the size of a request before its data is read, and refuses the request by an error; nil: accept all.
+	keep func(size int) error
 }
 
-// NewReader returns a Reader that reads from r. Its buffer is small, because it is for headers only: the data of long frames is
-// read without it.
+// NewReader returns a Reader that reads from r. Its buffer is small, because it is only used for headers and short frames.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
 // Next reads a frame. It returns io.EOF if the connection ends between two frames. If keep refuses a request, Next returns the
@@ -106,7 +107,7 @@ func (r *Reader) Next() (Frame, error) {
 // buffers is a pool of buffers for the data of long frames.
 var buffers = sync.Pool{New: func() any { return new([MaxData]byte) }}
 
-// getBuffer returns a buffer of the given size. Return it with [putBuffer].
+// getBuffer returns a buffer of the given size. The caller returns it with [putBuffer].
 func getBuffer(size int) []byte {
 	if size <= 4<<10 || size > MaxData {
 		return make([]byte, size)
@@ -126,7 +127,7 @@ type Writer struct {
 	w  *bufio.Writer
 }
 
-// NewWriter returns a Writer that writes to w. Its buffer is small: the data of long frames is written without it.
+// NewWriter returns a Writer that writes to w. Its buffer is small, because the data of long frames is written without it.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: bufio.NewWriterSize(w, 4<<10)} }
 
 // Write writes a frame. It blocks while the other side doesn't read. After an error, the frame is incomplete on the other side,
@@ -138,7 +139,8 @@ func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	header := binary.BigEndian.AppendUint32([]byte{byte(kind)}, channel)
-	_, _ = w.w.Write(binary.BigEndian.AppendUint32(header, uint32(len(data)))) // Flush returns the first error of all these writes
+	// Ignore the error: Flush returns the first error of all these writes.
+	_, _ = w.w.Write(binary.BigEndian.AppendUint32(header, uint32(len(data))))
 	_, _ = w.w.Write(data)
 	return w.w.Flush()
 }

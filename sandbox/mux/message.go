@@ -8,15 +8,16 @@ import (
 
 // Paths inside a container. Package inside listens there, and package sandbox mounts the directories.
 const (
-	RunDir   = "/run/hinit"       // directory of the host, for the socket
-	ToolsDir = "/run/hinit-tools" // directory of the host with the helper, read-only
+	RunDir   = "/run/hinit"       // mount point of a directory on the host, for the socket
+	ToolsDir = "/run/hinit-tools" // mount point of the directory with the helper, read-only
 	Socket   = "sock-v4"          // name of the socket, with the protocol version
 )
 
-// Hello is the first message of each side. Afterwards both know that they speak the same version with the right peer.
+// Hello is the first message of each side. It makes sure that both sides speak the same version, and that the client has
+// reached the right container.
 type Hello struct {
 	Version int    `json:"version"`
-	ID      string `json:"id,omitempty"` // id with which the helper was started: the container's
+	ID      string `json:"id,omitempty"` // id with which the helper was started, which is the container's
 }
 
 // Op is the operation that a client requests when it opens a channel.
@@ -24,11 +25,11 @@ type Op string
 
 // The operations that a client can request from the helper in a sandbox.
 const (
-	OpRun           Op = "run"     // run a foreground command, which ends at the latest with the connection
-	OpStart         Op = "start"   // start a background command; the channel ends with Jobs when it has been started
+	OpRun           Op = "run"     // run a foreground command, which ends at the latest when the connection ends
+	OpStart         Op = "start"   // start a background command; the End message has the started command in Jobs
 	OpJobs          Op = "jobs"    // list the background commands
 	OpOutput        Op = "output"  // get the output of a background command, as KindOutput
-	OpKill          Op = "kill"    // end a background command; the channel ends when none of its processes is left
+	OpKill          Op = "kill"    // end a background command; the channel ends when all its processes have ended
 	OpKillLeftovers Op = "bury"    // kill the remaining processes of a command whose helper has died
 	OpPutTree       Op = "puttree" // create files from KindInput, a tar archive
 	OpGetTree       Op = "gettree" // send files as KindOutput, a tar archive
@@ -43,8 +44,8 @@ type Open struct {
 	Shell   string   `json:"shell,omitempty"`   // "" for bash, or sh if there is no bash
 	Begin   string   `json:"begin,omitempty"`   // directory in which a new session starts
 
-	Env     map[string]string `json:"env,omitempty"`     // more variables for this command
-	Forward map[string]string `json:"forward,omitempty"` // additional variables at the start of a session
+	Env     map[string]string `json:"env,omitempty"`     // additional variables for this command
+	Forward map[string]string `json:"forward,omitempty"` // variables for the start of a session
 	Dir     string            `json:"dir,omitempty"`     // working directory; "" for the session's or the container's
 
 	Input       bool   `json:"input,omitempty"` // standard input will be sent
@@ -69,14 +70,14 @@ type Fault string
 // The values of Fault.
 const (
 	NoFault  Fault = ""
-	NotBegun Fault = "not begun" // the command was not started; Code is the exit code that a shell would return
+	NotBegun Fault = "not begun" // the command was not started; Code is the exit code with which a shell reports that
 	NoJob    Fault = "no job"
 	Refused  Fault = "bad" // the request is invalid, or a transfer has failed
 )
 
 // End is the message that ends a channel: how its command ended, or why the operation failed.
 type End struct {
-	Code        int    `json:"code"` // the exit code, -1 after a signal
+	Code        int    `json:"code"` // exit code; -1 if a signal ended the command
 	Signal      int    `json:"signal,omitempty"`
 	TimedOut    bool   `json:"timedOut,omitempty"`    // the time limit has ended the command
 	Interrupted bool   `json:"interrupted,omitempty"` // the client has ended the command
@@ -84,9 +85,9 @@ type End struct {
 	Survivors   int    `json:"survivors,omitempty"`   // number of processes that survived SIGKILL
 	Dir         string `json:"dir,omitempty"`         // the session's directory after the command, "" if unknown
 	Fault       Fault  `json:"fault,omitempty"`
-	Text        string `json:"text,omitempty"` // describes the Fault
+	Text        string `json:"text,omitempty"` // description of the Fault
 	Jobs        Jobs   `json:"jobs,omitempty"`
-	Clients     int    `json:"clients,omitempty"` // number of connections to the helper, in the answer to OpJobs
+	Clients     int    `json:"clients,omitempty"` // number of connections to the helper; only in the answer to OpJobs
 }
 
 // MaxJobs is how many background commands a helper keeps.
@@ -95,8 +96,8 @@ const MaxJobs = 64
 // Jobs is a list of background commands.
 type Jobs []Job
 
-// UnmarshalJSON implements json.Unmarshaler. It drops what comes after MaxJobs, because a list in JSON can take fifty times its
-// size in memory, and a hostile helper may have sent it.
+// UnmarshalJSON implements json.Unmarshaler. It drops all commands after the first MaxJobs: a hostile helper may send a long
+// list, and a list in JSON can take fifty times its size in memory.
 func (j *Jobs) UnmarshalJSON(data []byte) error {
 	var list [MaxJobs]Job
 	err := json.Unmarshal(data, &list)
@@ -111,10 +112,10 @@ type Job struct {
 	PID      int       `json:"pid"` // process id inside the container
 	Started  time.Time `json:"started"`
 	Running  bool      `json:"running"`
-	Code     int       `json:"code"`   // exit code; after a signal -1 in messages, 128+n in package sandbox
+	Code     int       `json:"code"`   // exit code; after a signal, -1 in messages and 128+n in package sandbox
 	Signal   int       `json:"signal"` // the signal that ended the command, 0 for none
 	TimedOut bool      `json:"timedOut"`
 	Ended    time.Time `json:"ended,omitzero"`
 	Output   int64     `json:"output"`  // number of bytes that the command has written so far
-	Dropped  int64     `json:"dropped"` // number of bytes at the beginning that were dropped
+	Dropped  int64     `json:"dropped"` // number of bytes at the beginning of the output that were dropped
 }

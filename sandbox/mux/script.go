@@ -25,15 +25,15 @@ type Script struct {
 	State   string // directory with the session's files; "" for none
 	Command string
 	Dir     string            // working directory; "" for the session's
-	Exports string            // file to which the exported variables are written after the command; "" for none
-	Where   string            // file to which the working directory is written after the command
+	Exports string            // file to which the script writes the exported variables after the command; "" for none
+	Where   string            // file to which the script writes the working directory after the command
 	Env     map[string]string // variables for this command only
 }
 
-// Names of a session's files in its directory.
+// Names of the files in a session's directory.
 const (
-	BaseFile    = "base.sh" // the state after the login shell: variables, functions, aliases
-	ExportsFile = "env.sh"  // the exported variables after the last command
+	BaseFile    = "base.sh" // state after the login shell: variables, functions, aliases
+	ExportsFile = "env.sh"  // exported variables after the last command
 	WhereFile   = "cwd"
 )
 
@@ -43,9 +43,9 @@ func (s Script) Argv(shell string) []string {
 	return append(argv, slices.Sorted(maps.Keys(s.Env))...)
 }
 
-// Environ returns the command's own variables with a prefix before each name. The script restores the session's variables first
-// and then takes the prefix away. Without it, the session's value of a variable would replace the command's. Variables go through
-// the environment because every user can read a command line.
+// Environ returns the command's own variables, with a prefix before each name. The script first restores the session's
+// variables and then removes the prefix, so that the command's own values win. The variables are passed in the environment,
+// because every user can read a command line.
 func (s Script) Environ() map[string]string {
 	out := make(map[string]string, len(s.Env))
 	for name, value := range s.Env {

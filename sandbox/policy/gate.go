@@ -33,36 +33,37 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Gate manages the gate program of package gate on an engine. It puts the program on a volume, which the containers mount, and it
-// remembers which containers have passed. The gate program is the first program of each container that mounts directories of its
-// owner, and waits until the mounts were checked. All guards of an engine share one Gate.
+// Gate manages the gate program of package gate on an engine. It puts the program on a volume that the containers mount, and
+// remembers which containers have passed their gate. The gate program is the first program of each container that mounts
+// directories of its owner. It waits until the guard has checked the mounts. All guards of an engine share one Gate.
 type Gate struct {
 	Program string // path of a statically linked hinit-sandbox-helper, which contains the gate program
 
-	fillLock sync.Mutex // held while the volume is filled
-	listLock sync.Mutex // held during a list of containers, see [Gate.list]
+	fillLock sync.Mutex // mutex for filling the volume
+	listLock sync.Mutex // mutex for listing containers, see [Gate.list]
 
-	volume atomic.Pointer[string] // name of the volume; nil until the program is on it
+	volume atomic.Pointer[string] // name of the volume; nil until the volume has the program
 	root   atomic.Pointer[Root]   // result of the last [Gate.AskRoot]
 
 	mu         sync.Mutex
-	containers map[string]*gateRecord // records by container id, and for [Guarded.Create] by user
+	containers map[string]*gateRecord // records by the container's id; [Guarded.Create] also has one for each user
 }
 
-// gateRecord is what the Gate knows about one container. A record under the name of a user has only the lock, which the guard
-// holds while it counts the user's containers.
+// gateRecord is what the Gate knows about one container. The record of a user has only the lock, which the guard holds while
+// it counts the user's containers.
 type gateRecord struct {
-	lock        chan struct{} // mutex whose wait can be canceled: it holds one element while it is locked
-	users       atomic.Int32  // number of callers that hold the lock or wait for it; raised only under mu
-	passedStart time.Time     // start time of the container when it last passed its gate, as far as this service knows; guarded by lock
+	lock  chan struct{} // mutex whose wait can be canceled: the channel holds one element while it is locked
+	users atomic.Int32  // number of callers that hold the lock or wait for it; changed upwards only under mu
+	// Start time of the container when it last passed its gate; zero: not known to this service; guarded by lock.
+	passedStart time.Time
 }
 
-// recordOf returns the record of a container, and makes one if there is none. It adds users to the record's users: the record of
-// a container without users may be dropped.
+// recordOf returns the record of a container, and makes it if it is missing. It adds the parameter users to the users of the
+// record. A record without users may be dropped later.
 func (g *Gate) recordOf(id string, users int32) *gateRecord {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.containers) > 4096 { // drop unused records; the gates of these containers are then asked again
+	if len(g.containers) > 4096 { // drop unused records; the service then asks the gates of these containers again
 		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users.Load() == 0 })
 	}
 	if g.containers == nil {
@@ -87,7 +88,8 @@ func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Ro
 	return root, nil
 }
 
-// list lists containers for one caller at a time, because an answer has all labels of each container and can take much memory.
+// list lists containers. Only one caller at a time can list, because an answer has all labels of each container and can take
+// much memory.
 func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
 	g.listLock.Lock()
 	defer g.listLock.Unlock()
@@ -100,8 +102,8 @@ func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[strin
 // Root returns the last result of [Gate.AskRoot], or "" before the first.
 func (g *Gate) Root() Root { return lo.FromPtr(g.root.Load()) }
 
-// lockContainer locks a container, so that no command runs in it while it passes its gate. It waits at most gateTime, so that a
-// caller gets an error if the engine hangs.
+// lockContainer locks a container. While a container passes its gate, the lock prevents that a command runs in it.
+// lockContainer waits at most gateTime, so that a caller gets an error if the engine hangs.
 func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
 	defer cancel()
@@ -121,8 +123,8 @@ func (g *Gate) lock(ctx context.Context, key string) (release func(), err error)
 	return func() { <-c.lock; c.users.Add(-1) }, nil
 }
 
-// addGate mounts the volume with the gate program in a container. The gate program becomes the entry point: it waits at its gate, and
-// then enters the working directory, so that the engine enters only the root directory.
+// addGate mounts the volume with the gate program in a container, and makes the gate program the entry point. The gate
+// program waits at its gate, and then enters the working directory, so that the engine enters only the root directory.
 func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec) error {
 	volume, err := g.fillVolume(ctx, engine, spec.Image)
 	if err != nil {
@@ -141,26 +143,29 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 		if len(spec.Cmd) == 0 {
 			spec.Cmd = image.Cmd
 		}
-	case entry[0] == "": // as for Docker, an empty entry point means no entry point
+	case entry[0] == "": // an empty first word means no entry point, as in Docker
 		entry = nil
 	}
 	verb := "gate"
 	if spec.Init {
-		// The engine's own init must not be the first process: a link in one mount can redirect another mount over that init's
-		// path.
+		// Don't let the engine's own init be the first process: a link in one mount could redirect another mount over the
+		// path of that init.
 		verb, spec.Init = "gate-init", false
 	}
 	workDir := cmp.Or(spec.Dir, image.Dir)
-	if spec.Labels[sandbox.LabelDir] = workDir; workDir != "" { // only the nodes of a cluster know the image's
+	// workDir is empty on a cluster, where only the nodes know the image's directory.
+	if spec.Labels[sandbox.LabelDir] = workDir; workDir != "" {
 		spec.Dir = "/"
 	}
 	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb, workDir}, entry...)
-	spec.Untrusted = true // the engine would run the health check before the gate is open, and any process inside could fill the log
+	// Without this, the engine runs the health check before the gate is open, and any process inside can fill the log.
+	spec.Untrusted = true
 	return nil
 }
 
-// gateProgram returns the path in a container of the gate program at which the container waits at each start, or "" if it does
-// not wait. Before containers had [sandbox.LabelDir], only those with files of their owner did.
+// gateProgram returns the path of the gate program at which the container waits at each start. It returns "" if the container
+// does not wait. A container without [sandbox.LabelDir] is from an older version, and waits only if it has files of its
+// owner.
 func gateProgram(c sandbox.Container) string {
 	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
 	_, waits := c.Labels[sandbox.LabelDir]
@@ -173,14 +178,14 @@ func gateProgram(c sandbox.Container) string {
 // GatePrefix is the prefix of the names of all volumes that hold a gate program.
 const GatePrefix = "hinit-sandbox-gate-"
 
-// Volume returns the name of the volume with the gate program, or "" if it was not filled yet.
+// Volume returns the name of the volume with the gate program, or "" while the volume has no program.
 func (g *Gate) Volume() string { return lo.FromPtr(g.volume.Load()) }
 
-// OwnerGate is the value of [LabelOwner] on the container through which a service fills a gate volume.
+// OwnerGate is the value of [LabelOwner] on the container with which a service fills the volume of the gate program.
 const OwnerGate = "gate"
 
-// fillVolume copies the gate program to a volume, once for each version of the program, and returns the volume's name. It copies
-// through a container of image that is never started.
+// fillVolume copies the gate program to a volume, once for each version of the program, and returns the volume's name. It
+// copies through a container of the given image, which is never started.
 func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
 	if cluster, is := engine.(sandbox.Cluster); is {
 		return cluster.Gate(), nil
@@ -215,12 +220,13 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 		return "", err
 	}
 	g.volume.Store(&volume)
-	debug.FreeOSMemory() // free the copies of the program, which has several megabytes
+	debug.FreeOSMemory() // free the memory of the copied program, which has several megabytes
 	return volume, nil
 }
 
-// hasProgram reports whether the volume already has the program, because another service of the same engine has copied it. It
-// must not be copied again: the engine would first remove the file, and a container that starts at that moment would not find it.
+// hasProgram reports whether another service of the same engine has already copied the program to the volume. The program
+// must then not be copied again. The engine would first remove the file, and a container that starts at that moment would not
+// find it.
 func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
 	ctx, cancel := context.WithTimeout(ctx, gateTime)
 	defer cancel()
@@ -235,7 +241,7 @@ func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, progr
 	return err == nil && readErr == nil && h.Mode&0o777 == 0o555 && bytes.Equal(there, program)
 }
 
-// gateTime limits how long a container may wait at its gate, without the time to copy files into it.
+// gateTime limits how long a container may wait at its gate, not counting the time to copy files into it.
 const gateTime = 20 * time.Second
 
 // gateConn is a connection to the gate program in a container, see [gate.Check].
@@ -245,8 +251,8 @@ type gateConn struct {
 	close func()
 }
 
-// askGate starts the gate program in a container as a user, with the arguments words, and connects to it. The connection closes when
-// the container ends or the time limit is over.
+// askGate starts the gate program in a container as a user, with the arguments words, and connects to it. The connection is
+// closed when the container ends or the time limit is over.
 func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, user string, words ...string) (*gateConn, error) {
 	limit := gateTime
 	if c.Labels[labelCopies] != "" {
@@ -259,9 +265,10 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, user string,
 		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
 	}
 	q := &gateConn{Attachment: exec, lines: bufio.NewReader(exec), close: cancel}
-	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reads and writes that are in progress
+	context.AfterFunc(ctx, func() { _ = q.Close() }) // closing ends reads and writes that are in progress
 	guard.Go("watching a container at its gate", func() {
-		for pause.For(ctx, time.Second) { // in a killed container, an exec may hang in the engine, so look for the container's end every second
+		// Check every second whether the container has ended, because an exec in a killed container may hang in the engine.
+		for pause.For(ctx, time.Second) {
 			if c, err := g.Engine.Inspect(ctx, c.ID); errors.Is(err, sandbox.ErrGone) || err == nil && c.State != sandbox.Running && c.State != sandbox.Paused {
 				cancel()
 			}
@@ -270,10 +277,10 @@ func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, user string,
 	return q, nil
 }
 
-// readLine reads one line of the gate program. If the line differs from want, the error contains the line. An empty want accepts
-// any.
+// readLine reads one line from the gate program. It returns an error with the line if the line differs from want. If want is
+// empty, it accepts any line.
 func (q *gateConn) readLine(want string) (string, error) {
-	text, err := q.lines.ReadSlice('\n') // a line longer than the buffer is an error
+	text, err := q.lines.ReadSlice('\n') // fails if a line is longer than the buffer
 	line := string(text)
 	if err == nil && want != "" && line != want {
 		err = fmt.Errorf("it says %q", line)
@@ -284,9 +291,9 @@ func (q *gateConn) readLine(want string) (string, error) {
 	return line, err
 }
 
-// passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports device and
-// inode at each mount target, and this process compares them with the mount's source, without following links. Where they differ,
-// it compares access times, see [Guarded.compareTimes]. Then it sends the files to copy and opens the gate. Any unexpected line
+// passGate lets a container pass its gate, and reports whether the container waited there. The gate program prints device and
+// inode of each mount target. passGate compares them with the mount's source, without following links. If they differ, it
+// compares access times, see [Guarded.compareTimes]. Then it sends the files to copy and opens the gate. Any unexpected line
 // is an error, because an engine may write its own messages to the same output. The caller holds the container's lock.
 func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateProgram(c) == "" {
@@ -295,7 +302,7 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	}
 	user, words, sources := "", []string{"check"}, []string(nil)
 	if c.Labels[labelCopies] != "" {
-		user = "0:0" // to unpack the files, the gate program must be root
+		user = "0:0" // the gate program must be root to unpack the files
 	}
 	for _, m := range c.Mounts {
 		if m.Type == "bind" {
@@ -321,8 +328,8 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	return waits, err
 }
 
-// checkMounts does the work of passGate for a container that waits: it compares each mount target with its source. If all are
-// equal, it copies the owner's files into the container and opens the gate.
+// checkMounts compares each mount target of a waiting container with its source. If all are equal, it copies the owner's
+// files into the container and opens the gate. It is a part of [Guarded.passGate].
 func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateConn, targets, sources []string) error {
 	var differ []int
 	for i, outside := range sources {
@@ -340,7 +347,7 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 		}
 		got, st := strings.TrimSpace(line), fsutil.Stat(info)
 		want := fmt.Sprint(st.Dev, " ", st.Ino)
-		if _, is := g.Engine.(sandbox.Cluster); is { // device numbers differ between the machines of a cluster
+		if _, is := g.Engine.(sandbox.Cluster); is { // ignore the device number, which differs between the machines of a cluster
 			got, want = got[strings.LastIndexByte(got, ' ')+1:], want[strings.LastIndexByte(want, ' ')+1:]
 		}
 		if got != want {
@@ -359,7 +366,8 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 		return err
 	}
 	answer, err := q.sendGo()
-	if dir := c.Labels[sandbox.LabelDir]; err == nil && answer != gate.Go { // the user of the container may not create it, but root may
+	// Make the working directory as root, because the container's user may not.
+	if dir := c.Labels[sandbox.LabelDir]; err == nil && answer != gate.Go {
 		if root, failed := g.askGate(ctx, c, "0:0", "mkdir", dir); failed == nil {
 			_, _ = io.Copy(io.Discard, root)
 			root.close()
@@ -371,7 +379,7 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 	return err
 }
 
-// sendGo opens the gate, and returns the answer, see [gate.Check].
+// sendGo tells the gate program to open the gate. It returns the program's answer, see [gate.Check].
 func (q *gateConn) sendGo() (answer string, err error) {
 	if _, err := io.WriteString(q, gate.Go); err != nil {
 		return "", err
@@ -379,21 +387,21 @@ func (q *gateConn) sendGo() (answer string, err error) {
 	return q.readLine("")
 }
 
-// compareTimes is the second comparison for mount targets whose device or inode differs from their source's. The kernel of a
-// container can have numbers of its own, as gVisor has. compareTimes sets the access time of each source to a random time in the
-// future, which no read changes, and expects to find it at the target. Only the owner of a file can set that time.
+// compareTimes checks mount targets whose device or inode differs from their source's, because a container's kernel may have
+// its own numbers (gVisor). It sets the access time of each source to a random time in the future, and expects the same time
+// at the target. No read changes such a time, and only the owner of a file can set it.
 func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []int) error {
 	want := map[int]int64{}
 	for _, i := range differ {
 		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
 		want[i] = at.UnixNano()
-		set := func(to time.Time) error { // only the owner of the file can
+		set := func(to time.Time) error { // it works only for files of the owner
 			return g.inSource(sources[i], func(root *fsutil.Dir, rel string) error { return root.SetAccessTime(rel, to) })
 		}
 		if err := set(at); err != nil {
 			return &RefusedError{"a mount at " + targets[i] + " that shows another inode than its path (" + err.Error() + ")", "mount a file or directory of your own"}
 		}
-		defer func() { _ = set(time.Now()) }() // a wrong access time does no harm
+		defer func() { _ = set(time.Now()) }() // ignore the error, because a wrong access time does no harm
 	}
 	if _, err := io.WriteString(q, gate.Times); err != nil {
 		return err

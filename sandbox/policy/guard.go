@@ -18,29 +18,29 @@ import (
 	"hinit/sandbox"
 )
 
-// Owner is the user and profile for which a guard acts. All containers that the guard shows belong to this owner.
+// Owner is the user and profile for which a guard acts. The guard shows only the containers of this owner.
 type Owner struct {
 	UID     uint32 // user id of the owner; for an operator, the agent's user id
 	Profile string // value of the label sandbox.LabelProfile on the owner's containers
 	Volume  string // value of the label sandbox.LabelVolume, which differs between installations with the same users and profiles
-	// Operator is true if this owner is root. Then the containers of all users and profiles on Volume count as the owner's.
+	// Operator is true if this owner is root. All containers on Volume then count as the owner's, of every user and profile.
 	Operator bool
-	// Actor makes changes to files with the owner's rights, for instance a directory to mount. Where containers can't have root
-	// inside, their commands run as this user. It may be nil.
+	// Actor changes files with the owner's rights, for instance to make a directory that is mounted. Where containers can't
+	// have root inside, their commands run as the Actor's user. Actor may be nil.
 	Actor *fsutil.Actor
 }
 
-// Guarded is an engine that does for one owner only what the policy permits. [Guard] makes it.
+// Guarded is an engine that does only what the policy permits to one owner. [Guard] makes it.
 type Guarded struct {
-	Engine     sandbox.FullEngine // this field is not embedded, so that a new method of the engine is not passed through without a check
+	Engine     sandbox.FullEngine // not embedded, so that no new method of the engine can be called without a check
 	policy     Policy
 	owner      Owner
 	translator PathTranslator
 	gate       *Gate
 }
 
-// Guard returns an engine that does for the owner only what the policy permits, and hides the containers of other owners. Closing
-// it does not close the underlying engine.
+// Guard returns an engine that does only what the policy permits to the owner, and hides the containers of other owners.
+// Closing it does not close the underlying engine.
 func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places PathTranslator, gate *Gate) *Guarded {
 	return &Guarded{Engine: engine, policy: policy, owner: owner, translator: places, gate: gate}
 }
@@ -76,7 +76,7 @@ func (g *Guarded) Pull(ctx context.Context, ref string) error {
 	return g.Engine.Pull(ctx, ref)
 }
 
-// labels returns the labels by which the engine finds the owner's containers.
+// labels returns the labels with which the engine finds the owner's containers.
 func (g *Guarded) labels() map[string]string {
 	if g.owner.Operator {
 		return map[string]string{sandbox.LabelAgent: "1", LabelOwner: "", sandbox.LabelVolume: g.owner.Volume}
@@ -84,8 +84,8 @@ func (g *Guarded) labels() map[string]string {
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10), sandbox.LabelVolume: g.owner.Volume}
 }
 
-// owns reports whether a container belongs to the owner. A container that was made under another [Root] has no owner; the service
-// removes it.
+// owns reports whether a container belongs to the owner. If a container was made while the engine had another [Root], it
+// belongs to no owner, and the service removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
 	if c.Labels[LabelOwner] != "" && Root(c.Labels[LabelRoot]) != g.gate.Root() {
 		return false
@@ -98,8 +98,8 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 	return c.ID != g.translator.containerID && !isReplaced(c) && (g.owner.Operator || g.owner.hasProfile(c.Labels[sandbox.LabelProfile]))
 }
 
-// hasProfile reports whether a profile is the owner's. The volume's own profile has two names: "default" and, in other versions
-// of the agent, "custom".
+// hasProfile reports whether a profile is the owner's. The volume's own profile is called "default", and in other versions of
+// the agent "custom".
 func (o Owner) hasProfile(profile string) bool {
 	return profile == o.Profile || o.Profile == "default" && profile == "custom"
 }
@@ -109,7 +109,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 	want := g.labels()
 	for name, value := range labels {
 		if own, has := want[name]; has && value != "" && value != own {
-			return nil, nil // the labels belong to another owner
+			return nil, nil // the caller asks for labels of another owner
 		} else if !has {
 			want[name] = value
 		}
@@ -118,7 +118,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 	return slices.DeleteFunc(found, func(c sandbox.Container) bool { return !g.owns(c) }), err
 }
 
-// Inspect implements [sandbox.Engine]. Another owner's container seems not to exist.
+// Inspect implements [sandbox.Engine]. For another owner's container, it returns the same error as for a missing one.
 func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, error) {
 	c, err := g.Engine.Inspect(ctx, id)
 	if errors.Is(err, sandbox.ErrGone) && len(id) >= 12 {
@@ -135,8 +135,8 @@ func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, er
 	return c, nil
 }
 
-// withOwned calls do with the full id of a container. If the container is not the owner's, it returns an error as if there were
-// none.
+// withOwned calls do with the full id of a container. For another owner's container, it returns the same error as for a
+// missing one.
 func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) error) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -145,8 +145,8 @@ func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) e
 	return do(c.ID)
 }
 
-// Create implements [sandbox.Engine]. It creates the containers of one user one after the other, because each must be counted
-// before the next.
+// Create implements [sandbox.Engine]. It creates only one container of a user at a time, because it must count the user's
+// containers before it creates the next.
 func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
 	if g.policy.MaxContainers > 0 && !g.owner.Operator {
 		release, err := g.gate.lock(ctx, fmt.Sprint("user ", g.owner.UID))
@@ -165,12 +165,12 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 	return g.createContainer(ctx, spec, nil)
 }
 
-// maxSpecBytes limits the size of a container's Spec. The guard stores the Spec in a label, and every list of containers contains
-// all labels.
+// maxSpecBytes limits the size of a container's Spec. The guard stores the Spec in a label, and every list of containers
+// contains all labels.
 const maxSpecBytes = 16 << 10
 
-// createContainer checks a Spec, limits its mounts and the rights of root, adds the owner's labels and the labels in more, and creates
-// the container.
+// createContainer checks a Spec, limits its mounts and the rights of root, and creates the container with the owner's labels
+// and the labels in more.
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
@@ -215,9 +215,9 @@ func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more m
 	return g.Engine.Create(ctx, spec)
 }
 
-// Start implements [sandbox.Engine]. If the container mounts directories of the owner, it waits at its gate until the guard has
-// checked each mount. The mount must show the file at the path that the owner has asked for, and the path must contain no link.
-// If a mount shows another file, the guard kills the container before its command runs.
+// Start implements [sandbox.Engine]. If the container mounts directories of the owner, it waits at its gate until the guard
+// has checked each mount. The mount must show the file at the path that the owner has asked for, and the path must contain no
+// link. If a mount shows another file, the guard kills the container before its command runs.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -233,7 +233,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		}
 		defer release()
 		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
-			return err // another caller has replaced or started it already
+			return err // another caller has already replaced or started it
 		}
 		_, err = g.replaceContainer(ctx, c)
 		return err
@@ -250,10 +250,11 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	defer release()
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil && c.State == sandbox.Running {
-		return g.ensurePassed(ctx, id) // another caller has started it already
+		return g.ensurePassed(ctx, id) // another caller has already started it
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
-		g.gate.volume.Store(nil) // the volume may have been removed, and the engine has made an empty one: fill it again
+		// Fill the volume again, because it may have been removed and made again by the engine, without the program.
+		g.gate.volume.Store(nil)
 		return err
 	}
 	if c, err = g.Engine.Inspect(ctx, id); err == nil {
@@ -265,8 +266,8 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	return g.stopOnError(ctx, id, err)
 }
 
-// stopOnError kills the container if err is not nil, because its gate may be open although the mounts were not checked. It
-// returns err, joined with the error of the kill.
+// stopOnError kills the container if err is not nil: its gate may be open although the mounts were not checked. It returns
+// err, joined with the error of the kill.
 func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	if err != nil {
 		err = errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
@@ -274,8 +275,8 @@ func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	return err
 }
 
-// ensurePassed lets a running container pass its gate, unless this service knows that it has. Until then its mounts may be wrong.
-// The caller holds the container's lock.
+// ensurePassed lets a running container pass its gate, unless this service knows that it has passed. Before that, its mounts
+// may be wrong. The caller holds the container's lock.
 func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || !c.Started.IsZero() && g.gate.recordOf(c.ID, 0).passedStart.Equal(c.Started) {
@@ -313,7 +314,8 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	if err != nil {
 		return nil, err
 	}
-	release, err := g.gate.lockContainer(ctx, c.ID) // held until the exec has begun, so that no restart comes in between
+	// Keep the lock until the exec has begun, so that the container isn't restarted in between.
+	release, err := g.gate.lockContainer(ctx, c.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -324,8 +326,8 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
-// CopyIn implements [sandbox.Engine] by refusing. To copy into a container, an engine mounts all of the container's mounts again,
-// by name. The owner of one mount could then redirect another mount to anywhere on the host.
+// CopyIn implements [sandbox.Engine], but only returns an error. To copy into a container, an engine mounts all of the
+// container's mounts again, by name. The owner of one mount could then redirect another mount to anywhere on the host.
 func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }
 
 // Logs implements [sandbox.Engine].

@@ -16,8 +16,8 @@ import (
 	"hinit/sandbox"
 )
 
-// PathTranslator translates between paths of this process and paths on the engine's machine. The two differ if this process runs
-// in a container and uses the engine of the host. The engine looks for the source of a mount on its own machine.
+// PathTranslator translates between paths of this process and paths on the engine's machine, where the engine looks for the
+// source of a mount. The two differ if this process runs in a container and uses the engine of the host.
 type PathTranslator struct {
 	containerID string // id of this process's container; "" outside of a container
 	mounts      []sandbox.Mount
@@ -36,14 +36,15 @@ func NewPathTranslator(ctx context.Context, engine sandbox.Engine) (PathTranslat
 		return PathTranslator{}, err
 	}
 	p := PathTranslator{c.ID, lo.Filter(c.Mounts, func(m sandbox.Mount, _ int) bool { return m.Source != "" && m.Type != "tmpfs" })}
-	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // innermost mount first
+	// Longest target first, so that the innermost mount of a path is found first.
+	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) })
 	return p, nil
 }
 
-// ownContainer returns the id of the container of this process, or "" outside of a container. It reads the list of mounts:
-// engines mount files such as /etc/hostname into each container, from a path that contains the container's id.
+// ownContainer returns the id of the container of this process, or "" outside of a container. It finds the id in the list of
+// mounts: an engine mounts files such as /etc/hostname from a directory whose name is the container's id.
 func ownContainer(mountinfo string) string {
-	text, _ := os.ReadFile(mountinfo) // without /proc, this process is in no container of an engine
+	text, _ := os.ReadFile(mountinfo) // ignore the error: without /proc, this process is in no container of an engine
 	// A line of proc_pid_mountinfo(5) has the root of the mount before the mount point.
 	if id := regexp.MustCompile(`(?m)^\S+ \S+ \S+ (?:\S*/)?([0-9a-f]{64})(?:/\S*)? /etc/hostname `).FindSubmatch(text); id != nil {
 		return string(id[1])
@@ -51,7 +52,8 @@ func ownContainer(mountinfo string) string {
 	return ""
 }
 
-// ToEngine translates a path of this process to a path on the engine's machine. ok is false if the file does not exist there.
+// ToEngine translates a path of this process to a path on the engine's machine. ok is false if the engine's machine does not
+// have the file.
 func (p PathTranslator) ToEngine(inside string) (outside string, ok bool) {
 	return p.translate(inside, func(m sandbox.Mount) (from, to string) { return m.Target, m.Source })
 }
@@ -74,9 +76,9 @@ func (p PathTranslator) translate(path string, ends func(sandbox.Mount) (from, t
 	return "", false
 }
 
-// Within reports two things about a path of this process. readOnly: it is on a read-only mount. covered: something else is
-// mounted below it. A covered path must not be mounted in a sandbox, which would lack that mount and so see the files that it
-// hides.
+// Within returns whether a path of this process is on a read-only mount (readOnly), and whether something else is mounted
+// below it (covered). A covered path must not be mounted in a sandbox, because the sandbox would see the files that the other
+// mount hides.
 func (p PathTranslator) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
@@ -97,8 +99,8 @@ func cutDir(path, dir string) (rest string, ok bool) {
 	return strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// TranslatingEngine is an engine for a process that may itself run in a container. It replaces the source of each bind mount by
-// the path on the engine's machine, and keeps a source that can't be translated.
+// TranslatingEngine is an engine for a process that may itself run in a container. It replaces the source of each bind mount
+// by the path on the engine's machine. It keeps a source that it can't translate.
 type TranslatingEngine struct{ sandbox.Engine }
 
 // Create implements [sandbox.Engine].
@@ -136,7 +138,8 @@ func (g *Guarded) resolveMounts(spec *sandbox.Spec) error {
 		if covered {
 			return g.refusedMount(m, errors.New("something else is mounted below it"))
 		}
-		// Without CreateHostParent, because the engine would create the source as root, and follow symbolic links on the way.
+		// CreateHostParent stays unset, because the engine would create the source as root, and follow symbolic links on the
+		// way.
 		spec.Mounts[i] = sandbox.Mount{Type: m.Type, Source: outside, Target: m.Target, ReadOnly: m.ReadOnly || readOnly, Options: m.Options}
 	}
 	return nil
@@ -146,8 +149,8 @@ func (g *Guarded) refusedMount(m sandbox.Mount, why error) error {
 	return &RefusedError{"a mount of " + m.Source + " (" + why.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
 }
 
-// resolveSource checks the source of a bind mount, and returns its path in this process. Below an allowed root it doesn't follow
-// symbolic links.
+// resolveSource checks the source of a bind mount, and returns its path in this process. It doesn't follow symbolic links
+// below an allowed root. If the mount has CreateHostParent, it creates a missing directory.
 func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	dir, rel, err := g.policy.openRoot(m.Source, g.owner.Actor)
 	if err != nil {
@@ -157,7 +160,8 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	info, err := dir.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) && m.CreateHostParent {
 		if err = dir.Mkdir(rel, 0o755); err == nil && g.gate.Root() == RootIsolated {
-			_, err = dir.Chmod(rel, 0o777) // root inside maps to a user that is neither the owner nor in the owner's group
+			// Let root inside write here, which maps to a user without other rights to the directory.
+			_, err = dir.Chmod(rel, 0o777)
 		}
 		if err == nil {
 			info, err = dir.Lstat(rel)
@@ -172,8 +176,8 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// inSource calls do with the allowed root that contains source, and with the path of source below it. It has the owner's rights,
-// and does not follow symbolic links below the root.
+// inSource calls do with the allowed root that contains source, and with the path of source below it. The root is opened with
+// the owner's rights, and follows no symbolic links below it.
 func (g *Guarded) inSource(source string, do func(root *fsutil.Dir, rel string) error) error {
 	dir, rel, err := g.policy.openRoot(source, g.owner.Actor)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package policy limits what a caller's sandboxes may have, checks their mounts, and isolates callers from each other.
 //
-// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, doesn't follow symbolic links out of the
-// allowed roots, and sees only containers with the caller's labels. All other code of the service uses this engine instead of the
-// real one, so no code can forget a check.
+// [Guard] returns an engine for one caller. It creates only what the [Policy] allows, doesn't follow symbolic links out of
+// the allowed roots, and sees only containers with the caller's labels. All other code of the service uses this engine
+// instead of the real one, so no code can forget a check.
 //
 // The package owns a goroutine only while it waits for the gate of a container.
 package policy
@@ -23,20 +23,20 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// LabelOwner is a label of each container. Its value is the user id of the container's owner. Only the guard sets it, so a caller
+// LabelOwner is a label of each container, with the user id of the container's owner. Only the guard sets it, so a caller
 // can't pretend to be another user.
 const LabelOwner = "hinit-owner"
 
-// Policy says what sandboxes may have; the operator sets it. The zero value allows no image and no mount.
+// Policy holds the limits for sandboxes that the operator sets. The zero value allows no image and no mount.
 type Policy struct {
-	Images        []string // patterns for path.Match; one without a tag allows every tag
+	Images        []string // patterns as in path.Match; a pattern without a tag allows every tag
 	Roots         []string // directories below which the source of a mount may be
-	Networks      []string // networks besides none and the engine's default
-	Runtimes      []string // runtimes besides the engine's default
+	Networks      []string // allowed networks, besides none and the engine's default
+	Runtimes      []string // allowed runtimes, besides the engine's default
 	Memory        int64    // maximum memory for one container in bytes; 0: no limit
 	CPUs          float64  // maximum number of processors for one container; 0: no limit
 	MaxContainers int      // maximum number of containers for one caller; 0: no limit
-	Private       bool     // sandboxes may have root inside, but share no file with their caller, see [RootPrivate]
+	Private       bool     // processes may be root inside, but share no file with their caller, see [RootPrivate]
 }
 
 // RefusedError means that the policy forbids a request. The field What names the forbidden part. Advice is a hint for the caller,
@@ -55,11 +55,11 @@ func (e *RefusedError) Error() string {
 // Unwrap makes errors.Is(err, sandbox.ErrRefused) true.
 func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
 
-// maxPids is the maximum and the default of a container's limit on processes.
+// maxPids limits the number of processes in a container. It is also the default.
 const maxPids = 256
 
-// Check refuses a Spec that asks for more than the policy allows, and adds missing protections. [Guarded] checks bind mounts,
-// because they depend on the file system.
+// Check returns an error if a Spec asks for more than the policy allows, and adds missing protections to the Spec. It does
+// not check bind mounts: [Guarded] does, because they depend on the file system.
 func (p Policy) Check(s *sandbox.Spec) error {
 	if what, _ := s.FindEscape(); what != "" {
 		return &RefusedError{what, ""}
@@ -79,7 +79,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{allowed(s.Restart, "no"), "a restart policy", ""},
 		{len(s.Groups) == 0, "the group " + strings.Join(s.Groups, " "), ""},
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
-		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // false for NaN
+		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // these conditions are false for NaN
 		{p.Memory == 0 || s.ShmSize <= p.Memory, "a --shm-size of " + strconv.FormatInt(s.ShmSize, 10) + " bytes", "the most is HINIT_SANDBOX_MEMORY, " + strconv.FormatInt(p.Memory>>20, 10) + "m"},
 		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{s.Dir == "" || path.IsAbs(s.Dir) && !slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, "give an absolute path, not in /proc, /sys and /dev"},
@@ -94,7 +94,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	if name, has := lo.FindKeyBy(s.Storage, func(name, _ string) bool { return name != "size" }); has {
 		return &RefusedError{"the storage option " + strconv.Quote(name), ""}
 	}
-	// proxies and schedulers on the engine obey labels
+	// refuse labels that proxies and schedulers on the engine obey
 	if name, has := lo.FindKeyBy(s.Labels, func(name, _ string) bool {
 		return !strings.HasPrefix(name, "hermes-") && name != sandbox.LabelVolume && name != sandbox.LabelClient
 	}); has {
@@ -105,7 +105,8 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		case m.Type == "tmpfs" && !regexp.MustCompile(tmpfsOptions).MatchString(m.Options):
 			return &RefusedError{"a tmpfs with the options " + strconv.Quote(m.Options), "those that are: rw, ro, exec, noexec, nosuid, nodev, size (as 512m, below 20g), mode, uid, gid, nr_inodes"}
 		case top == "/", top == "/sbin", slices.Contains(kernelDirs, top), strings.HasPrefix(top, strings.TrimSuffix(gate.Dir, "-")):
-			return &RefusedError{"a mount at " + m.Target, ""} // it would hide the gate program, or a mount that the engine makes itself
+			// Refuse a mount that hides the gate program, or a mount that the engine makes itself.
+			return &RefusedError{"a mount at " + m.Target, ""}
 		case m.Type == "volume":
 			return &RefusedError{"the volume " + strconv.Quote(m.Source+":"+m.Target), "mount a directory below " + strings.Join(p.Roots, " or ")}
 		}
@@ -114,8 +115,8 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	return nil
 }
 
-// harden adds missing protections to a Spec and lowers limits that are too high. A limit that is too high is no error, because
-// the agent's own defaults may be.
+// harden adds missing protections to a Spec and lowers limits that are too high. A limit that is too high is no error,
+// because the agent's default may be too high.
 func (p Policy) harden(s *sandbox.Spec) {
 	if !slices.Contains(s.CapDrop, "ALL") {
 		s.CapDrop = append(s.CapDrop, "ALL")
@@ -135,26 +136,26 @@ func (p Policy) harden(s *sandbox.Spec) {
 // minCPUs is the smallest CPU limit that an engine can set. The engine would ignore a smaller limit.
 const minCPUs = 0.01
 
-// ulimits are the resource limits that a caller may set. Others could give a process more than the host allows.
+// ulimits are the resource limits that a caller may set. With another one, a process could get more than the host allows.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
-// tmpfsOptions is a regular expression for the options that a caller's tmpfs may have. The option remount, for example, mounts no new file system. It
-// changes the mount that is already at the target, and the file system of the machine behind that mount. A size in percent would be
-// a part of the machine's memory.
+// tmpfsOptions is a regular expression for the options that a caller's tmpfs may have. It excludes remount, which mounts
+// nothing new, but changes the mount that is already at the target and the file system of the machine behind it. It also
+// excludes a size in percent, which would be a part of the machine's memory.
 const tmpfsOptions = `^((rw|ro|exec|noexec|nosuid|nodev|size=1?(\d{1,10}|\d{1,7}[kK]|\d{1,4}[mM]|\d?[gG])|(mode|uid|gid|nr_inodes)=\w+)(,|$))*$`
 
-// isID reports whether an engine would take a name for the beginning of a container's id, and so find the wrong container.
+// isID reports whether an engine would take a name for the beginning of a container's id, and so find another container.
 func isID(name string) bool {
 	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// topDir returns the directory directly below the root that a path is in, such as /usr. For "/" it returns "/".
+// topDir returns the first directory of an absolute path, such as /usr. For "/" it returns "/".
 func topDir(p string) string {
 	first, _, _ := strings.Cut(path.Clean("/" + p)[1:], "/")
 	return "/" + first
 }
 
-// kernelDirs are the directories in which the kernel shows its own data. Nothing may be mounted there.
+// kernelDirs are directories in which the kernel shows its own data. A sandbox may mount nothing there.
 var kernelDirs = []string{"/proc", "/sys", "/dev"}
 
 func (p Policy) checkImage(ref string) error {
@@ -164,10 +165,11 @@ func (p Policy) checkImage(ref string) error {
 	return &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
 }
 
-// AllowsImage reports whether a pattern in Images matches an image reference. Only a pattern with an @ matches a digest, and only
-// a pattern that spells an image id out matches the id.
+// AllowsImage reports whether a pattern in Images matches an image reference. A digest needs a pattern with an @. An image id
+// needs a pattern that consists of this id.
 func (p Policy) AllowsImage(ref string) bool {
-	if strings.Trim(strings.TrimPrefix(ref, "sha256:"), "0123456789abcdef") == "" { // an engine also finds an image by the first digits of its id
+	// The reference may be an id, because an engine also finds an image by the first digits of its id.
+	if strings.Trim(strings.TrimPrefix(ref, "sha256:"), "0123456789abcdef") == "" {
 		return slices.Contains(p.Images, ref)
 	}
 	name := ref

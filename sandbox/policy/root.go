@@ -22,10 +22,11 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Root says how much a process with user id 0 in a sandbox can do to the machine. [Policy.RootOf] determines it for an engine.
+// Root describes the power over the machine that a process with user id 0 in a sandbox has. [Policy.RootOf] determines it for
+// an engine.
 type Root string
 
-// The values of Root. In each of them, root inside has no power outside.
+// The values of Root. With each of them, root inside has no power outside.
 const (
 	// RootIsolated means that processes may be root inside, because the engine maps root to an unprivileged user outside.
 	RootIsolated Root = "isolated"
@@ -55,11 +56,12 @@ func (r Root) String() string {
 	return "commands run as their caller, without root: this engine does not keep root inside apart from root here"
 }
 
-// RootWays tells the operator how to get sandboxes with root inside. Error messages include this text.
+// RootWays tells an operator how sandboxes can have root inside. Error messages include this text.
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
-// RootOf returns the Root for an engine. An engine that maps users maps root of all its containers to the same user. If this
-// process itself ran in such a container, sandboxes would share its user, so RootOf checks that its own users are not mapped.
+// RootOf returns the Root for an engine. An engine that maps users maps root of all its containers to one user. If this
+// process ran in such a container, it would be the same user as root in the sandboxes. So RootOf returns RootIsolated only if
+// its own users are not mapped.
 func (p Policy) RootOf(info sandbox.Info) Root {
 	switch {
 	case p.Private:
@@ -85,7 +87,7 @@ func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	spec.User, spec.CapAdd, spec.CapDrop, spec.Groups = fmt.Sprintf("%d:%d", id.UID, id.GID), nil, []string{"ALL"}, nil
 	const home = "/root"
 	if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool { return path.Clean(m.Target) == home }) {
-		// The image's /root belongs to root, so put a directory of the owner over it.
+		// The image's /root belongs to root, so mount a tmpfs of the owner over it.
 		options := fmt.Sprintf("rw,exec,nosuid,size=64m,mode=0700,uid=%d,gid=%d", id.UID, id.GID)
 		spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "tmpfs", Target: home, Options: options})
 	}
@@ -94,8 +96,8 @@ func (g *Guarded) runAsCaller(spec *sandbox.Spec) {
 	}
 }
 
-// makePrivate changes a Spec for [RootPrivate]: the container gets none of the owner's directories. A private volume takes the
-// place of a writable mount. A read-only one is copied into the container at each start.
+// makePrivate changes a Spec for [RootPrivate], so that the container shares no file with its owner. It replaces a writable
+// mount by a private volume. The files of a read-only mount are copied into the container at each start.
 func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 	copies := map[string]string{}
 	var mounts []sandbox.Mount
@@ -118,10 +120,12 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= maxVolumes {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("another volume besides %d", len(there)), "remove directories that sandboxes have mounted"})
 		}
-		// The source's name for the engine: a path inside this container would be the same in every container of its image.
+		// Use the path on the engine's machine, because a path inside this container is the same in every container of its
+		// image.
 		place, ok := g.translator.ToEngine(source)
 		if !ok {
-			place = g.translator.containerID + source // a path in the container's own file system disappears with this container
+			// Add the container's id, because a path in the container's own file system disappears with the container.
+			place = g.translator.containerID + source
 		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
 		name := fmt.Sprintf("%s%s-%x", sandbox.VolumePrefix, g.owner.Profile, hash[:8])
@@ -142,7 +146,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 	return nil
 }
 
-// SourceGone reports whether the directory that a private volume stands for was removed, so that the volume can go too.
+// SourceGone reports whether the directory for which a private volume was made is gone. The volume can then be removed too.
 func (p Policy) SourceGone(v sandbox.Volume) bool {
 	dir, rel, err := p.openRoot(v.Labels[sandbox.LabelSource], fsutil.Self())
 	if err != nil {
@@ -151,7 +155,7 @@ func (p Policy) SourceGone(v sandbox.Volume) bool {
 	defer dir.Close()
 	empty := true
 	if err := dir.EachName("", func(string, fs.FileMode) bool { empty = false; return false }); err != nil || empty {
-		return false // the volume with the directories may just not be mounted now
+		return false // no proof: perhaps the volume with the directories is only not mounted now
 	}
 	_, err = dir.Lstat(rel)
 	return errors.Is(err, fs.ErrNotExist)
@@ -160,15 +164,15 @@ func (p Policy) SourceGone(v sandbox.Volume) bool {
 // maxVolumes limits the number of private volumes of one user.
 const maxVolumes = 512
 
-// maxCopyBytes limits the owner's files that are copied into a container at each start.
+// maxCopyBytes limits the size of the owner's files that are copied into a container at each start.
 const maxCopyBytes = 1 << 30
 
-// copyTime is the time limit for this copy.
+// copyTime limits the time for copying the owner's files into a container.
 const copyTime = 2 * time.Minute
 
-// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is unsafe
-// here: it mounts the container's volumes again by name, so another container of the owner could redirect a mount. It also
-// writes below a tmpfs instead of into it.
+// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is not
+// safe here: it mounts the container's volumes again by name, so another container of the owner could redirect a mount. It
+// also writes below a tmpfs instead of into it.
 func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
@@ -197,7 +201,7 @@ func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	return nil
 }
 
-// limitedWriter fails as soon as it gets more bytes than left, which it counts down.
+// limitedWriter fails when it gets more bytes than left, which it reduces with each write.
 type limitedWriter struct {
 	io.Writer
 	left int64
@@ -211,20 +215,22 @@ func (l *limitedWriter) Write(data []byte) (int, error) {
 }
 
 // mustRemake reports whether a stopped container must be made again instead of started again. After the first run, the owner
-// knows the random path of the gate program. With a link in one mount, the owner could redirect another mount over that path. A
-// mount directly below the root directory can't be redirected.
+// knows the random path of the gate program. With a link in one mount, the owner could redirect another mount over that path.
+// Only mounts directly below the root directory are safe.
 func mustRemake(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
-		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs is empty at the start, so it contains no link
+		// A tmpfs is safe too, because it is empty at the start and contains no link.
+		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1
 	})
 }
 
 // maxOldIDs limits how many earlier ids of a container its labels keep.
 const maxOldIDs = 16
 
-// replaceContainer replaces a stopped container that must not be started again, see [mustRemake]. The new container has the same
-// Spec, but another path of the gate program. Callers can still use the id of the old container, and get the new one.
+// replaceContainer replaces a stopped container that must not be started again, see [mustRemake]. The new container has the
+// same Spec, but another path of the gate program. Callers can still use the id of the old container, and then reach the new
+// one.
 func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id string, err error) {
 	var spec sandbox.Spec
 	if err = json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
@@ -251,21 +257,24 @@ func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id
 	if err = g.startNow(ctx, id); err != nil {
 		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
 	}
-	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // [Gate.RemoveReplaced] tries again later
+	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // ignore the error: [Gate.RemoveReplaced] tries again later
 	return id, nil
 }
 
-// replacedMark is in the name of a replaced container until the container is removed. Callers can't choose such a name.
+// replacedMark is a part of the name of a replaced container, until the container is removed. Callers can't choose such a
+// name.
 const replacedMark = "-replaced-"
 
 func isReplaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedMark) }
 
-// RemoveReplaced removes a container that was replaced but could not be removed at that time. It ignores other containers.
+// RemoveReplaced removes a container that was replaced, but that could not be removed at that time. It ignores all other
+// containers.
 func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sandbox.Container) error {
 	if !isReplaced(c) {
 		return nil
 	}
-	release, err := g.lockContainer(ctx, c.ID) // another caller may be replacing the container, and give it its name back after a failure
+	// Wait for a caller that is replacing the container, because it renames the container back after a failure.
+	release, err := g.lockContainer(ctx, c.ID)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,8 @@ const (
 )
 
 // cleanUp removes unused sandboxes until ctx ends. It scans for them when the engine reports a change and when a sandbox
-// reaches its age limit. It also scans within a minute after the end of a process that owns a sandbox. In between it sleeps.
+// reaches its age limit. It also scans within a minute after the end of a process that owns a sandbox. At other times it
+// sleeps.
 func (h *service) cleanUp(ctx context.Context) {
 	done := guard.Begin("watching the engine", func() { h.watch(ctx) })
 	defer func() { <-done }()
@@ -43,7 +44,8 @@ func (h *service) cleanUp(ctx context.Context) {
 		}
 		select {
 		case <-h.scanRequests:
-			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then, the files of a removed container are old enough to be removed
+			// Scan again when the files of a removed container are old enough to be removed.
+			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime))
 			due = sandbox.EarlierTime(due, lo.Latest(time.Now(), last.Add(apart)))
 		case <-alarm:
 			if !wake.Equal(due) && !slices.ContainsFunc(h.owners, func(name string) bool { return !dockercli.IsAlive(name) }) {
@@ -60,8 +62,8 @@ func (h *service) cleanUp(ctx context.Context) {
 	}
 }
 
-// watch follows the engine's events until ctx ends. If the engine does not answer or has no events, watch tries again, and asks
-// for a scan each time.
+// watch follows the engine's events until ctx ends. If the engine does not answer or sends no events, watch tries again, and
+// requests a scan each time.
 func (h *service) watch(ctx context.Context) {
 	changed := func() { pause.Wake(h.scanRequests) }
 	wait, said := engineRetryTime, false
@@ -79,9 +81,9 @@ func (h *service) watch(ctx context.Context) {
 	}
 }
 
-// scan removes unused sandboxes: the container of a dead process after the idle window (Options.Lifetime), and any container that
-// ended more than two idle windows ago. It keeps a running container that is meant to outlive its agent. It returns the time of
-// the next scan if no event comes before, or zero.
+// scan removes unused sandboxes. It removes the container of a dead process when it was unused for the idle window
+// (Options.Lifetime). It removes any container that ended more than two idle windows ago. It keeps a running container that
+// is meant to outlive its agent. It returns the time of the next scan if no event comes before, or zero.
 func (h *service) scan(ctx context.Context) (next time.Time) {
 	h.removeUnusable(ctx)
 	own, err := h.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: h.volume()})
@@ -98,7 +100,8 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 			h.owners = append(h.owners, owner)
 			continue
 		}
-		if end := h.lastUse(c).Add(h.opts.Lifetime); time.Now().Before(end) { // a running command counts as a use
+		// lastUse returns the current time while a command runs.
+		if end := h.lastUse(c).Add(h.opts.Lifetime); time.Now().Before(end) {
 			next = sandbox.EarlierTime(next, end)
 			continue
 		}
@@ -129,15 +132,15 @@ func (h *service) remove(ctx context.Context, c sandbox.Container, why string) (
 	return true
 }
 
-// gateKeepTime is how long a volume with a gate program is kept without a container, because another service may be about to use
-// it. The container that fills it is kept as long.
+// gateKeepTime is how long a volume with a gate program is kept without a container, because another service may be about to
+// use it. A container that fills such a volume is kept for the same time.
 const gateKeepTime = 24 * time.Hour
 
-// removeUnusable removes containers and volumes that no later request can use. These are containers that were made under another
-// [policy.Root], private volumes whose directory is gone, and volumes with other gate programs. A service that was killed may also have
-// left the container through which it filled such a volume. The engine keeps a volume that a container uses.
+// removeUnusable removes containers and volumes that no later request can use. These are containers that were made under
+// another [policy.Root], private volumes whose directory is gone, and volumes with other gate programs. It also removes the
+// container through which a killed service was filling such a volume. The engine keeps a volume that a container uses.
 func (h *service) removeUnusable(ctx context.Context) {
-	// After an error, the next scan reports it.
+	// Ignore errors, because the next scan tries again.
 	made, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: h.volume()})
 	for _, c := range made {
 		if err := h.gate.RemoveReplaced(ctx, h.engine, c); err != nil {
@@ -163,12 +166,13 @@ func (h *service) removeUnusable(ctx context.Context) {
 	gates, _ := h.engine.Volumes(ctx, policy.GatePrefix, nil)
 	for _, v := range gates {
 		if v.Name != h.gate.Volume() && time.Since(v.Created) > gateKeepTime {
-			_ = h.engine.RemoveVolume(ctx, v.Name) // fails if another service's container uses the volume
+			_ = h.engine.RemoveVolume(ctx, v.Name) // ignore the error: a container of another service may use the volume
 		}
 	}
 }
 
-// lastUse returns when a container was last used, as far as this service knows: at the earliest when the service started.
+// lastUse returns when a container was last used, as far as this service knows. The time is never before the start of the
+// service.
 func (h *service) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -61,7 +61,7 @@ func (p Program) main(argv []string, out io.Writer) int {
 		}, out, os.Stderr))
 	}
 	req, terminal, code, ok := cli.Check(args, out, os.Stderr)
-	if !ok { // the help and a usage error need no engine
+	if !ok { // print the help or the usage error here, because they need no engine
 		return code
 	}
 	local := daemon.Streams{Out: out, Err: os.Stderr}
@@ -87,22 +87,22 @@ func (p Program) run(req daemon.Request, local daemon.Streams) int {
 	return caught(p.dispatch(ctx, req, local))
 }
 
-// isDocker reports whether the program was called by the name of a docker command, for which it stands in. configured is the path
-// in HERMES_DOCKER_BINARY.
+// isDocker reports whether the program was called by the name of a docker command, which it then replaces. configured is the
+// path in HERMES_DOCKER_BINARY.
 func isDocker(name, configured string) bool {
 	base := filepath.Base(name)
 	return base == "docker" || base == "podman" || base != name && name == configured
 }
 
-// interruptible returns a context that ends on SIGINT, SIGTERM or SIGHUP. The returned function replaces the exit code if such a
-// signal has arrived.
+// interruptible returns a context that ends on SIGINT, SIGTERM or SIGHUP. It also returns a function from an exit code to the
+// exit code of this process, which differs if such a signal has arrived.
 func interruptible() (context.Context, func(code int) int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	caught, signals := syscall.Signal(0), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	go func() { caught, _ = (<-signals).(syscall.Signal); cancel() }()
 	return ctx, func(code int) int {
-		if ctx.Err() != nil { // only that goroutine ends the context, after it has set caught
+		if ctx.Err() != nil { // caught is set, because only that goroutine ends the context
 			code = 128 + int(caught)
 		}
 		return code
@@ -112,7 +112,7 @@ func interruptible() (context.Context, func(code int) int) {
 // dispatch sends a request to the service if there is one. Otherwise this process handles the request.
 func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
-	req.Parent, _, _ = dockercli.ProcessName(os.Getppid()) // "" if the parent has ended
+	req.Parent, _, _ = dockercli.ProcessName(os.Getppid()) // ignore the error: Parent is then "", because the parent has ended
 	conn, err := daemon.Dial(ctx, dial.SandboxSocket(os.LookupEnv))
 	switch {
 	case errors.Is(err, daemon.ErrNone):
@@ -141,7 +141,8 @@ func unreachableCode(req daemon.Request) int {
 	return cmdline.Unreachable
 }
 
-// runOnTerminal executes a request. If standard input is a terminal, the command gets a terminal too, and both are connected.
+// runOnTerminal executes a request. If standard input is a terminal, the command gets its own terminal, which is connected
+// with it.
 func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	restore, err := pty.Raw(os.Stdin)
 	if err != nil {
@@ -166,7 +167,8 @@ func (p Program) runAsDocker(args []string) int {
 		_, none := os.Stat(dial.SandboxSocket(os.LookupEnv))
 		return dockercli.PrintError(os.Stderr, err, none == nil)
 	}
-	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fails unless stdout is a pipe; a larger pipe needs fewer writes
+	// Use a larger pipe, which needs fewer writes; ignore the error if stdout is not a pipe.
+	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20)
 	req := daemon.Request{Docker: true, Args: args, Env: sandbox.OwnEnvironment(call.Env), Stdin: call.Stdin}
 	return p.run(req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 }
@@ -176,8 +178,8 @@ func permittedWords() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// execRealDocker executes the real docker command in place of this process, if there is one in PATH. Otherwise it prints why. Root
-// executes no command that another user can change, because root's PATH may end with a directory of the agent.
+// execRealDocker executes the real docker command in place of this process, if PATH has one. Otherwise it prints the error
+// why. Root executes no command that another user can change, because root's PATH may end with a directory of the agent.
 func execRealDocker(args []string, why error) int {
 	refused := ""
 	self, err := os.Stat("/proc/self/exe")
@@ -232,11 +234,11 @@ func (p Program) runLocally(ctx context.Context, req daemon.Request, local daemo
 	return runRequest(ctx, manager, req, permittedWords(), local)
 }
 
-// mayUseEngine returns an error if this process must not use the engine directly. There are two reasons. If the operator wants
-// the service, an agent must not get around its rules, for instance by stopping it. And root must not use a directory that an
-// agent can change or replace: the agent's files would then run in a sandbox that only root may have.
+// mayUseEngine returns an error if this process must not use the engine directly. If the operator wants the service, an agent
+// must not get around its rules, for instance by stopping it. Root must not use a directory that an agent can change or
+// replace: the agent's files would then run in a sandbox that only root may have.
 func mayUseEngine(socket string, opts sandbox.Options) error {
-	_, left := os.Stat(socket + ".root") // the service writes this file into a directory that only root can change
+	_, left := os.Stat(socket + ".root") // the service writes this file, in a directory that only root can change
 	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {
 	case left == nil, wanted == "1", wanted == "true", wanted == "yes":
 		return errors.New("cannot use the sandboxes: their service is not up; start it with: hinit start sandbox")
@@ -244,14 +246,16 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 		return nil
 	}
 	for _, dir := range []string{opts.Home, opts.Dir} {
-		if doubt, _ := trust.Check(dir, trust.RootOnly); doubt != nil { // a missing directory that only root can make is no error
+		// A missing directory is no error if only root can make it.
+		if doubt, _ := trust.Check(dir, trust.RootOnly); doubt != nil {
 			return fmt.Errorf("cannot use the sandboxes of %s as root: %s %s; run this as the agent's user, or with the service (HINIT_SANDBOX=1)", dir, doubt.Path, doubt.Why)
 		}
 	}
 	return nil
 }
 
-// runRequest executes a request with the caller's manager. allow are the words of HINIT_SANDBOX_ALLOW, or nil in the service.
+// runRequest executes a request with the caller's manager. allow has the words of HINIT_SANDBOX_ALLOW; in the service it is
+// nil.
 func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, s daemon.Streams) int {
 	if !req.Docker {
 		return cli.Main(ctx, m, req, s)

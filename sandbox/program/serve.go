@@ -30,7 +30,7 @@ import (
 
 // serve runs the verb serve until a signal ends it, and returns the exit code.
 func (p Program) serve(args []string, out io.Writer) int {
-	debug.SetGCPercent(40) // the service mostly waits, so saving memory is worth more than saving processor time
+	debug.SetGCPercent(40) // save memory at the cost of processor time, because the service mostly waits
 	set, code, ok := readSettings(args, os.LookupEnv, out)
 	if !ok {
 		return code
@@ -90,8 +90,8 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 	return h.listen(ctx, root)
 }
 
-// findAgent returns the agent's user, or nil if the name is empty or unknown. Without that user, only root and the service's own
-// user get sandboxes.
+// findAgent returns the agent's user, or nil if the name is empty or unknown. Without an agent's user, only root and the
+// service's own user may use sandboxes.
 func findAgent(name string, say func(string, ...any)) *account.User {
 	if name == "" {
 		return nil
@@ -121,11 +121,11 @@ func (h *service) listen(ctx context.Context, root policy.Root) error {
 	server := &daemon.Server{Handle: h.handle, Allow: callerRule(h.agent, isolates), Panicked: func(fault any, stack []byte) {
 		h.log("a request has panicked, and the service goes on: %v\n%s", fault, stack)
 	}}
-	return server.Serve(ctx, l) // when it returns, the sandboxes keep running
+	return server.Serve(ctx, l) // the sandboxes keep running after the return
 }
 
-// reportRoot tells the operator what root in a sandbox can do: in the log, and in a file beside the socket that `hinit doctor`
-// reads.
+// reportRoot tells the operator what root in a sandbox can do. It writes to the log, and to a file beside the socket that
+// `hinit doctor` reads.
 func (h *service) reportRoot(root policy.Root) {
 	h.log("%s", root)
 	_, err := fsutil.InParent(h.settings.socket+".root", nil, func(d *fsutil.Dir, name string) (bool, error) {
@@ -139,11 +139,11 @@ func (h *service) reportRoot(root policy.Root) {
 	}
 }
 
-// engineRetryTime is the pause between two questions to an engine that does not answer.
+// engineRetryTime is the pause between two tries to reach an engine that does not answer.
 const engineRetryTime = 2 * time.Second
 
-// awaitEngine waits until the engine answers, because hinit may start before the engine. Ending with an error would not help:
-// hinit would only start the service again.
+// awaitEngine waits until the engine answers, because hinit may start before the engine. It returns no error in the meantime:
+// the service would end, and hinit would only start it again.
 func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.PathTranslator, error) {
 	for told := false; ; told = true {
 		places, err := policy.NewPathTranslator(ctx, engine)
@@ -162,15 +162,15 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 }
 
 // callerRule returns a function that returns an error if a caller may not use the service. Root, this process's user and the
-// agent's user may. An isolated profile may not, because a mount would give it every file of the agent. isolates reports whether
-// the configuration isolates any profile.
+// agent's user may use it. An isolated profile may not, because a mount would give it every file of the agent. isolates
+// reports whether the configuration isolates any profile.
 func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 	self := os.Geteuid()
 	return func(p daemon.Peer) error {
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
 			return fmt.Errorf("uid %d is not allowed to; only root and the agent's user are", p.UID)
 		}
-		// PID 0 means a process of another PID namespace, which may be an isolated profile's.
+		// A PID of 0 means that the process is in another PID namespace, so it may belong to an isolated profile.
 		if p.UID != 0 && (p.PID == 0 || peer.IsIsolated(p.Conn, p.PID)) && isolates() {
 			return errors.New("the isolation of this process keeps it from them; they can mount the files of all profiles")
 		}
@@ -185,7 +185,7 @@ func isolates() bool {
 	return err != nil || cfg.AnyIsolation()
 }
 
-// settings are what the operator sets for the service, by flags or environment variables.
+// settings are the values that the operator sets for the service, by flags or environment variables.
 type settings struct {
 	socket, state, user, root string
 	memory                    int64 // memory limit of a sandbox in MB
@@ -195,7 +195,8 @@ type settings struct {
 // defineFlags defines the flags of `hinit sandbox serve`.
 func (s *settings) defineFlags(f *flag.FlagSet) {
 	p := &s.policy
-	words := func(list *[]string) func(string) error { // another value replaces the whole list
+	// The first use replaces the default, and each flag replaces the whole list.
+	words := func(list *[]string) func(string) error {
 		return func(text string) error { *list = nil; return (*cmdline.ListFlag)(list).Set(text) }
 	}
 	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "Unix `SOCKET` on which the service listens")
@@ -216,13 +217,14 @@ func (s *settings) check() error {
 	switch {
 	case s.root != "" && s.root != "private":
 		return fmt.Errorf("--root is %q: it must be private, or empty", s.root)
-	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0): // the last condition is true for NaN
+	// The condition about CPUs is also true for NaN.
+	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0):
 		return errors.New("a limit must be a number, 0 or more")
 	}
 	return nil
 }
 
-// readSettings reads the settings from the flags, and from the environment where a flag is absent. If ok is false, the caller
+// readSettings reads the settings from the flags. Where a flag is absent, it uses the environment. If ok is false, the caller
 // exits with code.
 func readSettings(args []string, lookup func(string) (string, bool), out io.Writer) (s settings, code int, ok bool) {
 	verb := cmdline.Verb{

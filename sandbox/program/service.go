@@ -26,8 +26,8 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// service is the sandbox service. It has a tenant for each user and profile, and handles each request with the tenant of its
-// caller.
+// service is the sandbox service. It keeps a tenant for each user and profile, and handles each request with its caller's
+// tenant.
 type service struct {
 	engine       sandbox.FullEngine
 	opts         sandbox.Options // options that the operator has set for all callers
@@ -35,15 +35,15 @@ type service struct {
 	translator   policy.PathTranslator
 	gate         *policy.Gate
 	agent        *account.User                            // the agent's user; nil if it does not exist
-	log          func(string, ...any)                     // writes a message for the operator
-	gateways     func(ctx context.Context) map[int]string // returns the profile of each gateway process, by pid
-	startedAt    time.Time                                // start of the service
-	scanRequests chan struct{}                            // receives a value when a container may have become unused
-	releaseTimer *time.Timer                              // calls releaseMemory some time after the last request
+	log          func(string, ...any)                     // function that writes a message for the operator
+	gateways     func(ctx context.Context) map[int]string // function that returns the profile of each gateway process, by pid
+	startedAt    time.Time                                // time at which the service started
+	scanRequests chan struct{}                            // channel that receives a value when a container may have become unused
+	releaseTimer *time.Timer                              // timer that calls releaseMemory some time after the last request
 	release      tuning.Releaser
 
 	sweeper *sandbox.Manager // manager that removes unused sandboxes of all tenants
-	owners  []string         // names of the live processes that own sandboxes; only the goroutine of cleanUp uses it
+	owners  []string         // names of the live processes that own sandboxes; used only by the goroutine of cleanUp
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -52,17 +52,17 @@ type service struct {
 type tenantKey struct {
 	uid      uint32
 	profile  string
-	operator bool // the tenant of root, which sees the containers of all profiles
+	operator bool // true for the tenant of root, which sees the containers of all profiles
 }
 
-// tenant is what the service keeps for one user and profile.
+// tenant is the data of the service for one user and profile.
 type tenant struct {
 	requests    int // number of requests in progress
 	lastRequest time.Time
 	manager     *sandbox.Manager
 }
 
-// handle executes a request with the tenant of its caller, and returns the exit code.
+// handle executes a request with its caller's tenant, and returns the exit code.
 func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
 	defer h.releaseTimer.Reset(releaseAfter)
 	t, done, err := h.tenant(ctx, from, req.Home)
@@ -71,28 +71,31 @@ func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Reque
 		return cmdline.Failed
 	}
 	defer done()
-	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 { // a PID of 0 means that the caller is in another container, and only it knows its parent
-		req.Parent, _, _ = dockercli.ProcessName(parent) // "" if one of the processes has ended
+	// If PID is 0, the caller is in another container, and the service can't see its parent.
+	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 {
+		req.Parent, _, _ = dockercli.ProcessName(parent) // ignore the error: Parent is then "", because a process has ended
 	}
 	return runRequest(ctx, t.manager, req, nil, s)
 }
 
-// maxTenants limits the tenants in memory. When another one is needed, the service drops all tenants without a request in
-// progress. Nothing is lost by that, because all state is in the containers and their labels.
+// maxTenants limits the tenants in memory. If another one is needed, the service drops all tenants without a request in
+// progress. Nothing is lost, because all state is in the containers and their labels.
 const maxTenants = 512
 
-// tenantKept returns how long a tenant without requests is kept. Its sandboxes count as used for this time.
+// tenantKept returns how long the service keeps a tenant without requests. During that time, the tenant's sandboxes count as
+// used.
 func (h *service) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
 
-// tenant returns the tenant of the caller, and makes it for the first request. claimed is the home directory that the caller
-// states. The caller of tenant must call done when the request was answered.
+// tenant returns the tenant of the caller, and makes it at the first request. claimed is the home directory that the caller
+// states. After the request, the function done must be called.
 func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
 	home, profile, err := h.profileOf(ctx, from.PID, claimed)
 	if err != nil {
 		return nil, nil, err
 	}
 	operator := from.UID == 0
-	if h.agent != nil && (operator || from.UID == h.agent.UID) { // the agent also owns the files of an operator's sandboxes
+	// Act as the agent for an operator too, because the agent owns the files of an operator's sandboxes.
+	if h.agent != nil && (operator || from.UID == h.agent.UID) {
 		from.UID, from.GID = h.agent.UID, h.agent.GID
 	}
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
@@ -119,22 +122,23 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 	}, nil
 }
 
-// maxProfileCommands limits the concurrent commands of one profile. An operator has no limit.
+// maxProfileCommands limits the commands of one profile that run at the same time. An operator has no limit.
 const maxProfileCommands = 128
 
-// dropIdle drops the tenants without a request in progress whose last request is longer ago than after. It reports whether
-// tenants are left. The caller holds the lock.
+// dropIdle drops the tenants without a request in progress whose last request is at least the time after ago. It reports
+// whether tenants are left. The caller holds the lock.
 func (h *service) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {
-			delete(h.tenants, k)                                                  // the containers of the tenant keep running
-			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // can't fail, because the engine stays open
+			delete(h.tenants, k) // the containers of the tenant keep running
+			// Closing can't fail, because the engine stays open.
+			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() })
 		}
 	}
 	return len(h.tenants) > 0
 }
 
-// releaseAfter is the time from the last request until unused memory goes back to the kernel.
+// releaseAfter is how long after the last request unused memory is returned to the kernel.
 const releaseAfter = time.Minute
 
 // releaseMemory drops idle tenants and returns unused memory to the kernel, because the service idles most of the time.
@@ -157,9 +161,9 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
 	}
-	opts.SweepOrphans = false // the service itself does this for all tenants
-	// With these options, root would read any file to which a link in the caller's home points. Callers can pass variables by exec
-	// -e instead.
+	opts.SweepOrphans = false // the service itself sweeps for all tenants
+	// With these options, root would read any file to which a link in the caller's home points. Callers can set variables
+	// with exec -e instead.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), Operator: key.operator}
 	if from.UID != 0 {
@@ -169,9 +173,9 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	return &tenant{manager: manager}, err
 }
 
-// prepareState makes the directories of all tenants, which only this user can read, and the manager that removes unused
-// sandboxes. It also stores the id of the volume. The id is derived from the volume's path on the engine's machine, so that
-// containers still belong to the volume when hinit's own container was replaced.
+// prepareState makes the state directory of all tenants, which only this user can read, and the manager that removes unused
+// sandboxes. It also stores the id of the volume. The id is derived from the volume's path on the engine's machine. So it
+// stays the same when hinit's own container is replaced, and the sandboxes still belong to the volume.
 func (h *service) prepareState() error {
 	state := filepath.Join(h.settings.state, "state")
 	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.settings.state, 0o700),
@@ -195,10 +199,10 @@ func (h *service) volume() string {
 	return fmt.Sprintf("%x", id[:8])
 }
 
-// profileOf returns the home directory and the profile of a caller. If hinit knows that the process pid descends from a gateway,
-// the profile is the gateway's. Otherwise it follows from claimed, the home that the caller states. All profiles run as one user,
-// so this prevents mistakes, not attacks (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the
-// default profile. A profile without a directory is an error.
+// profileOf returns the home directory and the profile of a caller. If the process pid descends from a gateway that hinit
+// knows, it returns the gateway's profile. Otherwise it derives the profile from claimed, the home that the caller states.
+// All profiles run as one user, so this prevents mistakes, not attacks (docs/explanation/sandboxes.md). A home outside of
+// this volume's profiles counts as the default profile. A profile without a directory is an error.
 func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
 	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)
@@ -236,8 +240,8 @@ func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home,
 // gatewaysKeepTime is how long the service caches hinit's list of gateways. An agent often sends many commands in a row.
 const gatewaysKeepTime = 2 * time.Second
 
-// newGatewayLookup returns a function that asks hinit for the profile of each gateway process. Its result is nil if hinit does
-// not run here.
+// newGatewayLookup returns a function that asks hinit for the profile of each gateway process. If hinit does not run in this
+// container, the function returns nil.
 func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) map[int]string {
 	cl := cmdline.ClientForThisContainer(lookup)
 	var mu sync.Mutex
@@ -250,7 +254,7 @@ func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) 
 			return known
 		}
 		known, at = nil, time.Now()
-		status, err := cl.Status(context.WithoutCancel(ctx)) // other callers use the answer too
+		status, err := cl.Status(context.WithoutCancel(ctx)) // don't cancel with this caller, because others use the answer too
 		if err != nil {
 			return nil
 		}
