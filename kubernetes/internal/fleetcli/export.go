@@ -51,8 +51,8 @@ type exporter struct {
 	limit time.Duration
 }
 
-// exportAll exports profiles. With dry, it only prints what it would do. If one of the profiles can't be exported, it changes
-// nothing.
+// exportAll exports profiles. If dry is true, it only prints what it would do. If one of the profiles can't be exported, it
+// changes nothing.
 func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) error {
 	all, err := e.o.profiles(ctx)
 	if err != nil {
@@ -94,8 +94,8 @@ func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) erro
 	return nil
 }
 
-// exportNote returns the note of an earlier export. If somebody has started the profile in the fleet since that export copied it,
-// the copy is outdated, and the result has no state.
+// exportNote returns the note of an earlier export. If the profile was started in the fleet since that export copied it, the
+// copy is outdated. The returned note then has no state.
 func exportNote(p *v1alpha1.AgentProfile) migrationNote {
 	n := readNote(p, v1alpha1.ExportAnnotation)
 	if n.state == copied && p.DeletionTimestamp.IsZero() && p.Wanted() {
@@ -104,8 +104,8 @@ func exportNote(p *v1alpha1.AgentProfile) migrationNote {
 	return n
 }
 
-// exportProfile stops a profile of the fleet, copies it to the hinit outside, and deletes its object in the cluster. If the copy
-// fails, the profile runs in the fleet again as before. After a crash, the next call continues the export.
+// exportProfile stops a profile of the fleet, copies it to the hinit outside, and deletes its object in the cluster. If the
+// copy fails, the profile runs in the fleet again. After a crash, the next call continues the export.
 func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	n, no := migrationNote{}, false
 	err := e.update(ctx, name, func(p *v1alpha1.AgentProfile) error {
@@ -130,7 +130,7 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 		})
 		return errors.Join(err, back)
 	}
-	// From here on, the profile outside is the newer one. The finalizer keeps the object, and with it the note, until the gateway
+	// From now on, the profile outside is the newer one. The finalizer keeps the object and its note until the gateway
 	// outside was started.
 	if err := e.api.Delete(ctx, p); err != nil {
 		return fmt.Errorf("%w; type the same command again", err)
@@ -157,8 +157,8 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	})
 }
 
-// copyOut copies a stopped profile to the hinit outside, unless the note n says that an earlier command has done so. It returns
-// the AgentProfile, now with the note that the copy is complete, and with [v1alpha1.ExportFinalizer].
+// copyOut copies a stopped profile to the hinit outside, unless the note n says that an earlier command has already copied
+// it. It returns the AgentProfile with [v1alpha1.ExportFinalizer] and a note that the copy is complete.
 func (e *exporter) copyOut(ctx context.Context, name string, n migrationNote) (*v1alpha1.AgentProfile, error) {
 	if n.state != copied {
 		host, err := e.awaitStopped(ctx, e.limit, name)

@@ -57,8 +57,8 @@ func runImport(ctx context.Context, c *call) error {
 	return i.importAll(ctx, p, plans, *dry)
 }
 
-// plans returns what an import will do with each profile outside of the fleet. words names the profiles, as NAME or NAME=NEW. If
-// it is empty, the result has all profiles except the root profile.
+// plans returns what an import will do with each profile outside of the fleet. words names the profiles, as NAME or NAME=NEW.
+// If words is empty, the result has all profiles except the root profile.
 func (i *importer) plans(ctx context.Context, words []string) (plans []planned, err error) {
 	all, err := i.o.profiles(ctx)
 	if err != nil {
@@ -88,8 +88,8 @@ func (i *importer) plans(ctx context.Context, words []string) (plans []planned, 
 	return plans, nil
 }
 
-// servedByAnother returns why a profile can't leave, or "". A profile can't leave if the gateway of the root profile serves it
-// too. The root profile can't leave while its gateway serves others.
+// servedByAnother returns the reason why a profile can't leave the hinit outside, or "". A profile can't leave if the gateway
+// of the root profile also serves it. The root profile can't leave while its gateway serves others.
 func servedByAnother(p outsideProfile, all []outsideProfile) string {
 	for _, one := range all {
 		switch serves := one.Name != "default" && strings.Contains(one.Served, "default"); {
@@ -102,7 +102,7 @@ func servedByAnother(p outsideProfile, all []outsideProfile) string {
 	return ""
 }
 
-// plan returns what an import will do with one profile (step), or why it can't import it (refused).
+// plan returns what an import will do with one profile (step), or the reason why it can't import the profile (refused).
 func (i *importer) plan(ctx context.Context, one planned) (step, refused string) {
 	p := &v1alpha1.AgentProfile{}
 	err := i.api.Get(ctx, client.ObjectKey{Namespace: i.namespace, Name: one.name}, p)
@@ -132,8 +132,8 @@ func (i *importer) plan(ctx context.Context, one planned) (step, refused string)
 	return step, ""
 }
 
-// importAll imports all planned profiles. With dry, it only prints the plans. If the pool p does not exist and p has an image, it
-// creates the pool. If one of the plans is refused, it changes nothing.
+// importAll imports all planned profiles. If dry is true, it only prints the plans. If the pool p does not exist and p has an
+// image, it creates the pool. If one of the plans is refused, it changes nothing.
 func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans []planned, dry bool) error {
 	_, err := i.fleet.pool(ctx, i.pool)
 	if missing, is := errors.AsType[codeError](err); is && missing.code == cmdline.Unknown && p.Spec.Image != "" {
@@ -165,8 +165,8 @@ func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans [
 	return nil
 }
 
-// object returns the AgentProfile for a profile that is being imported: stopped, with the note n. Its data is deleted with it, so
-// that nothing remains if the import fails.
+// object returns the AgentProfile for a profile that is being imported. The profile is stopped and has the note n. Deleting
+// the object also deletes its data, so that nothing remains if the import fails.
 func (i *importer) object(one planned, n migrationNote) *v1alpha1.AgentProfile {
 	no := false
 	p := &v1alpha1.AgentProfile{
@@ -176,8 +176,8 @@ func (i *importer) object(one planned, n migrationNote) *v1alpha1.AgentProfile {
 	return p
 }
 
-// importProfile copies a profile into a pool. It stops the profile outside first, and leaves its files in place. After an error,
-// it starts the profile outside again if it ran before. After a crash, the next call continues the import.
+// importProfile copies a profile into a pool. It first stops the profile outside, and leaves its files in place. After an
+// error, it starts the profile outside again if it ran before. After a crash, the next call continues the import.
 func (i *importer) importProfile(ctx context.Context, one planned) error {
 	n := migrationNote{copying, one.from.Want == "up", one.from.Name, i.by}
 	p, err := i.profile(ctx, one.name)
@@ -209,7 +209,7 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 		return i.undoImport(ctx, one, n, err, false)
 	}
 	if err := i.advanceNote(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
-		if p.Status.Host != host || p.Status.Move != nil { // the home was moved before the copy was complete
+		if p.Status.Host != host || p.Status.Move != nil { // the fleet has moved the home before the copy was complete
 			return fmt.Errorf("it left host %s meanwhile; try again when no host is drained", host)
 		}
 		p.Spec.Running, p.Spec.OnDelete = &n.up, ""
@@ -221,7 +221,7 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 	return nil
 }
 
-// awaitDeleted waits until the AgentProfile of an import that was undone is deleted. It then returns the result of [fleet.profile].
+// awaitDeleted waits until the AgentProfile of an undone import is deleted. It then returns the result of [fleet.profile].
 func (i *importer) awaitDeleted(ctx context.Context, name string) (p *v1alpha1.AgentProfile, err error) {
 	err2 := i.awaitCondition(ctx, i.limit, name+" of an earlier import is deleted", func() (bool, string, error) {
 		p, err = i.profile(ctx, name)
@@ -252,9 +252,9 @@ func (i *importer) copyIn(ctx context.Context, one planned) (host string, err er
 	return host, err
 }
 
-// undoImport starts the profile outside again if it ran before, and deletes its object in the fleet. handed is true if the fleet
-// may already have begun to run the profile. Then the object decides which of the two runs. undoImport returns nil if the import
-// turns out to have succeeded.
+// undoImport starts the profile outside again if it ran before, and deletes its object in the fleet. If handed is true, the
+// fleet may already run the profile; the object then shows which of the two may run. undoImport returns nil if the import has
+// succeeded after all.
 func (i *importer) undoImport(ctx context.Context, one planned, n migrationNote, err error, handed bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.limit)
 	defer cancel()
@@ -277,8 +277,8 @@ func (i *importer) undoImport(ctx context.Context, one planned, n migrationNote,
 	return errors.Join(err, i.deleteUndone(ctx, one.name))
 }
 
-// deleteUndone deletes the AgentProfile of an import that was undone, with its data. If another command has continued or
-// completed the import in the meantime, it deletes nothing.
+// deleteUndone deletes the AgentProfile of an undone import, with its data. It deletes nothing if another command has
+// continued or completed the import in the meantime.
 func (i *importer) deleteUndone(ctx context.Context, name string) error {
 	return client.IgnoreNotFound(retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		p := &v1alpha1.AgentProfile{}

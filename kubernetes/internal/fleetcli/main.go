@@ -1,5 +1,5 @@
-// Package fleetcli is the command line of hinit-fleet. It owns the goroutine of [cmdline.Interruptible], and one for each outside
-// command while a profile is imported or exported. They end before [Main] returns.
+// Package fleetcli is the command line of hinit-fleet. It owns the goroutine of [cmdline.Interruptible], and one for each
+// command that it runs outside of the fleet during an import or export. They end before [Main] returns.
 package fleetcli
 
 import (
@@ -30,7 +30,7 @@ type codeError struct {
 	error
 }
 
-// printedError is the exit code of a command line whose help or usage error was already printed.
+// printedError is the exit code for a command line whose help or usage error was already printed.
 type printedError int
 
 func (printedError) Error() string { return "" }
@@ -44,7 +44,7 @@ type call struct {
 	debug     bool
 }
 
-// verb is a subcommand of hinit-fleet. The help shows args, its arguments, and doing, which says what it does.
+// verb is a subcommand of hinit-fleet. args are its arguments and doing is its purpose, as the help shows them.
 type verb struct {
 	name, args, doing string
 	run               func(ctx context.Context, c *call) error
@@ -110,8 +110,8 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
 
-// parseArgs parses the flags and returns the other words. If there are fewer than atLeast or more than atMost (-1: any number), or a
-// flag is wrong, it prints the usage and returns a [printedError].
+// parseArgs parses the flags and returns the other words. There must be at least atLeast and at most atMost words; an atMost
+// of -1 means any number. If their number or a flag is wrong, parseArgs prints the usage and returns a [printedError].
 func (c *call) parseArgs(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {
@@ -162,7 +162,7 @@ func runController(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = 400, 800 // the client has no limit of its own, because the API server limits the rate itself
+	config.QPS, config.Burst = 400, 800 // allow many requests, because the API server limits the rate itself
 	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Metrics: *metrics, Log: c.log()})
 }
 
@@ -185,8 +185,8 @@ func runHost(ctx context.Context, c *call) error {
 	return host.Run(ctx, s)
 }
 
-// awaitInit waits until the hinit of this pod answers, because its container starts after this one. home is the root directory of
-// hinit's volume.
+// awaitInit waits until the hinit of this pod answers, because the hinit's container starts later than this one. home is the
+// root directory of hinit's volume.
 func awaitInit(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
 	for said := ""; ; {
 		var st hinit.Status

@@ -25,8 +25,8 @@ type outsideHinit func(ctx context.Context, in, out *os.File, words ...string) e
 // outsideHelp is the help of the flags --from and --to.
 const outsideHelp = "run hinit outside of the fleet with `COMMAND` before it, such as \"docker exec -i agents\"; without COMMAND, it is the hinit of this machine"
 
-// outside returns a function that runs commands of the hinit outside of the fleet. command is what precedes "hinit" on its
-// command line, such as docker exec -i agents.
+// outside returns a function that runs commands of the hinit outside of the fleet. command is the part of the command line
+// before "hinit", such as docker exec -i agents.
 func outside(command string) outsideHinit {
 	return func(ctx context.Context, in, out *os.File, words ...string) error {
 		argv := slices.Concat(strings.Fields(command), []string{"hinit"}, words)
@@ -41,8 +41,8 @@ func outside(command string) outsideHinit {
 	}
 }
 
-// runPiped runs a command of hinit outside of the fleet and, at the same time, fn. They are connected by a pipe: fn gets the
-// command's standard output if output is true, otherwise its standard input.
+// runPiped runs a command of hinit outside of the fleet and, at the same time, the function fn. A pipe connects them. fn
+// reads the command's standard output if output is true. Otherwise it writes the command's standard input.
 func (o outsideHinit) runPiped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -74,26 +74,26 @@ func (o outsideHinit) profiles(ctx context.Context) (all []outsideProfile, err e
 	return all, err
 }
 
-// The states of an import or export. A [migrationNote] in an annotation of the AgentProfile records the state, so that a second command
-// can continue after a crash of the first one.
+// The states of an import or export. A [migrationNote] in an annotation of the AgentProfile records the state, so that a
+// second command can continue after a crash of the first one.
 const (
-	copying = "copying" // the data is being copied; the gateway in the fleet is stopped
-	undone  = "undone"  // the import has failed: the profile outside is being started again, and the object deleted
-	copied  = "copied"  // the copy is complete, and the other side has the profile
+	copying = "copying" // the data is being copied, and the gateway in the fleet is stopped
+	undone  = "undone"  // the import has failed; the profile outside is being started again, and the object deleted
+	copied  = "copied"  // the copy is complete, and the profile belongs to the other side
 )
 
 // migrationNote is the state of an import or export, see [v1alpha1.ImportAnnotation].
 type migrationNote struct {
 	state string
-	up    bool   // the gateway ran before, so it must run afterwards
+	up    bool   // the gateway ran before, so it must run afterwards too
 	from  string // name of the profile outside
 	by    string // identifies the command that wrote the note
 }
 
-// readNote reads a note from an annotation of an object. If there is none, the result has no state.
+// readNote reads a note from an annotation of an object. Without the annotation, the result has no state.
 func readNote(p *v1alpha1.AgentProfile, annotation string) (n migrationNote) {
 	up := ""
-	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // an incomplete note counts as none
+	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // an incomplete annotation counts as missing
 	n.up = up == "up"
 	if n.by == "" {
 		return migrationNote{}
@@ -109,11 +109,11 @@ func (n migrationNote) write(p *v1alpha1.AgentProfile, annotation string) {
 	metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotation, strings.Join([]string{n.state, up, n.from, n.by}, " "))
 }
 
-// errTaken means that another command has replaced the note of this one, and so continues the import or export.
+// errTaken means that another command has replaced the note of this one, and now continues the import or export.
 var errTaken = errors.New("another hinit-fleet goes on with this profile")
 
-// update modifies a profile by compare-and-swap: it reads the object, calls change and writes the result. If somebody else has
-// written the object in the meantime, it starts again.
+// update modifies a profile by compare-and-swap: it reads the object, calls change and writes the result. If the object has
+// changed in the meantime, it starts again.
 func (f *fleet) update(ctx context.Context, name string, change func(*v1alpha1.AgentProfile) error) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		p, err := f.profile(ctx, name)
@@ -131,8 +131,8 @@ func (f *fleet) update(ctx context.Context, name string, change func(*v1alpha1.A
 	})
 }
 
-// advanceNote moves the import or export of a profile to another state: it replaces the note n, and lets change modify the profile in
-// the same write. If the profile's note is no longer n, it returns [errTaken].
+// advanceNote moves the import or export of a profile to another state. It replaces the note n, and modifies the profile with
+// the function change in the same write. If the profile's note is no longer n, it returns [errTaken].
 func (f *fleet) advanceNote(ctx context.Context, name, annotation string, n migrationNote, state string, change func(*v1alpha1.AgentProfile) error) error {
 	return f.update(ctx, name, func(p *v1alpha1.AgentProfile) error {
 		now := readNote(p, annotation)
@@ -162,13 +162,13 @@ func (f *fleet) awaitStopped(ctx context.Context, limit time.Duration, name stri
 
 // planned says what an import or export will do with one profile.
 type planned struct {
-	from    outsideProfile // the profile outside
+	from    outsideProfile // profile outside of the fleet
 	name    string         // name of the profile in the fleet
 	step    string         // what will be done, for people
-	refused string         // why it can't be done, or ""
+	refused string         // reason why it can't be done, or ""
 }
 
-// printPlans prints the plans if all is true, otherwise only the refused ones. It returns an error if one is refused.
+// printPlans prints all plans if all is true, and otherwise only the refused ones. It returns an error if a plan is refused.
 func (f *fleet) printPlans(plans []planned, all bool) error {
 	var rows []string
 	var err error

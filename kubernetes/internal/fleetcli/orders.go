@@ -18,8 +18,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// awaitCondition calls look every half second until it returns done, for at most limit. It prints look's word, which says what look has
-// seen, each time it changes. After the limit, the error says that what was not reached.
+// awaitCondition calls look every half second until look returns done, for at most limit. The returned word describes what
+// look has seen; awaitCondition prints it when it changes. After the limit, the error says that the condition what was not
+// reached.
 func (f *fleet) awaitCondition(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -99,7 +100,7 @@ func (f *fleet) pin(ctx context.Context, p *v1alpha1.AgentProfile, to string) er
 	return nil
 }
 
-// poolOf returns the pool of a host. It fails for the pod of a single profile.
+// poolOf returns the pool of a host. It returns an error for the pod of a single profile.
 func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, error) {
 	pod := &corev1.Pod{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: host}, pod)

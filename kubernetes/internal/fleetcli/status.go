@@ -30,7 +30,7 @@ type fleet struct {
 	api    client.Client
 	config *rest.Config
 
-	// Tests put this function in place of [fleet.exec].
+	// Tests replace [fleet.exec] by this function.
 	execute func(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error
 }
 
@@ -84,7 +84,8 @@ func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, err
 	return p, f.read(ctx, p, name, "pool", "AgentPool", "top")
 }
 
-// read reads an object. The command lists all objects of its kind, and word names the kind in messages.
+// read reads an object. word is the name of its kind in messages, and command is a command that lists all objects of this
+// kind.
 func (f *fleet) read(ctx context.Context, o client.Object, name, word, kind, command string) error {
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, o)
 	if apierrors.IsNotFound(err) {
@@ -96,8 +97,8 @@ func (f *fleet) read(ctx context.Context, o client.Object, name, word, kind, com
 	return nil
 }
 
-// escapeTexts makes the escape sequences in the texts of a status visible. Agents can influence these texts, and must not control the
-// user's terminal.
+// escapeTexts makes the escape sequences in the texts of a status visible. Agents can influence these texts, and must not
+// control the user's terminal.
 func escapeTexts(s *v1alpha1.AgentProfileStatus) {
 	texts := []*string{&s.Message, &s.Cause, &s.Host}
 	if s.LastExit != nil {
@@ -131,14 +132,14 @@ func formatSize(q *resource.Quantity) string {
 	return fmt.Sprintf("%d MB", q.Value()>>20)
 }
 
-// printTable prints rows in aligned columns. Tabs separate the cells of a row.
+// printTable prints rows in aligned columns. A row is a text with tabs between its cells.
 func printTable(w io.Writer, head string, rows []string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, head)
 	for _, r := range rows {
 		fmt.Fprintln(t, r)
 	}
-	_ = t.Flush() // Flush fails only if the reader of the output is gone
+	_ = t.Flush() // ignore the error: Flush fails only if the reader of the output is gone
 }
 
 func runStatus(ctx context.Context, c *call) error {

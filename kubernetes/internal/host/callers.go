@@ -9,22 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits for open connections to this host: in all, and from one pod. Each host opens at most one for each of its workers.
+// Limits for the open connections to this host: in all, and from one pod. A host opens at most one connection for each of its
+// workers.
 const (
 	maxConnections       = 256
 	maxConnectionsPerPod = 4 * workers
 )
 
-// openConnections are the open connections, oldest first. Any pod of the pool can reach the port, so agents can open many connections. If
-// there are too many, add closes the oldest that has named no offer. Agents don't know the nonce of an offer, so their
-// connections are closed first. A connection with a message that this host has not read yet is closed last, because the message
-// may name an offer.
+// openConnections are the open connections, oldest first. Any pod of the pool can reach the port, so agents can open many
+// connections. If there are too many, add closes the oldest one that has not named an offer. An agent can't name one, because
+// it doesn't know the nonce. add prefers to close connections without an unread message, because an unread message may name
+// an offer.
 type openConnections struct {
 	mu  sync.Mutex
 	all []*connection
 }
 
-// add adds a connection, and reports whether it may stay open. If not, the caller closes it.
+// add adds a connection, and reports whether it may stay open. Otherwise the caller closes it.
 func (c *openConnections) add(one *connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +46,7 @@ func (c *openConnections) add(one *connection) bool {
 		if i < 0 {
 			return false
 		}
-		_ = c.all[i].Conn.Close() // closing makes its request fail
+		_ = c.all[i].Conn.Close() // closing makes the request on the connection fail
 		c.all = slices.Delete(c.all, i, i+1)
 	}
 	c.all = append(c.all, one)
@@ -84,7 +85,7 @@ type connection struct {
 	net.Conn
 	callers *openConnections
 	address string
-	named   atomic.Bool // it has named an offer, so it is not closed in favour of others
+	named   atomic.Bool // the connection has named an offer, so it is not closed to make room for others
 }
 
 // unread reports whether a message has arrived that this host has not read yet.

@@ -24,25 +24,25 @@ import (
 )
 
 const (
-	// sourceAge is the age from which the cached content of a ConfigMap or Secret is read again.
+	// sourceAge is the age at which the cached content of a ConfigMap or Secret is read again.
 	sourceAge = time.Minute
-	// errorAge is when a failed read is tried again. It is short, because the controller may grant access soon.
+	// errorAge is how long after an error a read is tried again. It is short, because the controller may grant access soon.
 	errorAge = 5 * time.Second
-	// maxFileBytes limits the files of one profile, and maxCachedBytes the contents in the cache. The memory of the host's container is
-	// small, and users may name any number of large ConfigMaps.
+	// maxFileBytes limits the files of one profile, and maxCachedBytes the contents in the cache. They are needed because the
+	// memory of the host's container is small, and users may name any number of large ConfigMaps.
 	maxFileBytes   = 16 << 20
 	maxCachedBytes = 32 << 20
 )
 
-// sources reads ConfigMaps and Secrets, and caches their contents and read errors. It saves requests, because many profiles may
-// use the same ones.
+// sources reads ConfigMaps and Secrets, and caches their contents and read errors. The cache saves requests, because many
+// profiles may use the same ones.
 type sources struct {
 	api       client.Reader
 	namespace string
 
 	mu    sync.Mutex
 	seen  map[string]source
-	bytes int // size of seen
+	bytes int // size of the contents in seen
 }
 
 type source struct {
@@ -51,7 +51,7 @@ type source struct {
 	at   time.Time
 }
 
-// get returns the data of a ConfigMap or Secret (kind), from the cache if that is recent enough.
+// get returns the data of a ConfigMap or Secret (kind). It takes the data from the cache if they are recent enough.
 func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte, error) {
 	s.mu.Lock()
 	one, known := s.seen[kind+"/"+name]
@@ -85,7 +85,7 @@ func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte
 		s.bytes -= old.size()
 	}
 	s.bytes += one.size()
-	if s.bytes > maxCachedBytes { // drop the whole cache: files that are still used are read again
+	if s.bytes > maxCachedBytes { // drop the whole cache; files that are still used are read again
 		clear(s.seen)
 		s.bytes = one.size()
 	}
@@ -93,7 +93,7 @@ func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte
 	return one.data, one.err
 }
 
-// size returns about how many bytes of memory a source takes.
+// size estimates how many bytes of memory a source takes.
 func (s source) size() int {
 	n := 1 << 10
 	for key, text := range s.data {
@@ -114,11 +114,12 @@ func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, erro
 	return text, nil
 }
 
-// wantedFiles returns the files that the spec of a profile asks for: their contents by path below the profile's home.
+// wantedFiles returns the files for which the spec of a profile asks. It maps their paths below the profile's home to their
+// contents.
 func (s *sources) wantedFiles(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	var err error
-	left := maxFileBytes // when it is negative, nothing more is read
+	left := maxFileBytes // number of bytes that are still allowed; if it is negative, nothing more is read
 	add := func(name string, text []byte, err2 error) {
 		out[name], err = text, errors.Join(err, err2)
 		left -= len(text)
@@ -196,18 +197,18 @@ func checksum(files map[string][]byte) string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// apply brings the files of a profile on the volume to the given contents. It writes each file that differs, and removes each
+// apply changes the files of a profile on the volume to the given contents. It writes each file that differs. It removes each
 // file that an earlier call wrote and that is no longer in files. uid is the UID of the profile's object. changed is true if
 // apply has written or removed a file.
 func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, err error) {
 	r, err := s.readRecord(name)
-	forged := err != nil || r == nil || r.UID != uid // an agent has changed or removed the record
+	forged := err != nil || r == nil || r.UID != uid // true if an agent has changed or removed the record
 	if forged {
 		r = &record{UID: uid}
 	}
 	names := slices.Sorted(maps.Keys(files))
 	old := r.Files
-	if forged || !slices.Equal(old, names) { // record the names before writing the files, so that a crash leaves no unrecorded file
+	if forged || !slices.Equal(old, names) { // record the names first, so that a crash leaves no file that isn't recorded
 		r.Files = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old, names))))
 		if err := s.writeRecord(name, r); err != nil {
 			return false, err
@@ -226,7 +227,8 @@ func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, 
 			}
 		}
 		for _, file := range old {
-			if _, stays := files[file]; stays || file == "SOUL.md" { // without SOUL.md, hinit does not recognise the profile
+			// Keep SOUL.md, without which hinit does not recognise the profile.
+			if _, stays := files[file]; stays || file == "SOUL.md" {
 				continue
 			}
 			changed = true
@@ -243,7 +245,8 @@ func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, 
 	return changed, err
 }
 
-// writeFiles writes the files of a profile. applied is their checksum, and changed says whether a file on the volume has changed.
+// writeFiles writes the files of a profile. applied is the checksum of the files. changed is true if a file on the volume has
+// changed.
 func (h *host) writeFiles(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
 	files, err := h.sources.wantedFiles(ctx, &p.Spec)
 	if err != nil {

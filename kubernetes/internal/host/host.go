@@ -20,7 +20,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// Init is what a host needs of the hinit client. Package dial implements it; tests replace it.
+// Init has the methods of the hinit client that a host needs. Package dial implements it; tests replace it.
 type Init interface {
 	Watch(ctx context.Context, fn func(hinit.StatusChange) error) error
 	Service(ctx context.Context, name string) (hinit.Service, error)
@@ -30,33 +30,35 @@ type Init interface {
 	Rescan(ctx context.Context) error
 }
 
-// Settings say what a host needs to work, see [Run]. Name and UID identify its pod.
+// Settings are the settings of a host, see [Run]. Name and UID identify its pod.
 type Settings struct {
 	Name, UID string
 	Namespace string
 	Pool      string
 	Home      string           // root directory of the volume with all profiles
-	Address   string           // where the host listens for other hosts, HOST:PORT
-	API       client.WithWatch // this client must not cache: a read must return the current object
+	Address   string           // address on which the host listens for other hosts, HOST:PORT
+	API       client.WithWatch // client of the API server, which must not cache, because a read must return the current object
 	Init      Init
-	// Create creates a profile without data. It must not run a program that agents can replace, because that could read the host's
-	// tokens.
+	// Create creates a profile without data. It must not run a program that agents can replace, because such a program could
+	// read the host's tokens.
 	Create func(ctx context.Context, name string) error
 	Log    *slog.Logger
-	Beat   time.Duration // how often the host renews its Lease; 0 means the constant [Beat]
+	Beat   time.Duration // how often the host renews its Lease; 0: [Beat]
 }
 
 const (
 	// Beat is how often a host renews its Lease by default. With fifty hosts, this makes about five writes in nine seconds.
 	Beat   = 90 * time.Second
 	resync = 2 * time.Minute
-	// trashWait is when the host tries again to delete what it could not delete.
+	// trashWait is how long the host waits before it tries again to delete data that it could not delete.
 	trashWait = time.Minute
 	workers   = 4
-	// requestTime limits a request to the API server. A server that accepts a request and never answers must not hold a worker.
+	// requestTime limits the wait for an answer of the API server. Without the limit, a server that never answers would block
+	// a worker for ever.
 	requestTime = 20 * time.Second
-	// maxFetches limits the fetches that run at a time, and maxFetchesFrom those from one host. A fetch may take long, so one worker stays
-	// free for other steps. A host that an attacker has taken over may send as slowly as it wants, so one fetch stays free for other hosts.
+	// maxFetches limits the fetches that run at the same time, and maxFetchesFrom the fetches from one host. A fetch may take
+	// long, so one worker stays free for other steps. A host that an attacker has taken over may send as slowly as it wants,
+	// so one fetch stays free for other hosts.
 	maxFetches     = workers - 1
 	maxFetchesFrom = maxFetches - 1
 )
@@ -67,22 +69,23 @@ type host struct {
 	store    *Store
 	sources  *sources
 	offers   *profileOffers
-	queue    workqueue.TypedRateLimitingInterface[string] // names of profiles to reconcile
-	retries  workqueue.TypedRateLimiter[string]           // when to try a profile again that has not settled
+	queue    workqueue.TypedRateLimitingInterface[string] // names of the profiles that must be reconciled
+	retries  workqueue.TypedRateLimiter[string]           // decides when a profile that has not settled is tried again
 
 	mu           sync.Mutex
 	fetches      map[string]int                               // number of running fetches, by the host that has the data
-	deletes      map[string]bool                              // whether spec.onDelete is Delete, by the UID of an object whose data was given away
-	paused       map[string]time.Time                         // until when a profile is not tried again, by profile, see [reportedError]
-	seen         map[string]map[string]*v1alpha1.AgentProfile // watched objects, by the watched field and then by profile
-	services     map[string]hinit.Service                     // latest status of each gateway, by profile
+	deletes      map[string]bool                              // last known spec.onDelete (true: Delete) of objects whose data was given away, by UID
+	paused       map[string]time.Time                         // time until which a profile is not tried again, by profile, see [reportedError]
+	seen         map[string]map[string]*v1alpha1.AgentProfile // watched objects, by the field that is watched and then by profile
+	services     map[string]hinit.Service                     // latest status of each gateway, by the gateway's profile
 	reports      uint64                                       // number of status reports for gateways
 	reportCounts map[string]uint64                            // value of reports at the last report for a gateway, by profile
-	unreported   map[string]appliedFiles                      // files with which a gateway runs, until the first status names them, by profile
+	unreported   map[string]appliedFiles                      // files with which a gateway runs, by profile, until the first status contains them
 	statusKnown  bool                                         // services is current: hinit has sent its whole status, and isn't booting or stopping
 }
 
-// Run is the host of this pod until ctx ends. It returns an error only if it can't open the store on the volume, or make a key.
+// Run is the host of this pod until ctx ends. It returns an error only if it can't open the store on the volume, or can't
+// make a key.
 func Run(ctx context.Context, s Settings) error {
 	store, err := OpenStore(s.Home)
 	if err != nil {
@@ -123,7 +126,7 @@ func Run(ctx context.Context, s Settings) error {
 	return nil
 }
 
-// watchInit follows the status stream of hinit, and connects again whenever the stream ends.
+// watchInit follows the status stream of hinit. When the stream ends, it connects again.
 func (h *host) watchInit(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := h.settings.Init.Watch(ctx, func(c hinit.StatusChange) error {
@@ -140,16 +143,17 @@ func (h *host) watchInit(ctx context.Context) {
 	}
 }
 
-// handleStatus handles one message of hinit's status stream, and queues the profiles whose gateways have changed. While gateways
-// come and go, hinit sends the whole status each second, and most of it has not changed.
+// handleStatus handles one message of hinit's status stream, and queues the profiles whose gateways have changed. While
+// gateways start and stop, hinit sends the whole status each second, although most of it has not changed.
 func (h *host) handleStatus(c hinit.StatusChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before, knew := h.services, h.statusKnown
-	if c.IsComplete { // gateways that are gone are forgotten
+	if c.IsComplete { // the message has all gateways, so forget the others
 		h.services, h.reportCounts = map[string]hinit.Service{}, map[string]uint64{}
 	}
-	h.statusKnown = !c.Init.Booting && !c.Init.Stopping // a booting or stopping container does not report the gateways' lasting state
+	// While the container boots or stops, the gateways' states are only temporary.
+	h.statusKnown = !c.Init.Booting && !c.Init.Stopping
 	changed := map[string]bool{}
 	for _, s := range c.Services {
 		if s.Kind != hinit.KindGateway {
@@ -159,11 +163,11 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 		h.services[s.Profile] = s
 		h.reports++
 		h.reportCounts[s.Profile] = h.reports
-		old.UptimeSeconds = s.UptimeSeconds // it grows while nothing happens
+		old.UptimeSeconds = s.UptimeSeconds // ignore the uptime, which always grows
 		changed[s.Profile] = !there || !reflect.DeepEqual(old, s)
 	}
 	for profile := range h.services {
-		if changed[profile] || h.statusKnown && !knew { // what was reported during the boot was ignored
+		if changed[profile] || h.statusKnown && !knew { // also queue the gateways whose reports during the boot were ignored
 			h.queue.Add(profile)
 		}
 	}
@@ -174,8 +178,8 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 	}
 }
 
-// commandGateway calls give, which sends hinit a command for the profile's gateway and returns the new status. It stores that
-// status, unless a newer one has arrived through the watch meanwhile.
+// commandGateway sends hinit a command for the profile's gateway, by calling give. It stores the status that give returns,
+// unless the watch has brought a newer one meanwhile.
 func (h *host) commandGateway(profile string, give func() (hinit.Service, error)) error {
 	h.mu.Lock()
 	heard := h.reportCounts[profile]
@@ -189,8 +193,8 @@ func (h *host) commandGateway(profile string, give func() (hinit.Service, error)
 	return err
 }
 
-// service returns the last known status of a profile's gateway, or nil if hinit has no such gateway. The second result is false
-// while the status of hinit is unknown.
+// service returns the last known status of a profile's gateway, or nil if hinit has no such gateway. It returns false while
+// the status of hinit is unknown.
 func (h *host) service(profile string) (*hinit.Service, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,15 +204,15 @@ func (h *host) service(profile string) (*hinit.Service, bool) {
 	return nil, h.statusKnown
 }
 
-// resync queues every watched profile again, and the profiles on the volume that are not watched, every one to three minutes: a
-// watch may miss a change.
+// resync queues every watched profile again, and every profile on the volume that is not watched. It does so every one to
+// three minutes, because a watch may miss a change.
 func (h *host) resync(ctx context.Context) {
 	for begins := true; ; begins = false {
 		unknown, all, err := h.store.Names(func(name string) bool { return h.cached(name) != nil })
 		if err != nil {
 			h.settings.Log.Warn("the store can't be read", "error", err)
 		}
-		if all > len(unknown) && !begins { // just after the begin, the watches may not have listed the profiles yet
+		if all > len(unknown) && !begins { // right after the start, the watches may not have listed the profiles yet
 			h.settings.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(unknown))
 		}
 		for _, name := range unknown {
@@ -227,8 +231,8 @@ func (h *host) resync(ctx context.Context) {
 	}
 }
 
-// emptyTrash deletes the data that the store has discarded, in a goroutine beside the workers. While something is left, it tries
-// again after trashWait.
+// emptyTrash deletes the data that the store has discarded, in a goroutine of its own. If some data is left, it tries again
+// after trashWait.
 func (h *host) emptyTrash(ctx context.Context) {
 	for ctx.Err() == nil {
 		var again <-chan time.Time
@@ -262,8 +266,8 @@ func (h *host) runWorker(ctx context.Context) {
 	}
 }
 
-// reconcileOnce reconciles a profile once. If the profile has not settled, reconcileOnce queues it again, each time with a longer
-// delay.
+// reconcileOnce reconciles a profile once. If the profile has not settled, reconcileOnce queues it again, with a delay that
+// grows each time.
 func (h *host) reconcileOnce(ctx context.Context, name string) {
 	err := h.reconcile(ctx, name)
 	if err == nil || errors.Is(err, errStopping) {
@@ -283,14 +287,14 @@ func (h *host) reconcileOnce(ctx context.Context, name string) {
 	h.queue.AddAfter(name, wait)
 }
 
-// reportedError is an error that was written into the status of its profile. That write queues the profile again at once, but the
-// next try must wait.
+// reportedError is an error that was already written into the status of its profile. That write queues the profile again at
+// once, but the next try must wait.
 type reportedError struct{ error }
 
 // Unwrap returns the error itself.
 func (e reportedError) Unwrap() error { return e.error }
 
-// remainingPause returns how long a profile must still wait after an error that was reported.
+// remainingPause returns how long a profile must still wait after a [reportedError].
 func (h *host) remainingPause(name string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -301,7 +305,7 @@ func (h *host) remainingPause(name string) time.Duration {
 	return wait
 }
 
-// logProfileError logs why a profile has not settled. Errors of normal operation get a lower level, or are not logged.
+// logProfileError logs why a profile has not settled. It logs errors of normal operation with a lower level, or not at all.
 func (h *host) logProfileError(name string, err error) {
 	if errors.Is(err, errRetry) {
 		return
@@ -313,18 +317,18 @@ func (h *host) logProfileError(name string, err error) {
 	h.settings.Log.Log(context.Background(), level, "profile has not settled", "profile", name, "error", err)
 }
 
-// errRetry means that a step could not be done yet, and must be tried again soon.
+// errRetry means that a step is not possible yet, and must be tried again soon.
 var errRetry = errors.New("not yet")
 
-// reconcile performs all pending steps for the profiles called name. The volume may have data of several objects with this name:
-// the current one, and deleted ones with other UIDs.
+// reconcile performs all pending steps for the profiles with this name. The volume may have data of several objects with one
+// name: the current object, and deleted ones with other UIDs.
 func (h *host) reconcile(ctx context.Context, name string) error {
 	p := h.cached(name)
 	uids, err := h.store.UIDs(name)
 	if err != nil {
 		return err
 	}
-	if p == nil && slices.Contains(uids, "") { // the record can't be read
+	if p == nil && slices.Contains(uids, "") { // an empty UID means that the record can't be read
 		if p, err = h.readFresh(ctx, name); err != nil {
 			return err
 		}
@@ -336,7 +340,7 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 	if p == nil && len(uids) == 0 {
 		return h.store.removeUnknownRecord(name)
 	}
-	if p != nil { // data of deleted objects comes first; the steps of p report a record that can't be read
+	if p != nil { // handle the data of deleted objects first; the steps of p report a record that can't be read
 		own := string(p.UID)
 		uids = append(slices.DeleteFunc(uids, func(uid string) bool { return uid == "" || uid == own }), own)
 	}
@@ -348,7 +352,7 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 	return nil
 }
 
-// readFresh reads an object from the API server itself. It returns nil if the object does not exist.
+// readFresh reads an object from the API server itself, and not from a cache. It returns nil if the object does not exist.
 func (h *host) readFresh(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()

@@ -22,9 +22,10 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// identity is the key of this process with a self-signed certificate, by which hosts know each other. The host writes the checksum of the
-// certificate into its Lease and into its offers. An admission policy lets no other pod write the Lease. The key never leaves the
-// process, so the other side of a connection learns nothing that it could use elsewhere.
+// identity is the key of this process with a self-signed certificate. Hosts recognise each other by their certificates. Each
+// host writes the checksum of its certificate into its Lease and into its offers, and an admission policy lets no other pod
+// write the Lease. The key never leaves the process, so the other side of a connection learns nothing that it could use
+// elsewhere.
 type identity struct {
 	certificate tls.Certificate
 	sum         string // SHA-256 of the certificate
@@ -49,7 +50,7 @@ func certificateSum(der []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// isFrom reports whether the other side of a connection has the certificate with the given checksum.
+// isFrom reports whether the other side of a connection has the certificate with this checksum.
 func isFrom(c *tls.ConnectionState, sum string) bool {
 	return c != nil && len(c.PeerCertificates) > 0 && certificateSum(c.PeerCertificates[0].Raw) == sum
 }
@@ -63,12 +64,14 @@ func (s *Settings) certificateOf(ctx context.Context, host string) (sum string, 
 	return l.Annotations[pool.CertificateAnnotation], nil
 }
 
-// assertPolicies returns an error if the API server lets this host begin a move of p, or write the Lease of another host. Without these
-// policies, an attacker in any host could get every profile of the namespace. The requests are dry runs.
+// assertPolicies returns an error if the API server lets this host begin a move of p, or write the Lease of another host. If
+// it does, an admission policy is missing, and an attacker in any host could get every profile of the namespace. The requests
+// to find this out are dry runs.
 func (h *host) assertPolicies(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	limited, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.settings.Namespace, Name: pool.Lease("none")}} // no pod of a pool has this name
+	// Name that no pod of a pool has.
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.settings.Namespace, Name: pool.Lease("none")}}
 	next := p.DeepCopy()
 	next.Status.Move.To = h.settings.Name
 	for policy, err := range map[string]error{

@@ -16,15 +16,16 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// renewLeaseLoop renews the Lease of the host until ctx ends. The Lease tells the controller that the host is alive, and in which
-// pod. It tells other hosts the certificate of this one.
+// renewLeaseLoop renews the Lease of the host until ctx ends. The Lease tells the controller that the host is alive, and in
+// which pod. It also tells other hosts the certificate of this host.
 func (h *host) renewLeaseLoop(ctx context.Context) {
 	for {
 		err := h.renewLease(ctx)
 		if err != nil && ctx.Err() == nil {
 			h.settings.Log.Warn("the Lease of the host can't be renewed", "error", err)
 		}
-		wait := h.settings.Beat*3/4 + rand.N(h.settings.Beat/2) // random, because all hosts of a pool may have been started together
+		// Add a random part, because all hosts of a pool may have been started together.
+		wait := h.settings.Beat*3/4 + rand.N(h.settings.Beat/2)
 		if err != nil {
 			wait = min(wait, 5*time.Second)
 		}
@@ -34,7 +35,7 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 	}
 }
 
-// renewLease renews the host's Lease for three beats, and makes the Lease if it is missing.
+// renewLease extends the host's Lease to three beats, and makes the Lease if it is missing.
 func (h *host) renewLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -43,7 +44,8 @@ func (h *host) renewLease(ctx context.Context) error {
 	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: pool.Lease(h.settings.Name)}, l)
 	l.Namespace, l.Name = h.settings.Namespace, pool.Lease(h.settings.Name)
 	l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &h.settings.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
-	metav1.SetMetaDataLabel(&l.ObjectMeta, v1alpha1.PoolLabel, h.settings.Pool) // the controller sees only Leases with this label
+	// Without this label, the controller does not see the Lease.
+	metav1.SetMetaDataLabel(&l.ObjectMeta, v1alpha1.PoolLabel, h.settings.Pool)
 	metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, h.offers.identity.sum)
 	switch {
 	case apierrors.IsNotFound(err):

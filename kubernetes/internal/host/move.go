@@ -16,8 +16,8 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// assertStopped asks hinit whether a gateway is down and will stay down, because the last report of the watch may be old. If not,
-// it returns errRetry. It returns the number of the gateway's last run, or 0 if hinit has no such gateway.
+// assertStopped returns errRetry unless a gateway is down and will stay down. It asks hinit, because the last report of the
+// watch may be old. It returns the number of the gateway's last run, or 0 if hinit has no such gateway.
 func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err error) {
 	var s hinit.Service
 	err = h.commandGateway(name, func() (hinit.Service, error) {
@@ -36,8 +36,8 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 	return s.Run, nil
 }
 
-// setAside moves the data of a profile out of hinit's reach, so that this host can give it to another. It returns errRetry if the
-// gateway has run since the data was offered.
+// setAside moves the data of a profile to a place where hinit does not find it, so that this host can give it to another. It
+// returns errRetry if the gateway has run since the data was offered.
 func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
@@ -49,8 +49,8 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}
-	// Now hinit can't start the gateway, because the data is gone. But hinit may have started it between the first answer and
-	// SetAside, and it may have written data that was not sent. Then take the data back.
+	// Now hinit can't start the gateway any more, because the data is gone. But hinit may have started the gateway just
+	// before that. If so, the gateway may have written data that was not sent, so take the data back.
 	if now, err := h.assertStopped(ctx, p.Name); err != nil || now != run && now != 0 || h.sendAgain(ctx, p) {
 		h.offers.forget(string(p.UID))
 		return errors.Join(errRetry, h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
@@ -58,9 +58,9 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.settings.Init.Rescan(ctx)
 }
 
-// sendAgain reports whether set-aside data has changed since it was sent, so that it must be sent again. Some process other than
-// the gateway has then written to it. As such a process may write all the time, sendAgain looks only in the first minMoveTime of
-// a move.
+// sendAgain reports whether set-aside data has changed since it was sent, and must be sent again. Then a process other than
+// the gateway has written to it. Such a process may write all the time, so sendAgain only looks in the first minMoveTime of a
+// move.
 func (h *host) sendAgain(ctx context.Context, p *v1alpha1.AgentProfile) bool {
 	now, err := h.store.snapshot(ctx, p.Name, asidePath(p.Name, string(p.UID), p.Status.Assignment))
 	if err == nil && now == h.offers.snapshot(string(p.UID)) {
@@ -71,7 +71,8 @@ func (h *host) sendAgain(ctx context.Context, p *v1alpha1.AgentProfile) bool {
 	return again
 }
 
-// takeBack undoes setAside. If something has made the home again meanwhile, takeBack stops its gateway and retains it.
+// takeBack undoes setAside. If a process has made the profile's home again meanwhile, takeBack stops that home's gateway and
+// retains the home.
 func (h *host) takeBack(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
 	if h.store.exists(h.store.Home(p.Name)) {
@@ -83,8 +84,8 @@ func (h *host) takeBack(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment))
 }
 
-// handleAside handles set-aside data as [Store.Drop] does, for the object o. If o is nil, the object was deleted after the data was
-// given away. Then its last known onDelete decides whether the data is retained.
+// handleAside handles set-aside data as [Store.Drop] does, for the object o. If o is nil, the object was deleted after the
+// data was given away. In that case, its last known onDelete decides whether the data is retained.
 func (h *host) handleAside(name, uid string, o *placement.Object) error {
 	h.offers.forget(uid)
 	h.mu.Lock()
@@ -100,8 +101,8 @@ func (h *host) handleAside(name, uid string, o *placement.Object) error {
 	return h.store.Drop(name, uid, 0)
 }
 
-// publishOffer offers the data of a profile to the host to which it moves, by writing into the status where that host can fetch
-// it. It returns errRetry if the gateway isn't down, or will not stay down.
+// publishOffer offers the data of a profile to the host to which the profile moves. It writes into the status where that host
+// can fetch the data. It returns errRetry unless the gateway is down and will stay down.
 func (h *host) publishOffer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
@@ -115,7 +116,7 @@ func (h *host) publishOffer(ctx context.Context, p *v1alpha1.AgentProfile) error
 	return h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
 }
 
-// transferOwnership makes the other host the owner of the profile, by a single write of the status.
+// transferOwnership makes the other host the owner of the profile, with a single write of the status.
 func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	to := p.Status.Move.To
 	err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
@@ -134,7 +135,8 @@ func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) 
 // fetch downloads the data of a profile that moves to this host. It returns errRetry if too many fetches are running.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	err := h.store.CheckFree(p.Name, string(p.UID))
-	if p.Spec.Pool != h.settings.Pool { // a host of that pool has written the offer, and must not see a token of this pool
+	// Refuse, because a host of the other pool has written the offer and must not see a token of this pool.
+	if p.Spec.Pool != h.settings.Pool {
 		err = fmt.Errorf("cannot fetch profile %q: it is of pool %q, and this host is of pool %q", p.Name, p.Spec.Pool, h.settings.Pool)
 	}
 	if err != nil {
@@ -154,7 +156,7 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.reportMoveError(ctx, p, err, !further)
 }
 
-// beginFetch reports whether a fetch from a host may begin now. If so, the caller must call endFetch after it.
+// beginFetch reports whether a fetch from a host may begin now. If it may, the caller must call endFetch after the fetch.
 func (h *host) beginFetch(from string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -177,8 +179,9 @@ func (h *host) endFetch(from string) {
 	}
 }
 
-// reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so
-// the user must see why. With count, the error counts as a failure of the move, see endFailedMove. It returns err.
+// reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds,
+// so the user must see why. If count is true, the error counts as a failure of the move, see endFailedMove. reportMoveError
+// returns err.
 func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, err error, count bool) error {
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -191,8 +194,8 @@ func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, er
 	}))}
 }
 
-// install makes received data the live profile. This host is the owner already, so only this host can do it. After an error it
-// writes the cause into the status, and tries again until somebody has removed the cause. The old host keeps the data until then.
+// install makes received data the live profile. Only this host can do it, because it is already the owner. After an error it
+// writes the cause into the status, and tries again until the cause is gone. The old host keeps the data until then.
 func (h *host) install(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	err := h.store.Install(p.Name, string(p.UID), nonce)
 	if err == nil || ctx.Err() != nil {
@@ -210,19 +213,20 @@ func (h *host) install(ctx context.Context, p *v1alpha1.AgentProfile, nonce stri
 const (
 	// maxMoveFailures is the number of failures after which a host ends a move.
 	maxMoveFailures = 5
-	// minMoveTime is how long after its begin a move is not ended, because a host that restarts causes several failures.
+	// minMoveTime is how long a move runs at least before it is ended, because a host that restarts causes several failures.
 	minMoveTime = time.Minute
-	// forgetFailures is when a failed move no longer delays the next one and leaves the status.
+	// forgetFailures is the age at which a failed move no longer delays the next one and is removed from the status.
 	forgetFailures = 24 * time.Hour
 )
 
-// moveHasFailed reports whether a move has failed so often that the host that has the data must end it.
+// moveHasFailed reports whether a move has failed so often that the host with the data must end it.
 func moveHasFailed(m *v1alpha1.Move) bool {
-	return m.Failures >= maxMoveFailures && time.Since(m.Since.Time).Abs() > minMoveTime // Since is from another node's clock
+	// Use the absolute value, because Since is from another node's clock.
+	return m.Failures >= maxMoveFailures && time.Since(m.Since.Time).Abs() > minMoveTime
 }
 
-// endFailedMove ends a move that has failed, so that the gateway runs here again. It writes into the status why, and when the
-// controller may begin the next move.
+// endFailedMove ends a move that has failed, so that the gateway runs here again. It writes the reason into the status, and
+// the time from which the controller may begin the next move.
 func (h *host) endFailedMove(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	var why []string
 	if !moveHasFailed(p.Status.Move) {
@@ -249,11 +253,11 @@ func (h *host) endFailedMove(ctx context.Context, p *v1alpha1.AgentProfile) erro
 	return err
 }
 
-// reportReceived reports that the data of an offer is stored. Before that it makes sure that the data can be installed: after the
-// report this host may become the owner, and then no host can end the move.
+// reportReceived reports that the data of an offer is stored. Before that it makes sure that the data can be installed. After
+// the report this host may become the owner, and then the move can't be ended any more.
 func (h *host) reportReceived(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
-	files, _ := h.sources.wantedFiles(ctx, &p.Spec) // after an error, the record names only some of the files
+	files, _ := h.sources.wantedFiles(ctx, &p.Spec) // ignore the error: the record then contains only some of the files
 	if err = errors.Join(err, h.store.Reserve(p.Name, string(p.UID), slices.Sorted(maps.Keys(files)))); err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}

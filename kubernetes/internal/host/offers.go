@@ -22,7 +22,8 @@ import (
 	"hinit/profiles/archive"
 )
 
-// profileOffers are the profiles that this process offers to other hosts. It listens on the network while there is at least one.
+// profileOffers are the profiles that this process offers to other hosts. It listens on the network only while it offers a
+// profile.
 type profileOffers struct {
 	store    *Store
 	identity identity
@@ -32,33 +33,33 @@ type profileOffers struct {
 	host          string // address to listen on, HOST:PORT
 
 	mu       sync.Mutex
-	by       map[string]*profileOffer // offers by the UID of the object
+	by       map[string]*profileOffer // offers by the UID of the profile's object
 	listener net.Listener
 
 	callers openConnections
 }
 
-// profileOffer is one profile that is offered to the host to.
+// profileOffer is the offer of one profile. Only the host with the name in to may fetch it.
 type profileOffer struct {
 	name, uid, to string
 	nonce         string
-	run           uint64      // number of the gateway's last run, which has left the data as it is offered
-	home          fs.FileInfo // the offered directory
-	sent          string      // SHA-256 of the archive; "" until it was sent in full
-	snapshot      string      // what was sent, see [Store.snapshot]
-	failed        error       // why the data was not sent in full the last time
+	run           uint64      // number of the gateway's last run before the offer
+	home          fs.FileInfo // directory that is offered
+	sent          string      // SHA-256 of the sent archive; "" until it was sent in full
+	snapshot      string      // snapshot of the data that was sent, see [Store.snapshot]
+	failed        error       // error because of which the data was last not sent in full
 
-	progress time.Time          // when data was last sent, or when the offer was made
-	end      context.CancelFunc // calling end ends the request that is being answered; nil if there was none
+	progress time.Time          // time at which data was last sent, or at which the offer was made
+	end      context.CancelFunc // function that ends the request that is being answered; nil if there was no request
 }
 
-// maxStall is the time without any sent data after which a host ends a move. The gateway is down all that time. It is long,
-// because a host sends nothing while it computes the checksum of a file, which takes minutes for many gigabytes.
+// maxStall is how long nothing may be sent before a host ends a move. The gateway is down all that time. The time is long,
+// because a host sends nothing while it computes the checksum of a file. For a file of many gigabytes this takes minutes.
 const maxStall = 10 * time.Minute
 
 const (
-	dataPath = "/v1/data/" // followed by UID/NONCE
-	anyRun   = ^uint64(0)  // anyRun takes the place of a run number, for a gateway that hinit no longer knows
+	dataPath = "/v1/data/" // prefix of a URL's path, which UID/NONCE follows
+	anyRun   = ^uint64(0)  // value in place of a run number, for a gateway that hinit no longer knows
 )
 
 // make registers an offer, and returns what the other host needs to fetch the data.
@@ -71,14 +72,15 @@ func (o *profileOffers) make(one profileOffer) (*v1alpha1.Offer, error) {
 		}
 	}
 	one.nonce = rand.Text()
-	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // without this information, send returns an error
+	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // ignore the error: if home is nil, send returns an error
 	one.progress = time.Now()
 	o.by[one.uid] = &one
 	return &v1alpha1.Offer{Nonce: one.nonce, Address: o.listener.Addr().String(), Certificate: o.identity.sum}, nil
 }
 
-// nonceSince returns the nonce of the offer for the object uid if it was made after its gateway's last run. run is the number of that
-// run; anyRun stands for every run. sent is the nonce if the data was sent with the checksum sum, otherwise "".
+// nonceSince returns the nonce of the offer for the object uid, but only if it was made after the gateway's last run. run is
+// the number of that run; anyRun stands for every run. sent is also the nonce if the data was sent with the checksum sum, and
+// "" otherwise.
 func (o *profileOffers) nonceSince(uid, sum string, run uint64) (offered, sent string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -92,7 +94,7 @@ func (o *profileOffers) nonceSince(uid, sum string, run uint64) (offered, sent s
 	return one.nonce, sent
 }
 
-// failure returns why the data of an object could not be sent the last time, or nil.
+// failure returns the error because of which an object's data was last not sent in full, or nil.
 func (o *profileOffers) failure(uid string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,7 +104,7 @@ func (o *profileOffers) failure(uid string) error {
 	return nil
 }
 
-// snapshot returns the [Store.snapshot] of the data of an object that was sent last.
+// snapshot returns the [Store.snapshot] of the data that was last sent for an object.
 func (o *profileOffers) snapshot(uid string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,7 +114,7 @@ func (o *profileOffers) snapshot(uid string) string {
 	return ""
 }
 
-// stalled reports whether nothing of the offered data of an object was sent for maxStall.
+// stalled reports whether no data of an object's offer was sent for maxStall.
 func (o *profileOffers) stalled(uid string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -145,10 +147,10 @@ func (o *profileOffers) close() {
 	clear(o.by)
 }
 
-// listen opens the listener. A client must present any certificate and prove that it has the key. sendData checks which certificate
-// it is.
+// listen opens the listener. A client must present a certificate and prove that it has the key. sendData checks which
+// certificate it is.
 func (o *profileOffers) listen() error {
-	l, err := net.Listen("tcp", o.host) //nolint:noctx // net.Listen on an address does not wait
+	l, err := net.Listen("tcp", o.host) //nolint:noctx // net.Listen does not wait if the host is an address
 	if err != nil {
 		return err
 	}
@@ -158,22 +160,22 @@ func (o *profileOffers) listen() error {
 	o.listener = l
 	server := &http.Server{
 		Handler: http.HandlerFunc(o.sendData), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection causes a line
+		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // low level, because each broken connection causes a line
 	}
 	server.SetKeepAlivesEnabled(false)  // each connection carries only one request
-	go func() { _ = server.Serve(l) }() // the goroutine ends with the listener
+	go func() { _ = server.Serve(l) }() // the goroutine ends when the listener is closed
 	return nil
 }
 
-// ServerName returns the name by which the first message of a TLS connection names an offer. That message is not encrypted, and
-// the name doesn't show the nonce.
+// ServerName returns the server name with which a client names an offer in the first message of a TLS connection. It is a
+// hash of the nonce, because that message is not encrypted.
 func ServerName(nonce string) string {
 	sum := sha256.Sum256([]byte("offer " + nonce))
 	return hex.EncodeToString(sum[:16]) + ".hinit-fleet"
 }
 
-// admit looks at the first message of a TLS connection. If it names no offer, admit refuses the connection before this host signs
-// anything, because a signature costs much processor time.
+// admit checks the first message of a TLS connection. If the message names no offer, admit refuses the connection before this
+// host computes a signature, which costs much processor time.
 func (o *profileOffers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -184,13 +186,13 @@ func (o *profileOffers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if c, is := hello.Conn.(*connection); is {
 			c.named.Store(true)
 		}
-		return nil, nil //nolint:nilnil // the configuration of the listener is used
+		return nil, nil //nolint:nilnil // nil means that the configuration of the listener is used
 	}
 	return nil, errors.New("it names no offer")
 }
 
-// sendData sends the data of an offer, but only to the host for which the offer was made. The request must also name the object. An
-// attacker in another host could write the nonce and address of this offer into the status of its own profile.
+// sendData sends the data of an offer, but only to the host for which the offer was made. The request must also name the
+// object: an attacker in another host could write the nonce and address of this offer into the status of its own profile.
 func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 	uid, nonce, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dataPath), "/")
 	o.mu.Lock()
@@ -209,11 +211,11 @@ func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 	ctx, end := context.WithCancel(r.Context())
 	defer end()
 	deadline := http.NewResponseController(w)
-	// At the end of ctx, this ends a write to a host that does not read.
+	// When ctx ends, end a write to a host that does not read.
 	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })()
 	o.mu.Lock()
 	one.replaceRequest(end)
-	if o.by[uid] != one { // it was withdrawn meanwhile
+	if o.by[uid] != one { // the offer was withdrawn meanwhile
 		end()
 	}
 	o.mu.Unlock()
@@ -226,22 +228,22 @@ func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		one.sent, one.snapshot = sum, snapshot
 	}
-	if ctx.Err() == nil { // otherwise the client has gone, and knows why
+	if ctx.Err() == nil { // after the end of ctx the client is gone, and knows the reason
 		one.failed = err
 	}
 	o.mu.Unlock()
 	if err != nil {
 		o.log.Warn("profile was not sent", "profile", one.name, "to", one.to, "error", err)
-		if !begun { // the client writes the reason into the status
+		if !begun { // the client writes this reason into the status
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 			return
 		}
-		panic(http.ErrAbortHandler) // abort, so that the client can't mistake the part for the whole archive
+		panic(http.ErrAbortHandler) // abort the connection, so that the client can't mistake the part for the whole archive
 	}
 }
 
-// replaceRequest ends the request that is being answered, and stores the new one. A host sends a new request only after it has given up
-// the last one.
+// replaceRequest ends the request that is being answered, and stores the function end of the new one. A host sends a new
+// request only after it has given up the last one.
 func (one *profileOffer) replaceRequest(end context.CancelFunc) {
 	if one.end != nil {
 		one.end()
@@ -249,7 +251,7 @@ func (one *profileOffer) replaceRequest(end context.CancelFunc) {
 	one.end = end
 }
 
-// progressWriter calls its function sent after each Write that has written at least one byte.
+// progressWriter calls sent after each Write that has written at least one byte.
 type progressWriter struct {
 	http.ResponseWriter
 	sent func()
@@ -268,15 +270,16 @@ func (w progressWriter) Write(p []byte) (int, error) {
 func (w progressWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
 // send writes the archive of an offered profile, or only the rest if the client already has the beginning. It returns the
-// checksum of the whole archive, and its [Store.snapshot]. If it fails and begun is false, it has written nothing, and the caller
-// must answer the request.
+// checksum of the whole archive, and its [Store.snapshot]. If it fails and begun is false, it has written nothing, and the
+// caller must answer the request.
 func (s *Store) send(one *profileOffer, w http.ResponseWriter, r *http.Request) (snapshot, sum string, begun bool, err error) {
 	home, err := s.openDir(s.Home(one.name))
 	if err != nil {
 		return "", "", false, err
 	}
 	defer home.Close()
-	if now, err := home.Stat(); err != nil || !os.SameFile(now, one.home) { // the offered directory is set aside
+	// Another directory is in its place if the offered one was set aside.
+	if now, err := home.Stat(); err != nil || !os.SameFile(now, one.home) {
 		return "", "", false, errors.Join(err, fmt.Errorf("cannot send profile %q: something has made its home again", one.name))
 	}
 	x := exportOf(home, one.name)
@@ -287,21 +290,22 @@ func (s *Store) send(one *profileOffer, w http.ResponseWriter, r *http.Request) 
 			w.WriteHeader(http.StatusPartialContent)
 		}
 	}
-	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without a Range header, send the archive from its beginning
+	// Without a Range header, From stays 0 and the archive is sent from its beginning.
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From)
 	head, sum, _, err := x.Run(r.Context(), w)
 	return head.Snapshot, sum, begun, err
 }
 
-// exportOf returns an export of the data of a stopped profile, which is in an open directory.
+// exportOf returns an export of the data of a stopped profile. dir is the open directory with the data.
 func exportOf(dir *os.File, name string) *archive.Export {
 	return &archive.Export{Home: descriptor(dir), Name: name, Secrets: true, Links: true, HomeIdle: true}
 }
 
-// errHeadRead ends an export of which only the head is needed.
+// errHeadRead ends an export when only its head is needed.
 var errHeadRead = errors.New("its head is enough")
 
-// snapshot returns a checksum of the names, sizes and times of the files in a directory. The head of an archive has these. If the
-// checksum has changed, the data has.
+// snapshot returns a checksum of the names, sizes and times of the files in a directory. If it has changed, the data has
+// changed. snapshot reads these properties from the head of an archive.
 func (s *Store) snapshot(ctx context.Context, name, at string) (string, error) {
 	dir, err := s.openDir(at)
 	if err != nil {
@@ -309,7 +313,7 @@ func (s *Store) snapshot(ctx context.Context, name, at string) (string, error) {
 	}
 	defer dir.Close()
 	nowhere, out := io.Pipe()
-	_ = nowhere.CloseWithError(errHeadRead) // it never fails
+	_ = nowhere.CloseWithError(errHeadRead) // ignore the error: closing this pipe never fails
 	head, _, _, err := exportOf(dir, name).Run(ctx, out)
 	if !errors.Is(err, errHeadRead) {
 		return "", err
@@ -317,6 +321,5 @@ func (s *Store) snapshot(ctx context.Context, name, at string) (string, error) {
 	return head.Snapshot, nil
 }
 
-// descriptor returns a path that refers to an open directory. Renaming or replacing the directory does not change where the path
-// leads.
+// descriptor returns a path that leads to an open directory, even if the directory is renamed or replaced.
 func descriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }

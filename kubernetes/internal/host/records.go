@@ -10,14 +10,15 @@ import (
 	"strings"
 )
 
-// record is the content of the file that the store keeps for each live profile. It tells whose profile that is.
+// record is the content of a file that the store keeps for each live profile. It names the object to which the profile
+// belongs.
 type record struct {
 	UID   string   `json:"uid"`   // UID of the AgentProfile object
 	Files []string `json:"files"` // files that the fleet has written, below the home of the profile
 }
 
-// readRecord returns the record of a live profile, or nil if there is none. It ignores a record without a profile, which a crash has
-// left or an agent has made.
+// readRecord returns the record of a live profile, or nil. It ignores a record without a profile, which a crash has left or
+// an agent has made.
 func (s *Store) readRecord(name string) (*record, error) {
 	if !s.exists(s.Home(name)) {
 		return nil, nil
@@ -25,7 +26,7 @@ func (s *Store) readRecord(name string) (*record, error) {
 	return s.storedRecord(name)
 }
 
-// storedRecord returns the record that is stored for a name, or nil if there is none.
+// storedRecord returns the record that is stored for a name, or nil.
 func (s *Store) storedRecord(name string) (*record, error) {
 	text, err := s.readFile(path.Join(liveDir, name), maxRecordBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,14 +39,15 @@ func (s *Store) storedRecord(name string) (*record, error) {
 	return r, err
 }
 
-// writeRecord replaces the record of a profile. When it returns, the record is on the disk.
+// writeRecord replaces the record of a profile. The record is on the disk when it returns.
 func (s *Store) writeRecord(name string, r *record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	at := path.Join(liveDir, name)
-	if info, err := s.root.Lstat(at); err == nil && info.IsDir() { // an agent has made it, and a file can't replace a directory
+	// An agent has made the directory; remove it, because a file can't replace a directory.
+	if info, err := s.root.Lstat(at); err == nil && info.IsDir() {
 		if err := s.discard(at); err != nil {
 			return err
 		}
@@ -53,17 +55,19 @@ func (s *Store) writeRecord(name string, r *record) error {
 	return s.replace(at, text)
 }
 
-// maxUnknown limits the names that Names returns. Agents may make any number of records, and each costs a read of the API.
+// maxUnknown limits the names that Names returns. Agents may make any number of records, and each name costs a read from the
+// API server.
 const maxUnknown = 200
 
-// Names returns the profiles that have a record or data in the store, without those that known accepts. If there are more than
-// maxUnknown, it chooses among them at random. all is their number.
+// Names returns the profiles that have a record or data in the store, except the ones for which known returns true. all is
+// their number. If there are more than maxUnknown, Names returns a random part of them.
 func (s *Store) Names(known func(name string) bool) (names []string, all int, err error) {
 	add := func(name string) {
 		switch {
-		case strings.HasPrefix(name, ".") || known(name): // files with a dot are temporary files that a crash has left
+		// A file that begins with a dot is a temporary file that a crash has left.
+		case strings.HasPrefix(name, ".") || known(name):
 			return
-		case strings.Contains(name, "%"): // an agent has made it: no object has such a name, and the client of the API refuses it
+		case strings.Contains(name, "%"): // an agent has made the file: no object has such a name, and the API client refuses it
 			return
 		case len(names) < maxUnknown:
 			names = append(names, name)
@@ -78,11 +82,12 @@ func (s *Store) Names(known func(name string) bool) (names []string, all int, er
 	return names, all, errors.Join(err, s.eachMoving(func(name, _ string) { add(name) }))
 }
 
-// removeUnknownRecord removes a record of no profile, whatever an agent has put there.
+// removeUnknownRecord removes the record of a name that no profile has. The record may be any file or directory that an agent
+// has made.
 func (s *Store) removeUnknownRecord(name string) error { return s.discard(path.Join(liveDir, name)) }
 
-// UIDs returns the UIDs of all data that the store has for a profile name. If the record can't be read, one of them is "", for
-// which Inspect returns the error.
+// UIDs returns the UIDs of all data that the store has for a profile's name. If the record can't be read, one of them is "",
+// for which Inspect returns the error.
 func (s *Store) UIDs(name string) (out []string, err error) {
 	switch r, bad := s.readRecord(name); {
 	case bad != nil:
@@ -97,7 +102,7 @@ func (s *Store) UIDs(name string) (out []string, err error) {
 	})
 }
 
-// CheckFree returns an error if hinit has a profile of this name that belongs to another object, or to none.
+// CheckFree returns an error if hinit has a profile of this name that does not belong to the object with this UID.
 func (s *Store) CheckFree(name, uid string) error {
 	r, err := s.readRecord(name)
 	if err != nil {
@@ -109,8 +114,8 @@ func (s *Store) CheckFree(name, uid string) error {
 	return fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name))
 }
 
-// Claim records that the live profile called name belongs to the object with the UID uid. It is called before the profile is
-// created, so a crash may leave a record without a profile.
+// Claim records that the live profile with this name belongs to the object with this UID. Call it before the profile is
+// created. So a crash may leave a record without a profile.
 func (s *Store) Claim(name, uid string) error {
 	if err := s.CheckFree(name, uid); err != nil {
 		return err

@@ -13,9 +13,9 @@ import (
 	"hinit/internal/pause"
 )
 
-// discard moves a file or a tree out of the way, and returns soon. A tree may have millions of files, and a worker must not wait
-// for their deletion; emptyTrash deletes them. If the file can't be moved, discard returns an error and nothing is deleted. After
-// a crash it may be in its old place.
+// discard moves a file or a tree to the trash and returns soon. emptyTrash deletes it later: a tree may have millions of
+// files, and a worker must not wait for their deletion. If the file can't be moved, discard returns an error and deletes
+// nothing. After a crash, the file may be in its old place.
 func (s *Store) discard(name string) error {
 	if !s.exists(name) {
 		return nil
@@ -31,8 +31,8 @@ func (s *Store) discard(name string) error {
 	return nil
 }
 
-// makeDir makes sure that name is a directory in which the host can work. An agent may have removed it, replaced it, or taken its
-// permissions.
+// makeDir makes sure that the directory name exists and that the host can work in it. An agent may have removed it, replaced
+// it, or taken its permissions.
 func (s *Store) makeDir(name string) error {
 	info, err := s.root.Lstat(name)
 	switch {
@@ -49,8 +49,8 @@ func (s *Store) makeDir(name string) error {
 	return s.root.MkdirAll(name, 0o700)
 }
 
-// emptyTrash deletes what was discarded. It spends at most s.removeTime on each tree, because a process that was left over may
-// create files in its old home all the time. left is the number of trees that remain, and err says why for one of them.
+// emptyTrash deletes what was discarded. It spends at most s.removeTime on each tree, because a leftover process may create
+// files in its old home all the time. left is the number of trees that remain, and err is the reason for one of them.
 // emptyTrash returns soon after the end of ctx.
 func (s *Store) emptyTrash(ctx context.Context) (left int, err error) {
 	if err := s.makeDir(trashDir); err != nil {
@@ -58,7 +58,7 @@ func (s *Store) emptyTrash(ctx context.Context) (left int, err error) {
 	}
 	var failed error
 	err = s.eachEntry(trashDir, func(name string, _ bool) {
-		err := ctx.Err() // return now: even a single tree may have millions of files
+		err := ctx.Err() // return now, because even a single tree may have millions of files
 		if err == nil {
 			err = s.removeSome(ctx, path.Join(trashDir, name))
 		}
@@ -70,7 +70,7 @@ func (s *Store) emptyTrash(ctx context.Context) (left int, err error) {
 	return left, cmp.Or(failed, err)
 }
 
-// removeSome removes a file or a tree as remove does, but gives up after s.removeTime. The rest of the tree stays.
+// removeSome removes a file or a tree as remove does, but stops after s.removeTime. The rest of the tree then stays.
 func (s *Store) removeSome(ctx context.Context, name string) error {
 	limited, cancel := context.WithTimeout(ctx, s.removeTime)
 	defer cancel()
@@ -81,7 +81,7 @@ func (s *Store) removeSome(ctx context.Context, name string) error {
 	return err
 }
 
-// remove removes a file or a tree, whatever an agent has put there. It returns soon after the end of ctx.
+// remove removes a file or a tree, whatever an agent has made of it. It returns soon after the end of ctx.
 func (s *Store) remove(ctx context.Context, name string) error {
 	volume, err := fsutil.OpenDir(s.root.Name(), nil)
 	if err != nil {

@@ -17,17 +17,17 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// startTimeout is how long after its start the memory of a gateway is not reported, because it still changes a lot.
+// startTimeout is how long after a gateway's start its memory is not reported, because it still changes a lot.
 const startTimeout = 30 * time.Second
 
-// isStopped reports whether the gateway is down with no process left, and hinit will not start it. A nil s means that hinit has no
-// such gateway.
+// isStopped reports whether the gateway is down without any process left, and will not be started by hinit. s is nil if hinit
+// has no such gateway.
 func isStopped(s *hinit.Service) bool {
 	return s == nil || s.State == hinit.StateDown && s.Want == hinit.WantDown
 }
 
-// fillStatus fills a status from s, which is what hinit reports about the gateway, or nil if hinit has no such gateway. While this
-// host is reported as lost, it changes nothing.
+// fillStatus fills a status from s, the report of hinit about the gateway. s is nil if hinit has no such gateway. While this
+// host is reported as lost, fillStatus changes nothing.
 func fillStatus(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	if !clearRestarting(st) {
 		return
@@ -64,13 +64,13 @@ func fillStatus(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) 
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
 }
 
-// moveFailed returns why the last move has failed, as long as the next one must wait. Later it returns "", because there may be
-// no other move. After forgetFailures it removes the failure from the status.
+// moveFailed returns why the last move has failed, but only while the next one must wait. Later it returns "", because there
+// may be no other move. After forgetFailures it removes the failure from the status.
 func moveFailed(st *v1alpha1.AgentProfileStatus) string {
 	if st.MoveFailure == nil {
 		return ""
 	}
-	switch age := time.Since(st.MoveFailure.At.Time).Abs(); { // the clock of another node may be ahead
+	switch age := time.Since(st.MoveFailure.At.Time).Abs(); { // the clock of the other node may be ahead
 	case age < placement.MoveDelay(st.MoveFailure.Attempts):
 		return st.MoveFailure.Message
 	case age > forgetFailures:
@@ -79,8 +79,8 @@ func moveFailed(st *v1alpha1.AgentProfileStatus) string {
 	return ""
 }
 
-// clearRestarting removes the condition that this host is restarting. If the condition says that the host is lost, only the controller may
-// remove it: then clearRestarting keeps it and returns false.
+// clearRestarting removes the condition which says that this host is restarting. If the condition says that the host is lost,
+// it keeps the condition and returns false, because only the controller may remove it.
 func clearRestarting(st *v1alpha1.AgentProfileStatus) bool {
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
 		return false
@@ -129,8 +129,8 @@ func describeExit(st *v1alpha1.AgentProfileStatus, x *hinit.Exit) {
 	}
 }
 
-// describeMemory sets the memory in the status, in MiB. It changes the value only if it differs by more than a quarter, so that
-// memory alone causes few writes.
+// describeMemory sets the memory in the status, in MiB. It changes the value only if the memory differs by more than a
+// quarter, so that memory alone causes few writes.
 func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
 	if bytes == 0 {
 		return
@@ -144,8 +144,8 @@ func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
 	st.Memory = resource.NewQuantity(now, resource.BinarySI)
 }
 
-// setCondition sets a condition of a status to False, with the text of trouble as its message. If trouble is nil, it removes the
-// condition.
+// setCondition sets a condition of a status to False, with the text of trouble as its message. If trouble is nil, it removes
+// the condition.
 func setCondition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble error) {
 	if trouble == nil {
 		meta.RemoveStatusCondition(&st.Conditions, kind)
@@ -154,8 +154,8 @@ func setCondition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble 
 	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: clipText(trouble.Error())})
 }
 
-// clipText makes a text fit into a field of a status: one line of at most 1000 bytes. An agent may have chosen a part of it, so
-// clipText also makes escape sequences visible.
+// clipText shortens a text for a field of a status, to one line of at most 1000 bytes. It also makes escape sequences
+// visible, because an agent may have chosen a part of the text.
 func clipText(text string) string {
 	if text = show.Line(text); len(text) > 1000 {
 		return strings.ToValidUTF8(text[:1000], "")
@@ -163,7 +163,7 @@ func clipText(text string) string {
 	return text
 }
 
-// Refuse returns an error if this process runs as root: agents could make a root process write outside of the volume.
+// Refuse returns an error if this process runs as root, because agents could make a root process write outside of the volume.
 func Refuse() error {
 	if os.Geteuid() == 0 {
 		return fmt.Errorf("cannot be a host as root: agents could have it write elsewhere; run the pod as the user of the agents")

@@ -19,17 +19,19 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// maxSteps limits the steps for one profile in a row, in case of a bug. The longest regular sequence has eight.
+// maxSteps limits the steps for one profile in a row, in case of a bug. The longest correct sequence has eight steps.
 const maxSteps = 20
 
 // serviceName returns the name of hinit's service for the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
 
-// reconcileProfile performs the steps of one object on this host, until nothing is left to do or another host or the controller must act
-// first. p is the profile from the watch cache, or nil. If p has another UID than uid, the object was deleted.
+// reconcileProfile performs the steps of one object on this host, until nothing is left to do or another host or the
+// controller must act first. p is the profile from the watch cache, or nil. If p has another UID than uid, the object with
+// the UID uid was deleted.
 //
-// Before a step that changes anything, reconcileProfile reads the profile afresh. Only Create needs no read: nothing runs from an empty
-// profile before a compare-and-swap has confirmed it, and that write fails if p is outdated.
+// Before a step that changes anything, reconcileProfile reads the profile again from the API server. Only Create needs no
+// such read. Nothing runs from an empty profile before a compare-and-swap has confirmed it, and that write fails if p is
+// outdated.
 func (h *host) reconcileProfile(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := false
 	for range maxSteps {
@@ -40,9 +42,9 @@ func (h *host) reconcileProfile(ctx context.Context, name, uid string, p *v1alph
 		step := placement.Next(h.settings.Name, object(p, uid), local)
 		if step == placement.Wait && local.Aside != 0 {
 			h.mu.Lock()
-			defer h.mu.Unlock() // this is the last iteration
+			defer h.mu.Unlock() // the loop ends here
 			h.deletes[uid] = p.Spec.OnDelete == "Delete"
-			return errRetry // poll, because no watch reports when the new owner has the data
+			return errRetry // try again later, because no watch reports when the new owner has the data
 		}
 		if calm, err := h.checkSettled(ctx, step, p); calm || err != nil {
 			return err
@@ -66,15 +68,15 @@ func (h *host) reconcileProfile(ctx context.Context, name, uid string, p *v1alph
 		if err != nil {
 			return err
 		}
-		// p is fresh if this step has written it, because a compare-and-swap returns the object. It is also fresh if this step has
-		// created the profile, which only this host can then give away.
+		// p is fresh if this step has written it, because a compare-and-swap returns the object. It also counts as fresh if
+		// this step has created the profile, which only this host can give away afterwards.
 		fresh = p == nil || version != p.ResourceVersion || step == placement.Create
 	}
 	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, maxSteps)
 }
 
-// reportUnreadable writes into the status that the state of a profile on this volume can't be read. A move to this host counts
-// that as a failure. It returns err.
+// reportUnreadable writes into the status that the state of a profile on this volume can't be read. For a move to this host,
+// that counts as a failure of the move. It returns err.
 func (h *host) reportUnreadable(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
 	switch {
 	case p == nil:
@@ -94,7 +96,8 @@ func versionOf(p *v1alpha1.AgentProfile) string {
 	return p.ResourceVersion
 }
 
-// object returns the fields of an AgentProfile that package placement needs, or nil if p is not the object with the UID uid.
+// object returns the fields of an AgentProfile that package placement needs. It returns nil if p is not the object with the
+// UID uid.
 func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 	if p == nil || string(p.UID) != uid {
 		return nil
@@ -118,9 +121,10 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 	return o
 }
 
-// localState returns the state of an object on this host: its data on the volume, its gateway, and the offers of this process.
+// localState returns the state of an object on this host: its data on the volume, its gateway, and the offers of this
+// process.
 func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
-	var current *placement.Object // what p says, even if it is another object than uid
+	var current *placement.Object // the object that p is, even if its UID is not uid
 	if p != nil {
 		current = object(p, string(p.UID))
 	}
@@ -136,7 +140,7 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	run := uint64(0)
 	switch {
 	case !local.Live:
-		run = anyRun // the data is set aside, so the gateway can't have run since then
+		run = anyRun // the data is set aside, so the gateway can't have run since the offer
 	case s != nil:
 		run = s.Run
 	}
@@ -146,8 +150,8 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	return local, nil
 }
 
-// checkSettled reports whether the profile needs no step now. If so, it also updates the status of the object. p may come from
-// the watch cache.
+// checkSettled reports whether the profile needs no step now. If it needs none, checkSettled also updates the status of the
+// object. p may be from the watch cache.
 func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
 	if step == placement.Wait {
 		return true, nil
@@ -159,7 +163,7 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 	now := h.runsWith(p)
 	switch {
 	case !known:
-		return true, nil // hinit will report soon, which queues the profile again
+		return true, nil // hinit will soon report, and the report queues the profile again
 	case now.uid != p.UID, now.generation != p.Generation, now.sum == "":
 		return false, nil
 	case step == placement.Run && (s == nil || s.Want != hinit.WantUp), step == placement.Halt && !isStopped(s):
@@ -182,25 +186,24 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 // reported reports whether this host has written the status of a profile since the profile was placed here.
 func reported(p *v1alpha1.AgentProfile) bool { return p.Status.Installed == p.Status.Assignment }
 
-// firstReport is how long the first status of a profile waits for its gateway after the start.
+// firstReport is how long the first status of a profile waits for the gateway to become ready after its start.
 const firstReport = 2 * time.Second
 
 // reportLater reports whether the first status of a profile on this host should wait for the gateway, which has just been
-// started. One write then also says that the gateway is ready, which saves a write for each profile. While it waits, reportLater
-// queues the profile again.
+// started. A single write can then also say that the gateway is ready. While it waits, reportLater queues the profile again.
 func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 	if reported(p) || s == nil || s.Ready || s.State != hinit.StateStarting && s.State != hinit.StateUp {
 		return false
 	}
-	rest := firstReport - time.Since(s.Since).Abs() // the clock may have been set back
+	rest := firstReport - time.Since(s.Since).Abs() // use the absolute value, because the clock may have been set back
 	if rest > 0 {
 		h.queue.AddAfter(p.Name, rest)
 	}
 	return rest > 0
 }
 
-// writeStatus lets change modify the status of an object, and writes the status by compare-and-swap if it has changed. Afterwards, p
-// is the object that the API server returned, unless p belongs to the watch cache.
+// writeStatus modifies the status of an object with the function change, and writes it by compare-and-swap if it has changed.
+// It stores the object that the API server returns in p, unless p belongs to the watch cache.
 func (h *host) writeStatus(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -218,8 +221,8 @@ func (h *host) writeStatus(ctx context.Context, p *v1alpha1.AgentProfile, change
 	return nil
 }
 
-// writeMetadata writes the finalizers and annotations of next to its object p, by compare-and-swap. Afterwards, p is the object that the
-// API server returned.
+// writeMetadata writes the finalizers and annotations of next to the object p, by compare-and-swap. It stores the object that
+// the API server returns in p.
 func (h *host) writeMetadata(ctx context.Context, p, next *v1alpha1.AgentProfile) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -230,8 +233,8 @@ func (h *host) writeMetadata(ctx context.Context, p, next *v1alpha1.AgentProfile
 	return nil
 }
 
-// performStep performs one step. p must be a fresh read of the object, except for Create. If the step writes the object, p becomes what
-// the API server returned.
+// performStep performs one step. p must have been read from the API server just before, except for Create. If the step writes
+// the object, it stores the object that the API server returns in p.
 func (h *host) performStep(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
 	if (step == placement.Halt || step == placement.Offer) && p.Status.Move != nil {
 		if err := h.assertPolicies(ctx, p); err != nil {
@@ -285,8 +288,8 @@ func (h *host) performStep(ctx context.Context, step placement.Step, name, uid s
 	return nil
 }
 
-// rescanAfter tells hinit to look at the volume after data was moved there. err is the error of the move; if it isn't nil,
-// rescanAfter only returns it.
+// rescanAfter tells hinit to search the volume for profiles, after data was moved there. err is the error of the move; if it
+// isn't nil, rescanAfter only returns it.
 func (h *host) rescanAfter(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -294,9 +297,9 @@ func (h *host) rescanAfter(ctx context.Context, err error) error {
 	return h.settings.Init.Rescan(ctx)
 }
 
-// reportData reports that the data is on this volume. A new profile is reported by the write that adds the finalizer, and its
-// status follows when the gateway was started. Otherwise, if the gateway is down, reportData writes the files of the profile
-// first. One write of the status then covers both.
+// reportData reports that the data is on this volume. For a new profile it writes only the finalizer and its annotation; the
+// status follows after the start of the gateway. Otherwise, if the gateway is down, reportData first writes the files of the
+// profile, so that one write of the status covers both.
 func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer) {
 		next := p.DeepCopy()
@@ -305,7 +308,7 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	}
 	applied, err := "", errRetry
 	if s, known := h.service(p.Name); known && isStopped(s) {
-		applied, _, err = h.writeFiles(ctx, p) // after an error, the next step tries again
+		applied, _, err = h.writeFiles(ctx, p) // ignore the error, because the next step tries again
 	}
 	return h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		since := metav1.Now()
@@ -316,7 +319,7 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	})
 }
 
-// runGateway starts the gateway with the files that the spec asks for, and restarts it if they have changed.
+// runGateway starts the gateway with the files for which the spec asks. If the files have changed, it restarts the gateway.
 func (h *host) runGateway(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
 	s, known := h.service(p.Name)
@@ -326,12 +329,13 @@ func (h *host) runGateway(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	before := h.runsWith(p).sum
 	applied, changed, configured := h.writeFiles(ctx, p)
 	switch {
-	case configured != nil && before == "": // the files were never written: don't start the gateway without them
+	case configured != nil && before == "": // the files were never written, so don't start the gateway
 	case s == nil || s.Want != hinit.WantUp:
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.settings.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return errors.Join(err, h.reportRun(ctx, p, applied, configured))
 		}
-	case configured == nil && (changed || before != "" && before != applied): // files were written since the gateway's start
+	// Files were written since the gateway's start, so restart it.
+	case configured == nil && (changed || before != "" && before != applied):
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.settings.Init.Restart(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
@@ -346,7 +350,7 @@ func (h *host) runGateway(ctx context.Context, p *v1alpha1.AgentProfile) error {
 }
 
 // reportRun updates the status after the gateway was started or stopped. applied is the checksum of the profile's files, and
-// configured the error of writing them.
+// configured is the error of writing them.
 func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied string, configured error) error {
 	s, _ := h.service(p.Name)
 	err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
@@ -365,15 +369,15 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied 
 	return err
 }
 
-// appliedFiles says with which files a gateway runs: of which object, of which generation, with which checksum.
+// appliedFiles identifies the files with which a gateway runs: by their object, its generation, and their checksum.
 type appliedFiles struct {
 	uid        types.UID
 	generation int64
 	sum        string
 }
 
-// runsWith returns the files with which the gateway of p runs. The status says it, or this process knows it until it writes the
-// status.
+// runsWith returns the files with which the gateway of p runs. It takes them from the status, or from this process until the
+// status contains them.
 func (h *host) runsWith(p *v1alpha1.AgentProfile) appliedFiles {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -384,7 +388,7 @@ func (h *host) runsWith(p *v1alpha1.AgentProfile) appliedFiles {
 	return appliedFiles{p.UID, p.Status.ObservedGeneration, p.Status.Applied}
 }
 
-// create creates a profile without data, or restores it from the archive that spec.recover names.
+// create creates a profile without data, or restores it from the archive in spec.recover.
 func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if _, known := h.service(p.Name); !known {
 		return errRetry
@@ -425,7 +429,8 @@ func (h *host) restore(name, uid, archive string) error {
 	return h.store.Install(name, uid, nonce)
 }
 
-// finishDeleted stops the profile of a deleted object, deletes or retires its data, and removes the finalizer from the object.
+// finishDeleted stops the profile of a deleted object, deletes or retires its data, and removes the finalizer from the
+// object.
 func (h *host) finishDeleted(ctx context.Context, p *v1alpha1.AgentProfile, live bool) error {
 	err := h.stopGateway(ctx, p.Name, nil)
 	if err == nil {
@@ -445,5 +450,5 @@ func (h *host) finishDeleted(ctx context.Context, p *v1alpha1.AgentProfile, live
 	return cmp.Or(client.IgnoreNotFound(err), errDone)
 }
 
-// errDone ends the steps of an object: it was released, or it waits for its gateway.
+// errDone ends the steps of an object: the object was released, or it waits for its gateway.
 var errDone = errors.New("done")

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// stopTime is how long a worker waits for the end of a gateway. Most gateways end earlier. hinit reports only once a second,
-	// so that a move or stop would otherwise often wait for the next report.
+	// stopTime is how long a worker waits for the end of a gateway. hinit reports only once a second. Because the worker
+	// waits, a move or stop usually need not wait for the next report.
 	stopTime = 2 * time.Second
-	// stopCheck is when the host looks again at a gateway that is being stopped, if hinit has reported nothing.
+	// stopCheck is how long after the request to stop a gateway the host checks the gateway again, if hinit has reported
+	// nothing.
 	stopCheck = 30 * time.Second
 )
 
@@ -25,14 +26,15 @@ const (
 // stopCheck.
 var errStopping = errors.New("its gateway is being stopped")
 
-// isStopping reports whether the gateway is being stopped and will stay down. If so, send no other command to stop: it would only
-// repeat the signal.
+// isStopping reports whether the gateway is being stopped and will stay down. The host then sends no other command to stop,
+// because it would only repeat the signal.
 func isStopping(s *hinit.Service) bool {
 	return s.Want == hinit.WantDown && slices.Contains([]string{hinit.StateStopping, hinit.StateKilling, hinit.StateFinishing}, s.State)
 }
 
-// stopGateway stops a gateway. If that takes longer than stopTime, it returns errStopping: a gateway may ignore its signal for minutes,
-// and no worker may wait for that. When the gateway is down, stopGateway writes the status of p, unless p is nil.
+// stopGateway stops a gateway. If that takes longer than stopTime, it returns errStopping, because a gateway may ignore its
+// signal for minutes and no worker may wait for that. When the gateway is down, stopGateway writes the status of p, unless p
+// is nil.
 func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
 	s, known := h.service(name)
 	if !known {
@@ -63,7 +65,7 @@ func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentPr
 	case stopped:
 		applied, _, configured := h.writeFiles(ctx, p)
 		return h.reportRun(ctx, p, applied, configured)
-	case time.Since(s.Since).Abs() > firstReport: // most gateways are down before
+	case time.Since(s.Since).Abs() > firstReport: // report only a gateway that does not stop within this time, because most do
 		if err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { fillStatus(st, s, p.Wanted()) }); err != nil {
 			return err
 		}
@@ -87,7 +89,7 @@ func (h *host) reportMoving(ctx context.Context, p *v1alpha1.AgentProfile) error
 	})
 }
 
-// forgetFiles forgets with which files the gateway of a deleted profile has run.
+// forgetFiles removes the record of the files with which the gateway of a deleted profile has run.
 func (h *host) forgetFiles(profile string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -23,32 +23,35 @@ import (
 
 // The directories of a store, below the root of the volume.
 const (
-	storeDir    = ".hinit-fleet"
-	liveDir     = storeDir + "/live"     // a record for each live profile that the fleet has created, see [record]
-	asideDir    = storeDir + "/aside"    // NAME.UID.ASSIGNMENT: data that will be given to another host
-	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host; NAME.UID.NONCE.json is its receipt, and NAME.UID.record its record
-	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data to which no object refers
-	backupsDir  = storeDir + "/backups"  // archives from which spec.recover can restore a profile
-	partDir     = storeDir + "/part"     // incomplete data, see [partialPath]; the rest is discarded when the store is opened
-	trashDir    = storeDir + "/trash"    // data to delete, see [Store.discard]
+	storeDir = ".hinit-fleet"
+	liveDir  = storeDir + "/live"  // has a record for each live profile that the fleet has created, see [record]
+	asideDir = storeDir + "/aside" // has NAME.UID.ASSIGNMENT: data that is set aside to be given to another host
+	// Has NAME.UID.NONCE: data received from another host; NAME.UID.NONCE.json is its receipt, and NAME.UID.record its
+	// record.
+	incomingDir = storeDir + "/incoming"
+	retainedDir = storeDir + "/retained" // has NAME.UID.TIME: data to which no object refers
+	backupsDir  = storeDir + "/backups"  // has archives from which spec.recover can restore a profile
+	partDir     = storeDir + "/part"     // has incomplete data, see [partialPath]; other files are discarded when the store is opened
+	trashDir    = storeDir + "/trash"    // has data to delete, see [Store.discard]
 	profilesDir = "profiles"
 )
 
-// Store manages the data of profiles on a volume. A profile is live if it is in the directory from which hinit starts gateways.
-// Each change is a rename, so a crash leaves the state before or after it. Several goroutines may use a Store at a time for
-// different profiles.
+// Store manages the data of profiles on a volume. A profile is live if it is in the directory from which hinit starts
+// gateways. Each change is a rename, so a crash leaves the state before or after it. Several goroutines may use a Store at a
+// time for different profiles.
 type Store struct {
 	root           *os.Root
-	discarded      chan struct{} // the channel has an element if trashDir has new data
-	removeTime     time.Duration // time after which emptyTrash turns from one tree to the next
+	discarded      chan struct{} // channel that has an element if trashDir has new data
+	removeTime     time.Duration // time after which emptyTrash continues with another tree
 	idleTimeout    time.Duration // how long another host may send nothing
-	longerTimeouts sync.Map      // time.Duration by UID, in place of idleTimeout for one object, see [Store.idleTimeoutOf]
+	longerTimeouts sync.Map      // time.Duration by UID, which replaces idleTimeout for one object, see [Store.idleTimeoutOf]
 }
 
 const (
-	defaultRemoveTime  = time.Minute  // the default of Store.removeTime
-	defaultIdleTimeout = maxStall / 2 // the default of Store.idleTimeout
-	slowestRead        = 10 << 20     // bytes per second: lowest speed that is expected when a host reads data again that it has sent
+	defaultRemoveTime  = time.Minute  // default of Store.removeTime
+	defaultIdleTimeout = maxStall / 2 // default of Store.idleTimeout
+	// Expected lowest speed, in bytes per second, at which a host reads data again that it has already sent.
+	slowestRead = 10 << 20
 )
 
 // OpenStore opens the store of a volume and removes temporary data that a crash has left.
@@ -63,10 +66,11 @@ func OpenStore(home string) (*Store, error) {
 			return nil, fmt.Errorf("cannot open the volume: %w", err)
 		}
 	}
-	_ = s.makeDir(trashDir) // discard makes it too, and reports the error
+	_ = s.makeDir(trashDir) // ignore the error, because discard makes the directory too and reports it
 	err = s.eachEntry(partDir, func(name string, _ bool) {
 		if !strings.HasPrefix(name, archive.ImportPrefix) {
-			_ = s.discard(path.Join(partDir, name)) // leftovers only take space, and must not keep the host from working
+			// Ignore the error: leftovers only take space, and must not keep the host from working.
+			_ = s.discard(path.Join(partDir, name))
 		}
 	})
 	return s, err
@@ -75,17 +79,17 @@ func OpenStore(home string) (*Store, error) {
 // Home returns the directory of a live profile, below the root of the volume.
 func (s *Store) Home(name string) string { return path.Join(profilesDir, name) }
 
-// exists reports whether a path exists. If that can't be determined, it returns true.
+// exists reports whether a path exists. It returns true if it can't find out.
 func (s *Store) exists(name string) bool {
 	_, err := s.root.Lstat(name)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// maxRecordBytes limits the files that are read as records. Agents can replace them by larger ones.
+// maxRecordBytes limits the size of the files that are read as records, because agents can replace them by larger ones.
 const maxRecordBytes = 4 << 20
 
-// openFile opens a regular file for reading, and returns its size. It follows symbolic links inside the volume. It never blocks: a
-// named pipe is an error.
+// openFile opens a regular file for reading, and returns its size. It follows symbolic links inside the volume. It never
+// blocks: it returns an error for a named pipe.
 func (s *Store) openFile(name string) (f *os.File, size int64, err error) {
 	if f, err = s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0); err != nil {
 		return nil, 0, err
@@ -100,7 +104,7 @@ func (s *Store) openFile(name string) (f *os.File, size int64, err error) {
 	return f, info.Size(), nil
 }
 
-// readFile returns the content of a regular file, or an error if it is larger than most bytes.
+// readFile returns the content of a regular file. It returns an error if the file is larger than most bytes.
 func (s *Store) readFile(name string, most int64) ([]byte, error) {
 	f, size, err := s.openFile(name)
 	if err != nil {
@@ -108,7 +112,7 @@ func (s *Store) readFile(name string, most int64) ([]byte, error) {
 	}
 	defer f.Close()
 	var text []byte
-	if size <= most { // a larger file is not read at all, because memory is short
+	if size <= most { // don't read a larger file at all, because memory is short
 		text, err = io.ReadAll(io.LimitReader(f, most+1))
 	}
 	if err == nil && max(size, int64(len(text))) > most {
@@ -117,13 +121,13 @@ func (s *Store) readFile(name string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// openDir opens a directory. It never blocks: any other kind of file is an error.
+// openDir opens a directory. It never blocks: it returns an error for any other kind of file.
 func (s *Store) openDir(name string) (*os.File, error) {
 	return s.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// eachEntry calls found for each entry of a directory, in any order. It reads a few names at a time, because agents may have made any
-// number of files.
+// eachEntry calls found for each entry of a directory, in any order. It reads only a few names at a time, because agents may
+// have made any number of files.
 func (s *Store) eachEntry(dir string, found func(name string, isDir bool)) error {
 	d, err := s.openDir(dir)
 	if err != nil {
@@ -136,9 +140,9 @@ func (s *Store) eachEntry(dir string, found func(name string, isDir bool)) error
 	})
 }
 
-// replace writes a file atomically: it writes a temporary file in the same directory and renames it. Only the owner may read the
-// file. It doesn't open the old file, which an agent may have replaced by a pipe. If an agent has made a directory with the name of
-// the temporary file, replace uses another name, because removing that directory could take hours.
+// replace writes a file atomically: it writes a temporary file in the same directory and renames it. Only the owner may read
+// the file. replace doesn't open the old file, which an agent may have replaced by a pipe. If the name of the temporary file
+// belongs to a directory that an agent has made, replace uses another name, because removing the directory could take hours.
 func (s *Store) replace(name string, text []byte) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
 	if err := s.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -153,13 +157,13 @@ func (s *Store) replace(name string, text []byte) error {
 		err = s.rename(temp, name)
 	}
 	if err != nil {
-		_ = s.root.Remove(temp) // after a successful rename there is none
+		_ = s.root.Remove(temp) // ignore the error: after a successful rename, there is no temporary file
 		return err
 	}
 	return nil
 }
 
-// rename renames durably: it syncs both directories before it returns.
+// rename renames a file, and syncs both directories to the disk before it returns.
 func (s *Store) rename(from, to string) error {
 	if err := s.move(from, to); err != nil {
 		return err
@@ -167,8 +171,8 @@ func (s *Store) rename(from, to string) error {
 	return errors.Join(s.sync(path.Dir(from)), s.sync(path.Dir(to)))
 }
 
-// move renames a file or directory. The kernel lets a directory move to another parent only if the directory can be written,
-// because its entry ".." changes. If an agent has taken this permission from its home, move gives it back.
+// move renames a file or directory. The kernel lets a directory move to another parent only if the directory is writable,
+// because its entry ".." changes. If an agent has taken this permission from its home, move restores it.
 func (s *Store) move(from, to string) error {
 	err := s.root.Rename(from, to)
 	if errors.Is(err, fs.ErrPermission) {
@@ -185,8 +189,8 @@ func (s *Store) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Inspect returns what the volume has of a profile. name is the name of the profile, and uid the UID of its object; me and o are as
-// in [placement.Live]. Inspect fills only the fields Live, Aside and Incoming.
+// Inspect returns the data that the volume has for a profile. name is the name of the profile, and uid the UID of its object.
+// The parameters me and o are as in [placement.Live]. Inspect fills only the fields Live, Aside and Incoming.
 func (s *Store) Inspect(name, uid, me string, o *placement.Object) (l placement.Local, err error) {
 	for _, e := range s.entries(asideDir, name, uid) {
 		n, err := strconv.ParseInt(e, 10, 64)
@@ -213,7 +217,7 @@ func (s *Store) Inspect(name, uid, me string, o *placement.Object) (l placement.
 	return l, nil
 }
 
-// partialNonce takes the place of the nonce in the name of incomplete data.
+// partialNonce stands in place of the nonce in the name of incomplete data.
 const partialNonce = "partly"
 
 // partialPath returns the directory of an object's incomplete data, which the next fetch completes.
@@ -223,7 +227,7 @@ func partialPath(name, uid string) string {
 
 // entries lists the subdirectories of dir whose names begin with NAME.UID., and returns the rest of each name.
 func (s *Store) entries(dir, name, uid string) (out []string) {
-	_ = s.eachEntry(dir, func(found string, isDir bool) { // if dir can't be read, there are no entries
+	_ = s.eachEntry(dir, func(found string, isDir bool) { // ignore the error: if dir can't be read, the list is empty
 		if rest, ok := strings.CutPrefix(found, name+"."+uid+"."); ok && isDir {
 			out = append(out, rest)
 		}
@@ -231,14 +235,14 @@ func (s *Store) entries(dir, name, uid string) (out []string) {
 	return out
 }
 
-// eachMoving calls found with the profile and the UID of all data that isn't live, because it is on its way to or from another
-// host.
+// eachMoving calls found with the profile and the UID of all data that is on its way to or from another host, and so isn't
+// live.
 func (s *Store) eachMoving(found func(name, uid string)) error {
 	var errs []error
 	for _, dir := range []string{asideDir, incomingDir, partDir} {
-		prefix, parts := "", 3 // NAME.UID.ASSIGNMENT or NAME.UID.NONCE
+		prefix, parts := "", 3 // names have the form NAME.UID.ASSIGNMENT or NAME.UID.NONCE
 		if dir == partDir {
-			prefix, parts = archive.ImportPrefix, 2 // the name has this form in [partialPath]
+			prefix, parts = archive.ImportPrefix, 2 // names have the form of [partialPath]
 		}
 		errs = append(errs, s.eachEntry(dir, func(name string, isDir bool) {
 			rest, is := strings.CutPrefix(name, prefix)
@@ -260,8 +264,8 @@ func incomingPath(name, uid, nonce string) string {
 
 func reservedPath(name, uid string) string { return path.Join(incomingDir, name+"."+uid+".record") }
 
-// Reserve writes the record of received data before its host becomes the owner. Install then needs no room on a volume that is full.
-// files are the files that the fleet has written into the data.
+// Reserve writes the record of received data before its host becomes the owner. Later, Install needs no room for a record,
+// even on a full volume. files are the files that the fleet has written into the data.
 func (s *Store) Reserve(name, uid string, files []string) error {
 	if err := s.CheckFree(name, uid); err != nil {
 		return err
@@ -273,14 +277,14 @@ func (s *Store) Reserve(name, uid string, files []string) error {
 	return wrapError("reserve the record of", name, err)
 }
 
-// SetAside moves the data of a profile out of hinit's reach. The record stays, so that TakeBack need not write one, for which a
-// full volume has no room. If something makes the home again after the profile was given away, the host finds that home by the
-// record and retires it.
+// SetAside moves the data of a profile to a place where hinit does not find it. The record stays, so that TakeBack needs no
+// room for a record on a full volume. If a process makes the home again after the profile was given away, the host recognises
+// that home by the record and retires it.
 func (s *Store) SetAside(name, uid string, assignment int64) error {
 	return wrapError("set aside the data of", name, s.rename(s.Home(name), asidePath(name, uid, assignment)))
 }
 
-// TakeBack undoes SetAside: hinit can start the gateway from the data again.
+// TakeBack undoes SetAside, so that hinit can start the gateway from the data again.
 func (s *Store) TakeBack(name, uid string, assignment int64) error {
 	return wrapError("take back the data of", name, s.makeLive(name, uid, asidePath(name, uid, assignment)))
 }
@@ -291,14 +295,14 @@ func (s *Store) Install(name, uid, nonce string) error {
 	if err == nil {
 		err = s.makeLive(name, uid, incomingPath(name, uid, nonce))
 	}
-	if err == nil { // after an error, the received data stays: it is the only copy
+	if err == nil { // after an error, keep the received data, which is the only copy
 		err = errors.Join(s.discard(incomingPath(name, uid, nonce)+".json"), s.DropIncoming(name, uid))
 	}
 	return wrapError("install", name, err)
 }
 
-// makeLive makes the directory from the home of a profile. If something has made another home there meanwhile, makeLive retains that
-// one.
+// makeLive makes the directory from the home of a profile. If another home is in its place, which a process has made
+// meanwhile, makeLive retains that home.
 func (s *Store) makeLive(name, uid, from string) (err error) {
 	if s.exists(from) && s.exists(s.Home(name)) {
 		err = s.retain(name, uid, s.Home(name))
@@ -315,8 +319,8 @@ func (s *Store) makeLive(name, uid, from string) (err error) {
 	return err
 }
 
-// Drop handles the data that was set aside for another host. It deletes only the copy of the assignment before confirmed: the
-// host that got it has confirmed that it has it. It retains every other copy, because nothing says where else that data is.
+// Drop handles the data that was set aside for another host. It deletes only the copy of the assignment before confirmed,
+// because the next owner has confirmed that it has this data. It retains every other copy, which may be the only one.
 func (s *Store) Drop(name, uid string, confirmed int64) (err error) {
 	for _, e := range s.entries(asideDir, name, uid) {
 		from := path.Join(asideDir, name+"."+uid+"."+e)
@@ -329,7 +333,7 @@ func (s *Store) Drop(name, uid string, confirmed int64) (err error) {
 	return wrapError("drop the set-aside data of", name, err)
 }
 
-// DropIncoming deletes received data of an object that was not installed, complete or not.
+// DropIncoming deletes received data of an object that was not installed. The data may be incomplete.
 func (s *Store) DropIncoming(name, uid string) error {
 	s.longerTimeouts.Delete(uid)
 	return errors.Join(s.discardAll(incomingDir, name, uid), s.discard(partialPath(name, uid)), s.discard(reservedPath(name, uid)))
@@ -345,7 +349,7 @@ func (s *Store) discardAll(dir, name, uid string) error {
 	return wrapError("remove data of", name, err)
 }
 
-// retain moves data of an object into the directory to which no object refers, where a person can find it.
+// retain moves data of an object into the directory for data to which no object refers, where a person can find it.
 func (s *Store) retain(name, uid, from string) error {
 	for at := time.Now().Unix(); ; at++ {
 		if err := s.rename(from, path.Join(retainedDir, fmt.Sprintf("%s.%s.%d", name, uid, at))); !errors.Is(err, fs.ErrExist) {
@@ -354,7 +358,7 @@ func (s *Store) retain(name, uid, from string) error {
 	}
 }
 
-// RetireHome retains the live data of an object, so that hinit no longer has the profile.
+// RetireHome retains the live data of an object, so that hinit does not have the profile any more.
 func (s *Store) RetireHome(name, uid string) error {
 	err := s.retain(name, uid, s.Home(name))
 	if err == nil {
@@ -363,20 +367,21 @@ func (s *Store) RetireHome(name, uid string) error {
 	return wrapError("retire", name, err)
 }
 
-// Retire retains all complete data of an object. live says that the live data is this object's.
+// Retire retains all complete data of an object. live is true if the live data belongs to this object.
 func (s *Store) Retire(name, uid string, live bool) (err error) {
 	if live {
 		err = s.RetireHome(name, uid)
 	}
-	for _, nonce := range s.entries(incomingDir, name, uid) { // the previous host may have deleted its copy
+	// Retain it too, because the previous host may have deleted its copy.
+	for _, nonce := range s.entries(incomingDir, name, uid) {
 		err = errors.Join(err, s.retain(name, uid, incomingPath(name, uid, nonce)), s.discard(incomingPath(name, uid, nonce)+".json"))
 	}
-	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // assignment 0 means that no host has confirmed anything
+	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // assignment 0: no host has confirmed anything
 }
 
-// Delete deletes all data of an object. live says that the live data is this object's.
+// Delete deletes all data of an object. live is true if the live data belongs to this object.
 func (s *Store) Delete(name, uid string, live bool) (err error) {
-	if live { // delete live data first, because after a crash hinit must not find a profile without its record
+	if live { // delete live data first: after a crash, hinit must not find a profile without its record
 		if err = errors.Join(s.discard(s.Home(name)), s.sync(profilesDir)); err == nil {
 			err = s.removeRecord(name)
 		}

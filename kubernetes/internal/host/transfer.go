@@ -18,7 +18,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// errIdle ends a fetch from a host that sends nothing for too long.
+// errIdle ends a fetch when the other host has sent nothing for too long.
 var errIdle = errors.New("it sends nothing; look for a file of many gigabytes in the profile, which may be sparse (du -h --apparent-size)")
 
 // progressReader calls received after each read that has returned bytes.
@@ -36,12 +36,13 @@ func (a progressReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// nonceWord matches the nonces of offers. They become part of a path, and an attacker in the other host may have written one.
+// nonceWord matches a valid nonce of an offer. A nonce becomes part of a path, and an attacker in the other host may have
+// written it.
 var nonceWord = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
 
-// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. If the other host
-// sends nothing for the idle timeout, it gives up. To continue a download, the other host first reads twice what this host
-// already has, so the first wait is longer.
+// fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. If the other
+// host sends nothing for the idle timeout, fetch gives up. The first wait of a continued download is longer: the other host
+// first reads the part that this host already has, twice.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, as identity) (err error) {
 	if !nonceWord.MatchString(from.Nonce) {
 		return fmt.Errorf("cannot fetch profile %q from %s: its nonce %q is no word of letters and digits", name, from.Address, from.Nonce)
@@ -67,7 +68,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	idle := time.AfterFunc(wait, func() { cancel(errIdle) })
 	defer idle.Stop()
 	defer func() {
-		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // what was received is kept
+		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // keep the data that was received
 			s.longerTimeouts.Store(uid, min(2*timeout, maxStall))
 			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, wait, errIdle)
 		}
@@ -76,7 +77,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		MinVersion:         tls.VersionTLS13,
 		Certificates:       []tls.Certificate{as.certificate},
 		ServerName:         ServerName(from.Nonce),
-		InsecureSkipVerify: true, // VerifyConnection accepts only the certificate that the offer names
+		InsecureSkipVerify: true, // VerifyConnection checks the certificate: it accepts only the one in the offer
 		VerifyConnection: func(c tls.ConnectionState) error {
 			if !isFrom(&c, from.Certificate) {
 				return errors.New("it has another certificate than the offer names")
@@ -84,7 +85,8 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 			return nil
 		},
 	}}
-	// A redirect is no answer: an attacker in the other host could have this host call any address, such as a server of its agents.
+	// Don't follow a redirect: an attacker in the other host could make this host call any address, such as a server of its
+	// agents.
 	answer, err := transport.RoundTrip(r)
 	if err != nil {
 		return fmt.Errorf("cannot fetch profile %q from %s: %w", name, from.Address, err)
@@ -95,7 +97,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	case http.StatusPartialContent:
 		im.From = at
 	default:
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // if the reason can't be read, the HTTP status says enough
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // ignore the error: without the reason, the HTTP status is enough
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s: %s", name, from.Address, answer.Status, strings.TrimSpace(strings.ToValidUTF8(string(why), "?")))
 	}
 	if err := s.receive(im, name, uid, from.Nonce, progressReader{answer.Body, func() {
@@ -107,9 +109,9 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	return nil
 }
 
-// idleTimeoutOf returns how long a fetch of the object uid waits for the next bytes. It begins with s.idleTimeout, and doubles
-// after each fetch that fails with errIdle, up to maxStall. A longer wait helps, because a host sends nothing while it reads one
-// large file.
+// idleTimeoutOf returns how long a fetch of the object uid waits for the next bytes. It begins with s.idleTimeout, and
+// doubles after each fetch that fails with errIdle, up to maxStall. A longer wait helps, because a host sends nothing while
+// it reads one large file.
 func (s *Store) idleTimeoutOf(uid string) time.Duration {
 	if d, longer := s.longerTimeouts.Load(uid); longer {
 		return d.(time.Duration)
@@ -117,8 +119,8 @@ func (s *Store) idleTimeoutOf(uid string) time.Duration {
 	return s.idleTimeout
 }
 
-// importer returns an archive import that writes an object's data into the directory for incomplete data. The caller must call
-// done after the import.
+// importer returns an archive import that writes an object's data into the directory for incomplete data. The caller must
+// call done after the import.
 func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err error) {
 	part, err := s.openDir(partDir)
 	if err != nil {
@@ -127,13 +129,13 @@ func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err
 	return &archive.Import{Dir: descriptor(part), Name: name + "." + uid, Links: true}, func() { _ = part.Close() }, nil
 }
 
-// errInterrupted means that a stream ended early. The received part is kept, and the next fetch continues.
+// errInterrupted means that a stream ended early. The received part is kept, and the next fetch continues after it.
 var errInterrupted = errors.New("the stream has ended early; it goes on from there")
 
-// receive reads an archive from body and stores it as received data, in place of any that the object had.
+// receive reads an archive from body and stores it as received data. It replaces received data that the object already had.
 func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Reader) error {
 	whole := path.Join(partDir, im.Name)
-	if err := s.discard(whole); err != nil { // a crash has left complete data here
+	if err := s.discard(whole); err != nil { // remove complete data that a crash has left here
 		return err
 	}
 	head, sum, err := im.Run(body)
@@ -165,7 +167,8 @@ func (s *Store) openHome(dir string, fn func(*os.Root) error) error {
 	return errors.Join(fn(home), home.Close())
 }
 
-// interruptedAt returns how many bytes of an object's data an interrupted fetch has received, and of which snapshot.
+// interruptedAt returns how many bytes of an object's data an interrupted fetch has received, and the snapshot from which
+// they are.
 func (s *Store) interruptedAt(name, uid string) (snapshot string, at int64) {
 	im, done, err := s.importer(name, uid)
 	if err != nil {

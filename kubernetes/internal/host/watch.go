@@ -13,14 +13,14 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// Field selectors of the two watches on profiles: those placed on this host, and those moving to it. When a move ends, the
-// profile leaves one watch and enters the other, in any order.
+// Field selectors of the two watches: for the profiles that are placed on this host, and for the profiles that move to it.
+// When a move ends, the profile leaves one watch and enters the other, in any order.
 const (
 	ownField  = "status.host"
 	moveField = "status.move.to"
 )
 
-// watch follows the profiles whose field is the name of this host.
+// watch follows the profiles whose field contains the name of this host.
 func (h *host) watch(ctx context.Context, field string) {
 	only := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, h.settings.Name)}
 	options := func(o metav1.ListOptions) *client.ListOptions {
@@ -52,7 +52,8 @@ func (h *host) watch(ctx context.Context, field string) {
 	informer.RunWithContext(ctx)
 }
 
-// handleEvent handles an event from the watch with the given field selector. there is false if the profile has left the watch.
+// handleEvent handles an event from the watch with the given field selector. there is false if the profile is no longer in
+// the watch.
 func (h *host) handleEvent(field string, o any, there bool) {
 	if gone, is := o.(cache.DeletedFinalStateUnknown); is {
 		o = gone.Obj

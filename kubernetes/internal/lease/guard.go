@@ -13,16 +13,16 @@ import (
 
 const (
 	guardEvery = 20 * time.Millisecond
-	// guardTime is how long after the end of the lease the guard kills the processes of a stopped init. An init that is stopped
-	// later has ended its gateways before.
+	// guardTime is for how long after the end of the lease the guard kills processes if the init is stopped. An init that is
+	// stopped after this time has already ended its gateways.
 	guardTime = 5 * time.Second
 )
 
-// guard kills all other processes in the container if the lease ends while the init is stopped (SIGSTOP, a tracer), because a
-// stopped init can't do so. It works only if the init is process 1 of a PID namespace: then kill(2) with -1 reaches all other
-// processes.
+// guard kills all other processes in the container if the lease ends while the init is stopped (by SIGSTOP or a tracer),
+// because a stopped init can't do so. It works only if the init is process 1 of a PID namespace, because kill(2) with -1 then
+// reaches all other processes.
 type guard struct {
-	end atomic.Int64 // end of the lease as told to the init, on CLOCK_BOOTTIME; 0: none
+	end atomic.Int64 // end of the lease that was told to the init, on CLOCK_BOOTTIME; 0: none
 	log func(format string, args ...any)
 }
 
@@ -43,7 +43,8 @@ func (g *guard) watch(ctx context.Context) {
 		if over := boottime() - time.Duration(end); end == 0 || over < 0 || over > guardTime || !stopped(1) {
 			continue
 		}
-		_ = unix.Kill(-1, unix.SIGKILL) // this signal spares this process and process 1; kill fails if there is no other
+		// Ignore the error: kill fails only if there is no other process; this signal spares this process and process 1.
+		_ = unix.Kill(-1, unix.SIGKILL)
 		if told != end {
 			told = end
 			g.log("the lease has ended and hinit is stopped: killed every other process of the container")

@@ -16,8 +16,8 @@ import (
 	"hinit/internal/pause"
 )
 
-// Run acquires the Lease and holds it until ctx ends. Then it releases the Lease, so the caller must not cancel ctx before
-// everything that depends on the Lease has ended. log receives messages for the operator.
+// Run acquires the Lease and holds it until ctx ends. Then it releases the Lease. So everything that depends on the Lease
+// must have ended before the caller cancels ctx. log receives messages for the operator.
 func Run(ctx context.Context, s Settings, log func(format string, args ...any)) error {
 	s.API.Timeout = s.renewDeadline() / 2
 	client, err := coordination.NewForConfig(s.API)
@@ -47,16 +47,16 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 	return lock.releaseLease(context.WithoutCancel(ctx))
 }
 
-// renewDeadline returns for how long the holder tries to renew the Lease before it gives up.
+// renewDeadline returns how long the holder tries to renew the Lease before it gives up.
 func (s *Settings) renewDeadline() time.Duration { return s.Duration * 2 / 3 }
 
-// stopMargin returns how long before the end of the Lease the init must begin to kill its processes. On a busy machine that takes
-// hundreds of milliseconds, however short the Lease is.
+// stopMargin returns how long before the end of the Lease the init must begin to kill its processes. On a busy machine,
+// killing takes hundreds of milliseconds, however short the Lease is.
 func (s *Settings) stopMargin() time.Duration {
 	return max(s.Duration/5, min(time.Second, s.Duration/3))
 }
 
-// elect runs client-go's leader election with the durations of the settings. It calls began when this pod holds the Lease.
+// elect runs client-go's leader election with the durations in the settings. It calls began when this pod holds the Lease.
 func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began func()) error {
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l, LeaseDuration: l.settings.Duration, RenewDeadline: l.settings.renewDeadline(), RetryPeriod: retry, Name: l.settings.Name,
@@ -69,8 +69,8 @@ func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began fu
 	return nil
 }
 
-// retryInterval is the shortest time between two requests of a pod that waits for the Lease; client-go takes up to 2.2 times as long.
-// It delays a takeover twice, because the pod is late to notice both the last renewal and the end of the Lease. It is short,
+// retryInterval is the shortest time between two requests of a pod that waits for the Lease; client-go takes up to 2.2 times
+// as long. It delays a takeover twice: the pod notices both the last renewal and the end of the Lease late. It is short,
 // because a read costs the API server little.
 const retryInterval = 150 * time.Millisecond
 
@@ -82,8 +82,8 @@ func (l *reportingLock) acquire(ctx context.Context) error {
 }
 
 // renew renews the Lease until that has failed for renewDeadline, or until another pod holds the Lease. In the second case it
-// returns at once, so that this pod begins to wait. client-go counts the other pod's Lease from the time at which it is first
-// seen. A later return would delay the next takeover by up to two thirds of a Lease.
+// returns at once, so that this pod begins to wait. client-go counts the other pod's Lease from the time at which it first
+// sees it. A later return would delay the next takeover by up to two thirds of a Lease.
 func (l *reportingLock) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
@@ -93,8 +93,8 @@ func (l *reportingLock) renew(ctx context.Context) error {
 	return l.elect(ctx, l.settings.Duration*2/15, func() {})
 }
 
-// reportingLock is a lock of client-go that tells the init the result of each request. client-go calls it from one goroutine at a
-// time.
+// reportingLock is a lock of client-go that tells the init the result of each request. client-go calls it from one goroutine
+// at a time.
 type reportingLock struct {
 	resourcelock.Interface
 
@@ -103,10 +103,10 @@ type reportingLock struct {
 	log      func(format string, args ...any)
 	guard    guard
 
-	reportedHolder string // holder that the init was last told about; "" for none
-	holds          bool   // the log says that this pod holds the Lease
-	loggedTrouble  string // last problem in the log; "" for none
-	lost           func() // calling lost ends the renewal; nil while this pod waits for the Lease
+	reportedHolder string // holder that was last reported to the init; "": none
+	holds          bool   // true if the log says that this pod holds the Lease
+	loggedTrouble  string // problem that was last logged; "": none
+	lost           func() // function that ends the renewal; nil while this pod waits for the Lease
 }
 
 // Create implements [resourcelock.Interface].
@@ -125,7 +125,7 @@ func (l *reportingLock) Update(ctx context.Context, r resourcelock.LeaderElectio
 func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := l.Interface.Get(ctx)
 	if apierrors.IsNotFound(err) {
-		return r, raw, err // there is no Lease yet; client-go creates it
+		return r, raw, err // the Lease does not exist yet; client-go creates it
 	}
 	l.reportTrouble(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {

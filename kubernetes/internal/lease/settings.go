@@ -33,10 +33,10 @@ const (
 	maxDuration        = time.Hour
 )
 
-// Settings say which Lease to hold, for which pod, and which init to tell.
+// Settings are the settings of this program: the Lease to hold, the pod for which it is held, and the init to inform.
 type Settings struct {
 	Name, Namespace string
-	Identity        string        // identifies this pod; no other pod ever has the same
+	Identity        string        // identifies this pod; no other pod ever has this identity
 	Duration        time.Duration // duration of the lease, in whole seconds
 	Socket          string        // socket on which the init receives messages
 	API             *rest.Config

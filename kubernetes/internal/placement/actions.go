@@ -1,6 +1,6 @@
 package placement
 
-// Action is one step that the controller takes, of one of the types below.
+// Action is one action that the controller takes. It has one of the types below.
 type Action interface{ isAction() }
 
 type (
@@ -16,11 +16,11 @@ type (
 	MarkReachable struct{ Profile string }
 	// MarkPending reports why a profile has no host.
 	MarkPending struct{ Profile, Reason string }
-	// GiveUp removes the owner of a profile and so abandons the data there, as the user has asked with spec.recover. It records
-	// that this was done.
+	// GiveUp removes the owner of a profile and so abandons the data on the owner, as the user has requested with
+	// spec.recover. It also records that this was done.
 	GiveUp struct{ Profile, Owner string }
-	// HandleRecovery records that spec.recover needs no action any more. Ignored is the reason why it was ignored, or "" if the
-	// user has removed it.
+	// HandleRecovery records that spec.recover needs no further action. Ignored is the reason why it was ignored, or "" if
+	// the user has removed it.
 	HandleRecovery struct{ Profile, Ignored string }
 	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
 	Replace struct{ Host string }

@@ -12,44 +12,44 @@ import (
 type Profile struct {
 	Name      string
 	Owner     string // host that has the data; "" for none
-	Installed bool   // the owner has confirmed that it has the data
+	Installed bool   // true if the owner has confirmed that it has the data
 	To        string // host to which the profile moves; "" without a move
-	Stuck     bool   // the move has gone on for too long
+	Stuck     bool   // true if the move has taken too long
 	LastMove  LastMove
 	Memory    int64 // bytes that the placement reserves for the profile
 	Priority  int32
-	Pin       string // the only host on which the profile may be; "" for any
+	Pin       string // only host on which the profile may be; "": any
 	Pod       string // name of the pod that would run this profile alone
-	OwnPod    bool   // the spec asks for Pod, and not for a host with other profiles
-	Refused   string // why the pod Pod can't be created; "" if it can
-	Lost      string // what the controller last reported about the owner: [HostLost], [HostRestarts], or "" for nothing
-	Overdue   bool   // the owner has been restarting for too long, so it counts as lost
+	OwnPod    bool   // the spec asks for the pod Pod, and not for a host with other profiles
+	Refused   string // reason why the pod Pod can't be created; "": it can
+	Lost      string // what the controller last reported about the owner: [HostLost], [HostRestarts] or ""
+	Overdue   bool   // the owner has been restarting for so long that it counts as lost
 	Missing   bool   // the owner has reported that the data is not on its volume
 	Here      bool   // the owner has reported that the data is on its volume
-	Pending   string // reported reason why the profile is pending; "" if it is not
-	LostHost  string // host whose data the user gives up with spec.recover; "" for none
-	Handled   bool   // the present value of spec.recover, which may be empty, was carried out or ignored before
+	Pending   string // reason that was reported for the profile having no host; "": none
+	LostHost  string // host on which the user gives up the data with spec.recover; "": none
+	Handled   bool   // the current value of spec.recover, which may be empty, was already carried out or ignored
 	Deleting  bool
 }
 
-// LastMove says how the last move of a profile has ended.
+// LastMove describes how the last move of a profile has ended.
 type LastMove struct {
-	FailedTo string // host to which it has failed; "" if it has not
-	Waits    bool   // it has failed so recently that the next one must wait
+	FailedTo string // host to which the move has failed; "": the move has succeeded, or there was none
+	Waits    bool   // the move has failed so recently that the next one must wait
 }
 
 // Host is what the controller knows about a host: a pod that runs profiles.
 type Host struct {
 	Name        string
 	Ordinal     int    // number at the end of the name; unused for the pod of a single profile
-	For         string // the only profile that the host takes; "" if it takes any
+	For         string // only profile that the host takes; "": any
 	Zone        string // value of the topology key on the host's node
-	WhyUnusable string // why the host can't be used; "" if it can
+	WhyUnusable string // reason why the host can't be used; "": it can
 	Ready       bool   // the host can take profiles
 	Updated     bool   // the host has the wanted image
 	Replacing   bool   // the pod of the host is ending or starting
-	Serving     bool   // the host is being replaced, but its container runs: its gateways may answer, and it reports on them
-	Unheard     bool   // this controller has seen no sign of life of the host yet
+	Serving     bool   // the host is being replaced but its container runs, so its gateways may answer and it still reports on them
+	Unheard     bool   // this controller has not yet seen any sign of life of the host
 	Broken      bool   // the containers of the host don't run although its node is healthy
 }
 
@@ -61,12 +61,12 @@ type Pool struct {
 	Room           int64    // bytes that the profiles on one host may have together
 	Drain          []string // hosts that are being drained
 	MaxUnavailable int
-	SpareSince     time.Time // time since which one host less has been enough; zero if all are needed
-	Leaving        string    // host that is being removed; "" for none
+	SpareSince     time.Time // since when one host less is enough; zero: all are needed
+	Leaving        string    // host that is being removed; "": none
 }
 
 // Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
-// controller reports that a lost owner is back. The host may be alive although the controller can't reach it. If the host
+// controller reports that a lost owner is back. The host may be alive although the controller can't reach it. If such a host
 // reported itself as back, the two would overwrite each other's status for ever.
 const (
 	HostLost     = "HostLost"
@@ -74,27 +74,27 @@ const (
 )
 
 const (
-	// maxMoves limits the moves of a pool that are in progress at the same time.
+	// maxMoves limits the moves of a pool that run at the same time.
 	maxMoves = 4
-	// maxFailedMoves is the number of moves in progress from which on no profile begins a move whose last one has failed. So such
+	// maxFailedMoves limits the running moves while which a profile whose last move has failed begins another one. So such
 	// profiles never take all moves.
 	maxFailedMoves = maxMoves / 2
 )
 
-// MoveDelay returns how long a profile whose last moves have failed must wait for the next one. attempts is the number of failed
-// moves in a row.
+// MoveDelay returns how long a profile must wait for the next move after failed ones. attempts is the number of failed moves
+// in a row.
 func MoveDelay(attempts int32) time.Duration {
 	return min(5*time.Minute<<min(max(attempts-1, 0), 10), 4*time.Hour)
 }
 
-// Plan is what the controller does in one round.
+// Plan is the result of [Decide]: what the controller does in one round.
 type Plan struct {
 	Actions    []Action
 	Replicas   int       // wanted number of hosts in the StatefulSet
-	Alone      []string  // profiles that each need a pod of their own
+	Alone      []string  // profiles that each need their own pod
 	SpareSince time.Time // new value of Pool.SpareSince
 	Leaving    string    // new value of Pool.Leaving
-	Doing      string    // what is in progress, for people; "" for nothing
+	Doing      string    // what the controller is doing, for people; "": nothing
 }
 
 // round is the state of one call of [Decide].
@@ -106,29 +106,30 @@ type round struct {
 	alone          []*hostLoad // pods that take one profile each
 	byName         map[string]*hostLoad
 	profiles       []Profile
-	moves          int    // number of moves in progress, see proceeds
-	waiting        string // a profile that must move but waits, because its last move has failed
-	unplacedMemory int64  // bytes of the profiles that fit on no host, but would fit on an empty one
-	tooLarge       string // a profile that doesn't even fit on an empty host
+	moves          int    // number of running moves, see proceeds
+	waiting        string // a profile that must move, but waits because its last move has failed
+	unplacedMemory int64  // bytes of all profiles that fit on no host now, but would fit on an empty one
+	tooLarge       string // a profile that does not fit even on an empty host
 }
 
-// hostLoad is a host with the profiles that are on it or move to it.
+// hostLoad is a host, with the profiles that are on it or move to it.
 type hostLoad struct {
 	Host
 	used        int64
 	profiles    int
-	inZone      *int // number of profiles in the zone, shared by all hosts there; never nil
+	inZone      *int // number of profiles in the host's zone, shared by all hosts in the zone; never nil
 	schedulable bool // the host may get profiles
 }
 
-// add counts one more profile with the given memory in bytes.
+// add adds a profile with the given memory, in bytes, to the load.
 func (l *hostLoad) add(memory int64) {
 	l.used += memory
 	l.profiles++
 	*l.inZone++
 }
 
-// Decide returns what the controller must do about a pool at the time now. It is pure: equal arguments give equal plans.
+// Decide returns what the controller must do about a pool at the time now. It is a pure function: equal arguments give equal
+// plans.
 func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	r := &round{pool: pool, now: now, profiles: slices.Clone(profiles), byName: map[string]*hostLoad{}}
 	r.Leaving = pool.Leaving
@@ -138,7 +139,8 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	zones := map[string]*int{}
 	for _, h := range hosts {
 		l := &hostLoad{Host: h, inZone: new(int), schedulable: h.Ready && h.WhyUnusable == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
-		if h.For == "" && h.Ordinal >= pool.Replicas { // somebody has scaled the StatefulSet up, and this host is removed at once
+		// The host is removed at once, because only a user can have scaled the StatefulSet up.
+		if h.For == "" && h.Ordinal >= pool.Replicas {
 			l.schedulable = false
 		}
 		r.byName[h.Name] = l
@@ -180,8 +182,8 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	return r.Plan
 }
 
-// proceeds reports whether a profile has a move for which other moves and rollouts must wait. A move that is stuck, or whose owner is
-// lost, may never end.
+// proceeds reports whether other moves and rollouts must wait for a profile's move. They don't wait for a move that is stuck,
+// or whose owner is lost, because it may never end.
 func (r *round) proceeds(p Profile) bool {
 	owner := r.byName[p.Owner]
 	return p.To != "" && !p.Stuck && owner != nil && (owner.WhyUnusable == "" || owner.Replacing)
@@ -195,13 +197,13 @@ func (r *round) countProfile(host string, memory int64) {
 
 func (r *round) addAction(a Action) { r.Actions = append(r.Actions, a) }
 
-// needsPod reports whether the pod of a profile must exist. A pod that the profile is leaving stays until the data is on the new
-// host.
+// needsPod reports whether the pod of a profile must exist. While the profile is leaving the pod, the pod stays until the
+// data is on the new host.
 func (r *round) needsPod(p Profile) bool {
 	return p.Owner == p.Pod || p.To == p.Pod || p.OwnPod && !p.Deleting || r.podOf(p) != nil && p.Owner != "" && !p.Installed
 }
 
-// loadOf returns a host by name, or nil if it can't take profiles or is reserved for a single one.
+// loadOf returns a host by its name. It returns nil if the host can't take profiles, or takes only a single one.
 func (r *round) loadOf(name string) *hostLoad {
 	if l := r.byName[name]; l != nil && l.schedulable && l.For == "" {
 		return l
@@ -209,7 +211,7 @@ func (r *round) loadOf(name string) *hostLoad {
 	return nil
 }
 
-// decideProfile plans the next action for one profile, if there is one.
+// decideProfile plans the next action for one profile, if any is needed.
 func (r *round) decideProfile(p Profile) {
 	owner := r.byName[p.Owner]
 	what, trouble, serving := HostLost, "its pod does not exist", false
@@ -221,7 +223,7 @@ func (r *round) decideProfile(p Profile) {
 	}
 	switch {
 	case !p.Handled && r.handleRecovery(p, trouble, serving):
-	case p.Owner != "" && serving: // the host reports on the profile by itself
+	case p.Owner != "" && serving: // do nothing, because the host itself reports on the profile
 	case p.Owner != "" && trouble != "":
 		if p.Lost != what && p.Lost != HostLost {
 			r.addAction(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
@@ -240,9 +242,9 @@ func (r *round) decideProfile(p Profile) {
 	}
 }
 
-// handleRecovery plans an action for a change of spec.recover, and reports whether it has. It gives up the owner's data only if the
-// profile was reported as lost before. So a spec.recover that stays in a manifest does nothing when the host restarts, or is lost
-// another time.
+// handleRecovery plans an action if spec.recover has changed, and reports whether it has planned one. It gives up the owner's
+// data only if the profile was already reported as lost. So a spec.recover that stays in a manifest does nothing when the
+// host restarts, or is lost another time.
 func (r *round) handleRecovery(p Profile, trouble string, serving bool) bool {
 	switch {
 	case p.LostHost == "":
@@ -261,7 +263,7 @@ func (r *round) handleRecovery(p Profile, trouble string, serving bool) bool {
 	return true
 }
 
-// place assigns a host to a profile that has none, or reports why none fits.
+// place assigns a host to a profile without one, or reports why no host fits.
 func (r *round) place(p Profile) {
 	if p.OwnPod {
 		l := r.podOf(p)
@@ -294,7 +296,7 @@ func (r *round) place(p Profile) {
 	}
 }
 
-// requestHosts asks for more hosts for a profile that fits on none. possible is false if more hosts would not help.
+// requestHosts asks for more hosts for a profile that fits on no host. possible is false if more hosts would not help.
 func (r *round) requestHosts(p Profile) (possible bool) {
 	if p.Memory > r.pool.Room {
 		r.tooLarge = cmp.Or(r.tooLarge, p.Name)
@@ -315,9 +317,9 @@ func (r *round) assign(p Profile, l *hostLoad) {
 	r.addAction(Assign{p.Name, l.Name})
 }
 
-// bestHost returns the best host with room for a profile of this memory, or nil. It prefers hosts with the new image, because
-// gateways elsewhere will soon be stopped. Of these it prefers the zone with the fewest profiles, and there the fullest host. It
-// excludes the hosts in not.
+// bestHost returns the best host that has room for the given memory, or nil. It prefers hosts with the new image, because the
+// gateways on other hosts will soon be stopped. Of these it prefers the zone with the fewest profiles, and in that zone the
+// fullest host. It never returns a host in not.
 func (r *round) bestHost(memory int64, not ...string) *hostLoad {
 	var best *hostLoad
 	for _, l := range r.hosts {
@@ -331,8 +333,8 @@ func (r *round) bestHost(memory int64, not ...string) *hostLoad {
 	return best
 }
 
-// better reports whether l is better than b by the rules of [round.bestHost]. Two zones count as equally full if they differ by less
-// than a tenth.
+// better reports whether l is better than b by the rules of [round.bestHost]. Two zones count as equally full if they differ
+// by less than a tenth.
 func (l *hostLoad) better(b *hostLoad) bool {
 	if l.Updated != b.Updated {
 		return l.Updated
@@ -343,8 +345,9 @@ func (l *hostLoad) better(b *hostLoad) bool {
 	return l.used > b.used
 }
 
-// followMove looks at a move in progress, and cancels it if the target can no longer take the profile. It ignores the report of the
-// target that it has the data, because the target may lie. If the owner has already given the profile away, the write of the cancel fails.
+// followMove checks a running move, and cancels it if the target can no longer take the profile. It ignores the target's
+// report that it has the data, because the target may lie. If the owner has already given the profile away, the write of the
+// cancel fails.
 func (r *round) followMove(p Profile) {
 	to := r.byName[p.To]
 	if p.OwnPod != (p.To == p.Pod) || to == nil || to.WhyUnusable != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving {
@@ -354,7 +357,7 @@ func (r *round) followMove(p Profile) {
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.To))
 }
 
-// moveIfNeeded starts a move of a profile to another host if there is a reason for it.
+// moveIfNeeded starts a move of a profile to another host, if there is a reason to move it.
 func (r *round) moveIfNeeded(p Profile) {
 	if !p.Installed || r.moves >= maxMoves || p.LastMove.FailedTo != "" && !p.LastMove.Waits && r.moves >= maxFailedMoves {
 		return
@@ -372,7 +375,7 @@ func (r *round) moveIfNeeded(p Profile) {
 		}
 		return
 	case p.Pin == p.Owner && p.Pin != "":
-		return // the user's pin has priority over draining
+		return // don't move: the user's pin is more important than draining the host
 	case slices.Contains(r.pool.Drain, p.Owner):
 		reason = "host " + p.Owner + " is drained"
 	case p.Owner == p.Pod:
@@ -384,12 +387,12 @@ func (r *round) moveIfNeeded(p Profile) {
 	default:
 		return
 	}
-	// Prefer another host than last time, which may be the cause of the failure.
+	// Prefer another host than the one of the last failed move, which may be the cause of the failure.
 	best := cmp.Or(r.bestHost(p.Memory, p.Owner, p.LastMove.FailedTo), r.bestHost(p.Memory, p.Owner))
 	switch {
 	case best != nil:
 		r.beginMove(p, best, reason)
-	case !spare: // the host to be removed stays, and no host is added for its profiles
+	case !spare: // wait: if the profiles don't fit elsewhere, the host stays and no other host is added for them
 		r.requestHosts(p)
 	}
 }

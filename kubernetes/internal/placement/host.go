@@ -1,10 +1,10 @@
 package placement
 
-// Object is what decides about the next step of a host: fields of an AgentProfile, from one fresh read.
+// Object holds the fields of an AgentProfile that decide about the next step of a host. They come from one fresh read.
 type Object struct {
 	UID        string
 	Owner      string // host that has the data; "" for none
-	Assignment int64  // grows with each change of Owner
+	Assignment int64  // number that grows with each change of Owner
 	Installed  int64  // assignment for which the owner last confirmed that it has the data
 	Receipt    string // nonce of the data that the owner got from another host; "" if it got none
 	To         string // host to which the profile moves; "" without a move
@@ -23,19 +23,20 @@ type Local struct {
 	Aside    int64  // assignment under which data was set aside to be given away; 0: none
 	Incoming string // nonce of data that was received in full from another host; "" for none
 	Up       bool   // a process of the gateway may be alive
-	Offered  string // nonce of the offer that this process has made since the gateway ended; "" for none
-	Sent     string // the same nonce if the data was sent in full, with the checksum that the receiver has reported
-	Stalled  bool   // none of the offered data was sent for so long that the owner ends the move
+	Offered  string // nonce of the offer that this process has made since the gateway ended; "": none
+	// Equal to Offered if the data was sent in full with the checksum that the receiver has reported; "" otherwise.
+	Sent    string
+	Stalled bool // nothing was sent for so long that the owner ends the move
 }
 
-// Live returns the field Live of [Local] for the object with the UID uid, if the volume has a home of that name. o is the object
-// that the API server has under the name, or nil. aside is [Local.Aside]. recorded reports whether the record on the volume names
-// the object. Live asks it only if the API server can't tell, because agents may write records.
+// Live returns the field Live of [Local] for the object with the UID uid, if the volume has a home of that name. o is the
+// object that the API server has under the name, or nil. aside is [Local.Aside]. recorded reports whether the record on the
+// volume names the object. Live calls it only if the API server can't tell, because agents may write records.
 func Live(me, uid string, o *Object, aside int64, recorded func() bool) bool {
 	switch {
 	case o == nil || o.Owner != me:
 		return recorded()
-	case o.UID == uid && o.Assignment == aside: // its data was set aside, so something else has made this home
+	case o.UID == uid && o.Assignment == aside: // the data was set aside, so another process has made this home
 		return false
 	case o.Installed != o.Assignment || o.Missing:
 		return recorded()
@@ -76,8 +77,8 @@ var stepNames = [...]string{
 // String implements [fmt.Stringer].
 func (s Step) String() string { return stepNames[s] }
 
-// Next returns the next step of the host me for one profile. o is nil if no object has the UID of the data. The rules are in the
-// table of the package comment.
+// Next returns the next step of the host me for one profile. o is nil if no object has the UID of the data. The rules are in
+// the table of the package comment.
 func Next(me string, o *Object, l Local) Step {
 	switch {
 	case o == nil && l.Live:
@@ -92,10 +93,10 @@ func Next(me string, o *Object, l Local) Step {
 		return nextForOther(me, o, l)
 	case o.Deleting:
 		return Finish
-	// Once the owner has confirmed that it has the data, only an agent can have made received data.
+	// Received data is installed only before the owner confirms that it has the data. Later, only an agent can have made it.
 	case o.Receipt != "" && l.Incoming == o.Receipt && o.Installed != o.Assignment:
 		return Install
-	case l.Live && o.Missing: // the volume is back
+	case l.Live && o.Missing: // the volume is back, so report the data
 		return Report
 	case o.To == "":
 		return nextForOwned(o, l)
@@ -103,7 +104,7 @@ func Next(me string, o *Object, l Local) Step {
 	return giveAway(o, l)
 }
 
-// nextForOwned is [Next] for a profile that this host owns and that is not moving.
+// nextForOwned returns the next step for a profile that this host owns and that is not moving.
 func nextForOwned(o *Object, l Local) Step {
 	switch {
 	case l.Live && o.Installed != o.Assignment:
@@ -122,7 +123,7 @@ func nextForOwned(o *Object, l Local) Step {
 	return Missing
 }
 
-// giveAway is [Next] for a profile that moves from this host to another.
+// giveAway returns the next step for a profile that moves from this host to another.
 func giveAway(o *Object, l Local) Step {
 	complete := o.Received != "" && o.Received == o.Offer && l.Sent == o.Offer
 	switch {
@@ -144,7 +145,7 @@ func giveAway(o *Object, l Local) Step {
 	return Missing
 }
 
-// nextForOther is [Next] for a profile that another host owns.
+// nextForOther returns the next step for a profile that another host owns.
 func nextForOther(me string, o *Object, l Local) Step {
 	switch {
 	case l.Live:

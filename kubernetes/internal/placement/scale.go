@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Limits for removing a host. The last host is spare while the profiles fill at most the fraction spareRoom of the other hosts'
-// memory. Each of its own profiles must also fit on one of them. It is removed when it has been spare for spareFor.
+// Limits for removing a host. The last host is spare if the profiles fill at most the fraction spareRoom of the other hosts'
+// memory, and if each of its own profiles fits on one of them. It is removed when it has been spare for the time spareFor.
 const (
 	spareFor  = 10 * time.Minute
 	spareRoom = 0.75
@@ -32,8 +32,8 @@ func (r *round) rollout() {
 	r.replace(r.alone)
 }
 
-// replace plans the replacement of hosts with an old image: broken hosts at once, others only while fewer than MaxUnavailable
-// hosts are unavailable.
+// replace plans the replacement of hosts with an old image. It replaces broken hosts at once, and others only while fewer
+// than MaxUnavailable hosts are unavailable.
 func (r *round) replace(hosts []*hostLoad) {
 	var old []*hostLoad
 	away := 0
@@ -43,43 +43,43 @@ func (r *round) replace(hosts []*hostLoad) {
 			if !l.Updated {
 				old = append(old, l)
 			}
-		case !l.Updated && l.Broken: // its present image may be the reason
+		case !l.Updated && l.Broken: // replace it at once, because its image may be the reason
 			r.addAction(Replace{l.Name})
 			away++
 		default:
 			away++
 		}
 	}
-	slices.Reverse(old) // highest ordinal first, as a StatefulSet does
+	slices.Reverse(old) // begin with the highest ordinal, as a StatefulSet does
 	for _, l := range old {
 		if away >= r.pool.MaxUnavailable {
 			return
 		}
 		if r.hasMove(l.Name) {
-			continue // don't interrupt a move
+			continue // not now, because it would interrupt a move
 		}
 		r.addAction(Replace{l.Name})
 		away++
 	}
 }
 
-// hasMove reports whether a profile moves from or to a host. A profile whose last move has failed is not counted: it might never
-// end, and a replacement interrupts only its move.
+// hasMove reports whether a profile moves from or to a host. It ignores a profile whose last move has failed: that move might
+// never end, and the replacement of the host interrupts only that move.
 func (r *round) hasMove(host string) bool {
 	return slices.ContainsFunc(r.profiles, func(p Profile) bool {
 		return r.proceeds(p) && p.LastMove.FailedTo == "" && (p.Owner == host || p.To == host)
 	})
 }
 
-// scale decides the number of hosts, and whether the last host leaves.
+// scale decides the number of hosts, and whether the last host is removed.
 func (r *round) scale() {
 	n := max(r.pool.Min, r.pool.Replicas)
 	if r.unplacedMemory > 0 && r.pool.Room > 0 {
-		coming := max(0, r.pool.Replicas-r.settledHosts()) // hosts that will soon take profiles
+		coming := max(0, r.pool.Replicas-r.settledHosts()) // number of hosts that will soon take profiles
 		n += max(0, int((r.unplacedMemory+r.pool.Room-1)/r.pool.Room)-coming)
 	}
 	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
-	r.Replicas = max(min(n, r.pool.Max), r.pool.Replicas) // a host is removed only after it was drained
+	r.Replicas = max(min(n, r.pool.Max), r.pool.Replicas) // don't remove hosts here: a host is removed only after it was drained
 	for _, p := range r.profiles {
 		r.Replicas = max(r.Replicas, r.ordinal(p.Owner)+1) // bring back a removed host that owns a profile
 	}
@@ -93,7 +93,7 @@ func (r *round) scale() {
 	}
 }
 
-// settledHosts counts the hosts for which the controller need not wait, because each takes profiles, is drained, or is lost.
+// settledHosts counts the hosts for which the controller need not wait. Each of them takes profiles, is drained, or is lost.
 func (r *round) settledHosts() int {
 	n := 0
 	for _, l := range r.hosts {
@@ -104,7 +104,7 @@ func (r *round) settledHosts() int {
 	return n
 }
 
-// isSpare reports whether the host with the highest ordinal has been spare for spareFor. It also sets r.SpareSince.
+// isSpare reports whether the host with the highest ordinal has been spare for the time spareFor. It also sets r.SpareSince.
 func (r *round) isSpare() bool {
 	last := len(r.hosts) - 1
 	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.WhyUnusable != "" || l.Replacing }) {
@@ -131,7 +131,7 @@ func (r *round) isSpare() bool {
 	return r.now.Sub(r.SpareSince) >= spareFor
 }
 
-// fitElsewhere reports whether each profile of a host would fit on another host, if they moved one after the other.
+// fitElsewhere reports whether all profiles of a host would fit on other hosts, if they moved one after the other.
 func (r *round) fitElsewhere(host *hostLoad) bool {
 	var rooms []int64
 	for _, l := range r.hosts {
@@ -140,7 +140,7 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 		}
 	}
 	slices.Sort(rooms)
-	for _, p := range r.profiles { // largest first within a priority, the order in which they would be placed
+	for _, p := range r.profiles { // the largest first within a priority, which is the order of placement
 		if p.Owner != host.Name || p.To != "" || r.isMoving(p.Name) {
 			continue
 		}
@@ -154,7 +154,7 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 	return true
 }
 
-// isMoving reports whether this round has decided to move the profile, so that its memory is already counted on the new host.
+// isMoving reports whether this round has already planned a move of the profile, and so counted its memory on the new host.
 func (r *round) isMoving(profile string) bool {
 	return slices.ContainsFunc(r.Actions, func(a Action) bool {
 		move, ok := a.(StartMove)
@@ -162,9 +162,9 @@ func (r *round) isMoving(profile string) bool {
 	})
 }
 
-// removeLastHost marks the host with the highest ordinal as leaving, so that its profiles move away, and removes it once it is
-// empty. The host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached. why is the
-// reason for the removal, in words for people.
+// removeLastHost marks the host with the highest ordinal as leaving, so that its profiles move away, and removes it when it
+// is empty. The host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached. why is
+// the reason for the removal, for people.
 func (r *round) removeLastHost(why string) {
 	r.Leaving = fmt.Sprintf("%s-%d", r.pool.Name, r.pool.Replicas-1)
 	doing := "drains " + r.Leaving + why
@@ -187,7 +187,8 @@ func (r *round) removeLastHost(why string) {
 	r.Doing = cmp.Or(r.Doing, doing)
 }
 
-// podOf returns the pod that runs a profile alone, or nil. The pod of another profile may have the same name.
+// podOf returns the pod that runs only this profile, or nil. It checks the profile, because the pod of another profile may
+// have the same name.
 func (r *round) podOf(p Profile) *hostLoad {
 	if l := r.byName[p.Pod]; l != nil && l.For == p.Name {
 		return l
@@ -195,17 +196,18 @@ func (r *round) podOf(p Profile) *hostLoad {
 	return nil
 }
 
-// podWillExist reports whether the pod of a profile's owner will be created: by the StatefulSet of the hosts, or for this profile
-// alone.
+// podWillExist reports whether the pod of a profile's owner will be created, by the StatefulSet of the hosts or for this
+// profile alone.
 func (r *round) podWillExist(p Profile) bool {
 	n := r.ordinal(p.Owner)
 	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
 }
 
-// maxPoolHosts is the largest value of hosts.max. An owner with a higher number is no host that a pool can have.
+// maxPoolHosts is the largest value of hosts.max. A pool can't have a host with a higher number.
 const maxPoolHosts = 1000
 
-// ordinal returns the number at the end of a host's name, or -1 for the pod of a single profile and for a host of another pool.
+// ordinal returns the number at the end of a host's name. It returns -1 for the pod of a single profile and for a host of
+// another pool.
 func (r *round) ordinal(host string) int {
 	number, is := strings.CutPrefix(host, r.pool.Name+"-")
 	if n, err := strconv.Atoi(number); is && err == nil && n < maxPoolHosts {

@@ -1,6 +1,6 @@
-// Package pool generates the Kubernetes objects of an AgentPool: a StatefulSet, a Service, a NetworkPolicy, a PodDisruptionBudget
-// and the configuration of hinit. It takes the pod from package deploy, and adds a container for the host program. Its functions
-// are pure, and it owns no goroutine.
+// Package pool generates the Kubernetes objects of an AgentPool: a StatefulSet, a Service, a NetworkPolicy, a
+// PodDisruptionBudget and the configuration of hinit. It takes the pod from package deploy, and adds a container for the host
+// program. Its functions are pure, and it owns no goroutine.
 package pool
 
 import (
@@ -29,13 +29,14 @@ import (
 )
 
 const (
-	// templateVar is an environment variable of the host's container with the checksum of the pod template without the image. It
-	// is not an annotation, because agent-sandbox copies the annotations of a new template to the old pod.
+	// templateVar is an environment variable of the host's container. Its value is the checksum of the pod template without
+	// the image. An annotation can't hold the checksum, because agent-sandbox copies the annotations of a new template to the
+	// old pod.
 	templateVar = "HINIT_FLEET_TEMPLATE"
-	// ReplacedAnnotation holds the ID of the container that was running when the controller last changed the pod's image. Until
-	// another container runs, the replacement goes on.
+	// ReplacedAnnotation holds the ID of the container that was running when the controller last changed the pod's image. The
+	// replacement is complete when another container runs.
 	ReplacedAnnotation = v1alpha1.Group + "/replaced"
-	// CertificateAnnotation holds the SHA-256 of a host's certificate, on its Lease.
+	// CertificateAnnotation is an annotation of a host's Lease, with the SHA-256 of the host's certificate.
 	CertificateAnnotation = v1alpha1.Group + "/certificate"
 	// Credentials is the directory with the token of a host.
 	Credentials = "/run/secrets/hinit-fleet"
@@ -44,7 +45,8 @@ const (
 	// Program is the path of hinit-fleet in the image.
 	Program = "/usr/local/bin/hinit-fleet"
 
-	// runtimeDir is where the host's container mounts the /run directory of the agents' container, which has hinit's socket.
+	// runtimeDir is the path at which the host's container mounts the /run directory of the agents' container. hinit's socket
+	// is in this directory.
 	runtimeDir  = "/run/agents"
 	dataVolume  = "data"
 	stopSeconds = 30
@@ -96,8 +98,8 @@ func ownedBy(p *v1alpha1.AgentPool, u *unstructured.Unstructured) *unstructured.
 	return u
 }
 
-// disruptionBudget returns the PodDisruptionBudget without the pods of single profiles: a budget can't count pods of Sandboxes, and a
-// single pod needs none.
+// disruptionBudget returns the PodDisruptionBudget of the hosts. It excludes the pods of single profiles: a budget can't
+// count pods of Sandboxes, and a single pod needs no budget.
 func disruptionBudget(text []byte) (*unstructured.Unstructured, error) {
 	d := &policyv1.PodDisruptionBudget{}
 	if err := yaml.UnmarshalStrict(text, d); err != nil {
@@ -107,7 +109,7 @@ func disruptionBudget(text []byte) (*unstructured.Unstructured, error) {
 	return toUnstructured(d)
 }
 
-// valuesOf returns the values for package deploy that follow from the spec of a pool.
+// valuesOf returns the values for package deploy that are derived from the spec of a pool.
 func valuesOf(p *v1alpha1.AgentPool) map[string]any {
 	config, drain := "", 0
 	if p.Spec.Isolation == "files" {
@@ -140,14 +142,15 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	return o, sum, err
 }
 
-// hostTemplate turns the StatefulSet of package deploy, which is for one pod, into one for the hosts of the pool, without the data
-// volume. sum is the checksum of the pod template without the image.
+// hostTemplate converts the StatefulSet of package deploy, which is for one pod, to a StatefulSet for the hosts of the pool,
+// without the data volume. sum is the checksum of the pod template without the image.
 func hostTemplate(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum string, err error) {
 	set = &appsv1.StatefulSet{}
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
 		return nil, "", err
 	}
-	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller replaces the pods
+	// The StatefulSet must not replace the pods, because the controller does.
+	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 	pod := &set.Spec.Template
 	pod.Labels[v1alpha1.PoolLabel] = p.Name
 	pod.Spec.ServiceAccountName = Account(p.Name)
@@ -180,8 +183,8 @@ func SetImage(pod *corev1.PodSpec, image string) {
 	}
 }
 
-// Updated reports whether a pod has the pool's image and was made from the pod template with the checksum template. imageOnly is
-// true if only the image differs, so that it can be changed in the running pod.
+// Updated reports whether a pod has the pool's image and was made from the pod template with the checksum template. If only
+// the image differs, imageOnly is true: the image can then be changed in the running pod.
 func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, imageOnly bool) {
 	same := slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool {
 		return slices.Contains(c.Env, corev1.EnvVar{Name: templateVar, Value: template})
@@ -192,7 +195,8 @@ func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, i
 
 // adaptAgents adapts the container of the agents to the spec of a pool.
 func adaptAgents(c *corev1.Container, p *v1alpha1.AgentPool) {
-	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HERMES_GATEWAY_BOOTSTRAP_STATE" }) // a pool has no default profile
+	// Remove this variable, because a pool has no default profile.
+	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HERMES_GATEWAY_BOOTSTRAP_STATE" })
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Env)) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: p.Spec.Env[name]})
 	}
@@ -222,7 +226,8 @@ func hostContainer(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Conta
 	return c
 }
 
-// hostNetworkPolicy adds the connections of hosts to the NetworkPolicy of package deploy: to each other for moves, and to the API server.
+// hostNetworkPolicy adds the connections of hosts to the NetworkPolicy of package deploy: to other hosts for moves, and to
+// the API server.
 func hostNetworkPolicy(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, error) {
 	n := &networkingv1.NetworkPolicy{}
 	if err := yaml.UnmarshalStrict(text, n); err != nil {
@@ -283,13 +288,13 @@ func tokenVolume() corev1.Volume {
 	}}}
 }
 
-// sourceName names a ConfigMap or a Secret.
+// sourceName is the name of a ConfigMap or a Secret.
 type sourceName struct {
 	secret bool
 	name   string
 }
 
-// sourcesOf returns the ConfigMaps and Secrets that a profile refers to.
+// sourcesOf returns the ConfigMaps and Secrets that a profile names.
 func sourcesOf(s *v1alpha1.AgentProfileSpec) (out []sourceName) {
 	for _, key := range []*v1alpha1.ConfigMapKey{s.Soul, s.Config} {
 		if key != nil {
@@ -311,9 +316,9 @@ func sourcesOf(s *v1alpha1.AgentProfileSpec) (out []sourceName) {
 // maxRights limits the bytes of all names in the Role of a pool, because etcd takes no object of more than 1.5 MiB.
 const maxRights = 1 << 20
 
-// Sources returns the names of the ConfigMaps and Secrets that profiles refer to, sorted. The hosts get the right to read only
-// these. If the names have more than maxRights bytes together, Sources leaves out the profiles with the longest lists of names. leftOut is
-// the number of these profiles.
+// Sources returns the names of the ConfigMaps and Secrets that profiles name, sorted. The hosts may read only these. If the
+// names have more than maxRights bytes in all, Sources leaves out the profiles with the longest lists. leftOut is the number
+// of these profiles.
 func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []string, leftOut int) {
 	var all [][]sourceName
 	for p := range profiles {

@@ -22,11 +22,11 @@ var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta
 
 const (
 	firstPodSuffix = "-0" // suffix of the name of a StatefulSet's first pod
-	maxNameLength  = 43   // longest name; with the hash and the suffixes that Kubernetes adds, 63 characters
+	maxNameLength  = 43   // longest name; the hash and Kubernetes' suffixes make 63 characters of it
 )
 
-// Pod returns the name of the pod for a single profile, made by a StatefulSet or a Sandbox. It contains a hash, because the names
-// of another pool and profile may join to the same text.
+// Pod returns the name of the pod for a single profile. A StatefulSet or a Sandbox creates this pod. The name contains a
+// hash, because the names of another pool and another profile may join to the same text.
 func Pod(pool, profile string) string {
 	name := pool + "-" + profile
 	sum := sha256.Sum256([]byte(pool + "/" + profile))
