@@ -10,25 +10,25 @@ import (
 // Group is the API group of the fleet. The marker in doc.go repeats it for controller-gen, and a test compares them.
 const Group = "agents.hinit.dev"
 
-// Version is the version of the API in this package.
+// Version is the version of the API that this package defines.
 const Version = "v1alpha1"
 
-// GroupVersion is the group with its version.
+// GroupVersion is the group together with its version.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 
 const (
-	// Finalizer keeps a deleted AgentProfile in the API until its host has stopped the gateway, because the host learns from the
-	// object what to do with the data.
+	// Finalizer keeps a deleted AgentProfile in the API until its host has stopped the gateway. The host needs the object,
+	// because it says what to do with the data.
 	Finalizer = Group + "/gateway"
-	// ExportFinalizer keeps an AgentProfile that `hinit-fleet export` has deleted in the API, until the profile runs outside of
-	// the fleet.
+	// ExportFinalizer is set by `hinit-fleet export`. It keeps the deleted AgentProfile in the API until the profile runs
+	// outside of the fleet.
 	ExportFinalizer = Group + "/export"
-	// ImportAnnotation records how far `hinit-fleet import` has come with a profile, and which command works on it. After a crash, the
-	// next command goes on from there.
+	// ImportAnnotation records how far `hinit-fleet import` has come with a profile, and which command works on it. After a
+	// crash, the next command continues at that point.
 	ImportAnnotation = Group + "/import"
-	// ExportAnnotation records the same about `hinit-fleet export`.
+	// ExportAnnotation records how far `hinit-fleet export` has come with a profile, and which command works on it.
 	ExportAnnotation = Group + "/export"
-	// CreatedAnnotation confirms that the host has created a new profile, see [AgentProfile.InstalledAssignment]. The host writes
+	// CreatedAnnotation says that the host has created a new profile, see [AgentProfile.InstalledAssignment]. The host writes
 	// it together with the finalizer.
 	CreatedAnnotation = Group + "/created"
 	// PoolLabel holds the name of the pool, on every object that belongs to the pool.
@@ -47,7 +47,7 @@ const (
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(s); err != nil {
-		panic(err) // only a bug in this program can cause this
+		panic(err) // this is only possible through a bug in this program
 	}
 	s.AddKnownTypes(GroupVersion, &AgentPool{}, &AgentPoolList{}, &AgentProfile{}, &AgentProfileList{})
 	metav1.AddToGroupVersion(s, GroupVersion)

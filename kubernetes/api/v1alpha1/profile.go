@@ -367,9 +367,9 @@ func (p *AgentProfile) Alone() bool { return p.Spec.Placement == PlacementPod }
 // Wanted reports whether the spec asks for a running gateway. This is the default.
 func (p *AgentProfile) Wanted() bool { return p.Spec.Running == nil || *p.Spec.Running }
 
-// InstalledAssignment returns the assignment for which the owner last confirmed that it has the data, or 0. Normally
-// status.installed holds it. The host of a new profile confirms it earlier: in the annotation that it writes together with the
-// finalizer. The status follows when the gateway is ready.
+// InstalledAssignment returns the assignment for which the owner last confirmed that it has the data, or 0. It is normally in
+// status.installed. The host of a new profile confirms the assignment earlier: in an annotation that it writes together with
+// the finalizer. It writes the status only when the gateway is ready.
 func (p *AgentProfile) InstalledAssignment() int64 {
 	if p.Annotations[CreatedAnnotation] == p.createdMark() {
 		return p.Status.Assignment
@@ -377,11 +377,12 @@ func (p *AgentProfile) InstalledAssignment() int64 {
 	return p.Status.Installed
 }
 
-// createdMark is the value of CreatedAnnotation for the current assignment. It contains the UID, so that an annotation copied
-// from another object does not count.
+// createdMark returns the value of CreatedAnnotation for the current assignment. It contains the UID, so that an annotation
+// that was copied from another object does not count.
 func (p *AgentProfile) createdMark() string { return fmt.Sprintf("%s/%d", p.UID, p.Status.Assignment) }
 
-// MarkCreated adds the finalizer to p, and the annotation that the owner has the data. The caller writes p to the API.
+// MarkCreated adds the finalizer to p, and the annotation which says that the owner has the data. The caller writes p to the
+// API.
 func (p *AgentProfile) MarkCreated() {
 	p.Finalizers = append(p.Finalizers, Finalizer)
 	metav1.SetMetaDataAnnotation(&p.ObjectMeta, CreatedAnnotation, p.createdMark())

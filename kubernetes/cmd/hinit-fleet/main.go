@@ -1,6 +1,6 @@
-// Command hinit-fleet manages a fleet: agents in many pods of a Kubernetes cluster. Its verb controller decides which pod runs
-// which agent. Its verb host runs in each pod and carries the decisions out. The other verbs are for users. Package fleetcli owns
-// its goroutines.
+// Command hinit-fleet manages a fleet: agents in many pods of a Kubernetes cluster. Its verb controller decides which pod
+// runs which agent. Its verb host runs in each pod and carries the decisions out. The other verbs are for users. All
+// goroutines belong to package fleetcli.
 package main
 
 import (

@@ -1,9 +1,9 @@
 // Command hinit-lease-kubernetes holds the Lease of a data volume that several pods mount. hinit starts it
 // (HINIT_LEASE=kubernetes) and serves the volume only while this program reports that it holds the Lease.
 //
-// On SIGTERM it exits without releasing the Lease, which stays held until it expires: gateways may still be running. On SIGPWR it
-// releases the Lease and exits: hinit sends this signal when all other processes in the container have ended. It owns one
-// goroutine, which runs the election.
+// On SIGTERM it exits without releasing the Lease, because gateways may still be running. The Lease then stays held until it
+// expires. On SIGPWR it releases the Lease and exits. hinit sends this signal when all other processes in the container have
+// ended. The command owns one goroutine, which runs the election.
 package main
 
 import (
@@ -22,16 +22,16 @@ import (
 
 const (
 	exitFailed = 1
-	exitConfig = 78 // EX_CONFIG of sysexits.h: hinit does not start the program again
+	exitConfig = 78 // EX_CONFIG in sysexits.h; hinit does not start the program again after it
 )
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	// Keep an agent that runs as the same user from sending messages in this program's name, and from reading the token in its
-	// memory.
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // prctl can't fail for the calling process
-	klog.SetLogger(logr.Discard())                   // package lease itself reports what the operator must know
+	// An agent may run as the same user. Keep it from sending messages in this program's name, and from reading the token in
+	// its memory.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // ignore the error: prctl can't fail for the calling process
+	klog.SetLogger(logr.Discard())                   // drop the log of client-go, because package lease reports what the operator must know
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	end, last := make(chan os.Signal, 1), make(chan os.Signal, 1)

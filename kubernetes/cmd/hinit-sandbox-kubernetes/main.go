@@ -25,7 +25,7 @@ import (
 func main() { os.Exit(run(os.Args)) }
 
 func run(argv []string) int {
-	klog.SetLogger(logr.Discard()) // drop the log of client-go: the returned errors say what the user must know
+	klog.SetLogger(logr.Discard()) // drop the log of client-go, because the returned errors say what the user must know
 	switch {
 	case len(argv) == 3 && argv[1] == "install":
 		if err := install(argv[2]); err != nil {
@@ -39,8 +39,8 @@ func run(argv []string) int {
 		}
 		return 0
 	}
-	// Keep an agent that runs as the same user from reading the token in this program's memory.
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // prctl can't fail for the calling process
+	// An agent may run as the same user. Keep it from reading the token in this program's memory.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // ignore the error: prctl can't fail for the calling process
 	return program.Program{Engine: open}.Run(argv)
 }
 
@@ -52,7 +52,7 @@ func open(string) (sandbox.FullEngine, error) {
 	return engine.New(s, func(format string, args ...any) { fmt.Fprintf(os.Stderr, "[hinit-sandbox] "+format+"\n", args...) })
 }
 
-// install copies this program as the helper into dir.
+// install copies this program, which is also the helper, into dir.
 func install(dir string) error {
 	path, err := sandbox.FindHelper("")
 	if err != nil {

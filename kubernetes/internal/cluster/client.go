@@ -31,8 +31,8 @@ func (c *Cluster) newClient() (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}}}, nil
 }
 
-// Get requests path from the API server and decodes the JSON answer into into. If into is nil, it only checks that the status is
-// 200. It is about a hundred times cheaper than kubectl.
+// Get requests path from the API server and decodes the JSON answer into the value into. If into is nil, it only checks that
+// the status is 200. It is about a hundred times faster than kubectl.
 func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 	client, err := c.admin()
 	if err != nil {
@@ -59,8 +59,8 @@ func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// Port returns the port of the API server, which listens on every address of the network namespace. Its certificate is valid for
-// 127.0.0.1.
+// Port returns the port of the API server. The server listens on every address of the network namespace, but its certificate
+// is only valid for 127.0.0.1.
 func (c *Cluster) Port() string { return c.port }
 
 // Authority returns the path of the CA certificate that signed the API server's certificate.

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// nowPatch makes time.Now add the seconds in the file that VARIABLE names. A goroutine reads the file 50 times a second, because
-// the runtime calls time.Now where it can't read files. Only the wall clock steps: monotonic times go on, as with
-// clock_settime(2).
+// nowPatch makes time.Now add the seconds in a file, whose name is in the environment variable VARIABLE. A goroutine reads
+// the file 50 times a second, because the runtime also calls time.Now where it can't read files. Only the wall clock steps,
+// as with clock_settime(2); the monotonic clock continues.
 const nowPatch = `
 var stepped atomic.Int64
 
@@ -43,9 +43,9 @@ func init() {
 }
 `
 
-// SteppingClock writes an overlay for `go build -overlay` into dir, and returns the overlay's file name. The wall clock of a
-// program that is built with it is ahead by the number of seconds in a file. That file is named by an environment variable, whose name is
-// the parameter variable.
+// SteppingClock writes an overlay for `go build -overlay` into dir, and returns the overlay's file name. In a program that is
+// built with it, the wall clock is ahead by a number of seconds. The program reads this number from a file. An environment
+// variable with the name variable holds the file's path.
 func SteppingClock(dir, variable string) (overlay string, err error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {

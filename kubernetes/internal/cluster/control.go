@@ -25,20 +25,20 @@ func nodeAddress(n int) string { return fmt.Sprintf("10.98.255.%d", n) }
 
 // Cluster is a running cluster. Only one goroutine may use it.
 type Cluster struct {
-	Bin        string // directory of the programs, including kubectl
+	Bin        string // directory of the cluster's programs, including kubectl
 	Config     string // path of the administrator's kubeconfig
-	WhyNoNodes string // why the cluster has no nodes; "" if it has some
+	WhyNoNodes string // reason why the cluster has no nodes; "" if it has some
 
-	dir, logs string // directories of the programs' state and of their logs
+	dir, logs string // directory of the programs' state, and directory of their logs
 	port      string // port of the API server
 	admin     func() (*http.Client, error)
 
-	store, server *process // etcd and the API server
+	store, server *process // processes of etcd and the API server
 	serverRun     []string // command line of the API server
 }
 
-// Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run here, c is nil and left says why.
-// The cluster stops when the test process ends, see [Main].
+// Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run on this machine, c is nil and
+// left says why. The cluster stops when the test process ends, see [Main].
 func Start(ctx context.Context) (c *Cluster, left string, err error) {
 	c, left, err = StartServer(ctx)
 	if c == nil || err != nil {
@@ -60,7 +60,7 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 			return nil, "", err
 		}
 	}
-	if err := os.MkdirAll(c.dir, 0o755); err != nil { // readable for the root user of a pod with a user namespace
+	if err := os.MkdirAll(c.dir, 0o755); err != nil { // let the root user of a pod with a user namespace read the directory
 		return nil, "", err
 	}
 	pki := filepath.Join(c.dir, "pki")
@@ -71,7 +71,7 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 	return c, "", c.startStore(ctx, pki)
 }
 
-// startStore starts etcd and then the API server.
+// startStore starts etcd, and then the API server.
 func (c *Cluster) startStore(ctx context.Context, pki string) error {
 	store, peers := "http://127.0.0.1:16379", "http://127.0.0.1:16380"
 	var err error
@@ -104,7 +104,8 @@ func (c *Cluster) Serve(ctx context.Context) error {
 // KillServer kills the API server with SIGKILL. The other programs keep running.
 func (c *Cluster) KillServer() { c.server.kill() }
 
-// PauseStore suspends etcd with SIGSTOP for d, so that the API server gets no answers. It blocks for d.
+// PauseStore suspends etcd with SIGSTOP for the duration d, and blocks for that time. The API server gets no answers
+// meanwhile.
 func (c *Cluster) PauseStore(d time.Duration) error {
 	if err := c.store.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -117,7 +118,8 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 	for name, more := range map[string][]string{
 		"controllers": {
 			"--service-account-private-key-file=" + pki + "/accounts.key", "--root-ca-file=" + pki + "/ca.crt", "--use-service-account-credentials=true",
-			"--secure-port=16257", "--node-monitor-grace-period=25s", // half the default, to notice a lost node sooner
+			// Half of the default, so that a lost node is noticed sooner.
+			"--secure-port=16257", "--node-monitor-grace-period=25s",
 		},
 		"scheduler": {"--secure-port=16259"},
 	} {
@@ -125,7 +127,8 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		config := filepath.Join(pki, name+".kubeconfig")
 		words := append([]string{
 			"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config, "--bind-address=127.0.0.1",
-			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", // with the default limits, deleting a namespace takes seconds
+			// Raise the limits, because deleting a namespace takes seconds with the defaults.
+			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
 			"--tls-cert-file=" + pki + "/" + name + ".crt", "--tls-private-key-file=" + pki + "/" + name + ".key",
 		}, more...)
 		p, err := c.spawn(program, program, words...)
@@ -134,14 +137,14 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		}
 		go c.restartForever(p, words)
 	}
-	// The controllers create the default ServiceAccount, without which pods can't be created. Wait for it.
+	// Wait for the default ServiceAccount, which the controllers create. Pods can't be created without it.
 	return c.await(ctx, "the controllers work", nil, func() bool {
 		return c.Get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
 	})
 }
 
-// restartForever starts p again with the same arguments each time it exits, as a node would restart its pod. The scheduler exits when the
-// API server comes back with an older state.
+// restartForever starts p again with the same arguments each time it exits, as a node would restart its pod. For instance,
+// the scheduler exits when the API server comes back with an older state.
 func (c *Cluster) restartForever(p *process, words []string) {
 	for err := error(nil); err == nil; p, err = c.spawn(p.name+"-again", p.name, words...) {
 		<-p.done
@@ -153,10 +156,10 @@ func (c *Cluster) restartForever(p *process, words []string) {
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	done chan struct{} // spawn closes the channel when the program has ended
+	done chan struct{} // channel that spawn closes when the program has ended
 }
 
-// spawn starts a program. Its output goes to the file log (without ".log") in the log directory.
+// spawn starts a program. Its output goes to a file in the log directory, whose name is log and the suffix ".log".
 func (c *Cluster) spawn(log, program string, words ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(c.logs, log+".log"))
 	if err != nil {
@@ -177,12 +180,12 @@ func (c *Cluster) spawn(log, program string, words ...string) (*process, error) 
 
 // kill kills a program with SIGKILL, and waits until it has ended.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // Kill fails only if the program has ended
+	_ = p.cmd.Process.Kill() // ignore the error: Kill fails only if the program has ended
 	<-p.done
 }
 
-// await polls cond until it returns true. It fails if the program p, which may be nil, ends first, or after three minutes. what
-// describes the condition in errors.
+// await polls cond until it returns true. It returns an error after three minutes, or when the program p ends before. p may
+// be nil. what describes the condition in errors.
 func (c *Cluster) await(ctx context.Context, what string, p *process, cond func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -202,7 +205,7 @@ func (c *Cluster) await(ctx context.Context, what string, p *process, cond func(
 	return nil
 }
 
-// statusError is the HTTP status of a request that the API server has not answered with success.
+// statusError is the HTTP status with which the API server answered a request that failed.
 type statusError int
 
 func (e statusError) Error() string { return "the API server answers " + http.StatusText(int(e)) }

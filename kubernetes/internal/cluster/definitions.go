@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// definitions lists the CustomResourceDefinitions of other projects that the examples in docs/ use. Each is a file in a Go module
-// of its project.
+// definitions lists the CustomResourceDefinitions of other projects that the examples in docs/ use. Each is a file in a Go
+// module of its project.
 var definitions = []struct{ module, file string }{
 	{"github.com/argoproj/argo-cd/v2@v2.14.21", "manifests/crds/application-crd.yaml"},
 	{"github.com/backube/volsync@v0.7.1", "config/crd/bases/volsync.backube_replicationsources.yaml"},
@@ -55,13 +55,14 @@ func fetchDefinitions(cache string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if !slices.Contains(names, e.Name()) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // after an error, a definition that is not needed stays, which does no harm
+			// Ignore the error, because a definition that stays without need does no harm.
+			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
 	return err
 }
 
-// Definitions returns the directory of the fetched CustomResourceDefinitions, which may not exist.
+// Definitions returns the directory of the fetched CustomResourceDefinitions. The directory may be missing.
 func Definitions() (string, error) {
 	cache, err := CacheDir()
 	return definitionsDir(cache), err

@@ -12,12 +12,12 @@ import (
 // enforcer is the program that enforces NetworkPolicies on one node, with iptables and ipset.
 const enforcer = "kube-router"
 
-// noRange is an address range without services, which the enforcer gets as its service range. It allows all traffic to its
-// service range, because normally a proxy rewrites these addresses. This cluster has no proxy: the API server itself has the
-// service address, and the enforcer must filter traffic to it.
+// noRange is an address range without services, which the enforcer gets as its service range. The enforcer allows all traffic
+// to its service range, because a proxy normally rewrites these addresses. This cluster has no proxy: the API server itself
+// has the service address, and the enforcer must filter traffic to it.
 const noRange = "10.96.255.0/24"
 
-// Enforces returns why [Cluster.Enforce] can't work on this machine, or "" if it can.
+// Enforces returns the reason why [Cluster.Enforce] can't work on this machine, or "" if it can.
 func (c *Cluster) Enforces() string {
 	for _, tool := range []string{"iptables", "ipset"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -33,7 +33,7 @@ func (c *Cluster) Enforces() string {
 // Enforce starts the program that enforces NetworkPolicies for the pods on a node, and waits until its rules are in place. stop
 // kills the program and removes its rules. All nodes share one network namespace, so only one node can have an enforcer.
 func (c *Cluster) Enforce(ctx context.Context, node string) (stop func() error, err error) {
-	// The pods of a node share one bridge, whose traffic iptables would not see.
+	// Let iptables see the traffic between the pods of a node, which share one bridge.
 	if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("1"), 0); err != nil {
 		return nil, fmt.Errorf("cannot have iptables see bridges: %w", err)
 	}
@@ -44,7 +44,8 @@ func (c *Cluster) Enforce(ctx context.Context, node string) (stop func() error, 
 	}
 	stop = func() error {
 		p.kill()
-		for _, words := range []string{"iptables --wait --flush", "iptables --wait --delete-chain", "ipset destroy"} { // only the enforcer has rules here
+		// These commands remove all rules, because only the enforcer has rules here.
+		for _, words := range []string{"iptables --wait --flush", "iptables --wait --delete-chain", "ipset destroy"} {
 			command := strings.Fields(words)
 			if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil { //nolint:gosec // the commands are constants
 				return fmt.Errorf("cannot remove the rules of NetworkPolicies: %s: %w: %s", words, err, out)

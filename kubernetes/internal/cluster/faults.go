@@ -7,5 +7,6 @@ func (c *Cluster) PauseServer() (goOn func(), err error) {
 	if err := c.server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return nil, err
 	}
-	return func() { _ = c.server.cmd.Process.Signal(syscall.SIGCONT) }, nil // the signal fails only if the API server has ended
+	// Ignore the error: the signal fails only if the API server has ended.
+	return func() { _ = c.server.cmd.Process.Signal(syscall.SIGCONT) }, nil
 }

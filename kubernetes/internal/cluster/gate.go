@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Gate is a proxy between one pod and the API server, which can break connections as a network does.
+// Gate is a proxy between one pod and the API server. It can disturb the connections as a network does.
 type Gate struct {
-	Address string // where the gate listens, HOST:PORT
+	Address string // address of the gate, HOST:PORT
 
 	to       string
 	listener net.Listener
-	silent   atomic.Bool  // drop everything, as a network that loses all packets
-	delay    atomic.Int64 // delay of each piece in either direction, in nanoseconds
+	silent   atomic.Bool  // true: drop everything, as a network that loses all packets
+	delay    atomic.Int64 // delay of each piece of data in either direction, in nanoseconds
 
 	mu     sync.Mutex
-	closed bool // new connections end at once
+	closed bool // true: refuse new connections
 	conns  map[net.Conn]bool
 }
 
-// NewGate opens a gate to the API server. Call End when no pod needs it any more.
+// NewGate opens a gate to the API server. The caller calls End when no pod needs it any more.
 func (c *Cluster) NewGate() (*Gate, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,10 +47,10 @@ func (g *Gate) End() {
 	g.Close()
 }
 
-// Silence drops everything until Open is called.
+// Silence drops all data until Open is called.
 func (g *Gate) Silence() { g.silent.Store(true) }
 
-// Delay delays each piece until Open is called.
+// Delay delays each piece of data until Open is called.
 func (g *Gate) Delay(d time.Duration) { g.delay.Store(int64(d)) }
 
 // pass connects a client with the API server.
@@ -112,7 +112,7 @@ func (g *Gate) Close() {
 	}
 }
 
-// Open lets everything pass again. Connections that have lost something end.
+// Open stops all disturbances. It ends the connections that have lost data.
 func (g *Gate) Open() {
 	g.Close()
 	g.delay.Store(0)

@@ -15,11 +15,11 @@ import (
 
 const groupsRoot = "/sys/fs/cgroup"
 
-// group is the parent control group of both nodes. Each cache has its own group, because runs with different caches can run at
-// the same time. A kubelet kills all processes in its group that it doesn't know.
+// group is the parent control group of both nodes. Each cache has its own group, because runs with different caches can run
+// at the same time. A kubelet kills all processes in its group that it doesn't know.
 var group = "hinit-kubernetes" + ownName()
 
-// ownName returns a suffix for names that no other cache has, or "" for the default cache.
+// ownName returns a suffix for names that differs between caches, or "" for the default cache.
 func ownName() string {
 	dir := os.Getenv(CacheVar)
 	if dir == "" {
@@ -35,7 +35,8 @@ func unified() bool {
 	return unix.Statfs(groupsRoot, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// hierarchies returns the root directories of the control groups: one with cgroup v2, one for each controller with cgroup v1.
+// hierarchies returns the root directories of the control groups. There is one with cgroup v2, and one for each controller
+// with cgroup v1.
 func hierarchies() []string {
 	if unified() {
 		return []string{groupsRoot}
@@ -69,7 +70,8 @@ func makeGroups() error {
 			if filepath.Base(h) != "cpuset" {
 				continue
 			}
-			for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // a new cpuset of cgroup v1 is empty and accepts no process
+			// Fill the new cpuset, because cgroup v1 makes it empty and then lets no process in.
+			for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 				text, err := os.ReadFile(filepath.Join(parent, name))
 				if err == nil {
 					err = os.WriteFile(filepath.Join(path, name), text, 0)
@@ -84,11 +86,11 @@ func makeGroups() error {
 }
 
 // removeGroups removes the control groups of this run, or of an earlier run that was killed. It tries for up to five seconds,
-// because their last processes may still be ending.
+// because the last processes in the groups may still be ending.
 func removeGroups() {
 	for range 50 {
 		left := false
-		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // runc also creates groups in this hierarchy
+		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // also in this hierarchy, where runc creates groups
 			var dirs []string
 			_ = filepath.WalkDir(filepath.Join(h, group), func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// NextImage is another name of the demo image. For tests of an update it is the next version.
+// NextImage is another name of the demo image. Tests of an update use it as the next version.
 const NextImage = "hinit-demo:next"
 
-// podImages are the names that the demo image gets on each node: those in the manifests and the tutorial, and the one of a
-// sandbox image.
+// podImages are the names that the demo image gets on each node: the names in the manifests and the tutorial, and the name of
+// a sandbox image.
 var podImages = []string{
 	"docker.io/library/hinit-demo:latest", "docker.io/library/" + NextImage, "registry.example.org/hermes-hinit:1", "registry.example.org/hermes-hinit:2",
 	"docker.io/nikolaik/python-nodejs:python3.11-nodejs20",
@@ -25,8 +25,8 @@ var (
 	pauseImage = "docker.io/library/" + pauseName
 )
 
-// images builds the demo image from the binaries of the repository, and saves it with the pause image into a file. If that is not
-// possible on this machine, left says why.
+// images builds the demo image from the binaries of the repository, and saves it with the pause image into a file. If that is
+// not possible on this machine, left says why.
 func images(bin, repository, file string) (left string, err error) {
 	dist := "dist/linux-" + runtime.GOARCH
 	for _, name := range []string{"hinit", "busybox", "hinit-lease-kubernetes", "hinit-fleet", "hinit-sandbox-kubernetes"} {

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	stageVar = "HINIT_CLUSTER_STAGE" // "init" or "tests"; empty in the process that go test has started
+	// Variable with the stage of this process, "init" or "tests"; empty in the process that go test has started.
+	stageVar = "HINIT_CLUSTER_STAGE"
 	binVar   = "HINIT_CLUSTER_BIN"
 	logVar   = "HINIT_CLUSTER_LOG"
 	leftVar  = "HINIT_CLUSTER_LEFT_OUT"
@@ -24,15 +25,15 @@ const (
 
 // Main runs the tests of a package in the namespaces of a cluster, and returns the exit code. Call it from TestMain.
 //
-// Main uses three processes. The first builds the image of the pods and waits. The second is process 1 of the new namespaces and
-// reaps orphans. The third runs the tests. Without root there are no namespaces and no nodes: then the second process runs the
-// tests.
+// Main uses three processes. The first builds the image of the pods and waits. The second is process 1 of the new namespaces
+// and reaps orphans. The third runs the tests. Without root, there are no namespaces and no nodes, and the second process
+// runs the tests.
 func Main(m *testing.M) int { return run(m, true) }
 
 // MainServer is [Main] for tests that need only an API server, see [StartServer].
 func MainServer(m *testing.M) int { return run(m, false) }
 
-// InFull skips the calling test in a short run (go test -short), which tests each requirement only once.
+// InFull skips the calling test in a short run (go test -short). Such a run tests each requirement only once.
 func InFull(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -58,7 +59,8 @@ func run(m *testing.M, nodes bool) int {
 	return code
 }
 
-// withoutCluster makes Main run the tests in this process, without a cluster. Each test then skips and says why.
+// withoutCluster is a result which makes Main run the tests in this process, without a cluster. Each test then skips with the
+// reason.
 const withoutCluster = -1
 
 func outside(nodes bool) (int, error) {
@@ -103,8 +105,9 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock takes an exclusive lock on the file path, and waits while another process holds it. Main uses two such files: one for the
-// build of the programs, and one for a run. A run needs its control groups or, without namespaces, its ports for itself.
+// lock takes an exclusive lock on the file path, and waits while another process holds it. Main has one such file for the
+// build of the programs, and one for a run. A run must be alone because of its control groups or, without namespaces, because
+// of its ports.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -116,8 +119,8 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// inside executes this program again to run the tests, and returns the exit code. With root, the new process gets its own
-// namespaces.
+// inside executes this program again to run the tests, and returns the exit code. If this process is root, the new process
+// gets its own namespaces.
 func inside() (int, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -130,12 +133,12 @@ func inside() (int, error) {
 	if os.Geteuid() == 0 {
 		cmd.Env = append(os.Environ(), stageVar+"=init")
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
-		if os.Getenv(leftVar) == "" { // without nodes, this run must not touch the groups of another run
-			removeGroups() // a killed run may have left them
+		if os.Getenv(leftVar) == "" { // without nodes, leave the groups alone, which may belong to another run
+			removeGroups() // remove groups that a killed run has left
 			defer removeGroups()
 		}
 	}
-	runtime.LockOSThread() // Pdeathsig is sent when the starting thread ends
+	runtime.LockOSThread() // stay on this thread, because Pdeathsig is sent when the starting thread ends
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -177,7 +180,7 @@ func reap() int {
 }
 
 // prepare sets up the new namespaces: private mounts on /proc, /run, /var/lib and /var/log, and a network. For nodes, it also
-// creates the control groups, the only thing that is visible outside.
+// creates control groups. Only these are visible outside.
 func prepare() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
@@ -198,10 +201,12 @@ func prepare() error {
 	}
 	for _, line := range []string{
 		"link set lo up",
-		"link add " + bridge + " type bridge", // a node can't have a loopback address, and some kernels lack dummy links
+		// Use a bridge, because a node can't have a loopback address, and some kernels lack dummy links.
+		"link add " + bridge + " type bridge",
 		"addr add " + nodeAddress(1) + "/24 dev " + bridge,
 		"addr add " + nodeAddress(2) + "/24 dev " + bridge,
-		"addr add " + serviceAddress + "/32 dev " + bridge, // pods reach the API server here, because no kube-proxy forwards to it
+		// Give the bridge the address of the API server's Service, because no kube-proxy forwards to it.
+		"addr add " + serviceAddress + "/32 dev " + bridge,
 		"link set " + bridge + " up",
 	} {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {

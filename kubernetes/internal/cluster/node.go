@@ -27,7 +27,7 @@ const (
 	plugins = "/usr/lib/cni"
 )
 
-// noNodes returns why this machine can't run a node, or "" if it can.
+// noNodes returns the reason why this machine can't run a node, or "" if it can.
 func noNodes() string {
 	switch {
 	case os.Geteuid() != 0:
@@ -45,8 +45,8 @@ func has(path string) bool {
 	return err == nil
 }
 
-// containerdConfig is a template. DIR stands for the directory of the node, PAUSE for the pause image, and BIN for the directory
-// of the programs.
+// containerdConfig is a template of containerd's configuration. DIR stands for the directory of the node, PAUSE for the pause
+// image, and BIN for the directory of the programs.
 const containerdConfig = `version = 3
 root = 'DIR/root'
 state = 'DIR/state'
@@ -91,30 +91,30 @@ imports = []
       ConfigPath = 'DIR/gvisor.toml'
 `
 
-// gvisorConfig is a template like containerdConfig, for gVisor's shim.
+// gvisorConfig is a template like containerdConfig, for the configuration of gVisor's shim.
 const gvisorConfig = `binary_name = "BIN/runsc"
 root = "DIR/gvisor"
 `
 
-// gvisorShim is a template like containerdConfig. It starts gVisor's shim where oom_score_adj can't be lowered. The shim gives up
-// there, unless it believes that it is in a user namespace.
+// gvisorShim is a template like containerdConfig, for a script that starts gVisor's shim. Where oom_score_adj can't be
+// lowered, the shim would give up. So the script makes it believe that it is in a user namespace.
 const gvisorShim = `#!/bin/sh
 echo 0 1 65536 > DIR/uid_map
 mount --bind DIR/uid_map /proc/$$/uid_map
 exec BIN/shim "$@"
 `
 
-// MappedRuntime is the RuntimeClass handler for pods with a user namespace. It needs a newer runc than Debian 12's version 1.1,
-// which lacks the id-mapped mounts that the kubelet requests.
+// MappedRuntime is the RuntimeClass handler for pods with a user namespace. It has its own runc, because version 1.1 of
+// Debian 12 lacks the id-mapped mounts that the kubelet requests.
 const MappedRuntime = "mapped"
 
-// Maps reports whether the nodes have MappedRuntime.
+// Maps reports whether the nodes have the handler [MappedRuntime].
 func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
 
-// GvisorRuntime is the RuntimeClass handler of gVisor, for pods with a kernel of their own.
+// GvisorRuntime is the RuntimeClass handler of gVisor, which gives each pod its own kernel.
 const GvisorRuntime = "gvisor"
 
-// HasGvisor reports whether the nodes have GvisorRuntime.
+// HasGvisor reports whether the nodes have the handler [GvisorRuntime].
 func (c *Cluster) HasGvisor() bool { return has(filepath.Join(c.Bin, "runsc")) }
 
 // kubeletConfig is a template like containerdConfig, with four more placeholders: NODE (the node's name), ADDRESS, PKI (the
@@ -153,7 +153,7 @@ const networkConfig = `{"cniVersion": "1.0.0", "name": "NODE", "plugins": [
  {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
 
-// StartNode starts node number n, counted from 1, loads the test images and waits until the node is Ready.
+// StartNode starts the node with the number n, counted from 1. It loads the test images and waits until the node is Ready.
 func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
 	node, err := c.startRuntime(ctx, n)
 	if err != nil {
@@ -177,7 +177,8 @@ func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
 		}
-		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil { // containerd executes one of these files
+		// Executable, because containerd executes one of these files.
+		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil {
 			return nil, err
 		}
 	}

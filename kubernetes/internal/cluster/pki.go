@@ -22,7 +22,8 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// identity is what a certificate says: its subject (name and group), the hosts for which it is valid, and the name of its file.
+// identity is the content of a certificate: its subject (name and group), the hosts for which it is valid, and the name of
+// its file.
 type identity struct {
 	file, name, group string
 	hosts             []string
@@ -118,7 +119,7 @@ func (ca *authority) issue(id identity) error {
 	return writeKey(filepath.Join(ca.dir, id.file+".key"), key)
 }
 
-// template returns an unsigned certificate for name. It has been valid for a day, because a test may set its clock back.
+// template returns an unsigned certificate for name. It is valid from yesterday, because a test may set its clock back.
 func template(name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},

@@ -21,13 +21,13 @@ const CacheVar = "HINIT_KUBERNETES_CACHE"
 // version is the Kubernetes version of the cluster, the same as in programs/kube/go.mod.
 const version = "v1.37.2"
 
-// module is a Go module in programs/, with the programs that are built from it.
+// module is a Go module below programs/, and the programs that are built from it.
 type module struct {
 	dir      string
 	packages []string
 	flags    []string
-	c        string // C library without which the module is not built; "" for none
-	optional bool   // not built in a short build; tests that need it are then skipped
+	c        string // C library that the module needs; "" for none
+	optional bool   // a short build leaves the module out, and the tests that need it are skipped
 }
 
 var allModules = []module{
@@ -45,7 +45,7 @@ var allModules = []module{
 			"k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kubectl",
 		},
 		flags: []string{
-			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // compiles a third faster
+			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // these flags make the build a third faster
 			"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + version +
 				" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37",
 		},
@@ -82,8 +82,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "hinit-kubernetes"), err
 }
 
-// programs returns the directory below cache for the programs of the module at root. Its name contains a hash of the sources and
-// of the Go version, so that programs are never used with other sources.
+// programs returns the directory below cache for the programs of the module at root. Its name contains a hash of the sources
+// and of the Go version, so that the programs always fit the sources.
 func programs(cache, root string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, runtime.Version(), allModules)
@@ -101,7 +101,8 @@ func programs(cache, root string) (string, error) {
 	return filepath.Join(cache, "bin-"+hex.EncodeToString(h.Sum(nil))[:12]), nil
 }
 
-// directories has the directories that a build and a run need: the cache, the root of the module under test, and the programs.
+// directories holds the directories that a build and a run need: the cache, the root of the module under test, and the
+// programs.
 type directories struct {
 	cache, root, bin string
 }
@@ -124,8 +125,9 @@ func (p directories) built() bool {
 	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
 }
 
-// Build builds the programs that are not in the cache yet, and returns their directory. A short build leaves out what few tests
-// need: the optional programs, and the definitions of other projects. Without Go's build cache, a build takes minutes.
+// Build builds the programs that are not in the cache yet, and returns their directory. A short build leaves out the optional
+// programs and the definitions of other projects, which only a few tests need. Without Go's build cache, a build takes
+// minutes.
 func Build(out io.Writer, short bool) (bin string, err error) {
 	p, err := findPlace()
 	if err != nil {
@@ -155,8 +157,8 @@ func Build(out io.Writer, short bool) (bin string, err error) {
 	return p.bin, p.removeOldPrograms()
 }
 
-// build builds the programs of a module in another directory and then moves them, so that an interrupted build leaves no partial
-// program.
+// build builds the programs of a module in another directory and then moves them, so that an interrupted build leaves no
+// partial program.
 func (p directories) build(m module, out io.Writer) error {
 	fmt.Fprintln(out, "building", m.dir, "for the cluster of the tests; the first time takes minutes")
 	unfinished := p.bin + ".part"
@@ -179,7 +181,7 @@ func (p directories) build(m module, out io.Writer) error {
 	return os.Remove(unfinished)
 }
 
-// removeOldPrograms removes programs that were built from other versions of the sources and that no build has used for a day.
+// removeOldPrograms removes programs that were built from other versions of the sources, if no build has used them for a day.
 func (p directories) removeOldPrograms() error {
 	now := time.Now()
 	if err := os.Chtimes(p.bin, now, now); err != nil {
@@ -188,7 +190,7 @@ func (p directories) removeOldPrograms() error {
 	others, err := filepath.Glob(filepath.Join(p.cache, "bin-*"))
 	for _, other := range others {
 		if info, err := os.Stat(other); err == nil && now.Sub(info.ModTime()) > 24*time.Hour {
-			_ = os.RemoveAll(other) // a failure only wastes space
+			_ = os.RemoveAll(other) // ignore the error, which only wastes space
 		}
 	}
 	return err

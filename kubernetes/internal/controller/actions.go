@@ -21,7 +21,7 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// carryOut performs the planned actions, some of them at the same time.
+// carryOut performs the planned actions, several at the same time.
 func (f *fleet) carryOut(ctx context.Context, v *view, actions []placement.Action) error {
 	var work []func() error
 	for _, a := range actions {
@@ -88,7 +88,7 @@ func setPhase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message stri
 	st.Phase, st.Ready, st.Message, st.Since = word, false, clipReason(message), &since
 }
 
-// updateStatus lets change modify the status of a profile, and writes it by compare-and-swap.
+// updateStatus changes the status of a profile with the function change, and writes it by compare-and-swap.
 func (f *fleet) updateStatus(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
 	old := v.state.written.newer(v.profiles[name])
 	next := old.DeepCopy()
@@ -101,8 +101,8 @@ func (f *fleet) updateStatus(ctx context.Context, v *view, name string, change f
 	return nil
 }
 
-// replace updates a host to the pool's image and pod template. If only the image differs and the container runs, it changes the
-// image in the running pod. Otherwise it deletes the pod, but never a newer pod of the same name.
+// replace updates a host to the pool's image and pod template. If only the image differs and the container runs, it changes
+// the image in the running pod. Otherwise it deletes the pod. It never deletes a newer pod of the same name.
 func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return nil
@@ -121,8 +121,8 @@ func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	return client.IgnoreNotFound(f.api.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
 }
 
-// confirmEmpty asks the API server itself whether a profile is on the last host or moves to it, because the cache may be
-// outdated. It returns hosts-1 if not, and hosts otherwise.
+// confirmEmpty makes sure that no profile is on the last host or moves to it. It asks the API server, because the cache may
+// be outdated. It returns hosts-1 if the host is empty, and hosts otherwise.
 func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, error) {
 	last := fmt.Sprintf("%s-%d", v.pool.Name, hosts-1)
 	for _, field := range []string{"status.host", "status.move.to"} {
@@ -138,12 +138,12 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 	return hosts - 1, nil
 }
 
-// checksumAnnotation identifies what was last applied to an object, so that an unchanged object is not written again. For
-// the StatefulSet of the hosts it ends with their number.
+// checksumAnnotation identifies the last applied version of an object, so that an unchanged object is not written again. On
+// the StatefulSet of the hosts, it ends with the number of hosts.
 const checksumAnnotation = v1alpha1.Group + "/applied"
 
-// applyAll applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only what has
-// changed, but everything each applyInterval.
+// applyAll applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only
+// changed objects, but all objects once in each applyInterval.
 func (f *fleet) applyAll(ctx context.Context, v *view, hosts int) error {
 	all := v.now.Sub(v.state.applied) > applyInterval
 	err := errors.Join(f.applyRights(ctx, v, all), f.applyPool(ctx, v, hosts, all))
@@ -153,10 +153,11 @@ func (f *fleet) applyAll(ctx context.Context, v *view, hosts int) error {
 	return err
 }
 
-// applyPool applies the objects of a pool with the given number of hosts. Without all, it does so only if they have changed.
+// applyPool applies the objects of a pool with the given number of hosts. Unless all is true, it does so only if they have
+// changed.
 func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) error {
 	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
-	// Somebody may have scaled the StatefulSet, so compare the number too.
+	// Compare the number of hosts too, because a user may have scaled the StatefulSet.
 	if !all && v.set != nil && v.set.Annotations[checksumAnnotation] == wanted && v.set.Spec.Replicas != nil && int(*v.set.Spec.Replicas) == hosts {
 		return nil
 	}
@@ -164,7 +165,7 @@ func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) err
 	if err != nil {
 		return err
 	}
-	for _, o := range objects { // the StatefulSet comes last, so its annotation stands for all objects
+	for _, o := range objects { // the StatefulSet is the last object, so its annotation shows that all were applied
 		if o.GetKind() == "StatefulSet" {
 			o.SetAnnotations(map[string]string{checksumAnnotation: wanted})
 		}
@@ -175,9 +176,9 @@ func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) err
 	return nil
 }
 
-// applyOwn applies an object of a pool, or of one of its profiles. If there is an object of that name that belongs to something else,
-// applyOwn changes nothing and returns an error. Otherwise the other object would be changed, and be deleted together with the pool. And
-// two profiles whose pods have the same name would share a volume.
+// applyOwn applies an object of a pool, or of one of its profiles. If another owner has an object of that name, applyOwn
+// changes nothing and returns an error. Otherwise it would change that object, which would be deleted together with the pool.
+// Two profiles whose pods have the same name would also share a volume.
 func (f *fleet) applyOwn(ctx context.Context, p *v1alpha1.AgentPool, o *unstructured.Unstructured) error {
 	old := &metav1.PartialObjectMetadata{}
 	old.SetGroupVersionKind(o.GroupVersionKind())
@@ -206,7 +207,8 @@ func (f *fleet) apply(ctx context.Context, o *unstructured.Unstructured) error {
 const hostRole = "hinit-fleet-host"
 
 // applyRights applies the ServiceAccount of a pool's hosts and grants its rights. The hosts may read only the ConfigMaps and
-// Secrets that a profile of the pool refers to. Without all, it does nothing if the rights are unchanged since the last call.
+// Secrets that a profile of the pool names. Unless all is true, it does nothing if the rights have not changed since the last
+// call.
 func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 	configMaps, secrets, leftOut := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
@@ -245,7 +247,7 @@ func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstr
 	}
 	rules := []any{}
 	read := func(resource string, names []string) {
-		if len(names) > 0 { // a rule without names would allow all objects
+		if len(names) > 0 { // leave out a rule without names, because it would allow all objects
 			rules = append(rules, map[string]any{"apiGroups": []any{""}, "resources": []any{resource}, "verbs": []any{"get"}, "resourceNames": names})
 		}
 	}
@@ -260,9 +262,9 @@ func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstr
 	}
 }
 
-// handleOrphans handles the profiles of a pool that does not exist. It reports in their status that the pool is missing, and releases
-// deleted profiles. A deleted profile that has a host is released only when all pods of the pool are gone. handleOrphans asks for
-// another round only while it waits for these pods. Otherwise each change of an object causes a round.
+// handleOrphans handles the profiles of a pool that does not exist. It reports in their status that the pool is missing. It
+// releases deleted profiles, but one that has a host only when all pods of the pool are gone. While it waits for these pods,
+// handleOrphans requests another round. At other times, only a change of an object causes a round.
 func (f *fleet) handleOrphans(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
 	state := f.stateOf(key)
 	profiles, err := f.listProfiles(ctx, key, state)
@@ -289,8 +291,9 @@ func (f *fleet) handleOrphans(ctx context.Context, key client.ObjectKey) (reconc
 	return result, ignoreConflicts(errors.Join(err, runParallel(work), f.prepare(ctx, v)))
 }
 
-// abandon reports profiles as lost when no pod of their pool is left. It clears the host of the deleted ones, so that the next
-// round releases them. Their data stays on the volumes. again is true until all is done.
+// abandon handles the profiles with a host when no pod of their pool is left. It marks them as lost. It clears the host of
+// the deleted ones, so that the next round releases them. Their data stays on the volumes. again is true until nothing is
+// left to do.
 func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reason string) (again bool, err error) {
 	var work []func() error
 	for _, p := range v.profiles {

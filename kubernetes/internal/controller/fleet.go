@@ -25,12 +25,13 @@ import (
 )
 
 const (
-	// roundTime is the shortest time between two rounds of a pool. In a round, the controller reads the state of the pool, decides
-	// and acts. It handles all changes between two rounds together.
+	// roundTime is the shortest time between the starts of two rounds of a pool. In a round, the controller reads the state
+	// of the pool, decides and acts. One round handles all changes since the last one.
 	roundTime = 500 * time.Millisecond
-	// resyncInterval is the interval of rounds while no change is reported. Some faults show only as time passes.
+	// resyncInterval is the interval of rounds while no change is reported. Some faults can be seen only because time has
+	// passed.
 	resyncInterval = 5 * time.Second
-	// applyInterval is how often the objects of a pool are applied again although the pool has not changed. Somebody may have
+	// applyInterval is how often the objects of a pool are applied again although the pool has not changed. A user may have
 	// deleted or changed one of them.
 	applyInterval = 10 * time.Minute
 	// writers is the maximum number of writes that a round runs at the same time.
@@ -39,8 +40,8 @@ const (
 
 // fleet reconciles the pools of a cluster.
 type fleet struct {
-	api    client.Client // this client reads from a cache and writes to the API server
-	fresh  client.Reader // this client reads from the API server
+	api    client.Client // client that reads from a cache and writes to the API server
+	fresh  client.Reader // client that reads from the API server
 	events events.EventRecorder
 	log    *slog.Logger
 	nodes  *nodes
@@ -49,18 +50,21 @@ type fleet struct {
 	pools map[client.ObjectKey]*poolState
 }
 
-// poolState is what this controller remembers about a pool between two rounds. A pool has one round at a time. It is forgotten when the
-// pool is deleted and no profile names it, because users can make any number of pools and profiles.
+// poolState is what this controller remembers about a pool between two rounds. Only one round of a pool runs at a time. The
+// state is forgotten when the pool is deleted and no profile names it, because users can make any number of pools and
+// profiles.
 type poolState struct {
-	begun   time.Time                                 // when the last round began
-	seen    observations                              // since when each observed value has been unchanged
-	phases  map[types.UID]v1alpha1.AgentProfileStatus // status of each profile in the last round, by which recordEvents finds changes
-	allowed string                                    // rights last granted to the hosts
-	applied time.Time                                 // when all objects were last applied
-	leaving map[types.UID]time.Time                   // since when the profile of a single pod is elsewhere, by the UID of the pod's maker
+	begun time.Time    // start of the last round
+	seen  observations // observed values, each with the time since which it is unchanged
+	// Status of each profile in the last round; recordEvents compares it with the current one.
+	phases  map[types.UID]v1alpha1.AgentProfileStatus
+	allowed string    // the rights that were last granted to the hosts
+	applied time.Time // time at which all objects were last applied
+	// When the profile of a single pod was first seen on another host, by the UID of the object that creates the pod.
+	leaving map[types.UID]time.Time
 	written writtenProfiles
 	mu      sync.Mutex
-	refused map[string]string // why the pod of a single profile can't be created, by profile
+	refused map[string]string // error because of which a single profile's pod can't be created, by profile
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
@@ -106,7 +110,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 		}
 	}
 	err = f.applyAll(ctx, v, plan.Replicas)
-	if err != nil { // one object that the API server refuses must not delay the profiles
+	if err != nil { // don't return early: an object that the API server refuses must not delay the profiles
 		plan.Doing = clipReason("can't keep its objects: " + err.Error())
 	}
 	err = errors.Join(err, f.applySinglePods(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
@@ -149,8 +153,8 @@ func ignoreConflicts(err error) error {
 	return err
 }
 
-// prepare removes the finalizer from deleted profiles that have no host. If a profile with data has no finalizer, because a user
-// has removed it, prepare adds it.
+// prepare removes the finalizer from deleted profiles that have no host. It adds the finalizer to a profile with data whose
+// finalizer a user has removed.
 func (f *fleet) prepare(ctx context.Context, v *view) error {
 	var work []func() error
 	for _, p := range v.profiles {
@@ -177,7 +181,8 @@ func (f *fleet) prepare(ctx context.Context, v *view) error {
 	return runParallel(work)
 }
 
-// runParallel runs all functions in work, at most writers at a time. It returns when all have ended, and joins their errors.
+// runParallel runs all functions in work, at most writers at a time. It returns when all have returned, with their joined
+// errors.
 func runParallel(work []func() error) error {
 	todo := make(chan func() error)
 	var all sync.WaitGroup
@@ -251,7 +256,8 @@ func (f *fleet) recordEvents(v *view) {
 			continue
 		}
 		say := func(kind, reason, format string, args ...any) {
-			f.events.Eventf(p, nil, kind, reason, "Supervise", "%s", clipReason(fmt.Sprintf(format, args...))) // the API server refuses a longer event
+			// Cut the text, because the API server refuses a longer event.
+			f.events.Eventf(p, nil, kind, reason, "Supervise", "%s", clipReason(fmt.Sprintf(format, args...)))
 		}
 		switch {
 		case old.Phase == now.Phase:
@@ -292,15 +298,15 @@ func (f *fleet) listProfiles(ctx context.Context, pool client.ObjectKey, state *
 	return out, nil
 }
 
-// writtenProfiles holds the profiles that this controller has written, until the cache shows the same versions. Without it, a round could
-// decide by the state before its own last write.
+// writtenProfiles holds the profiles that this controller has written, until the cache shows the same versions. Otherwise a
+// round could decide with a state from before its own last write.
 type writtenProfiles struct {
 	mu sync.Mutex
 	by map[types.UID]*v1alpha1.AgentProfile
 }
 
-// record records the result of a write of the profile p. After a conflict it forgets p, which is not the newest version: somebody
-// else has written, or etcd was restored and counts versions from a lower number.
+// record records the result of a write of the profile p. After a conflict it forgets p, because it is not the newest version:
+// another client has written the profile, or etcd was restored with lower version numbers.
 func (w *writtenProfiles) record(p *v1alpha1.AgentProfile, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -312,7 +318,7 @@ func (w *writtenProfiles) record(p *v1alpha1.AgentProfile, err error) {
 	}
 }
 
-// keep forgets the profiles that are not among those that exist.
+// keep forgets all profiles that are not in exist.
 func (w *writtenProfiles) keep(exist map[string]*v1alpha1.AgentProfile) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,7 +327,7 @@ func (w *writtenProfiles) keep(exist map[string]*v1alpha1.AgentProfile) {
 	})
 }
 
-// newer returns the profile p from the cache, or what this controller has written if that is newer.
+// newer returns the profile p from the cache, or the version that this controller has written if that is newer.
 func (w *writtenProfiles) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
 	w.mu.Lock()
 	defer w.mu.Unlock()

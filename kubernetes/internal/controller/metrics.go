@@ -11,7 +11,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// gauges are the metrics of each pool, taken from its status.
+// gauges are the metrics of each pool. Their values come from the pool's status.
 var gauges = []struct {
 	name, help string
 	value      func(*v1alpha1.AgentPoolStatus) int32

@@ -22,26 +22,26 @@ const (
 	connectTimeout = 2 * time.Second // time limit of one connection
 	// maxSilent is how many connections in a row must fail before a node counts as silent.
 	maxSilent = 3
-	// silentLimit is how long after its last answer a node can count as silent. By then, Kubernetes itself has marked a vanished
-	// node as not ready. A node that is still ready is unreachable only for the controller.
+	// silentLimit is how long after its last answer a node can count as silent. By then, Kubernetes has marked a vanished
+	// node as not ready. If the node is still ready, it is unreachable only for the controller.
 	silentLimit = 90 * time.Second
 )
 
-// nodes finds vanished nodes by connecting to their kubelets, because Kubernetes itself needs about 50 seconds for that. A
-// refused connection also shows that the machine is up. A node that has never answered does not count as vanished, because the
-// network may forbid the connections.
+// nodes finds vanished nodes by connecting to their kubelets, because Kubernetes needs about 50 seconds for that. A refused
+// connection also shows that the machine runs. A node that has never answered does not count as vanished, because the network
+// may forbid the connections.
 type nodes struct {
-	api       client.Reader // this client reads from a cache
+	api       client.Reader // client that reads from a cache
 	log       *slog.Logger
-	podEvents chan event.GenericEvent // the channel gets every pod of a node that has become silent or answers again
+	podEvents chan event.GenericEvent // channel that gets every pod of a node that has become silent or answers again
 
 	mu sync.Mutex
 	by map[string]*node
 }
 
 type node struct {
-	answered time.Time // time of the last answer
-	failed   int       // number of connections in a row that have failed since then
+	answered time.Time // time of the node's last answer
+	failed   int       // number of failed connections in a row since the last answer
 }
 
 func newNodes(api client.Reader, log *slog.Logger) *nodes {
@@ -107,7 +107,7 @@ func (n *nodes) probeAll(ctx context.Context) {
 	all.Wait()
 }
 
-// answers reports whether the machine of a node accepts or refuses a connection.
+// answers reports whether a node's machine accepts or refuses a connection. Both show that it runs.
 func (n *nodes) answers(ctx context.Context, name string) bool {
 	one := &corev1.Node{}
 	if n.api.Get(ctx, client.ObjectKey{Name: name}, one) != nil {
@@ -129,7 +129,7 @@ func (n *nodes) answers(ctx context.Context, name string) bool {
 	return false
 }
 
-// recordAnswer records whether a node has answered. It reports whether the node has just become silent, or answers again.
+// recordAnswer records whether a node has answered. news is true if the node has just become silent, or answers again.
 func (n *nodes) recordAnswer(name string, answers bool) (news bool) {
 	now := time.Now()
 	was := n.silent(name, now)

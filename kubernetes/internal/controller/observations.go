@@ -2,9 +2,9 @@ package controller
 
 import "time"
 
-// observations records, for one pool, since when each observed value is unchanged. It uses the monotonic clock of this
-// controller, because the clocks of nodes, of the API server and of other controllers may be wrong. Only one goroutine may use
-// it: a pool has one round at a time.
+// observations records how long each observed value of a pool has been unchanged. It uses the monotonic clock of this
+// controller, because the clocks of nodes, of the API server and of other controllers may be wrong. Only one goroutine may
+// use it. That is so because only one round of a pool runs at a time.
 type observations struct {
 	previous, current map[string]observation
 }
@@ -12,16 +12,16 @@ type observations struct {
 type observation struct {
 	value string
 	since time.Time // when this controller first saw the value
-	moved bool      // the value appeared after the first round of this controller
+	moved bool      // true if the value appeared after the first round of this controller
 }
 
-// begin starts a round. If the round fails before [observations.end], nothing is recorded.
+// begin starts a round. The observations of a round that fails before [observations.end] are lost.
 func (s *observations) begin() { s.current = map[string]observation{} }
 
-// end completes a round. Keys that the round has not seen are forgotten.
+// end completes a round. It forgets keys that the round has not observed.
 func (s *observations) end() { s.previous = s.current }
 
-// observe records that a key has this value at the time now, and returns since when.
+// observe records the value of a key at the time now. The result says since when the key has this value.
 func (s *observations) observe(key, value string, now time.Time) observation {
 	one, known := s.previous[key]
 	if !known || one.value != value {

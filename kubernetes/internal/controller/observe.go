@@ -29,7 +29,7 @@ import (
 type view struct {
 	pool      *v1alpha1.AgentPool
 	state     *poolState
-	seen      *observations // points to state.seen
+	seen      *observations // the observations in state.seen
 	now       time.Time
 	template  string              // checksum of the wanted pod template
 	set       *appsv1.StatefulSet // StatefulSet of the hosts; nil if there is none
@@ -37,8 +37,8 @@ type view struct {
 	hosts     []placement.Host
 	pods      map[string]*corev1.Pod
 	podOwners []*metav1.PartialObjectMetadata // StatefulSets and Sandboxes that create the pods of single profiles
-	ownersErr error                           // why podOwners is not complete
-	// sandboxes is true if the cluster has agent-sandbox. It stays false while no profile has or wants its own pod.
+	ownersErr error                           // error because of which podOwners is incomplete
+	// true if the cluster has agent-sandbox; false while no profile has or wants its own pod
 	sandboxes bool
 }
 
@@ -64,7 +64,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			v.podOwners = append(v.podOwners, m)
 		}
 	}
-	beats := map[string]leaseState{} // renewals by the name of the Lease
+	beats := map[string]leaseState{} // state of each Lease, by its name
 	leases := &coordinationv1.LeaseList{}
 	if err := f.api.List(ctx, leases, only...); err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	return v, nil
 }
 
-// observeHost adds a pod to the view, as a host. It ignores a foreign pod that has the pool's label. last is the state of the
-// host's Lease.
+// observeHost adds a pod to the view, as a host. It ignores a pod that has the pool's label but belongs to something else.
+// last is the state of the host's Lease.
 func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last leaseState) {
 	p := v.pool
 	h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel], Unheard: !last.renewed}
@@ -134,18 +134,18 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 	return err
 }
 
-// lostPodDelay is how long a pod may exist after the end of its termination grace period before it counts as lost.
+// lostPodDelay is how long a pod may exist after its termination grace period before it counts as lost.
 const lostPodDelay = 30 * time.Second
 
-// leaseState is what the host's Lease says about the hinit-fleet program there.
+// leaseState is what a host's Lease shows about the program hinit-fleet on the host.
 type leaseState struct {
 	pod     string // UID of the pod that renewed the Lease last
 	silent  bool   // the Lease has not been renewed within its duration
 	renewed bool   // this controller has seen a renewal
 }
 
-// evaluateLease evaluates the Lease of a host. The time in the Lease is from a node's clock, which may be wrong, so evaluateLease only looks
-// whether it changes.
+// evaluateLease evaluates the Lease of a host. It only checks whether the time in the Lease changes, because that time is
+// from a node's clock, which may be wrong.
 func (v *view) evaluateLease(name string, l *coordinationv1.LeaseSpec) leaseState {
 	if l.HolderIdentity == nil || l.RenewTime == nil {
 		return leaseState{}
@@ -155,8 +155,8 @@ func (v *view) evaluateLease(name string, l *coordinationv1.LeaseSpec) leaseStat
 	return leaseState{pod: *l.HolderIdentity, renewed: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
 
-// whyUnusable returns why a host can't be used although its node is healthy, or "" if it can. replacing is true if this is temporary,
-// because the host's pod is ending or starting.
+// whyUnusable returns the reason why a host can't be used although its node is healthy, or "" if it can be used. If the
+// reason will pass because the host's pod is ending or starting, replacing is true.
 func (v *view) whyUnusable(pod *corev1.Pod, last leaseState) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		limit := lostPodDelay
@@ -173,7 +173,7 @@ func (v *view) whyUnusable(pod *corev1.Pod, last leaseState) (reason string, rep
 		return "its pod starts: " + pendingReason(pod), true
 	case corev1.PodFailed, corev1.PodSucceeded:
 		return "its pod has ended: " + cmp.Or(pod.Status.Reason, pod.Status.Message, string(pod.Status.Phase)), false
-	case corev1.PodRunning, corev1.PodUnknown: // the containers and the Lease tell more
+	case corev1.PodRunning, corev1.PodUnknown: // the containers and the Lease below show more
 	}
 	for _, c := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		switch {
@@ -197,7 +197,7 @@ func (v *view) whyUnusable(pod *corev1.Pod, last leaseState) (reason string, rep
 	return "", false
 }
 
-// notReadyReason returns why a node is not ready. It returns "" if the node is ready or doesn't say.
+// notReadyReason returns the reason why a node is not ready. It returns "" if the node is ready or does not report.
 func notReadyReason(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -227,11 +227,13 @@ func pendingReason(pod *corev1.Pod) string {
 }
 
 const (
-	// spareKey is the key of the observation since when one host less would be enough.
+	// spareKey is the key of the observation that one host less would be enough.
 	spareKey = "spare"
-	// restartLimit is how long a host may take to restart. After that it counts as lost, and its data may be given up.
+	// restartLimit is how long a host may take to restart. After that time it counts as lost, and a user can give up its
+	// data.
 	restartLimit = 10 * time.Minute
-	// moveLimit is the time after which a move counts as stuck. A host that hangs, or that an attacker has taken over, may never end it.
+	// moveLimit is the time after which a move counts as stuck. A host that hangs, or that an attacker has taken over, may
+	// never end the move.
 	moveLimit = time.Hour
 )
 
@@ -259,13 +261,14 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 	in.Replicas = in.Min
 	if v.set != nil && v.set.Spec.Replicas != nil {
 		in.Replicas = int(*v.set.Spec.Replicas)
-		if last, err := strconv.Atoi(path.Base(v.set.Annotations[checksumAnnotation])); err == nil { // somebody may have scaled the StatefulSet up
+		// A user may have scaled the StatefulSet up.
+		if last, err := strconv.Atoi(path.Base(v.set.Annotations[checksumAnnotation])); err == nil {
 			in.Replicas = min(in.Replicas, last)
 		}
 	}
 	in.SpareSince = v.seen.previous[spareKey].since
 	var out []placement.Profile
-	overdue := map[string]bool{} // whether a host is overdue, by host: many profiles have the same host
+	overdue := map[string]bool{} // cache of the results by host, because many profiles have the same host
 	for _, one := range v.profiles {
 		s := &one.Status
 		if _, known := overdue[s.Host]; !known {
@@ -288,7 +291,8 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 			q.To, q.Stuck = s.Move.To, v.now.Sub(since) > moveLimit
 		}
 		if fail := s.MoveFailure; fail != nil {
-			since := v.seen.observe("move "+string(one.UID), fail.At.String(), v.now).since // not fail.At, which is from a node's clock
+			// Don't use fail.At, which is from a node's clock.
+			since := v.seen.observe("move "+string(one.UID), fail.At.String(), v.now).since
 			q.LastMove = placement.LastMove{FailedTo: fail.To, Waits: v.now.Sub(since) < placement.MoveDelay(fail.Attempts)}
 		}
 		if r := one.Spec.Recover; r != nil {

@@ -29,7 +29,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// Settings say what a controller needs to work, see [Run].
+// Settings are the settings of a controller, see [Run].
 type Settings struct {
 	API       *rest.Config
 	Namespace string // namespace of the Lease for the leader election
@@ -38,16 +38,16 @@ type Settings struct {
 }
 
 // Times of the leader election. The leader renews its Lease every ten seconds. If it vanishes, another controller takes over
-// after half a minute. A leader that shuts down releases the Lease. Two leaders at the same time do no harm, because each write
-// is a compare-and-swap.
+// after half a minute. A leader that shuts down releases the Lease. Two leaders at the same time do no harm, because each
+// write is a compare-and-swap.
 const (
 	leaseTime = 30 * time.Second
 	renewTime = 20 * time.Second
 	retryTime = 10 * time.Second
 )
 
-// Run waits until this process is the leader, and then controls the pools of the cluster until ctx ends. It returns an error if
-// it stops being the leader.
+// Run waits until this process is the leader, and then controls the pools of the cluster until ctx ends. It returns an error
+// if it stops being the leader.
 func Run(ctx context.Context, s Settings) error {
 	logger := logr.FromSlogHandler(s.Log.Handler())
 	ctrl.SetLogger(logger)
@@ -101,8 +101,8 @@ func Run(ctx context.Context, s Settings) error {
 	return m.Start(ctx)
 }
 
-// controllerOptions returns the options of the controller. After an error, the next round of a pool comes as soon as without one. Some
-// faults show only as time passes, and an object that the API server always refuses must not hide them.
+// controllerOptions returns the options of the controller. After an error, the next round of a pool is not delayed further:
+// an object that the API server always refuses must not hide other faults.
 func controllerOptions() controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: 2, RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](roundTime, resyncInterval),
@@ -118,7 +118,7 @@ func poolOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace(), Name: name}}}
 }
 
-// slimNode reduces a Node to the fields that the controller uses, to save memory in the cache.
+// slimNode removes the fields of a Node that the controller does not use, to save memory in the cache.
 func slimNode(o any) (any, error) {
 	n, is := o.(*corev1.Node)
 	if !is {

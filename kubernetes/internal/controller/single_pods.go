@@ -20,13 +20,13 @@ import (
 // to delete its copy of the data.
 const leaveTime = time.Minute
 
-// maxReason limits the length of a reason in bytes, so that it fits into a status.
+// maxReason limits the length of a reason in bytes, so that the reason fits into a status.
 const maxReason = 800
 
-// applySinglePods applies the objects for the pods of the named single profiles, and removes pods that are no longer needed. A
-// maker, in this file, is the object that creates such a pod: a StatefulSet or a Sandbox.
+// applySinglePods applies the objects for the pods of the named profiles, which have their own pods. It removes pods that are
+// no longer needed. In this file, a maker is the object that creates such a pod: a StatefulSet or a Sandbox.
 func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, now time.Time) error {
-	if v.ownersErr != nil { // a profile must not get a second pod, from a maker of the other kind
+	if v.ownersErr != nil { // change nothing, because a profile could get a second pod from a maker of the other kind
 		return fmt.Errorf("cannot look at the pods of single profiles: %w", v.ownersErr)
 	}
 	makers := map[string]*metav1.PartialObjectMetadata{}
@@ -36,10 +36,11 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 		work = append(work, func() error { return client.IgnoreNotFound(f.api.Delete(ctx, o, client.Preconditions{UID: &uid})) })
 	}
 	maps.DeleteFunc(v.state.refused, func(name, _ string) bool { return v.profiles[name] == nil })
-	for _, m := range v.podOwners { // StatefulSets come first
+	for _, m := range v.podOwners { // the list has the StatefulSets first
 		name := m.Labels[v1alpha1.ProfileLabel]
 		wanted := slices.Contains(names, name)
-		if wanted && makers[name] != nil { // two controllers have made a maker each, and only one of them knew of agent-sandbox
+		// Two controllers have created a maker each; only one of them knew that agent-sandbox is installed.
+		if wanted && makers[name] != nil {
 			remove(makers[name])
 		}
 		if wanted {
@@ -55,14 +56,14 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 			return nil
 		})
 		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
-			remove(pod) // agent-sandbox creates no new pod while the ended one exists
+			remove(pod) // remove the ended pod, because agent-sandbox creates no new one while it exists
 		}
 	}
 	return runParallel(work)
 }
 
-// mustRemove reports whether the maker m must be deleted now. wanted says that its pod is still needed, and there that the pod's
-// profile exists. A pod whose profile has moved is kept for leaveTime.
+// mustRemove reports whether the maker m must be deleted now. wanted is true if its pod is still needed, and there is true if
+// the pod's profile exists. A pod whose profile has moved is kept for leaveTime.
 func (s *poolState) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
 	since, leaving := s.leaving[m.UID]
 	switch {
@@ -77,11 +78,11 @@ func (s *poolState) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bo
 	return false
 }
 
-// clipReason shortens a text to maxReason.
+// clipReason cuts a text to at most maxReason bytes.
 func clipReason(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
 
-// setRefusal records err as the reason why the pod of a profile can't be created, for the profile's status. A nil err clears it.
-// Other profiles are not held up.
+// setRefusal records err as the reason why the pod of a profile can't be created. The profile's status shows it, and other
+// profiles are not delayed. A nil err clears the reason.
 func (f *fleet) setRefusal(s *poolState, profile string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +97,8 @@ func (f *fleet) setRefusal(s *poolState, profile string, err error) {
 	s.refused[profile] = reason
 }
 
-// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, or nil; its kind
-// is kept.
+// applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, or nil.
+// applySinglePod keeps the maker's kind.
 func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes
@@ -111,7 +112,8 @@ func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.A
 	if err != nil {
 		return err
 	}
-	objects[len(objects)-1].SetAnnotations(map[string]string{checksumAnnotation: wanted}) // the last object stands for all
+	// The annotation of the last object shows that all were applied.
+	objects[len(objects)-1].SetAnnotations(map[string]string{checksumAnnotation: wanted})
 	for _, o := range objects {
 		if err := f.applyOwn(ctx, v.pool, o); err != nil {
 			return err

@@ -26,7 +26,7 @@ metadata:
 `
 )
 
-// Files returns the generated files of kubernetes/deploy by their path below that directory.
+// Files returns the generated files of kubernetes/deploy, by their path below that directory.
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	base, err := Render(Default(nil))
@@ -48,8 +48,8 @@ func Files() (map[string][]byte, error) {
 	return files, makeChart(files)
 }
 
-// addComponent adds the files of the kustomize component in dir: patches for objects of the base, and new objects. The component
-// has the same effect as values have in the chart.
+// addComponent adds the files of the kustomize component in dir: patches for objects of the base, and new objects. The
+// component changes the base in the same way as the given values change the chart.
 func addComponent(files map[string][]byte, dir string, base []Manifest, values map[string]any) error {
 	with, err := Render(Default(values))
 	if err != nil {
@@ -119,7 +119,7 @@ version: 0.1.0
 	return nil
 }
 
-// writeValues writes values.yaml: each value with its default, and its documentation as a comment.
+// writeValues writes values.yaml. It contains each value with its default, and its documentation as a comment.
 func writeValues(b *bytes.Buffer) error {
 	group := ""
 	for _, v := range Values() {

@@ -22,7 +22,7 @@ import (
 //go:embed source/*.yaml
 var source embed.FS
 
-// Components maps the name of each kustomize component to the chart values that have the same effect.
+// Components maps the name of each kustomize component to the chart values with the same effect.
 func Components() map[string]map[string]any {
 	out := map[string]map[string]any{"standby-without-lease": {"standby.enabled": true, "standby.lease": false}}
 	for _, name := range []string{"web", "metrics", "standby", "lease", "sandboxes"} {
@@ -31,12 +31,12 @@ func Components() map[string]map[string]any {
 	return out
 }
 
-// order is the order of the files in the base. A file comes before those that depend on it.
+// order is the order of the files in the base. A file stands before the files that need it.
 var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "sandboxes-owner.yaml", "sandboxes-role.yaml", "sandboxes-binding.yaml", "sandboxes-closed.yaml", "sandboxes-open.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
 
 // Manifest is one Kubernetes object as text.
 type Manifest struct {
-	File string // file name in source/
+	File string // name of the file in source/
 	Text []byte // YAML with comments
 }
 
@@ -73,15 +73,15 @@ func Render(values map[string]any) ([]Manifest, error) {
 	return out, nil
 }
 
-// patchTypes maps the files that a component may change to their Go types, from which the patch library learns how to merge their
-// lists.
+// patchTypes maps the files that a component may change to the Go types of their objects. The patch library needs the type to
+// merge lists.
 var patchTypes = map[string]any{
 	"pod.yaml": appsv1.StatefulSet{}, "volume.yaml": corev1.PersistentVolumeClaim{}, "network.yaml": networkingv1.NetworkPolicy{},
 	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
 }
 
 // patch returns a strategic merge patch that turns the object from into the object to, or nil if they are equal. file selects
-// their Go type in patchTypes.
+// the object's Go type in patchTypes.
 func patch(file string, from, to []byte) ([]byte, error) {
 	old, err := yaml.YAMLToJSON(from)
 	if err != nil {
@@ -113,8 +113,8 @@ func patch(file string, from, to []byte) ([]byte, error) {
 	return yaml.Marshal(change)
 }
 
-// withoutOrder removes the directives about the order of lists from a patch. They only make it longer: without them, the lists
-// keep the order of the patches.
+// withoutOrder removes the directives about the order of lists from a patch, to make it shorter. Without them, the lists keep
+// the order of the patches.
 func withoutOrder(v any) {
 	switch v := v.(type) {
 	case map[string]any:

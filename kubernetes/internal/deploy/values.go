@@ -1,8 +1,8 @@
-// Package deploy generates the manifests for hinit on Kubernetes from one source: a kustomize base with components, and a Helm
-// chart.
+// Package deploy generates the manifests for hinit on Kubernetes from one source: a kustomize base with components, and a
+// Helm chart.
 //
-// The files in source/ are the templates of the chart. The base is what they render to with the defaults of [Values]. A component
-// is the difference that a value makes. The package owns no goroutine.
+// The files in source/ are the templates of the chart. The base is the result of these templates with the defaults of
+// [Values]. A component is the difference that a changed value makes. The package owns no goroutine.
 package deploy
 
 import (
@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// Value is one value of the chart, which users set with --set or a values file.
+// Value is one value of the chart. Users set it with --set or in a values file.
 type Value struct {
-	Path    string         // keys that lead to the value, separated by dots
+	Path    string         // names of the keys from the top to the value, separated by dots
 	Default any            // a string, int, bool, []any or map[string]any
 	Doc     string         // documentation, one sentence
 	Schema  map[string]any // keywords of JSON Schema, besides type and description
 }
 
-// Regular expressions for the values of the chart. The quantities are stricter than resource.ParseQuantity, to catch mistakes
-// such as 128m of memory or 2Gi of CPUs.
+// Regular expressions for the values of the chart. They are stricter than resource.ParseQuantity, to catch mistakes such as
+// 128m of memory or 2Gi of CPUs.
 const (
 	number    = `(0\.[0-9]*[1-9][0-9]*|[1-9][0-9]*(\.[0-9]+)?)`
 	size      = `^(` + number + `[KMGTP]i|` + number + `[kMGTP]|[1-9][0-9]{6,})$`
@@ -33,7 +33,8 @@ const (
 	network   = `^(` + byte4 + `(\.` + byte4 + `){3}/(3[0-2]|[12]?[0-9])|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$`
 )
 
-// derivedVariables lists the environment variables that follow from other values. The value env must not contain them.
+// derivedVariables lists the environment variables that the chart derives from other values. So the value env must not
+// contain them.
 var derivedVariables = []any{
 	"HINIT_STOP_TIMEOUT", "HINIT_LOG_CONSOLE", "HINIT_WEB", "HINIT_WEB_LISTEN", "HINIT_WEB_TOKEN_FILE",
 	"HINIT_LEASE", "HINIT_LEASE_NAME", "HINIT_LEASE_DURATION", "HINIT_LEASE_IDENTITY", "HERMES_GATEWAY_BOOTSTRAP_STATE",
@@ -94,7 +95,7 @@ func Values() []Value {
 	}
 }
 
-// Default returns the default values of the chart, except those in set, whose keys are paths.
+// Default returns all values of the chart: the value in set for each path in it, and the default for every other path.
 func Default(set map[string]any) map[string]any {
 	out := map[string]any{}
 	for _, v := range Values() {
@@ -119,7 +120,7 @@ func setPath(into map[string]any, path string, value any) {
 	setPath(into[head].(map[string]any), rest, value)
 }
 
-// schema returns the JSON Schema of the values. It allows no other keys, so that Helm reports a misspelt one.
+// schema returns the JSON Schema of the values. It allows no other keys, so that Helm reports a misspelt key.
 func schema() ([]byte, error) {
 	root := object()
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -137,7 +138,7 @@ func schema() ([]byte, error) {
 		maps.Copy(one, v.Schema)
 		at["properties"].(map[string]any)[keys[len(keys)-1]] = one
 	}
-	root["properties"].(map[string]any)["global"] = map[string]any{"type": "object"} // Helm adds this key
+	root["properties"].(map[string]any)["global"] = map[string]any{"type": "object"} // allow this key, because Helm adds it
 	return json.MarshalIndent(root, "", "  ")
 }
 
@@ -165,7 +166,7 @@ func typeOf(value any) string {
 func Reference() string {
 	var b strings.Builder
 	for _, v := range Values() {
-		text, _ := json.Marshal(v.Default) // Marshal can't fail for the types in [typeOf]
+		text, _ := json.Marshal(v.Default) // ignore the error: Marshal can't fail for the types in [typeOf]
 		fmt.Fprintf(&b, "- `%s`; `%s`: %s\n", v.Path, text, v.Doc)
 	}
 	return b.String()

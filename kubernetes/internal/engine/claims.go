@@ -25,8 +25,8 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Resources of agent-sandbox's extensions. A warm pool keeps started Sandboxes ready, made from a template. A claim takes one
-// Sandbox out of the pool, which saves the time to start a pod.
+// Resources of agent-sandbox's extensions. A warm pool keeps started Sandboxes ready, which are made from a template. A claim
+// takes one Sandbox out of the pool, so that no pod has to be started.
 var (
 	extensions       = schema.GroupVersion{Group: "extensions.agents.x-k8s.io", Version: "v1beta1"}
 	claimKind        = extensions.WithResource("sandboxclaims")
@@ -34,15 +34,16 @@ var (
 	templateResource = extensions.WithResource("sandboxtemplates")
 )
 
-// maxWarmPools limits the warm pools. Each spec needs its own, and agents can make containers from any number of different specs.
+// maxWarmPools limits the warm pools. Each pod spec needs its own pool, and agents can make containers with any number of
+// different specs.
 const maxWarmPools = 4
 
 // createClaim creates a claim for a container if a warm pool has a ready Sandbox with the same pod spec. Otherwise it returns
-// false, and the caller must create a new Sandbox. Then it also makes a pool for later containers with this spec, if a pool can
-// serve them.
+// false, and the caller must create a new Sandbox. In that case, createClaim also makes a pool for later containers with this
+// spec, if a pool can serve them.
 func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (bool, error) {
 	if e.s.Warm == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
-		return false, nil // a running pod can't get more mounts
+		return false, nil // no claim, because a running pod can't get more mounts
 	}
 	name, err := poolName(r, pod)
 	if err != nil {
@@ -66,7 +67,8 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 	if err := decode(pool.GetAnnotations()[annotationSpec], &made); err != nil {
 		return false, err
 	}
-	r.spec.Mounts, r.spec.Entrypoint = made.Mounts, made.Entrypoint // the helper is at the path in the pool's template
+	// In the pool's pods, the helper is at the path in the pool's template.
+	r.spec.Mounts, r.spec.Entrypoint = made.Mounts, made.Entrypoint
 	note, err := json.Marshal(r.spec)
 	if err != nil {
 		return false, err
@@ -80,7 +82,8 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 	return true, e.createObject(ctx, claimKind, "SandboxClaim", pod.Name, body, pod.Labels, notes, pod.OwnerReferences)
 }
 
-// poolName returns the name of the warm pool for a container. Containers whose pods differ only in names and labels share a pool.
+// poolName returns the name of the warm pool for a container. Containers whose pods differ only in names and labels share a
+// pool.
 func poolName(r *record, pod *corev1.Pod) (string, error) {
 	text, err := json.Marshal(pod.Spec)
 	if err != nil {
@@ -90,7 +93,7 @@ func poolName(r *record, pod *corev1.Pod) (string, error) {
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8]), nil
 }
 
-// makePool makes a warm pool and its template, unless there are maxWarmPools already.
+// makePool makes a warm pool and its template, unless the cluster already has maxWarmPools pools.
 func (e *Engine) makePool(ctx context.Context, name string, pod *corev1.Pod) error {
 	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
 	if err != nil || len(pools.Items) >= maxWarmPools {
@@ -103,7 +106,7 @@ func (e *Engine) makePool(ctx context.Context, name string, pod *corev1.Pod) err
 	labels := map[string]string{labelNetwork: pod.Labels[labelNetwork], managedBy: pod.Labels[managedBy]}
 	form := map[string]any{
 		"podTemplate":             map[string]any{"metadata": map[string]any{"labels": toAnyMap(labels)}, "spec": spec},
-		"networkPolicyManagement": "Unmanaged", // the NetworkPolicies of the manifests apply
+		"networkPolicyManagement": "Unmanaged", // don't make NetworkPolicies: the policies in the manifests apply
 	}
 	pool := map[string]any{"replicas": int64(e.s.Warm), "sandboxTemplateRef": map[string]any{"name": name}}
 	labels[labelPool] = "true"
@@ -121,7 +124,7 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 		return nil, nil
 	}
 	list, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
-	if apierrors.IsNotFound(err) { // the cluster does not have the extensions
+	if apierrors.IsNotFound(err) { // the cluster does not have agent-sandbox's extensions
 		return nil, nil
 	}
 	if err != nil {
@@ -137,7 +140,7 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 	return out, nil
 }
 
-// claimOf returns the claim that owns a Sandbox. ok is false if the engine created the Sandbox without a claim.
+// claimOf returns the claim to which a Sandbox belongs. ok is false if the engine created the Sandbox without a claim.
 func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok bool) {
 	owners := object.GetOwnerReferences()
 	at := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool { return o.Kind == "SandboxClaim" })
@@ -147,8 +150,8 @@ func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok
 	return owners[at], true
 }
 
-// bind waits until a claim has got a Sandbox, and labels the Sandbox with the container's id. agent-sandbox's controller copies
-// the label to the pod.
+// bind waits until a claim has a Sandbox, and labels the Sandbox with the container's id. The controller of agent-sandbox
+// copies the label to the pod.
 func (e *Engine) bind(ctx context.Context, r *record) error {
 	name := ""
 	for name == "" {
@@ -170,7 +173,7 @@ func (e *Engine) bind(ctx context.Context, r *record) error {
 	return err
 }
 
-// postponeClaimExpiry postpones the expiry of a claim and its Sandbox if it is near.
+// postponeClaimExpiry postpones the expiry of a claim and its Sandbox, if they expire soon.
 func (e *Engine) postponeClaimExpiry(ctx context.Context, name string) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -184,8 +187,8 @@ func (e *Engine) postponeClaimExpiry(ctx context.Context, name string) error {
 	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}})
 }
 
-// deleteUnusedPools deletes each warm pool from which no container was made during the idle time. since is the time at which this
-// process began to watch; earlier uses are unknown.
+// deleteUnusedPools deletes each warm pool from which no container was made during the idle time. since is the start of this
+// process, before which uses are unknown.
 func (e *Engine) deleteUnusedPools(ctx context.Context, since time.Time) error {
 	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
 		return nil

@@ -29,17 +29,17 @@ type Engine struct {
 	s           Settings
 	core        kubernetes.Interface
 	objects     dynamic.Interface
-	say         func(format string, args ...any) // the engine reports to the operator by this function
+	say         func(format string, args ...any) // function that reports to the operator
 	programPath string                           // path of this program in its image
 
-	probing sync.Mutex // the engine holds this lock while a test pod runs, see [Engine.haveUserNamespaces]
+	probing sync.Mutex // mutex for running a test pod, see [Engine.haveUserNamespaces]
 
 	mu             sync.Mutex
 	own            *ownPodInfo
 	kind           string               // kind of new containers; "" until it is known
-	userNamespaces *bool                // pods get user namespaces (hostUsers: false); nil until it is known
-	goneReasons    map[string]string    // why containers have disappeared, by id
-	lastUsed       map[string]time.Time // when a container last sent or received a byte, by id
+	userNamespaces *bool                // whether pods get user namespaces (hostUsers: false); nil until it is known
+	goneReasons    map[string]string    // reason why a container has disappeared, by id
+	lastUsed       map[string]time.Time // time at which a container last sent or received a byte, by id
 }
 
 var _ sandbox.Cluster = (*Engine)(nil)
@@ -51,8 +51,8 @@ type ownPodInfo struct {
 	claims map[string]bool // PersistentVolumeClaims of the pod by name; true if pods on other nodes can mount the claim too
 }
 
-// New returns an engine for a cluster. It does not connect yet. say tells the operator what the cluster can't provide, and what
-// the engine does by itself.
+// New returns an engine for a cluster. It does not connect yet. The function say tells the operator what the cluster can't
+// do, and what the engine does without a request.
 func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 	e := &Engine{s: s, say: say, goneReasons: map[string]string{}, lastUsed: map[string]time.Time{}}
 	if s.HostUsers != "" {
@@ -82,7 +82,7 @@ func limitTime(ctx *context.Context) (cancel context.CancelFunc) {
 	return cancel
 }
 
-// Close implements [sandbox.Engine]. There is nothing to close.
+// Close implements [sandbox.Engine]. It does nothing.
 func (e *Engine) Close() error { return nil }
 
 // Info implements [sandbox.Engine].
@@ -99,20 +99,20 @@ func (e *Engine) Info(ctx context.Context) (sandbox.Info, error) {
 	return sandbox.Info{Version: version.GitVersion, API: "1.41", OS: "linux", Arch: runtime.GOARCH, Driver: "kubernetes"}, nil
 }
 
-// Image implements [sandbox.Engine]. It returns nothing, because only the nodes know which images they have. A sandbox does not
-// run its image's entry point, so nothing is missed.
+// Image implements [sandbox.Engine]. It returns nothing, because only the nodes know which images they have. Nothing is
+// missed, because a sandbox does not run its image's entry point.
 func (e *Engine) Image(context.Context, string) (sandbox.Image, error) { return sandbox.Image{}, nil }
 
 // Pull implements [sandbox.Engine]. It does nothing: the node pulls the image when the container starts.
 func (e *Engine) Pull(context.Context, string) error { return nil }
 
-// gateVolume is the name that stands for the volume with the helper. In each pod, that is an emptyDir volume.
+// gateVolume is the name of the volume with the helper. In each pod, this volume is an emptyDir.
 const gateVolume = policy.GatePrefix + "pod"
 
 // Gate implements [sandbox.Cluster].
 func (e *Engine) Gate() string { return gateVolume }
 
-// claimsDir begins the name of a file on a PersistentVolumeClaim for the engine: /claims/CLAIM/PATH.
+// claimsDir is the prefix of a path that stands for a file on a PersistentVolumeClaim: /claims/CLAIM/PATH.
 const claimsDir = "/claims/"
 
 // Self implements [sandbox.Cluster]. The mounts of the result are the PersistentVolumeClaims of this process's container.
@@ -143,7 +143,7 @@ func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
 	return c, nil
 }
 
-// containerOf returns a container of a pod by its name. It may be a sidecar.
+// containerOf returns a container of a pod by its name. The container may be a sidecar.
 func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for _, c := range list {
@@ -155,7 +155,7 @@ func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	return corev1.Container{}
 }
 
-// mountOf returns the mount of a container that contains the path at, or nil if the path is in the image.
+// mountOf returns the mount of a container that contains the path at. It returns nil if the path is in the image.
 func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	var out *corev1.VolumeMount
 	for i, m := range c.VolumeMounts {
@@ -167,9 +167,9 @@ func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	return out
 }
 
-// oneConfiguration returns an error unless all containers that can reach the service's socket have the same hinit.yaml as this
-// container. That file says which profiles are isolated, and an isolated profile must get no sandbox. Every container of the pod
-// can reach a socket in the abstract namespace.
+// oneConfiguration returns an error unless all containers that can reach the service's socket have the same hinit.yaml as
+// this container. That file says which profiles are isolated, and an isolated profile must get no sandbox. If the socket is
+// in the abstract namespace, every container of the pod can reach it.
 func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 	self := containerOf(pod, s.Container)
 	socket := mountOf(self, s.Paths.socket)
@@ -239,8 +239,8 @@ func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 	return o, nil
 }
 
-// owner returns the owner reference for all objects that the engine creates: when the owner is deleted, the cluster deletes them.
-// The owner is marked as their controller, because kubectl drain would otherwise need --force.
+// owner returns the owner reference for all objects that the engine creates. When the owner is deleted, the cluster deletes
+// the objects. The reference marks the owner as controller, because kubectl drain would otherwise need --force.
 func (e *Engine) owner(ctx context.Context) ([]metav1.OwnerReference, error) {
 	if e.s.Owner == "" {
 		return nil, nil

@@ -13,8 +13,8 @@ import (
 	"hinit/sandbox"
 )
 
-// apiError returns an error for a failed request to the API server, which what names. It wraps the error of package sandbox that
-// corresponds to the server's answer.
+// apiError returns an error for a failed request to the API server. what describes the request. The error wraps the error of
+// package sandbox that corresponds to the server's answer.
 func apiError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -45,7 +45,7 @@ func apiError(what string, err error) error {
 	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
 }
 
-// refused returns an error for something that a pod can't have.
+// refused returns an error for a setting that a pod can't have.
 func refused(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{sandbox.ErrRefused}, args...)...)
 }

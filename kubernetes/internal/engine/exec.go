@@ -19,7 +19,7 @@ import (
 	"hinit/sandbox"
 )
 
-// Exec implements [sandbox.Engine] by a WebSocket to the API server.
+// Exec implements [sandbox.Engine] with a WebSocket to the API server.
 func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
 	r, err := e.find(ctx, id)
 	if err != nil {
@@ -57,7 +57,7 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 		if err == nil || errors.As(err, new(exec.ExitError)) {
 			err = io.EOF
 		} else {
-			_, _ = a.errs.Write([]byte(err.Error())) // [attachment.Said] returns this text
+			_, _ = a.errs.Write([]byte(err.Error())) // ignore the result: [attachment.Said] returns this text
 		}
 		_ = a.wrote.CloseWithError(err)
 		if a.stdin != nil {
@@ -73,7 +73,7 @@ func sameUser(user string, uid, gid int64) bool {
 	return err == nil && u == uid && g == gid
 }
 
-// markUsed records that a container is in use now, so that it isn't suspended.
+// markUsed records that a container is in use now. A container in use isn't suspended.
 func (e *Engine) markUsed(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -83,14 +83,14 @@ func (e *Engine) markUsed(id string) {
 // attachment is the connection to a command that runs in a pod.
 type attachment struct {
 	cancel context.CancelFunc
-	used   func()      // the attachment calls this function when bytes pass
-	quiet  atomic.Bool // don't call used: this connection is not a use of the container
+	used   func()      // function that is called when bytes pass
+	quiet  atomic.Bool // true: don't call used, because this connection is no use of the container
 	out    *io.PipeReader
 	wrote  *io.PipeWriter
 	stdin  *io.PipeReader // standard input of the command; nil if it has none
 	in     *io.PipeWriter
 	errs   tail
-	said   tail // beginning of the output, where a container runtime reports errors
+	said   tail // beginning of the output, where a container runtime writes its errors
 }
 
 func (a *attachment) Read(p []byte) (int, error) {
@@ -113,7 +113,7 @@ func (a *attachment) Write(p []byte) (int, error) {
 // Close implements [io.Closer].
 func (a *attachment) Close() error {
 	a.cancel()
-	_ = a.out.CloseWithError(io.ErrClosedPipe) // closing a pipe does not fail
+	_ = a.out.CloseWithError(io.ErrClosedPipe) // ignore the error: closing this pipe does not fail
 	if a.in != nil {
 		_ = a.in.CloseWithError(io.ErrClosedPipe)
 		_ = a.stdin.CloseWithError(io.ErrClosedPipe)
@@ -124,7 +124,7 @@ func (a *attachment) Close() error {
 // Said implements [sandbox.Attachment].
 func (a *attachment) Said() string { return strings.TrimSpace(a.errs.String() + " " + a.said.String()) }
 
-// tail keeps the end or, with begin, the beginning of a text, for an error message.
+// tail keeps a part of a text for an error message: the end if it is filled by Write, the beginning if it is filled by begin.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte
@@ -132,7 +132,7 @@ type tail struct {
 
 const maxTail = 2 << 10
 
-// Write keeps only the last 2 KiB. It never fails.
+// Write keeps the last 2 KiB of the text. It never fails.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +141,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// begin keeps only the first 300 bytes.
+// begin keeps the first 300 bytes of the text.
 func (t *tail) begin(p []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,12 +154,12 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.kept))
 }
 
-// CopyIn implements [sandbox.Engine]. It always fails: only the helper can copy files.
+// CopyIn implements [sandbox.Engine]. It always returns an error, because only the helper can copy files.
 func (e *Engine) CopyIn(_ context.Context, id, _ string, _ io.Reader) error {
 	return apiError("copy into the sandbox "+shortID(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
 }
 
-// CopyOut implements [sandbox.FullEngine]. It always fails, as CopyIn does.
+// CopyOut implements [sandbox.FullEngine]. It always returns an error, as CopyIn does.
 func (e *Engine) CopyOut(_ context.Context, id, _ string) (io.ReadCloser, error) {
 	return nil, apiError("copy from the sandbox "+shortID(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
 }

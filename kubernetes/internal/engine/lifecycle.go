@@ -62,7 +62,8 @@ func (e *Engine) records(ctx context.Context, selector string) ([]*record, error
 		switch {
 		case at < 0:
 			out = append(out, r)
-		case out[at].pod == nil, out[at].pod.DeletionTimestamp != nil: // the old pod may still be ending while the new one exists
+		// While the old pod ends, the new one may already exist; use the new one.
+		case out[at].pod == nil, out[at].pod.DeletionTimestamp != nil:
 			out[at].pod = r.pod
 		}
 	}
@@ -74,7 +75,8 @@ func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
 	defer limitTime(&ctx)()
 	what := "inspect the sandbox " + shortID(ref)
 	selector := labelID
-	if _, err := hex.DecodeString(ref); err == nil && len(ref) == idLength { // a name may have that length too
+	// Look for the id first, because a name may look like an id.
+	if _, err := hex.DecodeString(ref); err == nil && len(ref) == idLength {
 		selector += "=" + ref
 	}
 	records, err := e.records(ctx, selector)
@@ -105,10 +107,10 @@ func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, err
 	return r.container(), nil
 }
 
-// maxGoneReasons limits the containers for which the engine remembers why they have disappeared.
+// maxGoneReasons limits the number of containers for which the engine remembers why they have disappeared.
 const maxGoneReasons = 4096
 
-// rememberReason remembers why a container is going away, so that [Engine.Inspect] can report it when the pod no longer exists.
+// rememberReason remembers why a container disappears, so that [Engine.Inspect] can report it when the pod no longer exists.
 func (e *Engine) rememberReason(r *record) {
 	if r.pod == nil || r.pod.DeletionTimestamp == nil && r.pod.Status.Phase != corev1.PodFailed {
 		return
@@ -133,7 +135,7 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 		return "", apiError(what, err)
 	}
 	id := make([]byte, idLength/2)
-	_, _ = rand.Read(id) // rand.Read never fails
+	_, _ = rand.Read(id) // ignore the result: rand.Read never fails
 	r := &record{id: hex.EncodeToString(id), name: spec.Name, spec: spec, created: time.Now()}
 	spec.Entrypoint = slices.Clone(spec.Entrypoint)
 	pod, err := e.buildPod(ctx, r)
@@ -194,7 +196,7 @@ func (e *Engine) ungate(ctx context.Context, r *record) error {
 	return err
 }
 
-// replace creates the pod of an ended container again. A pod can't be started twice.
+// replace creates the pod of an ended container again, because a pod can't be started twice.
 func (e *Engine) replace(ctx context.Context, r *record) error {
 	if err := e.deletePod(ctx, r.pod); err != nil {
 		return err
@@ -207,7 +209,7 @@ func (e *Engine) replace(ctx context.Context, r *record) error {
 	defer limitTime(&ctx)()
 	_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // another caller has created it already
+		return nil // another caller has already created the pod
 	}
 	return err
 }
@@ -223,7 +225,7 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if err := pods.Delete(ask, pod.Name, options); apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // it is gone already, and another pod may have the name
+		return nil // the pod is already gone, and another pod may have the name
 	} else if err != nil {
 		return err
 	}
@@ -232,8 +234,8 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// awaitRunning waits until a container runs. It returns an error as soon as the container can't start. final is true if no
-// controller replaces a deleted pod, so that waiting for another one is pointless.
+// awaitRunning waits until a container runs. It returns an error as soon as it is certain that the container can't start. If
+// final is true, no controller replaces a deleted pod, so awaitRunning does not wait for another one.
 func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error {
 	why := "the cluster has not made the pod"
 	err := e.await(ctx, "", labelID+"="+id, func(pod *corev1.Pod) (bool, error) {
@@ -269,7 +271,7 @@ func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error 
 	return err
 }
 
-// lastEvent returns the last warning event about a container's pod. Only events tell what a node could not mount or create.
+// lastEvent returns the last warning event about a container's pod. Only an event says what a node could not mount or create.
 func (e *Engine) lastEvent(ctx context.Context, id string) string {
 	defer limitTime(&ctx)()
 	pods, err := e.core.CoreV1().Pods(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelID + "=" + id})
@@ -282,7 +284,7 @@ func (e *Engine) lastEvent(ctx context.Context, id string) string {
 	return ""
 }
 
-// failureEvent returns the last warning event about a failure of a pod as text, or "".
+// failureEvent returns the text of the last warning event about a failure of a pod, or "" if there is none.
 func (e *Engine) failureEvent(ctx context.Context, pod *corev1.Pod) string {
 	defer limitTime(&ctx)()
 	options := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()}
@@ -298,8 +300,8 @@ func (e *Engine) failureEvent(ctx context.Context, pod *corev1.Pod) string {
 	return last.Reason + ": " + last.Message
 }
 
-// await calls done with the pod that the selectors find, at once and after each change, until done returns true or an error. done
-// gets nil if there is no such pod.
+// await calls done with the pod that the selectors find, or with nil if there is none. It calls done at once and after each
+// change, until done returns true or an error.
 func (e *Engine) await(ctx context.Context, field, label string, done func(*corev1.Pod) (bool, error)) error {
 	pods := e.core.CoreV1().Pods(e.s.Namespace)
 	options := metav1.ListOptions{FieldSelector: field, LabelSelector: label}
@@ -333,7 +335,8 @@ func (e *Engine) await(ctx context.Context, field, label string, done func(*core
 	}
 }
 
-// followEvents calls done for each event until done returns true or an error. It returns false when the stream of events ends.
+// followEvents calls done for each event until done returns true or an error. It returns false when the stream of events
+// ends.
 func followEvents(ctx context.Context, events watch.Interface, done func(*corev1.Pod) (bool, error)) (bool, error) {
 	for {
 		select {
@@ -357,8 +360,8 @@ func followEvents(ctx context.Context, events watch.Interface, done func(*corev1
 // Unpause implements [sandbox.Engine]. It does nothing, because a pod is never paused.
 func (e *Engine) Unpause(context.Context, string) error { return nil }
 
-// Stop implements [sandbox.Engine]. A pod always has two seconds to end, so grace only limits how long Stop waits. Files outside
-// of mounts are lost.
+// Stop implements [sandbox.Engine]. A pod always has two seconds to end, so grace only limits how long Stop waits. The
+// container's files outside of mounts are lost.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	r, err := e.find(ctx, id)
 	if err != nil {
@@ -374,7 +377,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	if r.object != nil {
 		return apiError(what, e.suspend(ctx, r))
 	}
-	// The node ends the pod, but the object of the pod stays.
+	// The node ends a pod with a short deadline, while the pod's object stays.
 	patch := []byte(`{"spec":{"activeDeadlineSeconds":1}}`)
 	_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err == nil {
@@ -407,7 +410,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return apiError("remove the sandbox "+r.name, err)
 }
 
-// Rename implements [sandbox.FullEngine]. It always fails, because an object of a cluster can't be renamed.
+// Rename implements [sandbox.FullEngine]. It always returns an error, because an object of a cluster can't be renamed.
 func (e *Engine) Rename(_ context.Context, id, _ string) error {
 	return apiError("rename the sandbox "+shortID(id), refused("objects of a cluster keep their names"))
 }

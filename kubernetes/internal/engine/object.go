@@ -26,8 +26,8 @@ const (
 	modeRunning   = "Running"
 	modeSuspended = "Suspended"
 
-	annotationStopped = "hinit.dev/stopped" // annotation: when a Sandbox that ran before was suspended
-	expireSoon        = 2                   // the expiry is postponed when less than this fraction (1/expireSoon) of the time is left
+	annotationStopped = "hinit.dev/stopped" // annotation with the time at which a Sandbox that ran before was suspended
+	expireSoon        = 2                   // the expiry is postponed when less than 1/expireSoon of the time is left
 )
 
 // objectKind returns the kind of object for new containers: Sandbox if the cluster has that kind, otherwise Pod.
@@ -123,7 +123,7 @@ func suspended(object *unstructured.Unstructured) bool {
 	return mode == modeSuspended
 }
 
-// objectReason returns why a Sandbox is not Ready, as its controller reports.
+// objectReason returns the reason why a Sandbox is not Ready, as its controller reports it.
 func objectReason(object *unstructured.Unstructured) string {
 	list, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, one := range list {
@@ -135,11 +135,11 @@ func objectReason(object *unstructured.Unstructured) string {
 	return "its controller has not said why"
 }
 
-// patch patches annotations (notes) and the spec of an object of agent-sandbox.
+// patch changes the annotations (notes) and the spec of an object of agent-sandbox.
 func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name string, notes, spec map[string]any) error {
 	defer limitTime(&ctx)()
 	body := map[string]any{"spec": spec}
-	if notes != nil { // null would remove all annotations
+	if notes != nil { // leave the key out, because null would remove all annotations
 		body["metadata"] = map[string]any{"annotations": notes}
 	}
 	patch, err := json.Marshal(body)
@@ -149,8 +149,9 @@ func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name
 	return err
 }
 
-// resume sets a Sandbox to running. If its pod has ended, resume suspends the Sandbox first, which removes the pod. The next pod
-// has the helper at another path: the owner knows the old path, and a link in a mount could redirect another mount to it.
+// resume sets a Sandbox to running. If its pod has ended, resume first suspends the Sandbox, which removes the pod. The next
+// pod has the helper at another path. The owner knows the old path, and with a link in a mount could redirect another mount
+// to it.
 func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
 	again := r.pod == nil && r.object.GetAnnotations()[annotationStopped] != ""
 	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
@@ -160,7 +161,7 @@ func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) err
 		again = true
 	}
 	spec, notes := map[string]any{"operatingMode": modeRunning}, map[string]any{annotationStopped: nil}
-	_, claimed := claimOf(r.object) // a claimed Sandbox has no mounts that a link could redirect
+	_, claimed := claimOf(r.object) // a Sandbox of a claim has no mounts that a link could redirect
 	if e.s.Expire > 0 && !claimed {
 		spec["shutdownTime"] = e.expires()
 	}
@@ -194,7 +195,7 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	of, name, uid, policy := sandboxResource, "", types.UID(""), metav1.DeletePropagationBackground
 	if r.claim != nil {
 		of, name, uid = claimKind, r.claim.GetName(), r.claim.GetUID()
-	} else if claim, claimed := claimOf(r.object); claimed { // delete the claim, which would replace a deleted Sandbox
+	} else if claim, claimed := claimOf(r.object); claimed { // delete the claim, because it would replace a deleted Sandbox
 		of, name, uid = claimKind, claim.Name, claim.UID
 	} else {
 		name, uid = r.object.GetName(), r.object.GetUID()
@@ -208,8 +209,8 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
 }
 
-// postponeExpiry postpones the expiry of a Sandbox. If the service stops doing so, because it crashed or was removed, the cluster
-// deletes the Sandbox.
+// postponeExpiry postpones the expiry of a Sandbox. If the service has crashed or was removed, the expiry is no longer
+// postponed, and the cluster deletes the Sandbox.
 func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	if r.object == nil || e.s.Expire == 0 {
 		return nil
@@ -224,7 +225,7 @@ func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	return e.patch(ctx, sandboxResource, r.object.GetName(), nil, map[string]any{"shutdownTime": e.expires()})
 }
 
-// endsSoon reports whether an expiry time is so near that it must be postponed.
+// endsSoon reports whether the time in text is so near that the expiry must be postponed.
 func (e *Engine) endsSoon(text string) bool {
 	end, err := time.Parse(time.RFC3339, text)
 	return err != nil || time.Until(end) <= e.s.Expire/expireSoon

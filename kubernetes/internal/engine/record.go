@@ -23,7 +23,7 @@ const (
 	labelName         = "hinit.dev/name"         // name of the container in docker commands
 	labelVolume       = "hinit.dev/volume"       // "true" on the PersistentVolumeClaim of a volume
 	labelHome         = "hinit.dev/installation" // value of sandbox.LabelVolume
-	labelNetwork      = "hinit.dev/network"      // network by which NetworkPolicies select the pod: none, default, or a name
+	labelNetwork      = "hinit.dev/network"      // network of the pod (none, default or a name), with which NetworkPolicies select it
 	labelProbe        = "hinit.dev/probe"        // "true" on a test pod, see [Engine.probe]
 	labelPool         = "hinit.dev/pool"         // "true" on a warm pool and its template
 	managedBy         = "app.kubernetes.io/managed-by"
@@ -35,14 +35,14 @@ const (
 	container = "sandbox" // name of the main container in each pod
 )
 
-// record is one container with the cluster's objects for it.
+// record is one container, with the objects that the cluster has for it.
 type record struct {
 	id, name string
 	spec     sandbox.Spec
 	created  time.Time
 	pod      *corev1.Pod                // the pod; nil if there is none
-	object   *unstructured.Unstructured // Sandbox; nil for a plain pod
-	claim    *unstructured.Unstructured // claim that has no Sandbox yet
+	object   *unstructured.Unstructured // Sandbox of the container; nil for a plain pod
+	claim    *unstructured.Unstructured // claim of the container, as long as the claim has no Sandbox
 }
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
@@ -82,7 +82,7 @@ func (r *record) hasLabels(labels map[string]string) bool {
 	return true
 }
 
-// status returns the status of the sandbox's container in a pod, or the zero value if there is none.
+// status returns the status of the main container in a pod. It returns the zero value if the pod does not report one.
 func status(pod *corev1.Pod) corev1.ContainerStatus {
 	at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
 	if at < 0 {
@@ -99,7 +99,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 	return pod.Status.Conditions[at]
 }
 
-// container converts a record to the type of package sandbox.
+// container converts a record to a [sandbox.Container].
 func (r *record) container() sandbox.Container {
 	c := sandbox.Container{
 		ID: r.id, Name: r.name, Image: r.spec.Image, Labels: maps.Clone(r.spec.Labels), Created: r.created, User: r.spec.User,
@@ -148,21 +148,21 @@ func fillState(c *sandbox.Container, pod *corev1.Pod) {
 	}
 }
 
-// startTime returns when the container was started. The cluster reports whole seconds. Callers tell two runs of a container apart by
-// their start times, so startTime adds a fraction of a second that is derived from the pod's UID.
+// startTime returns the time at which the container was started. The cluster reports whole seconds, but callers tell two runs
+// of a container apart by their start times. So startTime adds a fraction of a second that is derived from the pod's UID.
 func startTime(pod *corev1.Pod, at time.Time) time.Time {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(pod.UID)) // writing to a hash never fails
+	_, _ = h.Write([]byte(pod.UID)) // ignore the error: writing to a hash never fails
 	return at.Add(time.Duration(h.Sum32() % 1e9))
 }
 
-// nodeLost reports whether the cluster has lost contact with the node of a pod. Then the control plane sets Ready to false, while
-// ContainersReady keeps the last value that the node has reported.
+// nodeLost reports whether the cluster has lost contact with the node of a pod. In this case the control plane sets Ready to
+// false, while ContainersReady keeps the last value that the node has reported.
 func nodeLost(pod *corev1.Pod) bool {
 	return condition(pod, corev1.PodReady).Status == corev1.ConditionFalse && condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 }
 
-// deletionReason says why a pod is being deleted.
+// deletionReason returns the reason why a pod is being deleted.
 func deletionReason(pod *corev1.Pod) string {
 	if c := condition(pod, corev1.DisruptionTarget); c.Status == corev1.ConditionTrue {
 		return disrupted(pod, c)
@@ -182,7 +182,7 @@ func disrupted(pod *corev1.Pod, c corev1.PodCondition) string {
 	return fmt.Sprintf("the pod %s was taken off the node %s (%s): %s", pod.Name, pod.Spec.NodeName, c.Reason, c.Message)
 }
 
-// endReason says why a pod has ended, or "" if the exit code says enough.
+// endReason returns the reason why a pod has ended, or "" if the exit code explains it.
 func endReason(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
 	disruption := condition(pod, corev1.DisruptionTarget)
 	switch {
@@ -210,7 +210,7 @@ func limitOf(pod *corev1.Pod) string {
 	return q.String()
 }
 
-// waitReason says what a pod waits for. The error is not nil if the pod can't start, so that waiting is pointless.
+// waitReason returns the reason why a pod waits. The error is not nil if the pod can't start, so that waiting is pointless.
 func waitReason(pod *corev1.Pod) (why string, err error) {
 	if c := condition(pod, corev1.PodScheduled); c.Status == corev1.ConditionFalse && c.Reason != "SchedulingGated" {
 		return "no node takes the pod: " + c.Message, nil

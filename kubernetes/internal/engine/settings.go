@@ -21,7 +21,7 @@ import (
 	"hinit/internal/config"
 )
 
-// paths are files that the service shares with the containers of its callers.
+// paths are the paths of files that the service shares with the containers of its callers.
 type paths struct {
 	socket string // socket of the sandbox service
 	config string // hinit.yaml, which says which profiles are isolated
@@ -30,29 +30,29 @@ type paths struct {
 // Settings are the operator's configuration for sandboxes on a cluster.
 type Settings struct {
 	Namespace string
-	Pod       string // pod of this process; "" outside of a pod
+	Pod       string // name of this process's pod; "" outside of a pod
 	Container string // name of this process's container in the pod
 	Image     string // image with hinit-sandbox-kubernetes and the helper; "" for the image of this process
-	Owner     string // ConfigMap that owns all sandboxes: when it is deleted, the cluster deletes them
-	Paths     paths  // shared files, as paths in the container of this process
+	Owner     string // ConfigMap that owns all sandboxes; when it is deleted, the cluster deletes them too
+	Paths     paths  // paths of shared files in the container of this process
 	Kind      string // Pod or Sandbox; "" for Sandbox if the cluster has that kind, otherwise Pod
 
 	Runtime     string // RuntimeClass of sandboxes; "" for the cluster's default
-	HostUsers   string // "true" or "false"; "" for false if the nodes support user namespaces
+	HostUsers   string // value of hostUsers in pods, "true" or "false"; "": false if the nodes support user namespaces
 	PullPolicy  string
 	PullSecrets []string
 	CPU, Memory resource.Quantity // processor time and memory that a sandbox requests
 	Disk        resource.Quantity // maximum disk space of a sandbox on its node
 	Storage     resource.Quantity // size of a volume
 	Class       string            // StorageClass of volumes; "" for the cluster's default
-	Idle        time.Duration     // how long a sandbox may be without commands and background jobs before it is suspended; 0: for ever
+	Idle        time.Duration     // time without commands and background jobs after which a sandbox is suspended; 0: never
 	Expire      time.Duration     // time after which the cluster deletes a Sandbox if no service runs; 0: never
-	Warm        int               // ready Sandboxes in each warm pool, if the cluster has warm pools
+	Warm        int               // number of ready Sandboxes in each warm pool, if the cluster has warm pools
 
 	API *rest.Config
 }
 
-// prefix begins the names of the environment variables for the settings.
+// prefix is the beginning of the names of the environment variables for the settings.
 const (
 	prefix = "HINIT_SANDBOX_KUBERNETES_"
 
@@ -128,7 +128,7 @@ const maxWarm = 64
 
 var imageWord = regexp.MustCompile(`^[^\s]+$`)
 
-// connect fills in the address of the API server and the path of the token.
+// connect sets the address of the API server and the path of the token.
 func (s *Settings) connect(lookup func(string) string, dir string, bad func(name, value, expected string)) error {
 	if !filepath.IsAbs(dir) {
 		bad(prefix+"CREDENTIALS", dir, "an absolute path")

@@ -50,7 +50,7 @@ func checkSpec(s *sandbox.Spec) error {
 	return nil
 }
 
-// buildPod returns the pod for a record. It has no scheduling gate, so it would start at once.
+// buildPod returns the pod for a record. The pod has no scheduling gate, so it would start at once.
 func (e *Engine) buildPod(ctx context.Context, r *record) (*corev1.Pod, error) {
 	o, err := e.ownPod(ctx)
 	if err != nil {
@@ -128,8 +128,8 @@ func (e *Engine) mainContainer(r *record, argv []string, s security) corev1.Cont
 	}
 }
 
-// helperDir returns the directory of the helper in the container. If the record's spec has no mount for it, it adds one with a
-// random path.
+// helperDir returns the directory of the helper in the container. If the record's spec has no mount for the helper, it adds
+// one at a random path.
 func helperDir(r *record) string {
 	for _, m := range r.spec.Mounts {
 		if m.Type == "volume" && m.Source == gateVolume {
@@ -141,7 +141,7 @@ func helperDir(r *record) string {
 	return at
 }
 
-// renewHelperPath gives the helper a new random path, which no process or link that an earlier pod has left can know.
+// renewHelperPath gives the helper a new random path. A process or a link that an earlier pod has left can't know this path.
 func renewHelperPath(r *record) {
 	old, at := helperDir(r), gate.Dir+strings.ToLower(rand.Text())
 	for i := range r.spec.Mounts {
@@ -156,7 +156,7 @@ func renewHelperPath(r *record) {
 	}
 }
 
-// objectLabels returns the labels of a container's objects, by which the cluster selects them.
+// objectLabels returns the labels of a container's objects. The cluster selects the objects with them.
 func objectLabels(r *record) map[string]string {
 	out := map[string]string{labelID: r.id, labelName: r.name, labelNetwork: cmp.Or(r.spec.Network, "default"), managedBy: "hinit-sandbox"}
 	if home := r.spec.Labels[sandbox.LabelVolume]; len(validation.IsValidLabelValue(home)) == 0 {
@@ -169,7 +169,8 @@ func environment(list []string) []corev1.EnvVar {
 	var out []corev1.EnvVar
 	for _, e := range list {
 		name, value, _ := strings.Cut(e, "=")
-		out = append(out, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")}) // Kubernetes would replace $(NAME)
+		// Double each $, because Kubernetes would replace $(NAME).
+		out = append(out, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")})
 	}
 	return out
 }
@@ -180,7 +181,7 @@ type security struct {
 	groups       []int64
 }
 
-// securityOf returns the security contexts for a spec. mapped says whether pods get user namespaces. If they don't, securityOf
+// securityOf returns the security contexts for a spec. mapped is true if pods get user namespaces. Without them, securityOf
 // refuses a spec whose user is root.
 func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	no, yes := false, true
@@ -222,7 +223,8 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	return out, nil
 }
 
-// parseUser parses a user in docker's format, such as 1000:1000. It refuses names, because only the image can resolve them.
+// parseUser parses a user in docker's format, such as 1000:1000. It refuses a user's name, because only the image can resolve
+// it.
 func parseUser(user string) (uid, gid int64, err error) {
 	name, group, has := strings.Cut(user, ":")
 	if user == "" || user == "root" {
@@ -247,8 +249,8 @@ func hostUsers(mapped bool) *bool {
 	return &no
 }
 
-// resources returns the resource limits and requests of a container. It requests a disk space of 0. Without a request, Kubernetes
-// takes the limit as the request, and nodes that do not report their disk space would take no sandbox.
+// resources returns the resource limits and requests of a container. It requests a disk space of 0. Without this request,
+// Kubernetes would request as much as the limit, and nodes that do not report their disk space would take no sandbox.
 func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
 	limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: e.s.Disk}
 	requests = corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory, corev1.ResourceEphemeralStorage: {}}

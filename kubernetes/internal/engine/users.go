@@ -28,12 +28,12 @@ func Mapped() bool {
 	return err == nil && len(words) >= 3 && (words[0] != "0" || words[1] != "0")
 }
 
-// probeTime is how long the test pod may take until it has run.
+// probeTime is how long the test pod may take to start and end.
 const probeTime = 40 * time.Second
 
-// haveUserNamespaces reports whether pods get user namespaces. The first call runs a test pod to find that out, and blocks until
-// the result is known. The test pod mounts the claims of this process, because some file systems can't be mounted in a user
-// namespace.
+// haveUserNamespaces reports whether pods get user namespaces. The first call runs a test pod to find that out, and blocks
+// until the result is known. The test pod mounts the claims of this process, because some file systems can't be mounted in a
+// user namespace.
 func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 	e.probing.Lock()
 	defer e.probing.Unlock()
@@ -62,11 +62,11 @@ func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 	return mapped, nil
 }
 
-// unmappable matches the event of a node that can't give a pod a user namespace.
+// unmappable matches the event of a node that can't give a user namespace to a pod.
 var unmappable = regexp.MustCompile(`FailedCreatePodSandBox|user namespace|idmap`)
 
-// probe runs a test pod with hostUsers: false. mapped says whether it got a user namespace. If not, why tells the operator the
-// reason.
+// probe runs a test pod with hostUsers: false. mapped is true if the pod got a user namespace. Otherwise why tells the
+// operator the reason.
 func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -108,7 +108,7 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 	if pod.Spec.HostUsers == nil {
 		why = "the API server does not know hostUsers"
 	}
-	// If this fails, deleteEndedProbes deletes it later.
+	// Ignore the error: deleteEndedProbes deletes the pod later.
 	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }()
 	for why == "" && pause.For(ctx, 300*time.Millisecond) {
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
@@ -130,8 +130,8 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 	return false, why, nil
 }
 
-// deleteEndedProbes deletes the test pods of services that were killed while they waited for the result. Such a pod ends by its
-// deadline, probeTime after its start, and no service waits longer than that.
+// deleteEndedProbes deletes the test pods of services that were killed while they waited for the result. A test pod ends by
+// its deadline, probeTime after its start. No service waits longer than that.
 func (e *Engine) deleteEndedProbes(ctx context.Context, now time.Time) error {
 	pods := e.core.CoreV1().Pods(e.s.Namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: labelProbe})

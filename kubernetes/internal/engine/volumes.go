@@ -14,8 +14,9 @@ import (
 	"hinit/sandbox"
 )
 
-// ObjectName returns the name of the Kubernetes object for the container or volume with this docker name: a hash of it. Agents
-// choose docker names. Used directly, such a name could be invalid, or equal to the name of the agents' next pod.
+// ObjectName returns the name of the Kubernetes object for the container or volume with this docker name. It is a hash of the
+// docker name, which an agent has chosen. That name itself could be invalid for Kubernetes, or equal to the name of the next
+// pod of the agents.
 func ObjectName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8])

@@ -60,8 +60,8 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
-// maintainSandboxes suspends idle containers, postpones expiries, and deletes unused warm pools and ended test pods, until ctx
-// ends.
+// maintainSandboxes suspends idle containers, postpones expiries, and deletes unused warm pools and ended test pods. It does
+// so until ctx ends.
 func (e *Engine) maintainSandboxes(ctx context.Context) {
 	tick := time.NewTicker(min(sandboxCheckInterval, max(e.s.Idle/4, time.Second)))
 	defer tick.Stop()
@@ -83,8 +83,8 @@ func (e *Engine) maintainSandboxes(ctx context.Context) {
 	}
 }
 
-// suspendIdle stops a container in which no command and no background job has run for the idle time. since is the time at which
-// this process began to watch; earlier uses are unknown.
+// suspendIdle stops a container in which no command and no background job has run for the idle time. since is the start of
+// this process, before which uses are unknown.
 func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) error {
 	c := r.container()
 	if e.s.Idle == 0 || c.State != sandbox.Running {
@@ -113,7 +113,7 @@ func (e *Engine) lastUse(id string) time.Time {
 	return e.lastUsed[id]
 }
 
-// hasJobs asks the helper whether a background job is running. The question does not count as a use of the container.
+// hasJobs asks the helper whether a background job is running. This question does not count as a use of the container.
 func (e *Engine) hasJobs(ctx context.Context, r *record) (bool, error) {
 	defer limitTime(&ctx)()
 	before := e.lastUse(r.id)

@@ -1,5 +1,5 @@
-// Package strict checks that a version of Kubernetes has every field of the manifests. It decodes the manifests by the Go types
-// of that version. Tests build it with each of the go.mod files in versions/. It owns no goroutine.
+// Package strict checks that a version of Kubernetes has every field of the manifests. It decodes the manifests into the Go
+// types of that version. Tests build the package with each of the go.mod files in versions/. The package owns no goroutine.
 package strict
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kinds maps each apiVersion and kind that the manifests may contain to a function that returns an empty object of it.
+// kinds maps each apiVersion and kind that the manifests may contain to a function that returns an empty object of that kind.
 var kinds = map[string]func() any{
 	"apps/v1 StatefulSet":                                       func() any { return new(appsv1.StatefulSet) },
 	"v1 ConfigMap":                                              func() any { return new(corev1.ConfigMap) },

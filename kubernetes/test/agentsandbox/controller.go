@@ -64,8 +64,8 @@ spec:
 // Resource is the Sandbox resource.
 var Resource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
-// PodName is the annotation of a Sandbox whose pod has another name than the Sandbox. NameHash is a label of the pods of a
-// Sandbox, see [HashOf].
+// PodName is an annotation of a Sandbox with the name of its pod, if the two names differ. NameHash is a label of the pods of
+// a Sandbox, see [HashOf].
 const (
 	PodName  = "agents.x-k8s.io/pod-name"
 	NameHash = "agents.x-k8s.io/sandbox-name-hash"
@@ -74,12 +74,12 @@ const (
 // HashOf returns the value of the label NameHash for a Sandbox.
 func HashOf(name string) string {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(name)) // writing to a hash never fails
+	_, _ = h.Write([]byte(name)) // ignore the error: writing to a hash never fails
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// Controller imitates agent-sandbox's controller. It makes the claims, the Service and the pod of each Sandbox, removes the pod
-// while the Sandbox is suspended, and ends expired Sandboxes.
+// Controller imitates agent-sandbox's controller. It makes the claims, the Service and the pod of each Sandbox. It removes
+// the pod while the Sandbox is suspended, and ends expired Sandboxes.
 type Controller struct {
 	Objects dynamic.NamespaceableResourceInterface
 	core    kubernetes.Interface
@@ -90,11 +90,11 @@ func New(objects dynamic.Interface, core kubernetes.Interface) *Controller {
 	return &Controller{Objects: objects.Resource(Resource), core: core}
 }
 
-// All makes one round: it brings the objects of all Sandboxes to the state that their specs ask for.
+// All makes one round: it changes the objects of all Sandboxes as their specs demand.
 func (c *Controller) All(ctx context.Context) {
 	list, err := c.Objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return // after an error, the next round tries again
+		return // the next round tries again
 	}
 	for i := range list.Items {
 		if o := &list.Items[i]; o.GetDeletionTimestamp() == nil {
@@ -143,11 +143,14 @@ func (c *Controller) reconcileOne(ctx context.Context, o *unstructured.Unstructu
 func (c *Controller) expire(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) {
 	c.report(ctx, o, []metav1.Condition{condition("Ready", false, "SandboxExpired", "Sandbox has expired")})
 	if pod, err := c.find(ctx, o); err == nil && pod != nil && metav1.IsControlledBy(pod, o) && pod.DeletionTimestamp == nil {
-		_ = c.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}) // after an error, the next round tries again
+		// Ignore the error: the next round tries again.
+		_ = c.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})
 	}
-	_ = c.core.CoreV1().Services(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // an error is allowed, because there may be no Service
+	// Ignore the error: the Sandbox may have no Service.
+	_ = c.core.CoreV1().Services(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{})
 	if want.ShutdownPolicy == "Delete" {
-		_ = c.Objects.Namespace(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // after an error, the next round tries again
+		// Ignore the error: the next round tries again.
+		_ = c.Objects.Namespace(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{})
 	}
 }
 

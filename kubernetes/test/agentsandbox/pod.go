@@ -19,11 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errManyPods means that a Sandbox owns several pods. The controller then touches none of them.
+// errManyPods means that a Sandbox owns several pods. The controller then changes none of them.
 var errManyPods = errors.New("multiple Pods are controlled by this Sandbox")
 
-// find returns the pod of a Sandbox, or nil if there is none. A pod that the Sandbox owns takes precedence over the pod that the
-// annotation names.
+// find returns the pod of a Sandbox, or nil if it has none. A pod that the Sandbox owns takes precedence over the pod that
+// the annotation names.
 func (c *Controller) find(ctx context.Context, o *unstructured.Unstructured) (*corev1.Pod, error) {
 	pods := c.core.CoreV1().Pods(o.GetNamespace())
 	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: NameHash + "=" + HashOf(o.GetName())})
@@ -51,11 +51,11 @@ func (c *Controller) find(ctx context.Context, o *unstructured.Unstructured) (*c
 // forgetPodName removes the annotation PodName from a Sandbox.
 func (c *Controller) forgetPodName(ctx context.Context, o *unstructured.Unstructured) {
 	patch := []byte(`{"metadata":{"annotations":{"` + PodName + `":null}}}`)
-	// After an error, the next round tries again.
+	// Ignore the error: the next round tries again.
 	_, _ = c.Objects.Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
-// pod makes, keeps or removes the pod of a Sandbox as its spec asks. It leaves a pod alone that has ended.
+// pod makes, keeps or removes the pod of a Sandbox as its spec demands. It does not change a pod that has ended.
 func (c *Controller) pod(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) (*corev1.Pod, error) {
 	pod, err := c.find(ctx, o)
 	switch {
@@ -77,7 +77,7 @@ func (c *Controller) pod(ctx context.Context, o *unstructured.Unstructured, want
 	return c.adopt(ctx, o, want, pod)
 }
 
-// reserved reports whether a label or annotation is reserved for the controller, so that a template can't set it.
+// reserved reports whether only the controller may set a label or annotation, so that a template can't set it.
 func reserved(name string) bool {
 	return strings.HasPrefix(name, "agents.x-k8s.io/") || strings.HasPrefix(name, "extensions.agents.x-k8s.io/")
 }
@@ -137,7 +137,7 @@ func condition(kind string, is bool, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// conditionsOf returns the conditions of a Sandbox. podErr says why its pod is unknown, and failed is any other error.
+// conditionsOf returns the conditions of a Sandbox. podErr is the error of finding its pod, and failed is any other error.
 func conditionsOf(o *unstructured.Unstructured, want sandboxSpec, pod *corev1.Pod, podErr, failed error) []metav1.Condition {
 	mine := pod != nil && metav1.IsControlledBy(pod, o)
 	out := []metav1.Condition{suspendedOf(want, pod, podErr, mine)}
@@ -189,7 +189,7 @@ func readyOf(want sandboxSpec, pod *corev1.Pod, failed error) metav1.Condition {
 	return condition("Ready", true, "DependenciesReady", "Pod is Ready")
 }
 
-// ended returns the reason in the condition Finished for a pod that has ended.
+// ended returns the reason for the condition Finished of a pod that has ended.
 func ended(pod *corev1.Pod) string {
 	if pod == nil {
 		return ""
@@ -209,12 +209,13 @@ func Conditions(o *unstructured.Unstructured) (out []metav1.Condition) {
 		Conditions []metav1.Condition `json:"conditions"`
 	}
 	fields, _, _ := unstructured.NestedMap(o.Object, "status")
-	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &status) // a Sandbox without a status has no conditions
+	// Ignore the error: a Sandbox without a status has no conditions.
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &status)
 	return status.Conditions
 }
 
-// report writes the conditions of a Sandbox if they have changed. It removes Finished and PodScheduled if they are not in now,
-// and keeps other old conditions.
+// report writes the conditions of a Sandbox if they have changed. It removes Finished and PodScheduled if they are not in
+// now. It keeps the other old conditions.
 func (c *Controller) report(ctx context.Context, o *unstructured.Unstructured, now []metav1.Condition) {
 	all, changed := Conditions(o), false
 	for _, one := range now {
@@ -237,5 +238,6 @@ func (c *Controller) report(ctx context.Context, o *unstructured.Unstructured, n
 		})
 	}
 	_ = unstructured.SetNestedSlice(o.Object, list, "status", "conditions")
-	_, _ = c.Objects.Namespace(o.GetNamespace()).UpdateStatus(ctx, o, metav1.UpdateOptions{}) // after an error, the next round tries again
+	// Ignore the error: the next round tries again.
+	_, _ = c.Objects.Namespace(o.GetNamespace()).UpdateStatus(ctx, o, metav1.UpdateOptions{})
 }

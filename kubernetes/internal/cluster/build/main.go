@@ -1,5 +1,5 @@
-// Command build builds the programs of a test cluster that are not in the cache yet, and prints their directory. With -short it
-// leaves out those that few tests need. It owns no goroutine.
+// Command build builds the programs of a test cluster that are not in the cache yet, and prints their directory. With -short
+// it leaves out the programs that only a few tests need. It owns no goroutine.
 package main
 
 import (

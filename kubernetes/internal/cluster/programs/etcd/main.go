@@ -1,4 +1,4 @@
-// Command etcd runs etcd, the store of the cluster in the tests. Its goroutines are etcd's.
+// Command etcd runs etcd, the store of the test cluster. All its goroutines are etcd's own.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command pause is the first process of each pod in the cluster of the tests. It keeps the pod's namespaces alive, and reaps
-// orphans. It owns no goroutine.
+// Command pause is the first process of each pod in the test cluster. It keeps the pod's namespaces alive, and reaps orphans.
+// It owns no goroutine.
 package main
 
 import (
@@ -16,7 +16,7 @@ func main() {
 			return
 		}
 		for pid := 1; pid > 0; {
-			pid, _ = syscall.Wait4(-1, nil, syscall.WNOHANG, nil) // the pid is -1 if there is no child
+			pid, _ = syscall.Wait4(-1, nil, syscall.WNOHANG, nil) // pid is -1 if the process has no child
 		}
 	}
 }
