@@ -35,8 +35,8 @@ func cmdConfig(c *call) int {
 	return exitOK
 }
 
-// configSet writes the line "key: value" into the file, in place of the key's old line if there is one. A new file gets mode 0640
-// (contract, section 2.1). Only keys at the top level are supported.
+// configSet writes the line "key: value" into the file, in place of the key's old line if the file has one. A new file gets
+// mode 0640, as in the Hermes agent. Only keys at the top level are supported.
 func configSet(path, key, value string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`).MatchString(key) {
 		return fmt.Errorf("cannot set '%s': a key has only letters, digits, '_', '.' and '-'", key)
@@ -77,13 +77,13 @@ func configGet(path, key string) (string, error) {
 	return "", fmt.Errorf("'%s' is not set in %s", key, path)
 }
 
-// quote leaves a plain word as it is and writes everything else as a JSON string, which is valid YAML.
+// quote returns a plain word unchanged, and everything else as a JSON string, which is valid YAML.
 func quote(value string) string {
 	if regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./:@+-]*$`).MatchString(value) && !strings.HasSuffix(value, ":") {
 		return value
 	}
 	quoted, err := json.Marshal(value)
-	if err != nil { // marshalling a string never fails
+	if err != nil { // not possible, because a string can always be marshalled
 		return value
 	}
 	return string(quoted)

@@ -23,7 +23,7 @@ func cmdDashboard(c *call) int {
 	host := flags.String("host", "127.0.0.1", "")
 	port := flags.Int("port", 9119, "")
 	insecure := flags.Bool("insecure", false, "")
-	flags.Bool("no-open", false, "") // this dashboard never opens a browser
+	flags.Bool("no-open", false, "") // without effect, because this dashboard never opens a browser
 	if err := flags.Parse(c.args); err != nil {
 		return c.fail(exitUsage, err)
 	}
@@ -47,7 +47,7 @@ func cmdDashboard(c *call) int {
 	return c.fail(exitFailed, fmt.Errorf("cannot serve the dashboard: %w", server.Serve(listener)))
 }
 
-// dashboard answers the two paths that health checks use: /api/status is open to all, /api/sessions needs a login.
+// dashboard answers the two paths that health checks use. /api/status needs no login, and /api/sessions needs one.
 func dashboard(authRequired bool, providers []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {

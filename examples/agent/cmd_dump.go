@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// shaFile holds the revision that the image was built from, if the image has this file (contract, section 1).
+// shaFile holds the revision from which the image was built. Some images lack the file.
 const shaFile = "/opt/hermes/.hermes_build_sha"
 
 func agentVersion() string {

@@ -17,7 +17,7 @@ import (
 
 const gatewayUsage = "gateway [run [--replace] [--force] [--no-supervise] [--late-handlers D] | status | start | stop | restart]"
 
-// cmdGateway carries out the command gateway. Without a verb it runs a gateway.
+// cmdGateway implements the command gateway. Without a verb it runs a gateway.
 func cmdGateway(c *call) int {
 	verb, args := "run", c.args
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -29,8 +29,8 @@ func cmdGateway(c *call) int {
 	case "status":
 		return gatewayStatus(c)
 	case "start", "stop", "restart":
-		// The supervisor starts and stops the gateways. The real agent asks it through the s6 tools; this one tells people to use
-		// hinit.
+		// Only the supervisor starts and stops gateways. The real agent asks it with the s6 tools; this agent refers people
+		// to hinit.
 		fmt.Fprintf(c.stderr, "use: hinit %s %s\n", verb, c.home.Profile)
 		return exitFailed
 	}
@@ -51,7 +51,7 @@ func gatewayRun(c *call, args []string) int {
 	flags.SetOutput(io.Discard)
 	replace := flags.Bool("replace", false, "")
 	force := flags.Bool("force", false, "")
-	flags.Bool("no-supervise", false, "") // this agent never asks a supervisor to run it, so there is nothing to turn off
+	flags.Bool("no-supervise", false, "") // without effect, because this agent never asks a supervisor to run it
 	late := flags.Duration("late-handlers", 0, "")
 	if err := flags.Parse(args); err != nil {
 		return c.fail(exitUsage, err)
@@ -64,8 +64,7 @@ func gatewayRun(c *call, args []string) int {
 	}
 	settings, err := knobs.Load(os.Getenv, c.home.Dir)
 	if err != nil {
-		// With this code, a supervisor does not start the gateway again until its configuration has changed (contract, section
-		// 8).
+		// With this code, a supervisor does not start the gateway again until its configuration has changed.
 		return c.fail(gateway.ExitConfig, err)
 	}
 	if *late > 0 {
@@ -80,8 +79,8 @@ func gatewayRun(c *call, args []string) int {
 	})
 }
 
-// refuseRoot keeps a gateway in the official image from running as root, because it would create files that the agent's user
-// can't read. HERMES_ALLOW_ROOT_GATEWAY overrides it (contract, section 3.1).
+// refuseRoot returns an error if a gateway in the official image would run as root, because it would create files that the
+// agent's user can't read. HERMES_ALLOW_ROOT_GATEWAY permits it.
 func refuseRoot(euid int, install string, getenv func(string) string) error {
 	if euid != 0 {
 		return nil

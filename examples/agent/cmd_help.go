@@ -23,7 +23,7 @@ options:
 	return exitOK
 }
 
-// cmdLogin is a subcommand that has the same name as a program in most images, login(1).
+// cmdLogin implements the command login, which has the same name as a program in most images, login(1).
 func cmdLogin(c *call) int {
 	fmt.Fprintln(c.stdout, "hermes login: this agent has no accounts")
 	return exitOK

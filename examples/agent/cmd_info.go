@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An info has everything that a process inherits from its parent. Tests of a supervisor compare it.
+// An info is everything that a process inherits from its parent. Tests of a supervisor compare it.
 type info struct {
 	Argv    []string          `json:"argv"`
 	Cwd     string            `json:"cwd"`
@@ -30,12 +30,13 @@ type info struct {
 }
 
 type tty struct {
-	Stdin      bool `json:"stdin"`
-	Stdout     bool `json:"stdout"`
-	Stderr     bool `json:"stderr"`
-	Columns    int  `json:"columns"`
-	Rows       int  `json:"rows"`
-	Foreground bool `json:"foreground"` // this process is in the terminal's foreground process group, which Ctrl-C signals
+	Stdin   bool `json:"stdin"`
+	Stdout  bool `json:"stdout"`
+	Stderr  bool `json:"stderr"`
+	Columns int  `json:"columns"`
+	Rows    int  `json:"rows"`
+	// This process is in the terminal's foreground process group, to which Ctrl-C sends a signal.
+	Foreground bool `json:"foreground"`
 }
 
 func cmdInfo(c *call) int {
@@ -84,7 +85,7 @@ func gather(c *call) (info, error) {
 	if err != nil {
 		return about, fmt.Errorf("cannot read the groups: %w", err)
 	}
-	about.Groups = append([]int{}, groups...) // no groups are shown as [], not as null
+	about.Groups = append([]int{}, groups...) // make the list not nil, so that an empty list is [] and not null
 	if about.SID, err = unix.Getsid(0); err != nil {
 		return about, fmt.Errorf("cannot read the session: %w", err)
 	}

@@ -17,12 +17,12 @@ const notifyUsage = "notify [--no-wait] [--times N] VALUE... | notify --listen P
 // notifyVar is the variable with the socket of the supervisor of this process (sd_notify(3)).
 const notifyVar = "NOTIFY_SOCKET"
 
-// notifyPatience is how long cmdNotify waits until the supervisor has read the notification.
+// notifyPatience is how long cmdNotify waits for the supervisor to read the notification.
 const notifyPatience = time.Minute
 
 // cmdNotify sends a notification to the supervisor, as systemd-notify does. Each VALUE, such as READY=1, is a line of the
-// notification. cmdNotify waits until the supervisor has read the notification. After the sender has ended, the supervisor can't
-// find out which service a message is from.
+// notification. cmdNotify waits until the supervisor has read it, because the supervisor can't find the service of a sender
+// that has ended.
 func cmdNotify(c *call) int {
 	f := flag.NewFlagSet("notify", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -59,8 +59,8 @@ func cmdNotify(c *call) int {
 	return exitOK
 }
 
-// barrier waits until all earlier messages are read. It sends BARRIER=1 with a descriptor, which the reader closes when it gets
-// there (sd_notify_barrier(3)).
+// barrier waits until the receiver has read all earlier messages. It sends BARRIER=1 with a descriptor, which the receiver
+// closes when it reads this message (sd_notify_barrier(3)).
 func barrier(fd int, to unix.Sockaddr) error {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {

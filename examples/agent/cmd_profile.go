@@ -78,7 +78,7 @@ func profileUse(c *call, name string) int {
 	return exitOK
 }
 
-// mustExist returns an error unless name is "default" or a named profile that has a directory.
+// mustExist returns an error unless name is "default" or the name of a profile that has a directory.
 func (c *call) mustExist(name string) error {
 	if name == home.Default {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"hinit/examples/agent/internal/record"
 )
 
-// How a gateway is stopped before its profile is deleted or renamed (contract, section 4).
+// Times for stopping a gateway before its profile is deleted or renamed, as in the Hermes agent.
 const (
 	stopGrace = 10 * time.Second // time from TERM to KILL
 	stopPoll  = 20 * time.Millisecond
@@ -34,8 +34,8 @@ func profileDelete(c *call, args []string) int {
 	if !confirmed && !c.confirm(fmt.Sprintf("Delete profile '%s' with everything in %s? [y/N] ", name, c.home.Of(name))) {
 		return c.fail(exitFailed, fmt.Errorf("profile '%s' was not deleted; confirm, or pass --yes", name))
 	}
-	// When the marker file of a profile is gone, the supervisor drops the profile. So it does not start the gateway again while
-	// the directory is removed.
+	// Remove the profile's marker file first. The supervisor then drops the profile, and does not start the gateway again
+	// while the directory is removed.
 	if err := c.home.Unmark(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
@@ -80,7 +80,8 @@ func profileRename(c *call, from, to string) int {
 	return exitOK
 }
 
-// mustBeNamed returns an error unless name is a named profile that exists: the root profile can be neither deleted nor renamed.
+// mustBeNamed returns an error unless name is a named profile that exists, because the root profile can't be deleted or
+// renamed.
 func (c *call) mustBeNamed(name string) error {
 	if err := home.CheckName(name); err != nil {
 		return err
@@ -94,8 +95,8 @@ func (c *call) confirm(question string) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(reply)))
 }
 
-// stopGateway ends the gateway that the pid file of a home names, if there is one. It is a planned stop: stopGateway writes the
-// marker for that, sends SIGTERM, and SIGKILL after the grace.
+// stopGateway ends the gateway whose pid is in the pid file of a home, if it runs. It first writes the marker of a planned
+// stop. Then it sends SIGTERM, and SIGKILL after the grace.
 func stopGateway(dir string) error {
 	id, alive := record.Running(dir)
 	if !alive {

@@ -18,11 +18,11 @@ const terminalUsage = "terminal [--task T] [--force-remove] < COMMANDS"
 type turn struct {
 	Command string  `json:"command"`
 	Stdin   string  `json:"stdin"`
-	Timeout float64 `json:"timeout"` // in seconds; 0 means 180
+	Timeout float64 `json:"timeout"` // time limit in seconds; 0 means 180
 }
 
-// cmdTerminal is the terminal tool of a session. It reads one JSON object a line, runs the command in the profile's sandbox, and
-// prints the result on one line. At the end of its input it cleans up as the real agent does.
+// cmdTerminal is the terminal tool of a session. It reads one JSON object a line, runs the command in the profile's sandbox,
+// and prints the result on one line. At the end of its input it removes the sandbox in the same way as the real agent.
 func cmdTerminal(c *call) int {
 	flags := flag.NewFlagSet("terminal", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// cutProfile takes the profile option out of the command line, wherever it stands before a "--": -p NAME, --profile NAME or
-// --profile=NAME (contract, section 4). The last one counts; "" means that there was none.
+// cutProfile removes the profile option from the command line. The option is -p NAME, --profile NAME or --profile=NAME, at
+// any place before a "--". The last one counts; profile is "" if there was none.
 func cutProfile(args []string) (profile string, rest []string, err error) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -34,8 +34,7 @@ func cutProfile(args []string) (profile string, rest []string, err error) {
 	return profile, rest, nil
 }
 
-// cutWorker removes the options that a dispatcher puts before the command of a worker (contract kanban, section 21.1). This agent
-// doesn't use them.
+// cutWorker removes the options that a dispatcher puts before the command of a worker. This agent doesn't use them.
 func cutWorker(words []string) []string {
 	for len(words) > 0 {
 		switch words[0] {

@@ -1,10 +1,10 @@
-// Command agent is a small agent with profiles that behaves towards its supervisor as the Hermes agent does. It is the agent of
-// the demo and of the tests, and the reference for other agents. README.md lists the demands of the contract, and the code here
-// shows a way to meet them.
+// Command agent is a small agent with profiles. Towards its supervisor it behaves as the Hermes agent does. It is the agent
+// of the demo and of the tests, and the reference for other agents. README.md lists what a supervisor demands of an agent,
+// and the code shows a way to meet these demands.
 //
-// The program decides nothing about supervision. It owns its profiles' files and, as "gateway run", one long-lived process. The
-// main goroutine does all the work. Other goroutines exist only in the packages gateway and worker, in the interactive prompt and
-// in the dashboard.
+// The program decides nothing about supervision. It owns its profiles' files and, as "gateway run", one long-lived process.
+// The main goroutine does all the work. Other goroutines exist only in the packages gateway and worker, in the interactive
+// prompt and in the dashboard.
 package main
 
 import (
@@ -23,13 +23,13 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitConfig = 78 // another start would fail in the same way
+	exitConfig = 78 // another start would fail in the same way, so don't start again
 )
 
-// A call is one run of the program, after the global options have been taken out.
+// A call is one run of the program. The global options are already removed from its arguments.
 type call struct {
 	args    []string // words after the name of the command
-	environ []string // the environment of the process as it was received
+	environ []string // environment of the process as received
 	home    home.Home
 	stdin   *os.File
 	stdout  *os.File
@@ -40,7 +40,7 @@ type command struct {
 	name    string
 	summary string
 	usage   string
-	noHome  bool // the command also works if no home can be found
+	noHome  bool // the command also works without a home
 	run     func(*call) int
 }
 
@@ -80,7 +80,8 @@ func run() int {
 	if err != nil {
 		return c.fail(exitUsage, err)
 	}
-	if profile == home.Default && os.Getenv(worker.TaskVar) != "" { // the dispatcher always passes -p, also for the default profile
+	// Ignore the name, which the dispatcher also passes for the default profile.
+	if profile == home.Default && os.Getenv(worker.TaskVar) != "" {
 		profile = ""
 	}
 	c.home, err = home.Resolve(os.Getenv, profile)
@@ -90,7 +91,7 @@ func run() int {
 	if c.home.Notice != "" {
 		fmt.Fprintln(c.stderr, "Warning:", c.home.Notice)
 	}
-	if c.home.Dir != "" { // programs that this process starts work in the same home
+	if c.home.Dir != "" { // let programs that this process starts work in the same home
 		if err := os.Setenv("HERMES_HOME", c.home.Dir); err != nil {
 			return c.fail(exitFailed, err)
 		}
@@ -102,7 +103,8 @@ func run() int {
 	return cmd.run(c)
 }
 
-// lookUp finds the command for the first word. Without a word, it is the prompt on a terminal, and the help otherwise.
+// lookUp finds the command with the given name. Without a name, the command is the prompt on a terminal, and otherwise the
+// help.
 func lookUp(name string, c *call) (command, error) {
 	switch name {
 	case "", "--tui":

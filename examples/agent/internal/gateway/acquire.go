@@ -10,10 +10,11 @@ import (
 	"hinit/examples/agent/internal/record"
 )
 
-// Times of a takeover (contract, section 4). The old gateway gets SIGTERM, and SIGKILL when the knob takeover_grace is over.
+// Times of a takeover, as in the Hermes agent. The old gateway gets SIGTERM, and after the time in the knob takeover_grace
+// SIGKILL.
 const (
-	killGrace    = 5 * time.Second // time to wait for the old gateway's end after KILL
-	lockGrace    = 2 * time.Second // time to wait for the old gateway's lock after that gateway has ended
+	killGrace    = 5 * time.Second // how long to wait for the old gateway's end after SIGKILL
+	lockGrace    = 2 * time.Second // how long to wait for the old gateway's lock after that gateway has ended
 	takeoverPoll = 20 * time.Millisecond
 )
 
@@ -24,8 +25,8 @@ func (e *anotherError) Error() string {
 	return fmt.Sprintf("Another gateway instance is already running (PID %d).", e.pid)
 }
 
-// acquire makes this process the gateway of its home: it takes the lock and writes the pid file. With Replace it first ends the
-// gateway that the home has. It returns a cause if this process was told to end while it waited.
+// acquire makes this process the gateway of its home: it takes the lock and writes the pid file. With Replace it first ends
+// the home's present gateway. It returns a cause if this process was told to end while it waited.
 func (g *gateway) acquire() (*cause, error) {
 	if other, alive := record.Running(g.Home.Dir); alive && other.PID != g.self.PID && !g.Force {
 		if c, err := g.displace(other); c != nil || err != nil {
@@ -34,7 +35,7 @@ func (g *gateway) acquire() (*cause, error) {
 	}
 	lock, err := record.Lock(g.Home.Dir, g.self)
 	if locked := (*record.LockedError)(nil); errors.As(err, &locked) {
-		// This gateway has no pid file, because a starting supervisor has removed it, or --force was given.
+		// The other gateway has no usable pid file, because a starting supervisor has removed it, or --force was given.
 		if c, err := g.displace(locked.Owner); c != nil || err != nil {
 			return c, err
 		}
@@ -62,8 +63,8 @@ func (g *gateway) acquire() (*cause, error) {
 	return nil, nil
 }
 
-// displace ends the other gateway, or returns an error without Replace. It leaves the takeover marker, which tells the other
-// gateway and its supervisor that it was replaced and must not be restarted.
+// displace ends the other gateway, or returns an error without Replace. It writes the takeover marker first. The marker tells
+// the other gateway and its supervisor that the gateway was replaced and must not be restarted.
 func (g *gateway) displace(other record.Identity) (*cause, error) {
 	if !g.Replace {
 		return nil, &anotherError{other.PID}

@@ -9,32 +9,32 @@ import (
 	"hinit/examples/agent/internal/record"
 )
 
-// Exit codes of a gateway (contract, section 8).
+// Exit codes of a gateway, as in the Hermes agent.
 const (
 	exitPlanned    = 0
 	exitUnexpected = 1
-	exitRestart    = 75 // the supervisor should start the gateway again at once
+	exitRestart    = 75 // asks the supervisor to start the gateway again at once
 	// ExitConfig tells the supervisor not to start the gateway again before its configuration has changed.
 	ExitConfig = 78
 )
 
-// A cause is the reason why a running gateway ends, with the consequences of that reason.
+// A cause is the reason why a running gateway ends, with the effects of that reason.
 type cause struct {
 	reason  string // text for the log and the ledger
 	code    int
-	state   string      // gateway_state that is left in the state file
+	state   string      // value of gateway_state that stays in the state file
 	restart bool        // the gateway asks its supervisor to start the gateway again
 	sig     unix.Signal // signal that a supervisor or a user sent; 0 for none
-	abrupt  bool        // the gateway ends at once, without a drain, and leaves all files as they are
-	kill    unix.Signal // with abrupt: the process dies of this signal instead of exiting
+	abrupt  bool        // the gateway ends at once, without a drain, and does not change any file
+	kill    unix.Signal // signal by which an abrupt end kills the process, in place of an exit
 }
 
-// unexpected reports whether the gateway was not ordered to stop, and so must be started again.
+// unexpected reports whether the gateway was not ordered to stop, so that the supervisor must start it again.
 func (c cause) unexpected() bool { return c.state == record.Up }
 
-// classify returns what follows from a signal. SIGTERM alone is unexpected: the container was stopped, not this gateway, so the
-// gateway must run again afterwards. If a marker file names this process, the same signal is a planned stop or a takeover
-// (contract, sections 6 and 8).
+// classify returns the cause for a signal. A SIGTERM without a marker file is unexpected: the container was stopped, and not
+// this gateway, so the gateway must run again afterwards. If a marker file names this process, the same signal is a planned
+// stop or a takeover.
 func (g *gateway) classify(sig os.Signal) cause {
 	switch sig {
 	case unix.SIGINT:
@@ -51,7 +51,7 @@ func (g *gateway) classify(sig os.Signal) cause {
 	return cause{reason: "unexpected SIGTERM", code: exitUnexpected, state: record.Up, sig: unix.SIGTERM}
 }
 
-// exitNow returns the cause for a gateway that the knob exit_now makes exit with a code.
+// exitNow returns the cause for a gateway that exits with the code in the knob exit_now.
 func exitNow(code int) cause {
 	c := cause{reason: fmt.Sprintf("told to exit with code %d", code), code: code, state: record.StartupFailed}
 	switch code {

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dieBy ends this process by a signal, so that its parent sees a signal and not an exit code. The Go runtime would turn most
-// signals into a stack trace and exit code 2 (os/signal, "Default behavior of signals in Go programs"). So the kernel's default
-// action is restored first. It returns only if the signal cannot kill.
+// dieBy ends this process by a signal, so that its parent sees a signal and not an exit code. It first restores the kernel's
+// default action, because the Go runtime would turn most signals into a stack trace and exit code 2. It returns only if the
+// signal does not kill.
 func dieBy(sig unix.Signal) error {
-	// A real crash may dump core, but this one needs no core file.
+	// Prevent a core file, which this crash does not need.
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 	if sig != unix.SIGKILL && sig != unix.SIGSTOP {
-		var defaultAction [4]uint64 // struct sigaction of the kernel, all zero: SIG_DFL, no flags, empty mask
+		var defaultAction [4]uint64 // the kernel's struct sigaction, all zero: SIG_DFL, no flags, empty mask
 		const maskSize = 8
 		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&defaultAction)), 0, maskSize, 0, 0); errno != 0 {
 			return fmt.Errorf("cannot reset %s: %w", unix.SignalName(sig), errno)
@@ -24,6 +24,6 @@ func dieBy(sig unix.Signal) error {
 	if err := unix.Kill(unix.Getpid(), sig); err != nil {
 		return fmt.Errorf("cannot send %s to this process: %w", unix.SignalName(sig), err)
 	}
-	<-time.After(time.Second) // the signal may be delivered to another thread, a moment later
+	<-time.After(time.Second) // wait, because another thread may get the signal a moment later
 	return fmt.Errorf("%s did not end this process", unix.SignalName(sig))
 }

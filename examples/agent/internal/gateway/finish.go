@@ -19,10 +19,10 @@ const (
 	restartPending = ".restart_pending.json"
 )
 
-// diagLife is the lifetime of the diagnostic helper that a shutdown starts. It is the same as in the real agent.
+// diagLife is the lifetime of the diagnostic helper process that a shutdown starts. It is the same as in the real agent.
 const diagLife = 5 * time.Second
 
-// finish ends the gateway as its cause demands and returns the exit code. Further signals have no effect.
+// finish ends the gateway as its cause demands and returns the exit code. Signals that come later have no effect.
 func (g *gateway) finish(c cause) int {
 	if c.abrupt {
 		g.endOutput()

@@ -15,8 +15,9 @@ const floodWait = time.Second
 // A flood is a goroutine that prints numbered lines. A nil flood prints nothing.
 type flood struct{ quit, done chan struct{} }
 
-// startFlood prints rate lines a second (knobs.FloodMax: without pause), each of size bytes with its newline, and each in one
-// write. It ends after total lines (0: never), or when it is stopped. A rate of 0 means no flood.
+// startFlood starts a flood of rate lines a second, or without a pause if rate is knobs.FloodMax. Each line has size bytes
+// with its newline, and is one write. The flood ends after total lines (0: never), or when it is stopped. If rate is 0, there
+// is no flood.
 func startFlood(out *os.File, rate, size, total int) *flood {
 	if rate == 0 {
 		return nil
@@ -45,7 +46,7 @@ func (f *flood) run(out *os.File, rate, size, total int) {
 	}
 }
 
-// quitWithin waits for d and reports whether the flood was stopped in that time. If d is 0 or less, it doesn't wait.
+// quitWithin waits for d, and reports whether the flood was stopped during that time. If d is 0 or less, it doesn't wait.
 func (f *flood) quitWithin(d time.Duration) bool {
 	if d <= 0 {
 		select {

@@ -1,9 +1,8 @@
 // Package gateway is the long-running part of the agent: the process that a supervisor keeps alive, one for each profile. It
-// follows the contract, sections 6, 8 and 9.5. They define the state file, the lock, the pid file, the signals and the exit
-// codes.
+// has the same state file, lock, pid file, signals and exit codes as a gateway of the Hermes agent.
 //
-// One goroutine, the caller's, decides everything. The package also owns goroutines for the flood writer and the health server,
-// if these are wanted. Both end with the gateway.
+// One goroutine, the caller's, decides everything. The package also owns goroutines for the flood of lines and the health
+// server, if these are wanted. Both end with the gateway.
 package gateway
 
 import (
@@ -23,15 +22,15 @@ import (
 	"hinit/examples/agent/internal/record"
 )
 
-// pollInterval is how often the gateway looks for a planned-stop marker that comes without a signal.
+// pollInterval is how often the gateway checks for the marker of a planned stop, which may come without a signal.
 const pollInterval = time.Second
 
-// Config has the settings of one run.
+// Config holds the settings of one run of a gateway.
 type Config struct {
 	Home    home.Home
 	Version string
 	Replace bool // take over from a gateway that is already running
-	Force   bool // start even if the pid file names a living process, as long as the lock is free
+	Force   bool // start even if the pid file has the pid of a living process, as long as the lock is free
 	Knobs   knobs.Knobs
 	Getenv  func(string) string
 	Stdout  *os.File
@@ -50,14 +49,14 @@ type gateway struct {
 	allocatedMemory []byte // memory that the gateway allocates if the knob oom is set
 }
 
-// Run runs a gateway. It blocks until the gateway ends and returns the exit code. It installs the signal handlers before anything
-// else, unless the knob late_handlers delays them.
+// Run runs a gateway. It blocks until the gateway ends and returns the exit code. It installs the signal handlers first,
+// unless the knob late_handlers delays them.
 func Run(config Config) int {
 	g := &gateway{Config: config, log: logger{config.Stdout, config.Stderr}, signals: make(chan os.Signal, 8)}
 	if late := g.Knobs.LateHandlers; late > 0 {
 		<-time.After(late)
 	}
-	// The handlers stay to the end, because a late signal must not change the exit code.
+	// Never remove the handlers, because a late signal must not change the exit code.
 	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1, unix.SIGUSR2)
 	g.self = record.Self()
 
@@ -89,7 +88,7 @@ func (g *gateway) explainRefusal(err error) {
 	g.log.warn("cannot start: %v", err)
 }
 
-// live takes the gateway from "starting" to "running", serves, and returns why the gateway ends.
+// live changes the gateway from "starting" to "running", serves, and returns why the gateway ends.
 func (g *gateway) live() cause {
 	ledger, unclean, err := record.Open(g.Home.Dir)
 	g.ledger = ledger
@@ -136,7 +135,7 @@ func (g *gateway) clearLeftovers() {
 	}
 }
 
-// busy uses up d of processor time, which takes longer on a busy machine.
+// busy uses d of processor time, which takes longer than d on a busy machine.
 func busy(d time.Duration) {
 	var used unix.Rusage
 	for unix.Getrusage(unix.RUSAGE_SELF, &used) == nil && time.Duration(used.Utime.Nano()+used.Stime.Nano()) < d {
@@ -174,7 +173,7 @@ func (g *gateway) serve(misbehave bool) cause {
 	}
 }
 
-// wait waits for d while the gateway starts. If the gateway has to end, it returns early with the cause.
+// wait waits for d while the gateway starts. If the gateway must end meanwhile, wait returns the cause at once.
 func (g *gateway) wait(d time.Duration) *cause {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -198,7 +197,7 @@ func (g *gateway) wait(d time.Duration) *cause {
 func (g *gateway) handleSignal(sig os.Signal) *cause {
 	if sig == unix.SIGUSR2 {
 		g.health.hang()
-		select {} // SIGUSR2 makes the gateway hang: the process stays and does nothing
+		select {} // SIGUSR2 makes the gateway hang: it lives, but does nothing
 	}
 	if sig == unix.SIGTERM && g.Knobs.IgnoreTerm {
 		g.log.warn("SIGTERM ignored, as told")
@@ -226,7 +225,7 @@ func (g *gateway) check(err error) {
 	}
 }
 
-// after is like time.After, but for 0 the channel never receives.
+// after is like time.After, but for a duration of 0 the channel never receives.
 func after(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil
@@ -234,7 +233,7 @@ func after(d time.Duration) <-chan time.Time {
 	return time.After(d)
 }
 
-// ticks is like time.Tick, but for 0 the channel never receives.
+// ticks is like time.Tick, but for a duration of 0 the channel never receives.
 func ticks(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil

@@ -23,9 +23,9 @@ type healthServer struct {
 	hangs  atomic.Bool // the server accepts connections but never answers
 }
 
-// startHealth starts the server if API_SERVER_ENABLED asks for it, on API_SERVER_PORT. The file .env in the home may set both
-// variables. The file wins over the environment, so that several profiles of one container can use different ports. If the port
-// is in use, the gateway runs without the health server.
+// startHealth starts the health server on API_SERVER_PORT, if API_SERVER_ENABLED is set. The file .env in the home may set
+// both variables, and has priority over the environment, so that the profiles of one container can use different ports. If
+// the port is in use, the gateway runs without the health server.
 func startHealth(config Config, log logger) *healthServer {
 	setting := func(key string) string {
 		if value, found := dotenv(filepath.Join(config.Home.Dir, ".env"), key); found {

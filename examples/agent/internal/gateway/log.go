@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A logger prints as the real agent does: information goes to standard output, warnings to standard error, both in the format of
-// Python's logging. Each line is one write, so lines of several goroutines never mix.
+// A logger prints as the real agent does: information to standard output and warnings to standard error, both in the format
+// of Python's logging. Each line is one write, so lines of several goroutines never mix.
 type logger struct{ stdout, stderr io.Writer }
 
 func (l logger) info(format string, args ...any) { line(l.stdout, "INFO", format, args...) }

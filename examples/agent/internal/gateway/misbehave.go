@@ -11,8 +11,8 @@ import (
 	"hinit/examples/agent/internal/knobs"
 )
 
-// countCrash reports whether this start may crash as the knobs demand. If the knob crash_times limits the crashes, countCrash
-// counts them in the file agent.crashes of the home.
+// countCrash reports whether the knobs want this start to crash. If the knob crash_times limits the crashes, countCrash
+// counts them in the file agent.crashes in the home.
 func (g *gateway) countCrash() bool {
 	k := g.Knobs
 	if k.CrashTimes == 0 || (k.CrashAfter == 0 && k.SignalAfter == 0 && k.ExitNow == knobs.NoExit) {
@@ -32,7 +32,7 @@ func (g *gateway) countCrash() bool {
 	return true
 }
 
-// misbehaveOnceUp does what the knobs demand of a gateway that is now running.
+// misbehaveOnceUp does what the knobs demand after the gateway has begun to run.
 func (g *gateway) misbehaveOnceUp() {
 	k := g.Knobs
 	if k.LeakChild != "" {
@@ -67,7 +67,7 @@ func (g *gateway) leakedChild() helper.Sleeper {
 	}
 }
 
-// allocate allocates so many megabytes and writes to each page, so that the kernel has to provide the memory.
+// allocate allocates the given number of megabytes and writes to each page, so that the kernel has to provide the memory.
 func allocate(megabytes int) []byte {
 	memory := make([]byte, megabytes<<20)
 	for i := 0; i < len(memory); i += os.Getpagesize() {

@@ -9,8 +9,8 @@ import (
 	"hinit/examples/agent/internal/home"
 )
 
-// multiplexed reports whether the default profile's gateway serves all profiles. The environment wins over the default profile's
-// config.yaml. An empty or unknown word is ignored (contract, section 5).
+// multiplexed reports whether the default profile's gateway serves all profiles. The environment has priority over the
+// default profile's config.yaml. An empty or unknown word is ignored.
 func (g *gateway) multiplexed() bool {
 	if on, known := word(g.Getenv("GATEWAY_MULTIPLEX_PROFILES")); known {
 		return on
@@ -19,8 +19,8 @@ func (g *gateway) multiplexed() bool {
 	return on
 }
 
-// served returns the profiles that a multiplexing gateway serves: the default profile and the profiles of the allowlist. Without
-// an allowlist it serves all.
+// served returns the profiles that a multiplexing gateway serves: the default profile and the profiles in the allowlist.
+// Without an allowlist it serves all profiles.
 func (g *gateway) served() []string {
 	names, err := g.Home.List()
 	g.check(err)

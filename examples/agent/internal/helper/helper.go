@@ -1,8 +1,7 @@
-// Package helper is the part of the agent that misbehaves as separate processes: children that outlive the gateway, leave its
-// session or its environment, or become orphans. The helpers are this same binary, started with the hidden command
-// "agent-helper".
+// Package helper makes the agent's misbehaving processes: children that outlive the gateway, leave its session or its
+// environment, or become orphans. They run the agent's own binary, with the hidden command "agent-helper".
 //
-// Functions named Start run in the gateway; Main runs in the helper. It owns no goroutines.
+// The Start functions run in the gateway, and Main runs in the helper. The package owns no goroutines.
 package helper
 
 import (
@@ -18,13 +17,13 @@ import (
 	"time"
 )
 
-// Command is the hidden command that makes the binary a helper.
+// Command is the hidden command with which the agent's binary becomes a helper.
 const Command = "agent-helper"
 
-// batch is how many orphans one parent makes: enough to be quick, but not too many for the machine at once.
+// batch is how many orphans one parent makes. More at once would disturb the machine, and fewer would take too long.
 const batch = 50
 
-// orphanLife is how long an orphan lives: longer than its parent, so that it is an orphan when it dies.
+// orphanLife is how long an orphan lives. It outlives its parent, so that it is an orphan when it dies.
 const orphanLife = 50 * time.Millisecond
 
 // A Sleeper is a helper that does nothing for a time.
@@ -33,12 +32,12 @@ type Sleeper struct {
 	PIDFile      string // file to which the sleeper writes its pid once it runs; "": none
 	IgnoreTerm   bool
 	DoubleFork   bool // an intermediate process starts the sleeper and ends at once
-	Setsid       bool // the sleeper is the leader of a new session
+	Setsid       bool // the sleeper begins a new session
 	CleanEnv     bool // the sleeper has an empty environment
 	ClosesOutput bool // the sleeper does not hold the gateway's stdout and stderr open
 }
 
-// Start starts the sleeper. With DoubleFork it returns when the process in between has ended.
+// Start starts the sleeper. With DoubleFork it returns when the intermediate process has ended.
 func (s Sleeper) Start() error {
 	args := append([]string{"nap"}, s.napArgs()...)
 	if !s.DoubleFork {

@@ -10,8 +10,8 @@ import (
 
 func (h Home) activePath() string { return filepath.Join(h.Root, "active_profile") }
 
-// Active returns the profile that commands use without -p: the name in the file active_profile, or Default if there is no valid
-// one.
+// Active returns the profile that commands use without -p. This is the name in the file active_profile, or Default if the
+// file has no valid name.
 func (h Home) Active() string {
 	data, err := os.ReadFile(h.activePath())
 	if err != nil {
@@ -24,7 +24,7 @@ func (h Home) Active() string {
 	return name
 }
 
-// SetActive selects the profile that commands use without -p. For Default it removes the file. The profile must exist.
+// SetActive sets the profile that commands use without -p. For Default it removes the file. The profile must exist.
 func (h Home) SetActive(name string) error {
 	if name == Default {
 		if err := os.Remove(h.activePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {

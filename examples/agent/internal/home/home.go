@@ -1,7 +1,7 @@
-// Package home knows where profiles live on disk (contract, section 4). It finds the directory of a command, makes profiles, and
-// selects one when none is named.
+// Package home knows where profiles are on the disk. It finds the home directory for a command, makes profiles, and selects
+// the profile of a command that names none.
 //
-// A name that CheckName accepts never leads outside the profiles directory. It owns no goroutines.
+// A name that CheckName accepts never leads outside of the profiles directory. The package owns no goroutines.
 package home
 
 import (
@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 )
 
-// ErrNoHome is returned by Resolve if the environment names no home. Commands that need no home may continue.
+// ErrNoHome is returned by Resolve if neither HERMES_HOME nor HOME is set. Commands that need no home may continue.
 var ErrNoHome = errors.New("cannot find a home directory: set HERMES_HOME or HOME")
 
-// A Home has the directories in which a command works.
+// A Home is the set of directories in which a command works.
 type Home struct {
-	Root    string // the root directory: the home of "default" and the parent of profiles/
+	Root    string // root directory: the home of the profile "default", and the parent of profiles/
 	Dir     string // home of the selected profile
 	Profile string // name of the selected profile
 	Notice  string // message for the user about the selection, or ""
@@ -25,17 +25,17 @@ type Home struct {
 // An UnknownError means that the named profile has no directory.
 type UnknownError struct{ Name string }
 
-// Error returns the message that the contract prescribes for an unknown profile, without its "Error: " prefix.
+// Error returns the same message as the Hermes agent, without its "Error: " prefix.
 func (e *UnknownError) Error() string {
 	return fmt.Sprintf("Profile '%s' does not exist. Create it with: hermes profile create %s", e.Name, e.Name)
 }
 
-// Resolve finds the home from the environment and from the profile named on the command line ("" for none).
+// Resolve finds the home for a command. named is the profile on the command line, or "".
 //
-// A profile on the command line wins; "default" is not special here and means the directory profiles/default (contract, section
-// 4). Next is HERMES_HOME, if it is the home of a named profile. Next is the profile in active_profile, unless a supervisor
-// started this process. The last is the root. If the profile in active_profile doesn't exist any more, it is skipped with a
-// Notice, so that the command that repairs it can run.
+// A named profile has priority; the name "default" then means the directory profiles/default, as in the Hermes agent. The
+// next choice is HERMES_HOME, if it is the home of a named profile. The next is the profile in the file active_profile,
+// unless a supervisor has started this process. The last is the root. If the profile in active_profile no longer exists,
+// Resolve skips it and sets Notice, so that the command which repairs it can run.
 func Resolve(getenv func(string) string, named string) (Home, error) {
 	base, err := baseDir(getenv)
 	if err != nil {
@@ -89,8 +89,8 @@ func (h Home) selectNamed(name string) (Home, error) {
 	return h, nil
 }
 
-// Of returns the home directory of a profile by its normalized name; "default" is the root. It does not check whether the
-// directory exists. The name must be Default or have passed CheckName.
+// Of returns the home directory of a profile, which may not exist. "default" is the root. name must be Default or a name that
+// CheckName accepts.
 func (h Home) Of(name string) string {
 	if name == Default {
 		return h.Root

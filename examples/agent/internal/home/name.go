@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Default is the name of the root profile, whose home is the root directory itself (contract, section 4).
+// Default is the name of the root profile, whose home is the root directory itself.
 const Default = "default"
 
 const maxNameLength = 64
 
-// Normalize trims and lowercases a name that a user typed. Every command calls it before it uses a name.
+// Normalize trims a name that a user has typed, and converts it to lower case. Every command calls it before it uses a name.
 func Normalize(name string) string {
 	return strings.ToLower(strings.TrimSpace(name))
 }
 
-// CheckName returns an error if name, already normalized, can't be the name of a named profile. It checks the pattern, the
-// reserved words, and "default", which is never a named profile (contract, section 4). A name that passes is a single path
-// element, so a path that is joined from it and a directory stays in the directory.
+// CheckName returns an error if a normalized name can't be the name of a named profile. It checks the pattern and the
+// reserved words, which include "default". An accepted name is a single path element, so a path that is joined from a
+// directory and the name stays in the directory.
 func CheckName(name string) error {
 	pattern := regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
 	switch {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// soulFile is the file that marks a directory as a profile. PID 1 looks for it (contract, section 4).
+// soulFile is the name of the marker file. PID 1 treats a directory with this file as a profile.
 const soulFile = "SOUL.md"
 
 const soulText = `# Soul
@@ -17,8 +17,8 @@ You are a small example agent. You answer with an echo of what you are told.
 `
 
 // Create makes the home of a new profile: its directories, a private .env and, last, the marker SOUL.md. So a program that
-// watches the profiles directory never sees a half-made profile as a profile. Create fails if the name already has a directory.
-// If it fails half way, it leaves nothing behind.
+// watches the profiles directory never sees an incomplete profile. Create returns an error if the directory already exists.
+// After an error it leaves nothing behind.
 func (h Home) Create(name string) (string, error) {
 	if err := CheckName(name); err != nil {
 		return "", err
@@ -52,8 +52,8 @@ func createFiles(dir string) error {
 	return os.WriteFile(filepath.Join(dir, soulFile), []byte(soulText), 0o644)
 }
 
-// List returns the names of all profiles: Default first, then every directory below profiles that has the marker and a valid
-// name, in byte order.
+// List returns the names of all profiles. Default is first. Then follows every directory below profiles that has the marker
+// and a valid name, in byte order.
 func (h Home) List() ([]string, error) {
 	names := []string{Default}
 	entries, err := os.ReadDir(filepath.Join(h.Root, "profiles"))
@@ -80,9 +80,8 @@ func (h Home) Unmark(name string) error {
 	return nil
 }
 
-// Remove deletes the home of a profile. If a supervisor has started the gateway again, it may add files to the directory while
-// Remove empties it, so Remove tries several times. The log directory of the profile is below the root and stays (contract,
-// section 4).
+// Remove deletes the home of a profile. It tries several times, because a gateway that a supervisor has started again may add
+// files meanwhile. It keeps the profile's log directory, which is below the root.
 func (h Home) Remove(name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -96,7 +95,7 @@ func (h Home) Remove(name string) error {
 	return fmt.Errorf("cannot remove profile '%s': %w", name, err)
 }
 
-// Rename gives the home of a profile another name. Both names must be valid and the new one free.
+// Rename gives another name to the home of a profile. Both names must be valid, and no profile may have the new one.
 func (h Home) Rename(from, to string) error {
 	for _, name := range []string{from, to} {
 		if err := CheckName(name); err != nil {

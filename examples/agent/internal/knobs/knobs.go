@@ -1,7 +1,7 @@
-// Package knobs holds what the example agent can be told to do wrong, so that a supervisor can be tested against it.
+// Package knobs holds the settings that make the example agent misbehave, so that a supervisor can be tested against it.
 //
-// The environment variable AGENT_<NAME> sets a knob for all gateways of a container. A line name=value in the file agent.conf of
-// a profile's home sets it for that profile, and wins. The package owns no goroutines.
+// The environment variable AGENT_<NAME> sets a knob for all gateways of a container. A line name=value in the file agent.conf
+// of a profile's home sets it for that profile, with priority over the variable. The package owns no goroutines.
 package knobs
 
 import (
@@ -20,7 +20,7 @@ import (
 // FileName is the name of the knob file in a profile's home.
 const FileName = "agent.conf"
 
-// Knobs are the settings of one gateway run. See Table for what each one does.
+// Knobs are the settings of one gateway run. [Table] describes each of them.
 type Knobs struct {
 	StartupDelay  time.Duration
 	StartCPU      time.Duration
@@ -35,13 +35,13 @@ type Knobs struct {
 	CrashAfter    time.Duration
 	CrashCode     int
 	CrashTimes    int
-	ExitNow       int // exit code of an immediate exit; NoExit: none
+	ExitNow       int // code with which the gateway exits at once; NoExit: none
 	DashboardCode int
 	SignalAfter   time.Duration
 	Signal        unix.Signal
 
 	IgnoreTerm  bool
-	Flood       int // lines to print a second; FloodMax: as many as possible
+	Flood       int // number of lines to print in a second; FloodMax: as many as possible
 	FloodBytes  int
 	FloodLines  int
 	HalfLine    bool
@@ -56,13 +56,13 @@ type Knobs struct {
 }
 
 const (
-	// NoExit as Knobs.ExitNow means that the gateway does not exit at once.
+	// NoExit is the value of Knobs.ExitNow with which the gateway does not exit at once.
 	NoExit = -1
-	// FloodMax as Knobs.Flood means lines as fast as they can be written.
+	// FloodMax is the value of Knobs.Flood with which the gateway prints lines as fast as it can.
 	FloodMax = -1
 )
 
-// Ways to leave a child behind, values of Knobs.LeakChild.
+// Values of Knobs.LeakChild: the ways to leave a child behind.
 const (
 	LeakPlain      = "plain"
 	LeakSetsid     = "setsid"
@@ -70,8 +70,8 @@ const (
 	LeakDaemon     = "doublefork-setsid-cleanenv"
 )
 
-// Load reads the knobs of the gateway whose home is given: the defaults, then the environment, then agent.conf. It stops at the
-// first invalid value and at an unknown name in the file. Unknown AGENT_ variables are ignored.
+// Load reads the knobs of the gateway with the given home: first the defaults, then the environment, then agent.conf. It
+// returns an error for an invalid value, and for an unknown name in the file. It ignores unknown AGENT_ variables.
 func Load(getenv func(string) string, home string) (Knobs, error) {
 	k := Knobs{ExitNow: NoExit}
 	table := Table()
@@ -87,7 +87,8 @@ func Load(getenv func(string) string, home string) (Knobs, error) {
 	}
 	path := filepath.Join(home, FileName)
 	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // another step reports a home that can't be used
+	// No error here: another step reports a home that can't be used.
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return k, nil
 	}
 	if err != nil {

@@ -1,8 +1,9 @@
-// Package record reads and writes the small files by which a gateway and its supervisor talk (contract, section 6). They are the
-// state file, the pid file and the lock, the markers of a planned stop and of a takeover, and the lifecycle ledger.
+// Package record reads and writes the small files with which a gateway and its supervisor communicate. These are the state
+// file, the pid file and the lock, the markers of a planned stop and of a takeover, and the lifecycle ledger. They have the
+// same form as in the Hermes agent.
 //
-// A reader never sees half a file. Keys in the state file that the package doesn't know are kept. It owns no goroutines and holds
-// no state; every call goes to the disk.
+// A reader never sees an incomplete file. The package keeps keys in the state file that it doesn't know. It owns no
+// goroutines and holds no state: every call reads or writes the disk.
 package record
 
 import (
@@ -14,10 +15,9 @@ import (
 	"time"
 )
 
-// Replace writes data to path so that readers see either the old or the new content. It writes a temporary file in the same
-// directory, syncs it, renames it, and syncs the directory. It follows a symbolic link, and replaces the file that the link leads
-// to. An existing file keeps its mode; a new one gets mode. tempPattern is the pattern of the temporary name, as os.CreateTemp
-// takes it.
+// Replace writes data to path, so that readers see either the old or the new content. It writes a temporary file in the same
+// directory, syncs it, renames it, and syncs the directory. If path is a symbolic link, it replaces the link's target. An
+// existing file keeps its mode; a new one gets mode. tempPattern is the pattern of the temporary name for os.CreateTemp.
 func Replace(path string, data []byte, mode fs.FileMode, tempPattern string) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -53,7 +53,7 @@ func replace(path string, data []byte, mode fs.FileMode, tempPattern string) (er
 	if err := os.Rename(temp.Name(), path); err != nil {
 		return err
 	}
-	// The new content is now in place, so a later failure must not remove anything.
+	// From here on the new content is in place, so a failure must not remove anything.
 	_ = temp.Close()
 	syncDir(filepath.Dir(path))
 	return nil
@@ -75,7 +75,7 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// Timestamp formats a time as the files have it: ISO 8601 in UTC with microseconds and a numeric offset.
+// Timestamp formats a time for these files: ISO 8601 in UTC, with microseconds and a numeric offset.
 func Timestamp(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000000+00:00")
 }

@@ -30,8 +30,8 @@ func Self() Identity {
 	return id
 }
 
-// Alive reports whether the process is still running. A zombie is not running. If the start time is not known, a process with the
-// pid counts only if it looks like a gateway.
+// Alive reports whether the process is still running. A zombie does not count as running. If the start time is unknown,
+// another process may have the pid, so the process counts only if it looks like a gateway.
 func (id Identity) Alive() bool {
 	if id.PID <= 0 {
 		return false
@@ -49,7 +49,7 @@ func (id Identity) Alive() bool {
 	})
 }
 
-// Signal sends sig to the process if it is still [Identity.Alive]. If it has ended, that is no error.
+// Signal sends sig to the process if the process is still [Identity.Alive]. Otherwise it does nothing and returns no error.
 func (id Identity) Signal(sig unix.Signal) error {
 	if !id.Alive() {
 		return nil

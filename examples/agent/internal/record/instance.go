@@ -13,7 +13,7 @@ import (
 func pidPath(home string) string  { return filepath.Join(home, "gateway.pid") }
 func lockPath(home string) string { return filepath.Join(home, "gateway.lock") }
 
-// Running returns the gateway that the pid file of a home names, and whether it is alive.
+// Running returns the gateway in the pid file of a home, and whether it is alive.
 func Running(home string) (Identity, bool) {
 	id, err := readIdentity(pidPath(home))
 	if err != nil {
@@ -22,8 +22,8 @@ func Running(home string) (Identity, bool) {
 	return id, id.Alive()
 }
 
-// A LockedError says that another process holds the lock of a home. Owner is that process as the lock file names it, or empty if
-// the file names none.
+// A LockedError means that another process holds the lock of a home. Owner is that process, or empty if the lock file names
+// none.
 type LockedError struct{ Owner Identity }
 
 // Error names the owner.
@@ -31,8 +31,8 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("gateway.lock is held by PID %d", e.Owner.PID)
 }
 
-// Lock takes the lock of a home without waiting and writes id into it. The lock is held as long as the returned file is open; no
-// child inherits it. The file itself is never removed (contract, section 6.1). If another process holds the lock, the error is a
+// Lock takes the lock of a home without waiting, and writes id into the lock file. The lock is held as long as the returned
+// file is open; no child inherits it. The lock file is never removed. If another process holds the lock, the error is a
 // *LockedError.
 func Lock(home string, id Identity) (*os.File, error) {
 	file, err := os.OpenFile(lockPath(home), os.O_RDWR|os.O_CREATE, 0o600)
@@ -61,7 +61,7 @@ func Lock(home string, id Identity) (*os.File, error) {
 	return file, nil
 }
 
-// WritePID creates the pid file exclusively. The caller holds the lock. So a file that already exists is from a gateway that
+// WritePID creates the pid file exclusively. The caller must hold the lock. An existing file is therefore from a gateway that
 // died, and WritePID replaces it.
 func WritePID(home string, id Identity) error {
 	data, err := json.Marshal(id)
@@ -86,7 +86,7 @@ func WritePID(home string, id Identity) error {
 	return nil
 }
 
-// RemovePID removes the pid file of a home if it names this pid.
+// RemovePID removes the pid file of a home if the file has this pid.
 func RemovePID(home string, pid int) error {
 	id, err := readIdentity(pidPath(home))
 	if err != nil || id.PID != pid {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Ledger is the file in which a gateway process records that it runs, and that it has ended cleanly. The next gateway reads it
-// (contract, section 6.2).
+// A Ledger is a file in which a gateway process records that it runs, and later that it has ended cleanly. The next gateway
+// reads it.
 type Ledger struct {
 	home  string
 	pid   int
@@ -20,7 +20,7 @@ type Ledger struct {
 type ledgerFile struct {
 	Phase            string  `json:"phase"`
 	PID              int     `json:"pid"`
-	StartTime        float64 `json:"start_time,omitempty"` // seconds since 1970, unlike in the state file
+	StartTime        float64 `json:"start_time,omitempty"` // seconds since 1970; the state file has another format
 	StartedAt        string  `json:"started_at,omitempty"`
 	PriorUncleanExit bool    `json:"prior_unclean_exit,omitempty"`
 	ExitCode         *int    `json:"exit_code,omitempty"`
@@ -30,8 +30,8 @@ type ledgerFile struct {
 
 func ledgerPath(home string) string { return filepath.Join(home, "state", "gateway.lifecycle.json") }
 
-// Open writes the phase "running" for this process and reports whether the previous gateway ended uncleanly. If so, it appends a
-// line about that to logs/gateway-exit-diag.log.
+// Open writes the phase "running" for this process. priorUnclean is true if the previous gateway did not end cleanly. In this
+// case Open also appends a line to logs/gateway-exit-diag.log.
 func Open(home string) (ledger *Ledger, priorUnclean bool, err error) {
 	now := time.Now()
 	ledger = &Ledger{home: home, pid: os.Getpid(), start: float64(now.UnixMicro()) / 1e6}
@@ -46,7 +46,7 @@ func Open(home string) (ledger *Ledger, priorUnclean bool, err error) {
 	return ledger, priorUnclean, err
 }
 
-// Close writes the phase "exited", unless another process has taken the ledger over.
+// Close writes the phase "exited", unless another process has already written to the ledger.
 func (l *Ledger) Close(code int, reason string) error {
 	if current, err := readLedger(l.home); err == nil && current.PID != l.pid {
 		return nil

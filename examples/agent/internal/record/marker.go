@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// MarkerTTL is how long a marker is valid after it was written (contract, section 6.1).
+// MarkerTTL is how long a marker is valid after it was written.
 const MarkerTTL = 60 * time.Second
 
-// A Marker is the name of a file that tells a gateway what the next signal means. It is written before the signal is sent.
+// A Marker is the name of a file that tells a gateway the meaning of the next signal. The sender of the signal writes it
+// first.
 type Marker string
 
-// The two markers of the contract, section 6.1.
+// The two markers of the Hermes agent.
 const (
 	PlannedStop Marker = ".gateway-planned-stop.json"
 	Takeover    Marker = ".gateway-takeover.json"
@@ -27,8 +28,8 @@ type markerFile struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// Write writes the marker for the gateway target into its home, with the pid of this process as its author. Call it before you
-// send the signal.
+// Write writes the marker for the gateway target into the gateway's home, with the pid of this process as its author. Call it
+// before you send the signal.
 func (m Marker) Write(home string, target Identity) error {
 	content := markerFile{TargetPID: target.PID, TargetStartTime: target.StartTime, WrittenAt: Timestamp(time.Now())}
 	if m == Takeover {
@@ -43,8 +44,9 @@ func (m Marker) Write(home string, target Identity) error {
 	return Replace(filepath.Join(home, string(m)), data, 0o600, string(m)+"_*.tmp")
 }
 
-// Consume reports whether the marker names self, and deletes it if so. It ignores and deletes a marker that is malformed or older
-// than MarkerTTL. It leaves a newer marker for another process alone. The start times are compared only if both are known.
+// Consume reports whether the marker is for the process self, and deletes it in that case. It also deletes a marker that is
+// malformed or older than MarkerTTL. It keeps a newer marker for another process. It compares the start times only if both
+// are known.
 func (m Marker) Consume(home string, self Identity) bool {
 	path := filepath.Join(home, string(m))
 	data, err := os.ReadFile(path)

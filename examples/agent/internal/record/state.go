@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Values of gateway_state that this agent writes (contract, section 6).
+// Values of gateway_state that this agent writes.
 const (
 	Starting      = "starting"
 	Up            = "running"
@@ -17,9 +17,9 @@ const (
 	StartupFailed = "startup_failed"
 )
 
-// UpdateState merges fields into gateway_state.json of a home and sets updated_at. Other keys, such as the desired_state that an
-// operator's command wrote, are kept. A file that is missing or is no JSON object counts as empty. Writers don't lock the file: a
-// change that another program makes between the read and the rename is lost.
+// UpdateState merges fields into gateway_state.json of a home and sets updated_at. It keeps other keys, such as the
+// desired_state that an operator's command has written. A missing file, or one without a JSON object, counts as empty.
+// Writers don't lock the file, so a change that another program makes between the read and the rename is lost.
 func UpdateState(home string, fields map[string]any) error {
 	path := filepath.Join(home, "gateway_state.json")
 	state := readObject(path)

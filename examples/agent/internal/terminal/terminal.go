@@ -1,8 +1,8 @@
-// Package terminal runs the agent's commands in one long-lived container, by the docker command. It makes exactly the docker
-// calls that the contract of hinit's sandboxes lists, with their flags and in their order. The package doesn't know hinit, so the
-// tests use it to check hinit's replacement of the docker command.
+// Package terminal runs the agent's commands in one long-lived container, with the docker command. It makes exactly the
+// docker calls of the Hermes agent, with their flags and in their order. The package doesn't know hinit, so tests use it to
+// check hinit's replacement of the docker command.
 //
-// The package owns no goroutine beyond a call.
+// No goroutine of the package outlives a call.
 package terminal
 
 import (
@@ -23,19 +23,19 @@ import (
 	"time"
 )
 
-// Options has the settings that the agent reads from its environment.
+// Options holds the settings that the agent reads from its environment.
 type Options struct {
 	Docker   string // path of the docker command
 	Image    string
 	Task     string
 	Profile  string
-	Dir      string // parent of the directories that are mounted at /root and /workspace; "" keeps nothing on disk
+	Dir      string // parent of the directories that are mounted at /root and /workspace; "": no such mounts
 	Persist  bool   // the container outlives the process
 	Lifetime time.Duration
 	Env      []string // value of docker_env: words of the form NAME=value
 	Forward  []string // value of docker_forward_env: names of variables
 	Extra    []string // value of docker_extra_args: arguments for docker
-	Slow     int      // the time limits of the docker command are multiplied by Slow; 0 is 1
+	Slow     int      // factor for the time limits of the docker command; 0 means 1
 }
 
 // Terminal is one container in which the agent runs commands.
@@ -44,7 +44,7 @@ type Terminal struct {
 	id      string // id of the container
 	session string
 	cwd     string
-	ready   bool // the snapshot of the shell's environment was taken
+	ready   bool // true when the snapshot of the shell's environment exists
 	run     []string
 }
 
@@ -54,8 +54,8 @@ type Result struct {
 	Code   int    `json:"exit_code"`
 }
 
-// New prepares the container. It removes old containers, checks that docker works, reuses or creates a container, and takes a
-// snapshot of the shell's environment.
+// New prepares the container. It removes old containers, checks that docker works, finds or creates the container, and takes
+// a snapshot of the shell's environment.
 func New(o Options) (*Terminal, error) {
 	b := make([]byte, 6)
 	_, _ = rand.Read(b)
@@ -83,7 +83,7 @@ func (t *Terminal) docker(limit time.Duration, args ...string) Result {
 	return r
 }
 
-// client runs the docker command. timedOut reports whether it was killed at the time limit, with SIGKILL.
+// client runs the docker command. timedOut is true if it was killed with SIGKILL at the time limit.
 func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r Result, timedOut bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -96,7 +96,7 @@ func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r 
 	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second // a grandchild may keep the pipe open
+	cmd.WaitDelay = time.Second // wait no longer, because a grandchild may keep the pipe open
 	err := cmd.Run()
 	r = Result{Output: out.String(), Code: cmd.ProcessState.ExitCode()}
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) && ctx.Err() == nil {
@@ -105,7 +105,7 @@ func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r 
 	return r, ctx.Err() != nil
 }
 
-// labels returns arguments for docker with the container's labels. Each label comes after flag and begins with prefix.
+// labels returns docker arguments for the container's labels. Each label is prefix and NAME=VALUE, and follows the word flag.
 func (t *Terminal) labels(flag, prefix string) []string {
 	return []string{
 		flag, prefix + "hermes-agent=1", flag, prefix + "hermes-task-id=" + Sanitise(t.opt.Task), flag, prefix + "hermes-profile=" + Sanitise(t.opt.Profile),
@@ -185,7 +185,7 @@ func (t *Terminal) runArgs() []string {
 	if t.opt.Dir != "" {
 		dir := filepath.Join(t.opt.Dir, "docker", t.opt.Task)
 		for _, d := range []string{"home", "workspace"} {
-			_ = os.MkdirAll(filepath.Join(dir, d), 0o755) // if this fails, docker reports the reason
+			_ = os.MkdirAll(filepath.Join(dir, d), 0o755) // ignore the error, because docker reports the reason
 		}
 		args = append(args, "-v", filepath.Join(dir, "home")+":/root", "-v", filepath.Join(dir, "workspace")+":/workspace")
 	} else {
@@ -267,8 +267,8 @@ func quoteDir(dir string) string {
 	return quote(dir)
 }
 
-// follow takes the working directory, which the script printed between markers, out of an output. It sets t.cwd and returns the
-// rest of the output.
+// follow removes the working directory from an output, in which the script has printed it between markers. It stores the
+// directory in t.cwd and returns the rest of the output.
 func (t *Terminal) follow(output string) string {
 	m := t.marker()
 	last := strings.LastIndex(output, m)
@@ -296,8 +296,8 @@ func (t *Terminal) follow(output string) string {
 	return output[:before] + output[end:]
 }
 
-// Exec runs a command. At the time limit, only the docker command is killed, not the command in the container. If the container
-// seems to be gone, Exec creates it again and repeats the command once.
+// Exec runs a command. At the time limit, it kills only the docker command, and not the command in the container. If the
+// container seems to be gone, Exec creates it again and repeats the command once.
 func (t *Terminal) Exec(command, stdin string, limit time.Duration) Result {
 	script := t.wrap(command)
 	r := t.exec(script, stdin, limit)
@@ -339,7 +339,7 @@ func (t *Terminal) recover() bool {
 	return (t.attach() || t.create() == nil) && t.snapshot() == nil
 }
 
-// Close removes the container. Without force, it leaves a persistent container alone.
+// Close removes the container. It keeps a persistent container unless force is true.
 func (t *Terminal) Close(force bool) {
 	if t.id == "" || t.opt.Persist && !force {
 		t.id = ""
@@ -367,7 +367,7 @@ func (t *Terminal) reap() {
 	}
 }
 
-// FromEnv reads the options from the agent's variables.
+// FromEnv reads the options from the agent's environment variables.
 func FromEnv(getenv func(string) string, home, profile string) (Options, error) {
 	o := Options{Image: getenv("TERMINAL_DOCKER_IMAGE"), Task: "default", Profile: profile, Persist: true, Lifetime: 300 * time.Second}
 	for _, path := range []string{getenv("HERMES_DOCKER_BINARY"), "docker"} {
@@ -403,6 +403,7 @@ func FromEnv(getenv func(string) string, home, profile string) (Options, error) 
 	if n, err := strconv.Atoi(getenv("TERMINAL_LIFETIME_SECONDS")); err == nil {
 		o.Lifetime = time.Duration(n) * time.Second
 	}
-	o.Slow, _ = strconv.Atoi(getenv("EXAMPLE_AGENT_SLOW")) // tests set it: a busy machine takes many times as long
+	// Ignore the error; only tests set this variable, for machines that are many times as slow.
+	o.Slow, _ = strconv.Atoi(getenv("EXAMPLE_AGENT_SLOW"))
 	return o, nil
 }

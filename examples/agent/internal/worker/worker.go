@@ -1,8 +1,8 @@
-// Package worker works on one task of the shared board, as a worker of the Hermes agent does. It reads the task, does what the
-// task's text says, and completes it. Meanwhile it sends heartbeats. Environment variables name the task and the attempt.
+// Package worker works on one task of the shared board, as a worker of the Hermes agent does. It reads the task, does what
+// the task's text says, and completes it. Meanwhile it sends heartbeats. Environment variables name the task and the attempt.
 //
-// It uses the board through a command, hinit-kanban or the one in EXAMPLE_KANBAN_TOOL, so that the example needs no database
-// code. The package owns a goroutine for the heartbeats and one for signals, until the process ends.
+// It uses the board through a command, so that the example needs no database code. This is hinit-kanban, or the command in
+// EXAMPLE_KANBAN_TOOL. The package owns a goroutine for the heartbeats and one for signals, until the process ends.
 package worker
 
 import (
@@ -21,21 +21,21 @@ import (
 	"hinit/examples/agent/internal/helper"
 )
 
-// TaskVar is the variable with the id of the task. It is set only in a worker.
+// TaskVar is the environment variable with the id of the task. Only a worker has it.
 const TaskVar = "HERMES_KANBAN_TASK"
 
 const (
 	exitDone      = 0
 	exitFailed    = 1
-	exitRateLimit = 75 // a quota is used up: not a failure, the dispatcher tries the task again later
+	exitRateLimit = 75 // a quota is used up; this is not a failure, and the dispatcher tries the task again later
 
 	// beat is the time between two heartbeats.
 	beat = 60 * time.Second
-	// lookAgain is the pause between two checks for a file that the worker waits for.
+	// lookAgain is the pause between two checks for a file for which the worker waits.
 	lookAgain = 20 * time.Millisecond
 )
 
-// task is the part of a task that the worker uses.
+// task has the fields of a task that the worker uses.
 type task struct {
 	Task struct {
 		Title string `json:"title"`
@@ -44,7 +44,7 @@ type task struct {
 	Runs []struct{} `json:"runs"`
 }
 
-// Run works on the task that the environment names and returns the exit code.
+// Run works on the task in the environment and returns the exit code.
 func Run(stdout, stderr io.Writer) int {
 	id := os.Getenv(TaskVar)
 	w := worker{id: id, run: os.Getenv("HERMES_KANBAN_RUN_ID"), out: stdout}
@@ -78,8 +78,9 @@ func Run(stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-// lockTask locks a file for the task in the directory that EXAMPLE_KANBAN_LOCKS names, if any. The lock is held until the file is
-// closed. Tests check with it that a task never has two workers: if it has, lockTask creates the file "violated".
+// lockTask locks a file for the task in the directory EXAMPLE_KANBAN_LOCKS, if that variable is set. The lock is held until
+// the file is closed. Tests use it to check that a task never has two workers. If it has two, lockTask creates the file
+// "violated" and alone is false.
 func lockTask(id string) (lock *os.File, alone bool) {
 	dir := os.Getenv("EXAMPLE_KANBAN_LOCKS")
 	if dir == "" {
@@ -90,7 +91,7 @@ func lockTask(id string) (lock *os.File, alone bool) {
 		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	if err != nil {
-		// If this fails, the exit code still reports the violation.
+		// Ignore the error, because the exit code also reports the violation.
 		_ = os.WriteFile(filepath.Join(dir, "violated"), []byte(id+": "+err.Error()+"\n"), 0o644)
 	}
 	return lock, err == nil
@@ -108,7 +109,7 @@ func (w worker) work(t task) (code int, done bool, err error) {
 		if len(words) == 0 {
 			continue
 		}
-		if words[0] == "once" { // crash only at the first attempt
+		if words[0] == "once" { // these words apply only to the first attempt
 			if words = words[1:]; len(t.Runs) > 1 || len(words) == 0 {
 				continue
 			}
@@ -154,7 +155,7 @@ func (w worker) work(t task) (code int, done bool, err error) {
 	return 0, true, nil
 }
 
-// leave ends the process at the first signal, at once and with code 0.
+// leave ends the process with code 0 at the first signal.
 func (w worker) leave(signals <-chan os.Signal) {
 	<-signals
 	fmt.Fprintf(w.out, "told to end; leaving %s\n", w.id)
@@ -164,7 +165,7 @@ func (w worker) leave(signals <-chan os.Signal) {
 // beats sends a heartbeat for the task at regular intervals.
 func (w worker) beats() {
 	for range time.Tick(beat) {
-		_ = w.tool("heartbeat", w.id, "--run", w.run) // after a failure, the next heartbeat has the same effect
+		_ = w.tool("heartbeat", w.id, "--run", w.run) // ignore the error, because the next heartbeat has the same effect
 	}
 }
 
