@@ -5,11 +5,11 @@ package faultinject
 // Enabled reports whether this binary can simulate faults.
 const Enabled = false
 
-// BeforeCall returns nil: without the build tag, calls are not made to fail.
+// BeforeCall returns nil, because calls fail only in a binary with the build tag faults.
 func BeforeCall(Call, string) error { return nil }
 
 // After does nothing in this build.
 func After(Call, string) {}
 
-// AllowedBytes returns n: in this build, writes are not shortened.
+// AllowedBytes returns n, because writes are shortened only in a binary with the build tag faults.
 func AllowedBytes(_ Call, _ string, n int) int { return n }

@@ -22,13 +22,15 @@ const rulesVar = "HINIT_FAULTS"
 
 // rule is one rule: a line of the rules file.
 type rule struct {
-	call, name  string
-	errno       syscall.Errno
-	delay       time.Duration
-	short       int
-	crash       bool
-	trace       string
-	skip, times int // skip: number of matching calls still to ignore; times: number of calls still to affect, negative for no limit
+	call, name string
+	errno      syscall.Errno
+	delay      time.Duration
+	short      int
+	crash      bool
+	trace      string
+	// Skip: number of matching calls that the rule still ignores; times: number of calls that it still affects, negative for
+	// no limit.
+	skip, times int
 }
 
 // loadedRules holds the rules as they were last read. It is a global variable because a process has one set of rules.
@@ -41,7 +43,7 @@ var loadedRules struct {
 }
 
 // BeforeCall is called before a system call of kind c on name. If it returns an error, the caller must not make the call, and
-// must treat the error as the call's error. Before may also delay the caller.
+// must treat the error as the call's error. BeforeCall may also delay the caller.
 func BeforeCall(c Call, name string) error {
 	var delay time.Duration
 	var err error
@@ -64,21 +66,21 @@ func wait(d time.Duration) {
 	stamp := loadedRules.stamp
 	for end := time.Now().Add(d); loadedRules.stamp == stamp && time.Now().Before(end); load() {
 		loadedRules.Unlock()
-		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // the rule asks for this delay
+		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // this delay is the effect of the rule
 		loadedRules.Lock()
 	}
 }
 
-// After applies the rules for a system call of kind c on name. Call it after the call has succeeded. It writes the trace, and may
-// end the process as a crash of the machine would.
+// After applies the rules for a system call of kind c on name. Call it after the call has succeeded. It writes the trace, and
+// may end the process as a crash of the machine would.
 func After(c Call, name string) {
 	for _, r := range match(c, name, func(r *rule) bool { return r.crash || r.trace != "" }) {
 		if r.trace != "" {
 			appendLine(r.trace, fmt.Sprintf("%s %s\n", c, name))
 		}
 		if r.crash {
-			// PID 1 can't kill itself with a signal. This system call ends all its threads at once without any cleanup, and the
-			// kernel then kills the other processes.
+			// PID 1 can't kill itself with a signal. This system call ends all its threads at once without any cleanup, and
+			// the kernel then kills the other processes.
 			_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 137, 0, 0)
 		}
 	}
@@ -103,7 +105,7 @@ func appendLine(file, line string) {
 	_ = f.Close()
 }
 
-// match returns the rules that apply to the call c on name and for which sort returns true. It counts a use of each of these
+// match returns the rules for the call c on name for which the function sort returns true. It counts a use of each of these
 // rules.
 func match(c Call, name string, sort func(*rule) bool) []*rule {
 	loadedRules.Lock()

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// programs lists the programs whose help goes into a page, with what each needs to run.
+// programs lists the programs from whose help the pages are made, and hinit-tools and others that they execute.
 var programs = []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"}
 
-// built compiles the programs whose help goes into a page, into the new directory dir. The function remove deletes dir.
+// built compiles [programs] into the new directory dir. The function remove deletes dir.
 func built(ctx context.Context, root string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gendocs-")
 	if err != nil {
@@ -34,7 +34,7 @@ func built(ctx context.Context, root string) (dir string, remove func(), err err
 	return dir, remove, nil
 }
 
-// commandLine returns the page about hinit's commands. It is made from the binary's own --help output.
+// commandLine returns the page about hinit's commands. It is made from the --help output of the program binary.
 func commandLine(ctx context.Context, binary string) (string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
@@ -82,13 +82,13 @@ These things are different:
 	return b.String() + list, err
 }
 
-// companions are the verbs for which hinit executes another program.
+// companions are the verbs of hinit for which it executes another program.
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 
-// merge replaces the name of each command in the overview with the command's usage. If flags is set, it adds the names of the
-// command's flags to the usage: a test holds that the board has all flags of the agent's command.
+// merge replaces the name of each command in the overview with the command's usage. If flags is true, it also adds the names
+// of the command's flags. A test reads these names: it checks that hinit kanban has all flags of the agent's command.
 func merge(ctx context.Context, overview, binary string, flags bool) (string, error) {
 	var b strings.Builder
 	b.WriteString("```text\n")

@@ -16,18 +16,18 @@ import (
 // command holds the help of one command. The shell completion of hinit reads its JSON form.
 type command struct {
 	name, usage, summary string
-	body                 []string // paragraphs of the help
+	body                 []string // text of the help, by paragraphs
 
 	choices
 
 	Flags []option `json:"flags,omitempty"`
 }
 
-// choices are the words that a shell completes as an argument of a command, or as the value of a flag.
+// choices are the words with which a shell completes an argument of a command, or the value of a flag.
 type choices struct {
 	Words []string `json:"words,omitempty"` // words that may be the first argument, such as check and schema, or values of the flag
-	Names bool     `json:"names,omitempty"` // names of services and profiles
-	Files bool     `json:"files,omitempty"` // names of files
+	Names bool     `json:"names,omitempty"` // true: names of services and profiles too
+	Files bool     `json:"files,omitempty"` // true: names of files too
 }
 
 // option is one flag of a command.
@@ -39,7 +39,7 @@ type option struct {
 	choices
 }
 
-// newOption returns a flag with the words that its value can be.
+// newOption returns a flag, with the words that can be its value.
 func newOption(name, value, usage string) option {
 	o := option{Name: name, Value: value, Usage: usage}
 	switch value {
@@ -115,7 +115,7 @@ func helpOf(ctx context.Context, hinit string, words ...string) (c command, err 
 		rest = help
 	}
 	c.usage = strings.TrimSpace(usage)
-	if companions[words[0]] || words[0] == "import" { // the NAME in their usage is not a service
+	if companions[words[0]] || words[0] == "import" { // the NAME in the usage of these commands is not a service
 		c.Files = strings.HasPrefix(c.usage, "FILE")
 	} else {
 		c.Names, c.Files = strings.Contains(c.usage, "NAME"), strings.Contains(c.usage, "FILE")
@@ -177,7 +177,8 @@ func (c command) manual() string {
 			continue
 		}
 		body.WriteString(roff(line) + "\n")
-		if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") { // a row of a table, or the end of a sentence
+		// The line is a row of a table, or the end of a sentence.
+		if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") {
 			body.WriteString(".br\n")
 		}
 	}

@@ -17,13 +17,13 @@ import (
 
 var (
 	//go:embed keys.txt
-	keysText string // a line "KEY: meaning" for each key of hinit.yaml, see keyDescriptions
+	keysText string // text with a line "KEY: meaning" for each key of hinit.yaml, see keyDescriptions
 	//go:embed hinit-yaml.md.in
-	configText string // the page around the tables
+	configText string // text of the page around the tables
 )
 
-// keyDescriptions maps each key of hinit.yaml to its description in keys.txt. A description applies to every path that ends with its
-// key. If several apply to a path, the longest key wins.
+// keyDescriptions maps keys of hinit.yaml to their descriptions in keys.txt. A description applies to every path that ends
+// with its key. If several keys apply to a path, the longest one counts.
 type keyDescriptions map[string]string
 
 func readKeyDescriptions() keyDescriptions {
@@ -48,7 +48,7 @@ func (m keyDescriptions) of(path string) (text string) {
 // inside that path.
 func configPage() string {
 	keys, mean := reference.Keys(), readKeyDescriptions()
-	said := map[string]string{} // the first key with each combination of type and description
+	said := map[string]string{} // path of the first key with each combination of type and description
 	var b strings.Builder
 	for line := range strings.Lines(configText) {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
@@ -61,8 +61,8 @@ func configPage() string {
 	return b.String()
 }
 
-// table writes a line for each key whose type or description is new. After these lines, it lists the keys whose description is
-// already in an earlier table.
+// table writes a line for each key whose type or description is new. Then it lists the keys that an earlier table already
+// describes.
 func table(b *strings.Builder, base string, keys []reference.Key, mean keyDescriptions, said map[string]string) {
 	var rows strings.Builder
 	var again []string
@@ -87,8 +87,8 @@ func table(b *strings.Builder, base string, keys []reference.Key, mean keyDescri
 	}
 }
 
-// groups converts the paths of keys to text. It joins successive keys of one mapping: `stop.{signal,grace}`, or `stop.*` for all
-// of them.
+// groups converts the paths of keys to text. It joins neighbouring keys of one mapping: `stop.{signal,grace}`, or `stop.*`
+// for all of them.
 func groups(paths []string) (named []string) {
 	last := ""
 	left := map[string]int{} // number of keys of each mapping that are in the first table but not in paths
@@ -124,7 +124,7 @@ func groups(paths []string) (named []string) {
 	return named
 }
 
-// holeMarks maps each set of placeholders that a key may contain to the footnote mark of this set on the page.
+// holeMarks maps each set of placeholders that a value may contain to the set's footnote mark on the page.
 var holeMarks = map[string]string{
 	"agent profile home profile_home": "¹",
 	"agent home":                      "²",
@@ -132,7 +132,7 @@ var holeMarks = map[string]string{
 
 func row(base string, k reference.Key, doc string) string {
 	typ := typeWords(k)
-	if strings.HasPrefix(typ, "signal: ") { // the introduction of the page lists the signals
+	if strings.HasPrefix(typ, "signal: ") { // name no signals, because the introduction of the page lists them
 		typ = "signal"
 	}
 	if mark := holeMarks[strings.Join(k.Placeholders, " ")]; mark != "" {
@@ -158,14 +158,15 @@ func withDefault(typ, value string) string {
 	if value == "" {
 		return typ
 	}
-	if slices.Contains([]string{"duration", "integer", "number", "bool"}, typ) && !strings.HasPrefix(value, "as ") { // the value shows the type
+	// Leave out the type, which the default value shows.
+	if slices.Contains([]string{"duration", "integer", "number", "bool"}, typ) && !strings.HasPrefix(value, "as ") {
 		return value
 	}
 	return typ + "; " + value
 }
 
-// defaultOf returns the default of a key, as a user would write the default in hinit.yaml. It returns "" if the default is empty
-// or the key is required.
+// defaultOf returns the default of a key, as a user would write it in hinit.yaml. It returns "" if the default is empty or
+// the key is required.
 func defaultOf(base string, k reference.Key) string {
 	text := "`" + flow(k.Value) + "`"
 	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`", "`0`", "`\"0\"`", "`false`"}, text)
@@ -184,7 +185,7 @@ func defaultOf(base string, k reference.Key) string {
 	return text
 }
 
-// flow returns the value that the pointer at points to, as YAML on one line.
+// flow returns the value to which the pointer at points, as YAML on one line.
 func flow(at any) string {
 	switch at := at.(type) {
 	case *map[string]string:
@@ -222,7 +223,7 @@ func flow(at any) string {
 	}
 }
 
-// flowWord returns a word as YAML. It quotes the word if YAML would read it as something other than text.
+// flowWord returns a word as YAML. It quotes the word if YAML would not read it as text.
 func flowWord(s string) string {
 	for i := range len(s) {
 		c := s[i]
@@ -274,7 +275,7 @@ func configSchema() (string, error) {
 	return b.String(), err
 }
 
-// mapping returns the JSON schema of a mapping that may have only the keys in the argument keys.
+// mapping returns the JSON schema of a mapping that may have only the given keys.
 func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
 	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
 	for _, k := range keys {
@@ -292,17 +293,17 @@ func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
 		case *map[string]config.ResourceLimit:
 			node = limitsSchema(wordsIn(strings.Split(mean.of("limits"), ".")[0]))
 		}
-		if k.Type == "port" { // a text is allowed too, because it may name a variable
+		if k.Type == "port" { // also allow a text, because it may name a variable
 			node["minimum"], node["maximum"] = 1, 65535
 		}
 		node["description"] = plainText(mean.of(base + k.Path))
 		put(schema, k.Path, node)
-		if k.Path == "on" { // YAML 1.1 reads the word "on" as true
+		if k.Path == "on" { // also allow true, because YAML 1.1 reads the word "on" as true
 			put(schema, "true", node)
 		}
 	}
 	for _, k := range keys {
-		if k.Short { // users may write a text instead of the whole mapping
+		if k.Short { // also allow a text, which users may write instead of the mapping
 			parent := schema
 			for key := range strings.SplitSeq(k.Path[:strings.LastIndex(k.Path, ".")], ".") {
 				parent = parent["properties"].(object)[key].(object)
@@ -316,9 +317,9 @@ func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
 	return schema
 }
 
-// typeOf returns the JSON schema of a YAML value that is decoded into the variable that the pointer at points to.
+// typeOf returns the JSON schema of a YAML value. at points to the variable into which hinit decodes the value.
 func typeOf(at any) object {
-	text := object{"type": []string{"string", "number"}} // a number is accepted as text
+	text := object{"type": []string{"string", "number"}} // also accept a number as text
 	switch at.(type) {
 	case *bool:
 		return object{"type": "boolean"}

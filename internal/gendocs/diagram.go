@@ -13,8 +13,8 @@ type box struct {
 	x, y  int
 }
 
-// arrow is a transition in a diagram. It holds the two states, the events that cause the transition, the line in SVG path data
-// (way), and the position of the text.
+// arrow is a transition in a diagram: its two states, the events that cause it, the line as SVG path data (way), and the
+// position of the text.
 type arrow struct {
 	from, to string
 	events   []string
@@ -73,7 +73,7 @@ func diagram(rows [][4]string) (string, error) {
 	return draw("supervisor/machine.go", 910, 345, boxes, arrows), nil
 }
 
-// draw returns an SVG with the given boxes and arrows. The argument from is the file that defines them.
+// draw returns an SVG with the given boxes and arrows. from is the name of the file that defines them.
 func draw(from string, width, height int, boxes []box, arrows []arrow) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13">

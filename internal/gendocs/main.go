@@ -44,7 +44,8 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// pages returns the content of every generated page, by the page's path in the module. The directory bin has the programs.
+// pages returns the content of every generated page, by the page's path in the module. bin is the directory with the
+// programs.
 func pages(ctx context.Context, root, bin string) (map[string]string, error) {
 	cli, err := commandLine(ctx, filepath.Join(bin, "hinit"))
 	if err != nil {

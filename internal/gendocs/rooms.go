@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// room is a package of hinit. Its floor is the number of its dependency layer. A package imports only packages of lower layers.
+// room is a package of hinit. floor is the number of its dependency layer. A package imports only packages of lower layers.
 type room struct {
 	path  string // path of the package in the module
 	floor int
-	does  string // the first sentence of the package comment
+	does  string // first sentence of the package comment
 }
 
 // diagramRows lists the rows of the diagram. Each row shows one or more of the dependency layers in deps_test.go.
@@ -47,7 +47,7 @@ func rooms(root string) ([]room, error) {
 	for pkg, floor := range floors {
 		path := strings.TrimPrefix(pkg, "hinit/")
 		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
-			continue // deps_test.go reports this error
+			continue // ignore the package here, because deps_test.go reports this error
 		}
 		does, err := synopsis(filepath.Join(root, path))
 		if err != nil {
@@ -82,7 +82,7 @@ func parseLayers(file string) (map[string]int, error) {
 			switch value := entry.Value.(type) {
 			case *ast.BasicLit:
 				floors[name], _ = strconv.Atoi(value.Value)
-			case *ast.UnaryExpr: // the only unary operator is a minus
+			case *ast.UnaryExpr: // the only unary operator in the map is a minus
 				n, _ := strconv.Atoi(value.X.(*ast.BasicLit).Value)
 				floors[name] = -n
 			}
@@ -155,8 +155,8 @@ func packageDiagram(all []room) string {
 `, pictureWidth, y) + body.String() + "</svg>\n"
 }
 
-// roomsPage returns a page that lists the packages with the questions that they answer. It returns an error if a package is not
-// in the list, or a file of the list does not exist.
+// roomsPage returns a page that lists the packages, with the questions that each one answers. It returns an error if a
+// package is not in the list, or if a file in the list does not exist.
 func roomsPage(root string, all []room) (string, error) {
 	var b strings.Builder
 	b.WriteString(roomsText)

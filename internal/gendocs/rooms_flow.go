@@ -30,8 +30,9 @@ The parts below follow the data, from the start of the container to its clients.
 ![The packages by floor](../img/house.svg)
 `
 
-// roomEntry is a line of the page about the packages. It has the path of a package, the file in it to open first, and the questions
-// that the package answers. Without a file, the package has only one. A package without questions is only named.
+// roomEntry is a line of the page about the packages. It has the path of a package, the file to open first, and the questions
+// that the package answers. file is empty if the package has only one file. A package without questions is listed with its
+// path only.
 type roomEntry struct{ path, file, answers string }
 
 // parts lists the sections of the page about the packages. [roomsPage] returns an error if a package is in no section.

@@ -34,8 +34,8 @@ var lifeArrows = []arrow{
 	{way: "M290 78C240 130 170 130 116 78", events: []string{"a start that failed"}, x: 150, y: 132},
 }
 
-// sandboxPages returns two files about sandboxes: a page with the help of the binary and the docker calls that it answers, and a
-// diagram.
+// sandboxPages returns two files about sandboxes. One is a page with the help of the program binary and the docker calls that
+// it answers. The other is a diagram.
 func sandboxPages(ctx context.Context, binary string) (map[string]string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {

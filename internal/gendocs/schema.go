@@ -12,7 +12,7 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-// choicesOf returns the only possible values of a key, or nil if the key accepts other values.
+// choicesOf returns all values that a key can have, or nil if they are not a fixed list.
 func choicesOf(k reference.Key) []string {
 	if choices, ok := strings.CutPrefix(typeWords(k), "`"); ok {
 		return strings.Split(strings.TrimSuffix(choices, "`"), "`, `")
@@ -51,8 +51,8 @@ func anyCase(prefix string, words []string) string {
 
 var fromTo = regexp.MustCompile(`expected a number from (\S+) to (\S+), got`)
 
-// bound sets the minimum and maximum in the schema of a number. It finds these bounds in the error text that package config
-// returns for a number that is too large.
+// bound sets the minimum and maximum in the schema of a number. It takes these bounds from the error text with which package
+// config rejects a number that is too large.
 func bound(node object, path string) {
 	text := "987654321"
 	keys := strings.Split(strings.ReplaceAll(strings.ReplaceAll(path, "NAME", "name"), "checks[].", "services.name.checks[]."), ".")
@@ -81,7 +81,7 @@ func bound(node object, path string) {
 	node["minimum"] = least["minimum"]
 }
 
-// allowsZero reports whether the number in the configuration text may be 0. Zero means that the key is not set.
+// allowsZero reports whether the number in the configuration text may be 0, which means that the key is not set.
 func allowsZero(text string) bool {
 	text = strings.Replace(text, "987654321", "0", 1)
 	_, err := config.Load(config.Options{Text: []byte(text), Env: func(string) (string, bool) { return "", false }})

@@ -18,11 +18,11 @@ import (
 // printed describes the output of one form of a command with --json.
 type printed struct {
 	form     string
-	quantity string // how many values the output has: "" for one, or "list" or "lines"
+	quantity string // number of values in the output: "" for one, "list" or "lines"
 	shape    string // Go type of the output, such as client.Status
 }
 
-// forms lists all commands that take --json. [jsonPage] returns an error if such a command isn't in the list.
+// forms lists all commands that take --json. [jsonPage] returns an error if it finds such a command that isn't in the list.
 var forms = []printed{
 	{"status", "", "client.Status"},
 	{"explain", "", "tools.explanation"},
@@ -53,7 +53,7 @@ var forms = []printed{
 	{"isolate", "list", "tools.homeMove"},
 }
 
-// shapeDirs are the directories with the types that forms names.
+// shapeDirs are the directories with the types in forms.
 var shapeDirs = []string{"client", "internal/cli", "internal/cli/tools", "internal/version"}
 
 const jsonHead = `# What the commands print with --json
@@ -69,7 +69,8 @@ that does not exist is an empty text, the number 0, or null if the type says so.
 
 `
 
-// jsonPage returns the page about --json. commandLine is the page about the commands, which shows which of them take --json.
+// jsonPage returns the page about --json. commandLine is the page about the commands, from which jsonPage learns which
+// commands take --json.
 func jsonPage(root, commandLine string) (string, error) {
 	types, err := shapesIn(root)
 	if err != nil {
@@ -117,7 +118,7 @@ func jsonPage(root, commandLine string) (string, error) {
 		}
 		pkg, short, _ := strings.Cut(name, ".")
 		fmt.Fprintf(&b, "\n## %s\n\n", title(short))
-		if strings.Count(t.doc, " ") > 8 { // a shorter comment only repeats the title and the command
+		if strings.Count(t.doc, " ") > 8 { // leave out a shorter comment, which only repeats the title and the command
 			b.WriteString(escapeCell(t.doc) + "\n\n")
 		}
 		for _, f := range t.fields {
@@ -130,7 +131,8 @@ func jsonPage(root, commandLine string) (string, error) {
 				value = ""
 			}
 			meaning := withoutKey(f.key, noValue.ReplaceAllString(escapeCell(f.doc), ""))
-			if slices.Contains([]string{"process id", "main process", "begin of the state"}, meaning) { // the introduction of the page says so
+			// Leave these meanings out, because the introduction of the page has them.
+			if slices.Contains([]string{"process id", "main process", "begin of the state"}, meaning) {
 				meaning = ""
 			}
 			if meaning != "" {
@@ -209,7 +211,7 @@ func shapeOf(st *ast.StructType, doc string) *shape {
 	return t
 }
 
-// jsonValue describes the JSON form of a Go type. The result next is the hinit type that it contains, or "".
+// jsonValue describes the JSON form of a Go type. next is the type of hinit that the Go type contains, or "".
 func jsonValue(e ast.Expr, pkg string) (text, next string) {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -277,11 +279,11 @@ func sentence(doc, name string) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// noValue matches a field's comment, or its end, if it describes the value for an absent fact. The page drops that, because its
-// introduction explains absent values for all keys.
+// noValue matches a field's comment, or its end, if it describes the value for a missing fact. The page leaves this out,
+// because its introduction explains missing values for all keys.
 var noValue = regexp.MustCompile(`(^|[,;] )(""|0|null|missing|absent) (if|when|where|before|after|in|without|unless) [^,;]*$`)
 
-// withoutKey removes the beginning of a meaning if it only repeats the key, such as "state of the service:" or "exit code;".
+// withoutKey removes the beginning of a meaning that only repeats the key, such as "state of the service:" or "exit code;".
 func withoutKey(key, meaning string) string {
 	name := strings.ReplaceAll(key, "_", " ")
 	return regexp.MustCompile(`(?i)^(the )?`+name+`( of (the |a )?\w+)?([,:;] |$)`).ReplaceAllString(meaning, "")
@@ -289,7 +291,7 @@ func withoutKey(key, meaning string) string {
 
 var docLink = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
 
-// escapeCell turns a Go comment into Markdown for a page.
+// escapeCell converts a Go comment to Markdown for a page.
 func escapeCell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(docLink.ReplaceAllString(text, "`$1`"))
 }

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// words lists the explanations of the events in the diagram, in the order of the page. [states] returns an error if the diagram
-// has another event.
+// words lists the events in the diagram with their explanations, in the order of the page. [states] returns an error if the
+// diagram has an event that is not in the list.
 var words = []struct{ name, meaning string }{
 	{"start", "an operator or the boot asks for a start"},
 	{"stop", "an operator or the end of the container asks for a stop, or the profile is gone"},
@@ -31,7 +31,7 @@ var words = []struct{ name, meaning string }{
 	{"deadline", "the time of this state is over, such as a restart delay"},
 }
 
-// states returns the page about the states of a service, generated from the doc comments of the state constants. The whole
+// states returns the page about the states of a service. It is made from the doc comments of the state constants. The whole
 // transition table is in the comment at the top of machine.go.
 func states(root string) (string, error) {
 	stateDocs, err := constants(filepath.Join(root, "client", "status.go"), "State")
@@ -88,8 +88,8 @@ Every exit has a cause, and the last 20 lines that the process wrote.
 	return b.String(), nil
 }
 
-// transitions reads the transition table from a comment in a file. The rows of the table follow a line of dashes, and have the
-// columns state, event, next state and action.
+// transitions reads the transition table from a comment in a file. The rows of the table follow a line of dashes, and have
+// the columns state, event, next state and action.
 func transitions(file string) ([][4]string, error) {
 	source, err := os.ReadFile(file)
 	if err != nil {

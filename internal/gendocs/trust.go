@@ -13,8 +13,8 @@ import (
 //go:embed trust.txt
 var trustText string
 
-// source is a row of the table: something that hinit's programs read, its writers, and the worst effect that its content can
-// have.
+// source is a row of the table: something that hinit's programs read, who writes it, and the worst effect that its content
+// can have.
 type source struct {
 	section, read, by, worst string
 

@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BuiltVar is the environment variable that names a directory which the test binaries of one run share. A test binary links to
-// the programs that another one has already built there. The program that sets the variable must ensure that the sources don't
-// change during the run, as test/summary does for `make test`.
+// BuiltVar is the environment variable with the name of a directory that the test binaries of one run share. A test binary
+// uses the programs that another one has already built in it. The program that sets the variable must make sure that the
+// sources don't change during the run, as test/summary does for `make test`.
 const BuiltVar = "HINIT_TEST_BUILT"
 
-// Serious begins the message of a test that has seen a broken promise, and so must not be run again. test/summary looks for the
-// word.
+// Serious is the beginning of the message of a test that has found a broken promise. test/summary looks for it, and does not
+// run such a test again.
 const Serious = "serious: "
 
 // builds has the flags of go build for the programs, as in the Makefile. Programs with the same flags are built by one call.
 var builds = map[string][]string{
-	"entry":       {"-ldflags=-s -w -E hinit_entry"},                 // the entry point is in internal/entry
-	"tools":       {"-ldflags=-s -w -E hinit_tools"},                 // the entry point is in internal/entry/ask
-	"faulty":      {"-ldflags=-s -w -E hinit_entry", "-tags=faults"}, // tests can make these programs panic
+	"entry":       {"-ldflags=-s -w -E hinit_entry"},                 // for programs whose entry point is in internal/entry
+	"tools":       {"-ldflags=-s -w -E hinit_tools"},                 // for programs whose entry point is in internal/entry/ask
+	"faulty":      {"-ldflags=-s -w -E hinit_entry", "-tags=faults"}, // for programs that tests can make panic
 	"faultytools": {"-ldflags=-s -w -E hinit_tools", "-tags=faults"},
 	"isolate":     {"-ldflags=-s -w -E hinit_isolate"},
 	"stripped":    {"-ldflags=-s -w"},
@@ -38,17 +38,18 @@ type program struct{ build, pkg string }
 
 // programs has the programs that tests need, by the names of their files.
 var programs = map[string]program{
-	"hinit":                {"entry", "hinit/cmd/hinit"},
-	"faulty/hinit":         {"faulty", "hinit/cmd/hinit"},
-	"hinit-shim":           {"stripped", "hinit/cmd/hinit-shim"},
-	"hinit-actions":        {"stripped", "hinit/cmd/hinit-actions"},
-	"hinit-import":         {"stripped", "hinit/cmd/hinit-import"},
-	"hinit-isolate":        {"isolate", "hinit/cmd/hinit-isolate"},
-	"hinit-profile":        {"stripped", "hinit/cmd/hinit-profile"},
-	"hinit-kanban":         {"stripped", "hinit/cmd/hinit-kanban"},
-	"hinit-web":            {"stripped", "hinit/cmd/hinit-web"},
-	"hinit-tools":          {"tools", "hinit/cmd/hinit-tools"},
-	"faulty/hinit-tools":   {"faultytools", "hinit/cmd/hinit-tools"}, // the command hinit profile writes to the volume
+	"hinit":         {"entry", "hinit/cmd/hinit"},
+	"faulty/hinit":  {"faulty", "hinit/cmd/hinit"},
+	"hinit-shim":    {"stripped", "hinit/cmd/hinit-shim"},
+	"hinit-actions": {"stripped", "hinit/cmd/hinit-actions"},
+	"hinit-import":  {"stripped", "hinit/cmd/hinit-import"},
+	"hinit-isolate": {"isolate", "hinit/cmd/hinit-isolate"},
+	"hinit-profile": {"stripped", "hinit/cmd/hinit-profile"},
+	"hinit-kanban":  {"stripped", "hinit/cmd/hinit-kanban"},
+	"hinit-web":     {"stripped", "hinit/cmd/hinit-web"},
+	"hinit-tools":   {"tools", "hinit/cmd/hinit-tools"},
+	// The program with which the command hinit profile writes to the volume.
+	"faulty/hinit-tools":   {"faultytools", "hinit/cmd/hinit-tools"},
 	"hinit-top":            {"stripped", "hinit/cmd/hinit-top"},
 	"hinit-sandbox":        {"stripped", "hinit/cmd/hinit-sandbox"},
 	"hinit-sandbox-helper": {"stripped", "hinit/cmd/hinit-sandbox-helper"},
@@ -56,22 +57,23 @@ var programs = map[string]program{
 	"testproc":             {"stripped", "hinit/test/testproc"},
 }
 
-// shared is the directory in [BuiltVar], or "". The variable is then removed, because a hinit that tests start would warn about
-// an unknown variable.
+// shared is the directory in [BuiltVar], or "". The function also removes the variable, because a hinit that tests start
+// would warn about an unknown variable.
 var shared = func() string {
 	dir := os.Getenv(BuiltVar)
 	_ = os.Unsetenv(BuiltVar)
 	return dir
 }()
 
-// Build puts static programs of this repository into a directory, under their names. Without a shared directory, it builds them
-// in dist/tests of the working tree, where later runs find them. go build then links a program only if it has changed.
+// Build puts static programs of this repository into a directory, under their names. Without a shared directory, it builds
+// them in dist/tests of the working tree, where later runs find them. go build then builds only the programs that have
+// changed.
 func Build(dir string, names ...string) error {
 	for _, name := range names {
 		if _, known := programs[name]; !known {
 			return fmt.Errorf("cannot build %s: tests drive no program of this name", name)
 		}
-		if path.Base(name) == "hinit" { // hinit needs hinit-tools beside it for its commands
+		if path.Base(name) == "hinit" { // also build hinit-tools, which hinit executes for its commands
 			if tools := name + "-tools"; !slices.Contains(names, tools) {
 				names = append(names, tools)
 			}
@@ -97,7 +99,7 @@ func Build(dir string, names ...string) error {
 	return nil
 }
 
-// byBuild groups programs by their flags of go build, a key of builds.
+// byBuild groups programs by their flags of go build. The result's keys are keys of builds.
 func byBuild(names []string) map[string][]string {
 	groups := make(map[string][]string)
 	for _, name := range names {
@@ -122,8 +124,8 @@ func keptDir() (string, error) {
 	}
 }
 
-// linkShared links a program of the shared directory into dir. It builds the program if no other test binary has done so. During
-// the build, other test binaries that want the same program wait.
+// linkShared links a program of the shared directory into dir. It builds the program first if no other test binary has built
+// it. During the build, other test binaries that need the program wait.
 func linkShared(dir, name string) error {
 	to := filepath.Join(dir, name)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
@@ -136,8 +138,8 @@ func linkShared(dir, name string) error {
 	return copyProgram(made, to)
 }
 
-// Shared returns the path of a program in the shared directory, or "" without such a directory. It builds the program as
-// linkShared does.
+// Shared returns the path of a program in the shared directory, or "" if there is no such directory. It builds the program
+// first if no other test binary has built it.
 func Shared(name string) (made string, err error) {
 	if shared == "" {
 		return "", nil
@@ -155,11 +157,12 @@ func Shared(name string) (made string, err error) {
 		return made, nil
 	}
 	p := programs[name]
-	return made, errors.Join(goBuild(p.build, made, p.pkg), os.Chmod(made, 0o755)) // the umask may have removed bits of the mode
+	// Add mode bits that the umask may have removed.
+	return made, errors.Join(goBuild(p.build, made, p.pkg), os.Chmod(made, 0o755))
 }
 
-// buildKept builds the named programs, which have the same flags, in the directory kept, and puts copies into dir. During the build,
-// other test binaries that want programs with these flags wait.
+// buildKept builds the named programs, which have the same flags, in the directory kept, and puts copies into dir. During the
+// build, other test binaries that need programs with these flags wait.
 func buildKept(dir, kept, build string, names []string) error {
 	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return err
@@ -174,7 +177,8 @@ func buildKept(dir, kept, build string, names []string) error {
 	}
 	for _, name := range names {
 		made, to := filepath.Join(kept, path.Base(programs[name].pkg)), filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Chmod(made, 0o755)); err != nil { // the umask may have removed bits of the mode
+		// Add mode bits that the umask may have removed.
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Chmod(made, 0o755)); err != nil {
 			return err
 		}
 		if err := copyProgram(made, to); err != nil {
@@ -192,8 +196,8 @@ func packagesOf(names []string) (packages []string) {
 	return packages
 }
 
-// copyProgram copies a program. A file can't be executed while a process has it open for writing. So another process, cp, makes the
-// copy: a child that this process forks can't inherit the descriptor.
+// copyProgram copies a program with the command cp. A file can't be executed while a process has it open for writing. If this
+// process made the copy, a child that another test forks meanwhile could inherit the open file.
 func copyProgram(from, to string) error {
 	if out, err := exec.CommandContext(context.Background(), "cp", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot copy %s: %w\n%s", from, err, out)
@@ -211,15 +215,16 @@ func goBuild(build, to string, packages ...string) error {
 	return nil
 }
 
-// LockPrograms makes test binaries that share a directory wait for its programs, and returns the function that builds all of them. One go
-// build for each set of flags uses all processors, and compiles no package twice.
+// LockPrograms makes test binaries that share a directory wait for its programs, and returns the function that builds all of
+// them. One go build for each set of flags uses all processors, and compiles no package twice.
 func LockPrograms(dir string) (build func() error) {
 	var locks []*os.File
 	for name := range programs {
 		if os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755) != nil {
-			continue // the comment of linkShared says why
+			continue // ignore the error: without the directory, linkShared reports it
 		}
-		if lock, err := lockOf(filepath.Join(dir, name)); err == nil { // the comment of linkShared says why
+		// Ignore the error: without the lock, linkShared builds the program itself.
+		if lock, err := lockOf(filepath.Join(dir, name)); err == nil {
 			locks = append(locks, lock)
 		}
 	}
@@ -240,7 +245,8 @@ func LockPrograms(dir string) (build func() error) {
 			}
 			for i, name := range names {
 				from := filepath.Join(to, path.Base(packages[i]))
-				if err := errors.Join(os.Chmod(from, 0o755), os.Rename(from, filepath.Join(dir, name))); err != nil { // the umask may have removed bits of the mode
+				// Add mode bits that the umask may have removed.
+				if err := errors.Join(os.Chmod(from, 0o755), os.Rename(from, filepath.Join(dir, name))); err != nil {
 					return err
 				}
 			}
@@ -249,7 +255,7 @@ func LockPrograms(dir string) (build func() error) {
 	}
 }
 
-// lockOf locks a program that is built at a path. Closing the file releases the lock.
+// lockOf locks the program at the path made during its build. Closing the file releases the lock.
 func lockOf(made string) (*os.File, error) {
 	lock, err := os.OpenFile(made+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

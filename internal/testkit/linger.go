@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lingering returns a TCP socket whose close waits for a day, because its peer does not read. The exit
-// of the test does not wait for it.
+// Lingering returns a TCP socket whose close would wait for a day, because its peer does not read. The end of the test does
+// not wait for the close.
 func Lingering(t *testing.T) int {
 	t.Helper()
 	little := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -38,6 +38,6 @@ func Lingering(t *testing.T) int {
 		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 500); n == 0 && err == nil {
 			return fd
 		}
-		_, _ = unix.Write(fd, full) // the buffer may be full for a moment; the next poll shows that
+		_, _ = unix.Write(fd, full) // ignore the error: the buffer may be full for a moment, and the next poll shows that
 	}
 }

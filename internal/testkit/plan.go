@@ -5,13 +5,13 @@ import "slices"
 // Plan is what a test passes to hinit-isolate: the access that a command gets, see isolation.Argv.
 type Plan struct {
 	Name, Home, Rules, Save string
-	HOME                    string // the HOME of the command; "" for the one of the environment
+	HOME                    string // HOME of the command; "": the one in the environment
 	Hide, Share, Read       []string
 	Ports                   []string
 	Marked, Degrade         bool
 }
 
-// Argv returns the arguments of hinit-isolate, at path, that make it become command.
+// Argv returns the command line that runs command in isolation. path is the path of hinit-isolate.
 func (p Plan) Argv(path string, command []string) []string {
 	words := []string{"name=" + p.Name, "home=" + p.Home}
 	for _, list := range []struct {

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTerminal makes a pseudo-terminal. far is the terminal of the program under test. Writing to near is like typing on it, and
-// reading from near returns its output. Reading fails with EIO when far is not open any more. The caller closes both.
+// OpenTerminal makes a pseudo-terminal. far is the terminal of the program under test. Writing to near is like typing on it,
+// and reading from near returns its output. When no process has far open any more, reading returns EIO. The caller closes
+// both.
 func OpenTerminal(rows, columns uint16) (near, far *os.File, err error) {
 	near, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -47,7 +48,7 @@ func ResizeTerminal(near *os.File, rows, columns uint16) error {
 	})
 }
 
-// onFile calls do with the descriptor of a file. It does not use File.Fd, which would make the descriptor blocking.
+// onFile calls do with the descriptor of a file. It avoids File.Fd, which would make the descriptor blocking.
 func onFile(f *os.File, do func(fd int) error) error {
 	c, err := f.SyscallConn()
 	if err != nil {
@@ -140,6 +141,6 @@ func (term *Terminal) Await(text string) {
 func (term *Terminal) Code() int {
 	giveUp := time.AfterFunc(Patience, func() { _ = term.cmd.Process.Kill() })
 	defer giveUp.Stop()
-	_ = term.cmd.Wait() // the exit code below shows how the program ended
+	_ = term.cmd.Wait() // ignore the error: the exit code below shows how the program ended
 	return term.cmd.ProcessState.ExitCode()
 }

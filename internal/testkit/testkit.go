@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is how long a test waits for an event that must happen. A test that passes does not wait that long. On a machine that
-// emulates its processor, the environment variable HINIT_TEST_PATIENCE holds a longer time. The variable is then removed, because a
-// hinit that tests start would warn about an unknown variable.
+// Patience is how long a test waits for an event that must happen. A test that passes does not wait that long. On a machine
+// that emulates its processor, the environment variable HINIT_TEST_PATIENCE sets a longer time. The function removes the
+// variable, because a hinit that tests start would warn about an unknown variable.
 var Patience = func() time.Duration {
 	patience, err := time.ParseDuration(os.Getenv("HINIT_TEST_PATIENCE"))
 	_ = os.Unsetenv("HINIT_TEST_PATIENCE")
@@ -28,7 +28,8 @@ var Patience = func() time.Duration {
 	return patience
 }()
 
-// Until polls cond and fails the test when it doesn't become true within [Patience].
+// Until polls cond, and fails the test if cond doesn't return true within [Patience]. what describes the condition in the
+// failure.
 func Until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for begin, looked := time.Now(), time.Now(); !cond(); looked = time.Now() {
@@ -39,15 +40,15 @@ func Until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// PausePoll waits between two checks of a condition. begin is the time of the first check, and looked the time of the last one.
-// If the wait is long, or a check takes long, PausePoll waits longer. Otherwise the checks would take the processor from the
-// program that they wait for.
+// PausePoll waits between two checks of a condition. begin is the time of the first check, and looked the time of the last
+// one. The longer the wait lasts or a check takes, the longer is the pause. Otherwise the checks would take the processor
+// from the program for which the test waits.
 func PausePoll(begin, looked time.Time) {
 	<-time.After(min(max(2*time.Millisecond, time.Since(looked), time.Since(begin)/10), 100*time.Millisecond))
 }
 
-// SkipOrFail skips a test that can't run here, for the reason why. With CI=true it fails the test instead, because CI must not
-// skip tests.
+// SkipOrFail skips a test that can't run here. why is the reason. With CI=true it fails the test, because CI must not skip
+// tests.
 func SkipOrFail(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -56,7 +57,7 @@ func SkipOrFail(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// NeedRoot skips the test if it doesn't run as root, see [SkipOrFail].
+// NeedRoot skips the test if the test doesn't run as root, see [SkipOrFail].
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -64,7 +65,7 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
-// SkipIfShort skips a test that takes seconds of the processor, if -short is set.
+// SkipIfShort skips a test that uses seconds of processor time, if -short is set.
 func SkipIfShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -72,29 +73,30 @@ func SkipIfShort(t testing.TB) {
 	}
 }
 
-// ShortLeavesOut reports whether -short is set, and parses the flags. TestMain calls it in packages whose tests drive finished
-// programs for longer than -short should take. If the result is true, TestMain returns without running tests.
+// ShortLeavesOut parses the flags and reports whether -short is set. TestMain calls it in packages whose tests run finished
+// programs, which take too long for -short. If it returns true, TestMain returns without running tests.
 func ShortLeavesOut() bool {
 	flag.Parse()
 	return testing.Short()
 }
 
-// IsolateProcess removes inherited settings that tests would pass on to processes and files. These are the umask, and descriptors
-// such as those that make -j opens. With -short, the files of tests are in memory, if there is room and TMPDIR isn't set.
-// TestMain calls it.
+// IsolateProcess removes inherited settings that tests would pass on to processes and files: the umask, and open descriptors,
+// for instance from make -j. With -short, the tests' files are in memory, if there is room and TMPDIR isn't set. TestMain
+// calls IsolateProcess.
 func IsolateProcess() {
 	flag.Parse()
 	if dir := InMemory(); dir != "" && os.Getenv("TMPDIR") == "" {
 		_ = os.Setenv("TMPDIR", dir)
 	}
 	syscall.Umask(0o022)
-	_ = os.Chmod("/proc/self/exe", 0o755)                            // tests execute this program as other users
-	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // the flag needs Linux 5.11
+	_ = os.Chmod("/proc/self/exe", 0o755) // let other users execute this program, which tests do
+	// Ignore the error: before Linux 5.11, the kernel does not know the flag.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 }
 
-// InMemory returns a directory in memory for short-lived files, with -short only. Thousands of files on a disk take seconds of
-// the kernel's time, and the long tests must use a file system as users have it. The result is "" if no such directory has room
-// for programs.
+// InMemory returns a directory in memory for short-lived files, but only with -short. In memory, thousands of files take no
+// seconds of the kernel's time. The long tests must use a file system as users have it. The result is "" if no such directory
+// has room for programs.
 func InMemory() string {
 	const dir, room = "/dev/shm", 1 << 30
 	var at unix.Statfs_t
@@ -105,9 +107,9 @@ func InMemory() string {
 	return dir
 }
 
-// AtOnce lets n parallel tests of this binary run at a time, unless the command line sets the number. It is for tests that mostly
-// wait, which need no processor each. On a slow machine, fewer run at a time: with too many, time limits of the programs under test
-// pass. TestMain calls it.
+// AtOnce lets n parallel tests of this binary run at the same time, unless the command line sets the number. It is for tests
+// that mostly wait, and so don't need a processor each. On a slow machine it allows fewer, because time limits of the
+// programs under test would pass. TestMain calls AtOnce.
 func AtOnce(n int) {
 	flag.Parse()
 	given := false
@@ -117,27 +119,29 @@ func AtOnce(n int) {
 	}
 }
 
-// quickStart is the processor time of the start of a program on a machine that can run as many tests at a time as they say.
+// quickStart is the processor time for the start of a program on a fast machine. On a slower machine, [AtOnce] allows fewer
+// tests.
 const quickStart = 1500 * time.Microsecond
 
-// startTime returns the processor time that the start and the end of a small program take, on average. The time on a clock would
-// depend on what else runs at the moment.
+// startTime returns the average processor time for the start and the end of a small program. It doesn't use a clock, because
+// the time on a clock would depend on the other programs that run at the moment.
 func startTime() time.Duration {
 	const times = 30
 	used := func() time.Duration {
 		var u unix.Rusage
-		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &u) // Getrusage can't fail here
+		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &u) // ignore the error: Getrusage can't fail here
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	before := used()
 	for range times {
-		_ = exec.CommandContext(context.Background(), "/bin/true").Run() // without /bin/true, the time is short, and all tests run
+		// Ignore the error: without /bin/true the time is short, and AtOnce allows all tests.
+		_ = exec.CommandContext(context.Background(), "/bin/true").Run()
 	}
 	return max((used()-before)/times, time.Microsecond)
 }
 
-// WriteProgram writes a file that is executed soon. It prevents forks during the write. A process that another test forks would
-// have the file open for writing until that process calls exec. Until then the file could not be executed (execve(2), ETXTBSY).
+// WriteProgram writes a file that is executed soon. During the write it prevents forks, because a process that another test
+// forks would have the file open for writing until its exec. Until then the file could not be executed (execve(2), ETXTBSY).
 func WriteProgram(path string, text []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

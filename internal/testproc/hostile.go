@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendAllSignals sends all signals except the skipped ones to a process, each in several ways. The ways are kill(2), tgkill(2) to
-// the first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) as sigqueue(3), mq_notify(3) and SIGIO use it. They differ in the
-// si_code that the process gets.
+// sendAllSignals sends all signals except the skipped ones to a process, each in several ways: kill(2), tgkill(2) to the
+// first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) as sigqueue(3), mq_notify(3) and SIGIO use it. The process gets
+// another si_code in each way.
 func sendAllSignals(pid, times int, skipped []string) int {
 	codes := []int32{-1, -3, -5} // values of SI_QUEUE, SI_MESGQ and SI_SIGIO
 	for range times {
@@ -38,7 +38,7 @@ func sendAllSignals(pid, times int, skipped []string) int {
 			if err == nil {
 				err = SignalByDescriptor(pid, n)
 			}
-			if err != nil && !errors.Is(err, syscall.EAGAIN) { // the queue of pending signals is full
+			if err != nil && !errors.Is(err, syscall.EAGAIN) { // EAGAIN means that the queue of pending signals is full
 				fmt.Fprintf(os.Stderr, "cannot send signal %d: %v\n", n, err)
 				return 1
 			}
@@ -48,15 +48,15 @@ func sendAllSignals(pid, times int, skipped []string) int {
 	return 0
 }
 
-// SignalByDescriptor makes the kernel send a signal, as it does when a descriptor becomes readable. Signals without specific
-// si_code values then have a value above 0.
+// SignalByDescriptor makes the kernel send a signal as if a descriptor had become readable. A signal without its own si_code
+// values then has a si_code above 0.
 func SignalByDescriptor(pid int, n syscall.Signal) error {
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer syscall.Close(ends[1])
-	defer syscall.Close(ends[0]) // close this end first, because closing the other end would send one more signal
+	defer syscall.Close(ends[0]) // this end is closed before the other one, because the reverse order would send one more signal
 	for _, set := range [][2]uintptr{{unix.F_SETSIG, uintptr(n)}, {syscall.F_SETOWN, uintptr(pid)}, {syscall.F_SETFL, syscall.O_ASYNC}} {
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(ends[0]), set[0], set[1]); errno != 0 {
 			return errno
@@ -66,7 +66,7 @@ func SignalByDescriptor(pid int, n syscall.Signal) error {
 	return err
 }
 
-// startForkChain starts a daemon that forks again and again. Each child starts a new session and the parent ends, so that each
+// startForkChain starts a daemon that forks again and again. Each child starts a new session and its parent ends. So each
 // process is gone long before a program can read the whole process table. All these processes block SIGTERM. startForkChain
 // itself sleeps until SIGTERM.
 func startForkChain() int {
@@ -91,14 +91,15 @@ func forkForever() {
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // the first argument is SIG_BLOCK
 	for {
 		if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 {
-			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // the parent ends; if the fork fails, the whole chain ends
+			// The parent ends; if the fork has failed, the whole chain ends here.
+			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
 		}
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	}
 }
 
-// trace makes one request of ptrace(2). After PTRACE_TRACEME it executes a process that sleeps; else it sleeps itself. It stays
-// on one thread, because a tracer is a thread.
+// trace makes one request of ptrace(2). After PTRACE_TRACEME it executes a program that sleeps. After any other request it
+// sleeps itself. It stays on one thread, because the tracer is a thread and not a process.
 func trace(request, thread uintptr) int {
 	runtime.LockOSThread()
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PTRACE, request, thread, 0, 0, 0, 0); errno != 0 {
@@ -116,7 +117,8 @@ func trace(request, thread uintptr) int {
 	return 0
 }
 
-// sibling makes a process that is from the start a child of sibling's own parent (CLONE_PARENT). Then it sleeps until SIGTERM.
+// sibling makes a process that is a child of sibling's own parent from the start (CLONE_PARENT). Then it sleeps until
+// SIGTERM.
 func sibling() int {
 	obey := make(chan os.Signal, 1)
 	signal.Notify(obey, syscall.SIGTERM)
@@ -152,7 +154,7 @@ func settle() {
 }
 
 // init locks the main goroutine of a headless process to the first thread of the process, which [endFirstThread] must end.
-func init() { //nolint:gochecknoinits // only before main is the first thread known to be the one that runs
+func init() { //nolint:gochecknoinits // only before main is the first thread known to be the running one
 	if slices.Contains(os.Args[1:], "headless") && !slices.Contains(os.Args[1:], "escape") {
 		runtime.LockOSThread()
 	}
@@ -167,7 +169,8 @@ func endFirstThread() {
 // lease holds a write lease of a file (fcntl(2), F_SETLEASE). A process that opens or executes the file waits until the kernel
 // breaks the lease.
 func lease(path string) int {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGIO) // the signal with which the kernel asks the holder to release the lease
+	// Catch the signal with which the kernel asks for the release of the lease.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGIO)
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)

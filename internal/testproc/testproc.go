@@ -1,6 +1,6 @@
-// Package testproc makes misbehaving children, for tests of everything that handles processes. A test package calls [Main] first
-// thing in its TestMain and starts children with [Argv]. A child is the test binary, or a program that only plays roles. The
-// package owns only the goroutines of the children.
+// Package testproc makes misbehaving children, for tests of code that handles processes. A test package calls [Main] at the
+// beginning of its TestMain and starts children with [Argv]. A child is the test binary, or a small program that only plays
+// roles. The package owns only the goroutines of the children.
 package testproc
 
 import (
@@ -19,26 +19,27 @@ import (
 	"hinit/internal/testkit"
 )
 
-// prefix begins the first argument of a child. The name of the child's role follows it.
+// prefix is the beginning of a child's first argument. The name of the child's role follows it.
 const prefix = "testproc:"
 
-// executable is the program that plays the roles: this program itself, or after [Main] the small one that make test has built. A test
-// binary with the race detector takes seven times as long to start.
+// executable is the program that plays the roles. It is this program itself or, after [Main], the small program that make
+// test has built. A test binary with the race detector takes seven times as long to start.
 var executable = "/proc/self/exe"
 
-// Argv returns the arguments that start a child with a role and its parameters: execute Argv()[0] with the whole slice as its
+// Argv returns the arguments that start a child with a role and its parameters. Execute Argv()[0] with the whole slice as its
 // argv.
 func Argv(role string, params ...string) []string {
 	return append([]string{executable, prefix + role}, params...)
 }
 
-// Main plays the child's role and exits if this process was started with [Argv]. In any other process it returns. With the race detector,
-// a child would sleep for a second when it exits. Main switches that off by the environment that children inherit.
+// Main plays the child's role and exits, if this process was started with [Argv]. In any other process it returns. With the
+// race detector, a child would sleep for a second when it exits. Main prevents that with an environment variable that
+// children inherit.
 func Main() {
 	if len(os.Args) >= 2 && strings.HasPrefix(os.Args[1], prefix) {
 		os.Exit(run(strings.TrimPrefix(os.Args[1], prefix), os.Args[2:]))
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // the name is valid
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // ignore the error: the name is valid
 	if built, err := testkit.Shared("testproc"); err == nil && built != "" {
 		executable = built
 	}
@@ -86,14 +87,14 @@ func run(role string, params []string) int {
 		return escape([]string{"clean", "deaf"})
 	case "sibling": // sibling: makes a child of its own parent that ignores SIGTERM, in a new session; then sleeps until SIGTERM
 		return sibling()
-	case "middle": // the process in the middle of a double fork
+	case "middle": // middle: the process in the middle of a double fork
 		pid, err := start(params[0] == "clean", true, "leaf", params[1:]...)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		fmt.Println(pid)
-	case "leaf": // leaf [deaf|headless]
+	case "leaf": // leaf [deaf|headless]: the process that a double fork leaves behind
 		if how := param(0, ""); how == "deaf" || how == "headless" {
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
 			if how == "headless" {
@@ -117,7 +118,7 @@ func run(role string, params []string) int {
 		for _, kv := range os.Environ() {
 			fmt.Println(kv)
 		}
-	case "signal": // signal PID TIMES SKIPPED...: sends all signals but the skipped ones, so many times and in each way
+	case "signal": // signal PID TIMES SKIPPED...: sends all signals except the skipped ones, TIMES times in each way
 		return sendAllSignals(number(0, 0), number(1, 1), params[2:])
 	case "comet": // comet: starts a daemon that forks, makes a session and ends, for ever; then sleeps until SIGTERM
 		return startForkChain()
@@ -142,7 +143,7 @@ func run(role string, params []string) int {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}
-			_, _ = syscall.Wait4(pid, nil, 0, nil) // Wait4 returns when the child has ended, with an error
+			_, _ = syscall.Wait4(pid, nil, 0, nil) // ignore the error, which Wait4 returns when the child has ended
 		}
 	case "busy": // busy: uses a processor for 60 ms
 		for end := time.Now().Add(60 * time.Millisecond); time.Now().Before(end); {
@@ -190,7 +191,7 @@ func escape(params []string) int {
 	n, _ := r.Read(buf)
 	var ws syscall.WaitStatus
 	_, _ = syscall.Wait4(pid, &ws, 0, nil)
-	_, _ = os.Stdout.Write(buf[:n]) // pass on the pid of the daemon
+	_, _ = os.Stdout.Write(buf[:n]) // pass the pid of the daemon on
 	forever()
 	return 0
 }
@@ -209,8 +210,8 @@ func start(clean, session bool, role string, params ...string) (int, error) {
 	})
 }
 
-// share plays the role of the same name. The process in the role "parent" maps the file, starts one in the role "mapped", which
-// gets the file as its standard input, and closes it.
+// share plays the role of the same name. In the role "parent", the process maps the file and starts a process in the role
+// "mapped", which gets the file as its standard input. Then it closes the file.
 func share(bytes int, how string) int {
 	fd := 0
 	if how != "mapped" {

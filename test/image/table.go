@@ -1,5 +1,6 @@
-// Package image has a table of what the agent's image does, where versions of the image differ, and how hinit decides.
-// docs/reference/image.md is generated from it. A test checks that each row names tests that exist. It starts no goroutine.
+// Package image has a table of the behaviour of the agent's image: how versions of the image differ, and what hinit does.
+// docs/reference/image.md is generated from the table. A test checks that each row names tests that exist. The package starts
+// no goroutine.
 package image
 
 import "strings"
@@ -7,12 +8,13 @@ import "strings"
 // Row is one behaviour of the agent's image.
 type Row struct {
 	Behaviour string
-	Since     string   // first version of the image that does it
+	Since     string   // first version of the image with this behaviour
 	Decision  string   // what hinit does
 	Tests     []string // names of the test functions for this behaviour
 }
 
-// july is the image of July 2026, and stands for all before it. newest is what the agent's own tests of autumn 2026 require.
+// july is the image of July 2026, and stands for all earlier images too. newest stands for the requirements of the agent's
+// own tests of autumn 2026.
 const (
 	july   = "0.17"
 	later  = "after " + july // a version between july and newest

@@ -1,5 +1,5 @@
-// Package pages helps to test the commands in the documentation. It finds the blocks of a page, the commands in them and their
-// documented output, and compares that with the real output. It starts no goroutine.
+// Package pages helps to test the commands in the documentation. It finds the blocks of a page, the commands in them and
+// their documented output, and compares that with the real output. It starts no goroutine.
 package pages
 
 import (
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Unchecked is a line before a block whose commands are run, but whose output is only an example, because it depends on the
-// moment or on the machine.
+// Unchecked is a line before a block whose commands are run, but whose output is not compared. The output is only an example,
+// because it depends on the moment or on the machine.
 const Unchecked = "<!-- what it prints depends on the moment -->"
 
 // Block is a fenced block of a page.
@@ -50,7 +50,7 @@ func Read(path string) ([]Block, error) {
 	return blocks, nil
 }
 
-// First returns the text of the first block in a language that has a text in it.
+// First returns the text of the first block in the language lang that contains the text has.
 func First(blocks []Block, lang, has string) (string, error) {
 	for _, b := range blocks {
 		if b.Lang == lang && strings.Contains(b.Text, has) {
@@ -60,7 +60,7 @@ func First(blocks []Block, lang, has string) (string, error) {
 	return "", fmt.Errorf("the page has no %q block with %q", lang, has)
 }
 
-// A Step is one command and what the page says that it prints.
+// A Step is one command of a page, with the output that the page shows for it.
 type Step struct {
 	Line    int
 	Command string
@@ -86,9 +86,9 @@ func Steps(blocks []Block) []Step {
 	return steps
 }
 
-// Same compares what a page says with what was printed. Numbers, times, versions and the widths of columns may differ. The order
-// of lines does not count, because the two output streams have no common order. The line about memory and the id that "docker run
-// -d" prints may be missing. A line "..." stands for any lines, and "..." in a line for any text.
+// Same compares the output want on a page with the real output got. Numbers, times, versions and the widths of columns may
+// differ. The order of lines does not count, because the two output streams have no common order. The line about memory and
+// the id that "docker run -d" prints may be missing. A line "..." stands for any lines, and "..." in a line for any text.
 func Same(want, got string) error {
 	left := lines(got)
 	open := false
@@ -149,7 +149,7 @@ func lines(text string) []string {
 
 var pid = regexp.MustCompile(`\bpid ([0-9]+)`)
 
-// PIDs adds to known the real process id for each one that the page shows, by their order in the output.
+// PIDs adds to known the real process id for each one on the page. It pairs the ids by their order in the output.
 func PIDs(want, got string, known map[string]string) {
 	w, g := pid.FindAllStringSubmatch(want, -1), pid.FindAllStringSubmatch(got, -1)
 	for i := range min(len(w), len(g)) {

@@ -1,5 +1,5 @@
-// Package sandbox_test drives the finished binaries of the sandboxes on the real engine. hinit-sandbox is the docker command, the
-// service and the command line, with the example agent above them.
+// Package sandbox_test tests the finished sandbox programs on a real container engine. The example agent calls hinit-sandbox
+// as its docker command. hinit-sandbox also runs as the service and as the command line.
 package sandbox_test
 
 import (

@@ -48,7 +48,7 @@ func main() {
 	}
 	signals := make(chan os.Signal, 4)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(sig) { // a signal that is ignored, as under nohup, stays ignored
+		if !signal.Ignored(sig) { // a signal that is ignored at the start, as under nohup, stays ignored
 			signal.Notify(signals, sig)
 		}
 	}
@@ -63,7 +63,7 @@ type runner struct {
 	programs bool
 
 	mu          sync.Mutex  // each call locks mu while it handles a line, so that the output of a test stays together
-	running     []*exec.Cmd // calls that are running
+	running     []*exec.Cmd // the calls that are running
 	interrupted bool
 }
 
@@ -79,15 +79,16 @@ func splitRows(words []string) [][]string {
 	}
 }
 
-// run runs the calls, writes their results to out, and returns the exit code.
+// run runs all calls, writes their results to out, and returns the exit code.
 func (r *runner) run(words []string, signals <-chan os.Signal) int {
 	begin := time.Now()
 	over, passed := make(chan struct{}), make(chan struct{})
 	go func() { defer close(passed); r.forwardSignals(signals, over) }()
 	s := &summary{out: r.out}
 	build := func() error { return nil }
-	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil { // after an error, each call builds the programs for itself
-		defer os.RemoveAll(built) // an error does not matter: it is a temporary directory
+	// Ignore the error: each call then builds the programs for itself.
+	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil {
+		defer os.RemoveAll(built) // ignore the error: it is a temporary directory
 		_ = errors.Join(os.Chmod(built, 0o755), os.Setenv(testkit.BuiltVar, built))
 		if r.programs {
 			build = testkit.LockPrograms(built)
@@ -140,7 +141,7 @@ func (r *runner) forwardSignals(signals <-chan os.Signal, over <-chan struct{}) 
 			r.mu.Lock()
 			r.interrupted = true
 			for _, cmd := range r.running {
-				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // an error does not matter: the process group may have ended
+				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // ignore the error: the process group may have ended
 			}
 			r.mu.Unlock()
 		case <-over:

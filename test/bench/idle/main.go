@@ -1,5 +1,6 @@
-// Command idle makes as many threads as its argument says, collects garbage, and waits for the end of its input. No program in Go
-// with these threads can take less memory, so PID 1 is compared with it. It owns a goroutine for each thread.
+// Command idle makes as many threads as its argument says, collects garbage, and waits for the end of its input. No Go
+// program with these threads can use less memory, so the benchmark compares PID 1 with it. It owns a goroutine for each
+// thread.
 package main
 
 import (
