@@ -28,8 +28,8 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 	return n
 }
 
-// lockOf returns the value of the column claim_lock for one claim: the claimer's host:pid, as all writers of the board store
-// it, a dot, and the number of the run. With that number, each claim of a process has a different lock. So an update that
+// lockOf returns the value of the column claim_lock for one claim. It is the claimer's host:pid, which all writers of the board
+// store, then a dot and the number of the run. With that number, each claim of a process has a different lock. So an update that
 // names the lock can't change a later claim of the same process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 

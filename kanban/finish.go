@@ -258,7 +258,7 @@ func (t *tx) closeRun(run int64, e ending) {
 		e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
 }
 
-// closeLeaked closes a run that was left open by mistake: the task is no longer running but still refers to the run.
+// closeLeaked closes a run that was left open by mistake: the task is no longer running, although it still refers to the run.
 func (t *tx) closeLeaked(task Task) {
 	t.closeRun(task.CurrentRunID, ending{outcome: "reclaimed", err: "the task had left the run behind"})
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)

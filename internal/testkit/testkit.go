@@ -28,8 +28,8 @@ var Patience = func() time.Duration {
 	return patience
 }()
 
-// Until polls cond, and fails the test if cond doesn't return true within [Patience]. what describes the condition in the
-// failure.
+// Until polls cond, and fails the test if cond doesn't return true within [Patience]. The text what describes the
+// condition in the failure.
 func Until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for begin, looked := time.Now(), time.Now(); !cond(); looked = time.Now() {

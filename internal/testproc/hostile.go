@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendAllSignals sends all signals except the skipped ones to a process, each in several ways: kill(2), tgkill(2) to the
-// first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) as sigqueue(3), mq_notify(3) and SIGIO use it. The process gets
+// sendAllSignals sends all signals except the skipped ones to a process, each in several ways. It uses kill(2), tgkill(2) to
+// the first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) in the way of sigqueue(3), mq_notify(3) and SIGIO. The process gets
 // another si_code in each way.
 func sendAllSignals(pid, times int, skipped []string) int {
 	codes := []int32{-1, -3, -5} // values of SI_QUEUE, SI_MESGQ and SI_SIGIO

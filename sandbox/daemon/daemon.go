@@ -122,8 +122,8 @@ func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	all := s.unsent[uid]
 	if len(all) >= maxUnsent {
-		// This also ends the goroutine of the oldest connection. Close it only after the mutex is unlocked: the close may
-		// have to wait for a read, which may itself be closing a socket that the client has sent.
+		// This also ends the goroutine of the oldest connection. Close it only after the mutex is unlocked. The close may
+		// have to wait for a read, and this read may be closing a socket that the client has sent.
 		defer all[0].Close()
 		all = all[1:]
 	}

@@ -96,8 +96,8 @@ const MaxJobs = 64
 // Jobs is a list of background commands.
 type Jobs []Job
 
-// UnmarshalJSON implements json.Unmarshaler. It drops all commands after the first MaxJobs: a hostile helper may send a long
-// list, and a list in JSON can take fifty times its size in memory.
+// UnmarshalJSON implements json.Unmarshaler. It drops all commands after the first MaxJobs, because a hostile helper may
+// send a long list. In memory, a list in JSON can take fifty times its size.
 func (j *Jobs) UnmarshalJSON(data []byte) error {
 	var list [MaxJobs]Job
 	err := json.Unmarshal(data, &list)

@@ -185,7 +185,7 @@ func (p *process) kill() {
 }
 
 // await polls cond until it returns true. It returns an error after three minutes, or when the program p ends before. p may
-// be nil. what describes the condition in errors.
+// be nil. The text what describes the condition in errors.
 func (c *Cluster) await(ctx context.Context, what string, p *process, cond func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"hinit/sandbox"
 )
 
-// apiError returns an error for a failed request to the API server. what describes the request. The error wraps the error of
+// apiError returns an error for a failed request to the API server. The text what describes the request. The error wraps the error of
 // package sandbox that corresponds to the server's answer.
 func apiError(what string, err error) error {
 	if err == nil {

@@ -299,7 +299,7 @@ func (h *host) rescanAfter(ctx context.Context, err error) error {
 
 // reportData reports that the data is on this volume. For a new profile it writes only the finalizer and its annotation; the
 // status follows after the start of the gateway. Otherwise, if the gateway is down, reportData first writes the files of the
-// profile, so that one write of the status covers both.
+// profile, because a single write of the status then covers both.
 func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer) {
 		next := p.DeepCopy()

@@ -18,8 +18,8 @@ const (
 	guardTime = 5 * time.Second
 )
 
-// guard kills all other processes in the container if the lease ends while the init is stopped (by SIGSTOP or a tracer),
-// because a stopped init can't do so. It works only if the init is process 1 of a PID namespace, because kill(2) with -1 then
+// guard kills all other processes in the container if the lease ends while the init is stopped, by SIGSTOP or a tracer. A
+// stopped init can't do so itself. The guard works only if the init is process 1 of a PID namespace, because kill(2) with -1 then
 // reaches all other processes.
 type guard struct {
 	end atomic.Int64 // end of the lease that was told to the init, on CLOCK_BOOTTIME; 0: none

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Limits for removing a host. The last host is spare if the profiles fill at most the fraction spareRoom of the other hosts'
-// memory, and if each of its own profiles fits on one of them. It is removed when it has been spare for the time spareFor.
+// Limits for removing a host. The last host is spare under two conditions. All profiles fill at most the fraction spareRoom of
+// the other hosts' memory. Each of its own profiles fits on one of them. When it has been spare for spareFor, it is removed.
 const (
 	spareFor  = 10 * time.Minute
 	spareRoom = 0.75

@@ -15,9 +15,8 @@ const floodWait = time.Second
 // A flood is a goroutine that prints numbered lines. A nil flood prints nothing.
 type flood struct{ quit, done chan struct{} }
 
-// startFlood starts a flood of rate lines a second, or without a pause if rate is knobs.FloodMax. Each line has size bytes
-// with its newline, and is one write. The flood ends after total lines (0: never), or when it is stopped. If rate is 0, there
-// is no flood.
+// startFlood starts a flood of rate lines a second. knobs.FloodMax means no pause, and 0 means no flood. Each line has size
+// bytes with its newline, and is one write. The flood ends after total lines (0: never), or when it is stopped.
 func startFlood(out *os.File, rate, size, total int) *flood {
 	if rate == 0 {
 		return nil
