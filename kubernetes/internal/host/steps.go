@@ -25,13 +25,11 @@ const maxSteps = 20
 // serviceName returns the name of hinit's service for the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
 
-// reconcileProfile performs the steps of one object on this host, until nothing is left to do or another host or the
-// controller must act first. p is the profile from the watch cache, or nil. If p has another UID than uid, the object with
-// the UID uid was deleted.
+// reconcileProfile performs the steps of one object on this host, until nothing is left to do or another host or the controller
+// must act first. p is the profile from the watch cache, or nil. If p has another UID than uid, the object was deleted.
 //
-// Before a step that changes anything, reconcileProfile reads the profile again from the API server. Only Create needs no
-// such read. Nothing runs from an empty profile before a compare-and-swap has confirmed it, and that write fails if p is
-// outdated.
+// Before a step that changes anything, reconcileProfile reads the profile again from the API server. Create needs no read:
+// nothing runs from an empty profile before a compare-and-swap has confirmed it, and that write fails if p is outdated.
 func (h *host) reconcileProfile(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := false
 	for range maxSteps {
@@ -96,8 +94,7 @@ func versionOf(p *v1alpha1.AgentProfile) string {
 	return p.ResourceVersion
 }
 
-// object returns the fields of an AgentProfile that package placement needs. It returns nil if p is not the object with the
-// UID uid.
+// object returns the fields of p that package placement needs, or nil if p is not the object with the UID uid.
 func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 	if p == nil || string(p.UID) != uid {
 		return nil
@@ -121,8 +118,7 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 	return o
 }
 
-// localState returns the state of an object on this host: its data on the volume, its gateway, and the offers of this
-// process.
+// localState returns the state of an object on this host: its data on the volume, its gateway, and the offers of this process.
 func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
 	var current *placement.Object // the object that p is, even if its UID is not uid
 	if p != nil {
@@ -429,8 +425,7 @@ func (h *host) restore(name, uid, archive string) error {
 	return h.store.Install(name, uid, nonce)
 }
 
-// finishDeleted stops the profile of a deleted object, deletes or retires its data, and removes the finalizer from the
-// object.
+// finishDeleted stops the profile of a deleted object, deletes or retires its data, and removes the object's finalizer.
 func (h *host) finishDeleted(ctx context.Context, p *v1alpha1.AgentProfile, live bool) error {
 	err := h.stopGateway(ctx, p.Name, nil)
 	if err == nil {
