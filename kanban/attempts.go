@@ -18,7 +18,7 @@ type crash struct {
 	*observedTask
 	release
 	// The cause is known, or another program may have asked the worker to end; such a crash does not count for
-	// systemicCrashes.
+	// minSystemicCrashes.
 	hasKnownCause bool
 }
 
@@ -27,26 +27,26 @@ type crash struct {
 // the reason on the board. An earlier record of a crash would hide this reason.
 const reasonGrace = 5
 
-// mayBeRequested reports whether the worker may have ended because another program asked it to. SIGTERM then killed the
+// mayHaveBeenRequested reports whether the worker may have ended because another program asked it to. SIGTERM then killed the
 // worker, or the worker caught SIGTERM and exited with 0 or 143.
-func (x Exit) mayBeRequested() bool {
+func (x Exit) mayHaveBeenRequested() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
-	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
+	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != rateLimitedCode)
 }
 
-// failureTime returns the time at which the dispatcher may count the end of a worker as a failure, in seconds since 1970.
+// failureCountsFrom returns the time at which the dispatcher may count the end of a worker as a failure, in seconds since 1970.
 // Until then, another program may still write a reason on the board, see [reasonGrace]. 0 means that there is no need to
 // wait.
-func (w *observedTask) failureTime() int64 {
-	if w.liveness != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
+func (w *observedTask) failureCountsFrom() int64 {
+	if w.liveness != Ended || !w.exit.mayHaveBeenRequested() || w.exit.At.IsZero() {
 		return 0
 	}
 	return w.exit.At.Unix() + reasonGrace
 }
 
-// detectCrashed finds workers that have ended without finishing their task, and releases the tasks. If at least systemicCrashes
-// workers failed in the same way, the cause is probably outside the tasks, so each of these tasks is blocked after a single
-// failure.
+// detectCrashed finds workers that have ended without finishing their task, and releases the tasks. If at least
+// minSystemicCrashes workers failed in the same way, the cause is probably outside the tasks, so each of these tasks is blocked
+// after a single failure.
 //
 // If the runner has seen how the worker ended, the pass handles the end immediately, unless another program may have requested
 // it. If only the missing pid shows the end, the pass ignores it for a grace period after the start, because a new worker may not
@@ -58,22 +58,22 @@ func (p *pass) detectCrashed() error {
 	for _, w := range p.runningTasks {
 		known := w.liveness != Unknown || w.containerGone
 		young := p.now >= w.since && p.now-w.since < grace // if the clock was set back, treat no worker as young
-		if w.isHandled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.workerEnded(w) {
+		if w.isHandled || !known && (w.WorkerPID == 0 || !w.isOnThisHost || young) || !p.workerEnded(w) {
 			continue
 		}
-		if at := w.failureTime(); p.now < at && at-p.now <= reasonGrace+1 {
+		if at := w.failureCountsFrom(); p.now < at && at-p.now <= reasonGrace+1 {
 			continue
 		}
 		if w.liveness == NeverStarted && !w.containerGone && p.mayStart {
 			again = append(again, w)
 			continue
 		}
-		crashes = append(crashes, p.classify(w))
+		crashes = append(crashes, p.classifyEnd(w))
 	}
 	similar := lo.Filter(crashes, func(c crash, _ int) bool { return c.event == "crashed" && !c.hasKnownCause })
 	alike := lo.CountValuesBy(similar, func(c crash) string { return fingerprint(c.reason) })
 	for _, c := range crashes {
-		if c.countsAsFailure && !c.hasKnownCause && alike[fingerprint(c.reason)] >= systemicCrashes {
+		if c.countsAsFailure && !c.hasKnownCause && alike[fingerprint(c.reason)] >= minSystemicCrashes {
 			c.limitOverride = 1
 		}
 		if _, err := p.release(c.observedTask, c.release); err != nil {
@@ -88,15 +88,15 @@ func (p *pass) detectCrashed() error {
 	return nil
 }
 
-// classify decides what a worker's end means for the task: which event and outcome to record, and whether the end counts as a
+// classifyEnd decides what a worker's end means for the task: which event and outcome to record, and whether the end counts as a
 // failure of the task.
-func (p *pass) classify(w *observedTask) crash {
+func (p *pass) classifyEnd(w *observedTask) crash {
 	pid, x := w.WorkerPID, w.exit
-	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
-	failed := func(event string, extra object, format string, args ...any) crash {
+	who := jsonObject{{"pid", pid}, {"claimer", w.ClaimLock}}
+	failed := func(event string, extra jsonObject, format string, args ...any) crash {
 		return crash{w, release{
-			event: event, outcome: "crashed", reason: fmt.Sprintf(format, args...), payload: who.with(extra...), resultList: &p.res.Crashed, countsAsFailure: true, extra: who,
-		}, x.mayBeRequested()}
+			event: event, outcome: "crashed", reason: fmt.Sprintf(format, args...), payload: who.with(extra...), resultList: &p.res.Crashed, countsAsFailure: true, gaveUpMembers: who,
+		}, x.mayHaveBeenRequested()}
 	}
 	notTheTask := func(format string, args ...any) crash {
 		r := p.releaseForReclaim(w, Termination{Attempted: true, Terminated: true}, fmt.Sprintf(format, args...))
@@ -110,33 +110,33 @@ func (p *pass) classify(w *observedTask) crash {
 		return notTheTask("the dispatcher ended before it started the worker")
 	case !x.Known:
 		return failed("crashed", nil, "pid %d not alive", pid)
-	case x.Signal == 0 && x.Code == exitRateLimited: // store the text as the last failure, so that people see why the task waits
+	case x.Signal == 0 && x.Code == rateLimitedCode: // store the text as the last failure, so that people see why the task waits
 		why := fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		return crash{w, release{
-			event: "rate_limited", outcome: "rate_limited", reason: why, payload: who.with(pair{"exit_code", exitRateLimited}), resultList: &p.res.RateLimited,
-			set: ", last_failure_error = ?", args: []any{clip(why, failureErrorMaxChars)},
+			event: "rate_limited", outcome: "rate_limited", reason: why, payload: who.with(jsonMember{"exit_code", rateLimitedCode}), resultList: &p.res.RateLimited,
+			setColumns: ", last_failure_error = ?", setArgs: []any{clip(why, failureErrorMaxChars)},
 		}, true}
 	case x.Terminated:
 		return notTheTask("pid %d was ended on purpose", pid)
 	case x.Signal != 0:
 		memory := lo.Ternary(x.OOM, " (out of memory)", "")
-		return failed("crashed", object{{"exit_kind", "signaled"}, {"exit_code", x.Signal}}, "pid %d killed by signal %d%s", pid, x.Signal, memory)
+		return failed("crashed", jsonObject{{"exit_kind", "signaled"}, {"exit_code", x.Signal}}, "pid %d killed by signal %d%s", pid, x.Signal, memory)
 	case x.Code == 0:
-		return failed("protocol_violation", object{{"exit_code", 0}},
+		return failed("protocol_violation", jsonObject{{"exit_code", 0}},
 			"worker exited cleanly (rc=0) without calling kanban_complete or kanban_block: the task would stay running for ever")
 	}
-	return failed("crashed", object{{"exit_kind", "nonzero_exit"}, {"exit_code", x.Code}}, "pid %d exited with code %d", pid, x.Code)
+	return failed("crashed", jsonObject{{"exit_kind", "nonzero_exit"}, {"exit_code", x.Code}}, "pid %d exited with code %d", pid, x.Code)
 }
 
 var (
-	pids    = regexp.MustCompile(`pid \d+`)
-	numbers = regexp.MustCompile(`\d{10,}`)
+	pidPattern        = regexp.MustCompile(`pid \d+`)
+	longNumberPattern = regexp.MustCompile(`\d{10,}`)
 )
 
 // fingerprint removes pids and times from an error text. Workers that failed in the same way then have equal texts.
 func fingerprint(text string) string {
-	text = pids.ReplaceAllString(clip(text, 80), "pid N")
-	return strings.ToLower(numbers.ReplaceAllString(text, "N"))
+	text = pidPattern.ReplaceAllString(clip(text, 80), "pid N")
+	return strings.ToLower(longNumberPattern.ReplaceAllString(text, "N"))
 }
 
 func (d *Dispatcher) failureLimit() int {
@@ -168,11 +168,11 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 	}
 	t.exec("UPDATE tasks SET status = 'blocked' WHERE id = ?", task.ID)
 	limit, source := p.failureLimitOf(task, r)
-	t.event(task.ID, task.CurrentRunID, "gave_up", object{
+	t.addEvent(task.ID, task.CurrentRunID, "gave_up", jsonObject{
 		{"failures", failures}, {"effective_limit", limit}, {"limit_source", source}, {"error", text}, {"trigger_outcome", r.outcome},
-	}.with(r.extra...))
+	}.with(r.gaveUpMembers...))
 	if r.limitOverride > 0 && failures < int64(p.failureLimit()) {
-		t.event(task.ID, task.CurrentRunID, "blocked", object{{"reason", text}})
+		t.addEvent(task.ID, task.CurrentRunID, "blocked", jsonObject{{"reason", text}})
 	}
 }
 
@@ -180,15 +180,15 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 // from is the status in which the task was claimed, and why is the reason.
 func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	text := why.Error()
-	ok, err := p.release(&observedTask{Task: task, from: from}, release{
+	ok, err := p.release(&observedTask{Task: task, claimedFrom: from}, release{
 		event: "spawn_failed", outcome: "spawn_failed", reason: text, countsAsFailure: true,
-		payload: object{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
+		payload: jsonObject{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
 	})
 	if err != nil {
 		return fmt.Errorf("cannot note that %s couldn't be started (%w): %w", task.ID, why, err)
 	}
 	if ok {
-		p.res.Refused = append(p.res.Refused, SpawnFail{task.ID, text})
+		p.res.Refused = append(p.res.Refused, FailedSpawn{task.ID, text})
 	}
 	return nil
 }
@@ -197,23 +197,23 @@ func (p *pass) spawnFailed(task Task, from Status, why error) error {
 // counts a failure for each.
 func (p *pass) enforceMaxRuntime() error {
 	over := lo.Filter(p.runningTasks, func(w *observedTask, _ int) bool {
-		return !w.isHandled && w.local && w.liveness != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
+		return !w.isHandled && w.isOnThisHost && w.liveness != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
 	})
 	return p.endWorkers(over, "max_runtime_worker_alive", func(w *observedTask, end Termination) error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)
 		_, err := p.release(w, release{
-			event: "timed_out", outcome: "timed_out", reason: text, set: ", last_heartbeat_at = NULL", resultList: &p.res.TimedOut,
-			payload:         object{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
-			countsAsFailure: true, extra: object{{"pid", w.WorkerPID}},
+			event: "timed_out", outcome: "timed_out", reason: text, setColumns: ", last_heartbeat_at = NULL", resultList: &p.res.TimedOut,
+			payload:         jsonObject{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
+			countsAsFailure: true, gaveUpMembers: jsonObject{{"pid", w.WorkerPID}},
 		})
 		return err
 	})
 }
 
 var (
-	authTrouble = regexp.MustCompile(`(?i)\b(quota|rate[ _-]?limit|429|403|auth\w*|unauthorized|forbidden|billing|subscription|access denied|permission denied|invalid api key)\b`)
-	pullRequest = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
+	authErrorPattern   = regexp.MustCompile(`(?i)\b(quota|rate[ _-]?limit|429|403|auth\w*|unauthorized|forbidden|billing|subscription|access denied|permission denied|invalid api key)\b`)
+	pullRequestPattern = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
 )
 
 // The names of the reasons for which the respawn guard ([pass.holdReason]) holds back a ready task. They appear in events and
@@ -232,8 +232,8 @@ const (
 // otherwise looks like a problem with credentials. Such a problem would hold the task back until an operator acts.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
-// attempt is an attempt that has ended. [pass.retryTime] computes from it when the next attempt may start.
-type attempt struct {
+// endedAttempt is an attempt that has ended. [pass.retryTime] computes from it when the next attempt may start.
+type endedAttempt struct {
 	Task     string
 	Run      int64
 	Outcome  string
@@ -247,7 +247,7 @@ const maxBackoffDoublings = 4
 // retryTime returns the earliest time for the attempt after e, in seconds since 1970. If a backoff is set, it makes the pause
 // up to a fifth longer, by a different part for each attempt. Otherwise tasks that failed together would all restart
 // together.
-func (p *pass) retryTime(e attempt) int64 {
+func (p *pass) retryTime(e endedAttempt) int64 {
 	var wait int64
 	switch e.Outcome {
 	case "rate_limited":
@@ -260,7 +260,7 @@ func (p *pass) retryTime(e attempt) int64 {
 		fmt.Fprint(h, e.Task, e.Run)
 		wait += wait * int64(h.Sum32()%100) / 500
 	}
-	if e.At > p.now+clockSlack { // the clock was set back since then, so the age is unknown
+	if e.At > p.now+clockSlackSeconds { // the clock was set back since then, so the age is unknown
 		return p.now
 	}
 	return e.At + wait
@@ -271,7 +271,7 @@ func (p *pass) retryTime(e attempt) int64 {
 // If until is 0, the reason is blocker_auth and lasts until an operator unblocks or reassigns the task.
 func (p *pass) holdReason(task string, from Status) (reason string, until int64, err error) {
 	type state struct {
-		attempt
+		endedAttempt
 		Failure string
 		Success int64
 	}
@@ -280,7 +280,7 @@ func (p *pass) holdReason(task string, from Status) (reason string, until int64,
 		FROM tasks t LEFT JOIN task_runs r ON r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.ended_at IS NOT NULL
 			ORDER BY n.ended_at DESC, n.id DESC LIMIT 1)
 		WHERE t.id = ?`, task)
-	retry := p.retryTime(s.attempt)
+	retry := p.retryTime(s.endedAttempt)
 	switch {
 	case err != nil || s.Task == "":
 		return "", 0, err
@@ -288,9 +288,9 @@ func (p *pass) holdReason(task string, from Status) (reason string, until int64,
 		return lo.Ternary(s.Outcome == "rate_limited", guardCooldown, guardBackoff), retry, nil
 	case from == Review || s.Outcome == "rate_limited":
 		return "", 0, nil
-	case authTrouble.MatchString(s.Failure) && !strings.Contains(s.Failure, rateLimitedText):
+	case authErrorPattern.MatchString(s.Failure) && !strings.Contains(s.Failure, rateLimitedText):
 		return guardAuth, 0, nil
-	case s.Success != 0 && p.now-s.Success <= recentSuccessWindow && s.Success <= p.now+clockSlack:
+	case s.Success != 0 && p.now-s.Success <= recentSuccessWindow && s.Success <= p.now+clockSlackSeconds:
 		return guardSuccess, s.Success + recentSuccessWindow + 1, nil
 	}
 	type comment struct {
@@ -298,9 +298,9 @@ func (p *pass) holdReason(task string, from Status) (reason string, until int64,
 		At   int64
 	}
 	comments, err := queryAll[comment](p.ctx, p.Store.db, `SELECT body, CAST(created_at AS INTEGER) FROM task_comments
-		WHERE task_id = ? AND created_at > ? AND created_at <= ? AND instr(body, 'https://github.com/') > 0`, task, p.now-activePRWindow, p.now+clockSlack)
+		WHERE task_id = ? AND created_at > ? AND created_at <= ? AND instr(body, 'https://github.com/') > 0`, task, p.now-activePRWindow, p.now+clockSlackSeconds)
 	for _, c := range comments {
-		if pullRequest.MatchString(c.Body) {
+		if pullRequestPattern.MatchString(c.Body) {
 			reason, until = guardPR, max(until, c.At+activePRWindow)
 		}
 	}
@@ -313,17 +313,17 @@ func (p *pass) recordGuarded(task, reason string, until int64) error {
 	if until != 0 && (p.heldUntil == 0 || until < p.heldUntil) {
 		p.heldUntil = until
 	}
-	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
+	p.res.RespawnGuarded = append(p.res.RespawnGuarded, GuardedTask{task, reason})
 	if p.dryRun || reason == guardBackoff {
 		return nil
 	}
-	payload := object{{"reason", reason}}
+	payload := jsonObject{{"reason", reason}}
 	said, err := queryFirst[bool](p.ctx, p.Store.db, `SELECT kind = ? AND payload IS ? FROM task_events WHERE task_id = ? ORDER BY id DESC LIMIT 1`,
-		"respawn_guarded", encode(payload), task)
+		"respawn_guarded", encodeLikePython(payload), task)
 	if err != nil || said {
 		return err
 	}
-	return p.write(func(t *tx) { t.event(task, 0, "respawn_guarded", payload) })
+	return p.write(func(t *tx) { t.addEvent(task, 0, "respawn_guarded", payload) })
 }
 
 // Next returns the time at which the caller should make the next pass, even if the board does not change and no worker ends. This
@@ -355,9 +355,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	at(some || len(p.unansweredStarts) > 0, p.now+interval)
 	limit := int64(d.Config.StaleTimeout / time.Second)
 	for _, w := range p.runningTasks {
-		here := w.WorkerPID != 0 && w.local
+		here := w.WorkerPID != 0 && w.isOnThisHost
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
-		at(w.failureTime() != 0, w.failureTime())
+		at(w.failureCountsFrom() != 0, w.failureCountsFrom())
 		// Check this worker after each interval, because the runner does not report its end.
 		at(here && w.liveness == Unknown && !w.containerGone, p.now+interval)
 		if w.MaxRuntimeSeconds != nil {

@@ -37,7 +37,7 @@ func TestBackoff(t *testing.T) {
 		b.runner.fail = errors.New("no such file")
 		for _, least := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
 			b.tick()
-			same(t, "held back", b.tick().RespawnGuarded, Guarded{id, guardBackoff})
+			same(t, "held back", b.tick().RespawnGuarded, GuardedTask{id, guardBackoff})
 			b.runner.fail = nil
 			if got := waits(b, id); got < least || got > least*6/5 {
 				t.Errorf("waited %v, not %v and a fifth more at most", got, least)
@@ -55,7 +55,7 @@ func TestBackoff(t *testing.T) {
 		b.runner.fail = errors.New("no")
 		seen := make(map[int64]bool)
 		for range 30 {
-			seen[(&pass{Dispatcher: b.d}).retryTime(attempt{Task: newID(), Run: 1, Outcome: "crashed", Failures: 1})] = true
+			seen[(&pass{Dispatcher: b.d}).retryTime(endedAttempt{Task: newID(), Run: 1, Outcome: "crashed", Failures: 1})] = true
 		}
 		if len(seen) < 4 {
 			t.Errorf("%v", seen)
@@ -106,7 +106,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 		for _, started := range []bool{false, true} {
 			b := newBoard(t)
 			id := b.ready("alpha")
-			b.runner.fail = &HostError{Err: errors.New("no answer"), Unsure: true}
+			b.runner.fail = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
 			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 				t.Error("the pass went well")
 			}
@@ -134,7 +134,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			b := newBoard(t)
 			b.runner.knows, b.runner.late = true, make(map[int64]Worker)
 			id := b.ready("alpha")
-			b.runner.fail = &HostError{Err: errors.New("no answer"), Unsure: true}
+			b.runner.fail = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
 			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 				t.Error("the pass went well")
 			}

@@ -49,7 +49,7 @@ func TestReadOnlyVolume(t *testing.T) {
 	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
 	must(t, err)
 	must(t, b.Store.Close())
-	b.Store.db, b.Store.raw = nil, nil
+	b.Store.db, b.Store.lengthFile = nil, nil
 	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	reopen()
 	s, err := openAt(t, path)
@@ -168,7 +168,7 @@ func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
 	t.Parallel()
 	for _, table := range []table{tasksTable, runsTable} {
 		for _, c := range table.columns {
-			if !strings.HasPrefix(c.def, integer) || c.def == serial {
+			if !strings.HasPrefix(c.definition, integer) || c.definition == serial {
 				continue
 			}
 			b := newBoard(t)

@@ -30,8 +30,8 @@ type Boards struct {
 	Env  Env    // environment; its variables can override paths, see [Boards.Paths]
 }
 
-// Meta describes a board. It is stored in the file board.json in the board's directory.
-type Meta struct {
+// BoardMeta describes a board. It is stored in the file board.json in the board's directory.
+type BoardMeta struct {
 	Slug           string `json:"slug"`
 	Name           string `json:"name"`
 	Description    string `json:"description"`
@@ -88,12 +88,12 @@ func isFile(path string) bool {
 }
 
 // List returns all boards: first the default board, then the others sorted by name.
-func (b *Boards) List() ([]Meta, error) {
+func (b *Boards) List() ([]BoardMeta, error) {
 	entries, err := os.ReadDir(b.boardsDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot list boards: %w", err)
 	}
-	list := []Meta{b.Meta(DefaultBoard)}
+	list := []BoardMeta{b.Meta(DefaultBoard)}
 	for _, e := range entries { // entries are sorted by name
 		if slug := e.Name(); slug != DefaultBoard && slugPattern.MatchString(slug) && b.Exists(slug) {
 			list = append(list, b.Meta(slug))
@@ -104,11 +104,11 @@ func (b *Boards) List() ([]Meta, error) {
 
 // Meta reads a board's board.json. If the file is missing or malformed, Meta returns only the slug and a display name made
 // from the slug.
-func (b *Boards) Meta(slug string) Meta {
-	var m Meta
+func (b *Boards) Meta(slug string) BoardMeta {
+	var m BoardMeta
 	data, err := wholefile.Read(filepath.Join(b.boardDir(slug), "board.json"), maxFileSize)
 	if err != nil || json.Unmarshal(data, &m) != nil {
-		m = Meta{}
+		m = BoardMeta{}
 	}
 	m.Slug = slug
 	if m.Name == "" {
@@ -119,13 +119,13 @@ func (b *Boards) Meta(slug string) Meta {
 }
 
 // Create makes a board, with its file board.json and its database. It keeps files that already exist.
-func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error) {
+func (b *Boards) Create(ctx context.Context, now time.Time, m BoardMeta) (BoardMeta, error) {
 	slug, err := Slug(m.Slug)
 	if err != nil {
-		return Meta{}, err
+		return BoardMeta{}, err
 	}
 	if slug == "" {
-		return Meta{}, fmt.Errorf("cannot create board: it needs a name")
+		return BoardMeta{}, fmt.Errorf("cannot create board: it needs a name")
 	}
 	if isFile(filepath.Join(b.boardDir(slug), "board.json")) {
 		m = b.Meta(slug)
@@ -144,7 +144,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 }
 
 // Update changes a board's metadata. It reads board.json, lets the function change modify the metadata, and saves them.
-func (b *Boards) Update(slug string, change func(*Meta)) error {
+func (b *Boards) Update(slug string, change func(*BoardMeta)) error {
 	slug, err := b.existingSlug(slug)
 	if err != nil {
 		return err
@@ -166,12 +166,12 @@ func (b *Boards) existingSlug(name string) (string, error) {
 	return slug, nil
 }
 
-func (b *Boards) save(m Meta) error {
+func (b *Boards) save(m BoardMeta) error {
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err
 	}
-	return writeWhole(filepath.Join(b.boardDir(m.Slug), "board.json"), append(data, '\n'))
+	return replaceFile(filepath.Join(b.boardDir(m.Slug), "board.json"), append(data, '\n'))
 }
 
 // Switch makes a board the current board: the one that commands without --board use, see [Boards.Current].
@@ -180,7 +180,7 @@ func (b *Boards) Switch(slug string) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(b.currentBoardFile(), []byte(slug+"\n"))
+	return replaceFile(b.currentBoardFile(), []byte(slug+"\n"))
 }
 
 // Remove moves a board to the archive and returns its new path. If hard is set, it deletes the board instead. The default board
@@ -362,9 +362,9 @@ func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 // initLock returns the path of the lock file that a program holds while it checks the board's database and migrates it.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
-// workersFile returns the path of the ledger, a file in which the dispatcher records the workers that it has started, see
-// [workerList].
-func (p Paths) workersFile() string { return p.DB + ".workers" }
+// ledgerPath returns the path of the ledger, a file in which the dispatcher records the workers that it has started, see
+// [workerLedger].
+func (p Paths) ledgerPath() string { return p.DB + ".workers" }
 
 // GatewayLock returns the path of the lock file that the gateways of an installation compete for. Only the gateway that holds the
 // lock dispatches tasks.

@@ -92,7 +92,7 @@ func TestCurrentBoard(t *testing.T) {
 	}
 	want("nothing", "default")
 	for _, slug := range []string{"one", "two"} {
-		_, err := b.Create(t.Context(), time.Unix(1, 0), Meta{Slug: slug})
+		_, err := b.Create(t.Context(), time.Unix(1, 0), BoardMeta{Slug: slug})
 		must(t, err)
 	}
 	must(t, b.Switch("One"))
@@ -117,7 +117,7 @@ func TestBoards(t *testing.T) {
 	b := &Boards{Root: t.TempDir(), Env: e.get}
 	now := time.Unix(1000, 0)
 	for _, slug := range []string{"zeta", "alpha-team_two", "zeta"} {
-		m, err := b.Create(t.Context(), now, Meta{Slug: slug, Icon: "*"})
+		m, err := b.Create(t.Context(), now, BoardMeta{Slug: slug, Icon: "*"})
 		must(t, err)
 		if !isFile(b.dbPath(m.Slug)) || m.CreatedAt != 1000 {
 			t.Errorf("%+v", m)
@@ -141,7 +141,7 @@ func TestBoards(t *testing.T) {
 	if m := b.Meta("zeta"); m.Name != "Z" || m.Slug != "zeta" || m.DefaultWorkdir != "/w" {
 		t.Errorf("%+v", m)
 	}
-	must(t, b.Update("zeta", func(m *Meta) { m.Name, m.Slug = "New", "x" }))
+	must(t, b.Update("zeta", func(m *BoardMeta) { m.Name, m.Slug = "New", "x" }))
 	if m := b.Meta("zeta"); m.Name != "New" || m.DefaultWorkdir != "/w" {
 		t.Errorf("%+v", m)
 	}
@@ -157,7 +157,7 @@ func TestBoards(t *testing.T) {
 	if moved != filepath.Join(b.boardsDir(), "_archived", "zeta-1000") || !isFile(filepath.Join(moved, "kanban.db")) || b.Exists("zeta") || b.Current() != "default" {
 		t.Errorf("moved to %s", moved)
 	}
-	_, err = b.Create(t.Context(), now, Meta{Slug: "zeta"}) // a new file gets its schema
+	_, err = b.Create(t.Context(), now, BoardMeta{Slug: "zeta"}) // a new file gets its schema
 	must(t, err)
 	p, err := b.Paths("zeta")
 	must(t, err)
@@ -181,7 +181,7 @@ func TestBoardsAreApart(t *testing.T) {
 	root := t.TempDir()
 	e := env{}
 	boards := &Boards{Root: root, Env: e.get}
-	_, err := boards.Create(t.Context(), time.Unix(1, 0), Meta{Slug: "other"})
+	_, err := boards.Create(t.Context(), time.Unix(1, 0), BoardMeta{Slug: "other"})
 	must(t, err)
 	b := openBoard(t, root, e)
 	p, err := boards.Paths("other")
@@ -221,7 +221,7 @@ func TestABoardIsDeletedWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	b := &Boards{Root: t.TempDir(), Env: env{}.get}
 	for range 5 {
-		_, err := b.Create(t.Context(), time.Now(), Meta{Slug: "gone"})
+		_, err := b.Create(t.Context(), time.Now(), BoardMeta{Slug: "gone"})
 		must(t, err)
 		paths, err := b.Paths("gone")
 		must(t, err)

@@ -20,7 +20,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-const magic = "SQLite format 3\x00"
+const sqliteHeader = "SQLite format 3\x00"
 
 // check returns an error if the board's file isn't a sound database. It does not change the file. A missing or empty file is
 // accepted: it is a new board.
@@ -41,7 +41,7 @@ func (s *Store) check(ctx context.Context) error {
 	if len(head) == 0 {
 		return nil // a new board has an empty file
 	}
-	if !bytes.HasPrefix(head, []byte(magic)) {
+	if !bytes.HasPrefix(head, []byte(sqliteHeader)) {
 		return &CorruptError{Path: path, Reason: "file is not a database; it begins with " + hex.EncodeToString(head) + explainTLSDamage(head)}
 	}
 	if s.opt.SkipCheck {
@@ -108,7 +108,7 @@ func copyCorrupt(path string) (string, error) {
 	if err := copyFile(path, backup); err != nil {
 		return "", err
 	}
-	for _, companion := range companions {
+	for _, companion := range walSuffixes {
 		if err := copyFile(path+companion, backup+companion); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return backup, err
 		}
@@ -168,13 +168,13 @@ func (s *Store) checkLength(ctx context.Context, q querier) error {
 
 func (s *Store) lengthError() error {
 	var header [100]byte
-	if n, err := s.raw.ReadAt(header[:], 0); n < len(header) {
+	if n, err := s.lengthFile.ReadAt(header[:], 0); n < len(header) {
 		if errors.Is(err, io.EOF) && n == 0 {
 			return nil // all pages are still in the write-ahead log
 		}
-		return fmt.Errorf("cannot read header of board %s: %w", s.raw.Name(), err)
+		return fmt.Errorf("cannot read header of board %s: %w", s.lengthFile.Name(), err)
 	}
-	st, err := s.raw.Stat()
+	st, err := s.lengthFile.Stat()
 	if err != nil {
 		return err
 	}
@@ -187,5 +187,5 @@ func (s *Store) lengthError() error {
 		return nil
 	}
 	return fmt.Errorf("cannot trust board %s: torn-extend detected: page count mismatch: the header says %d pages, the file has %d bytes; "+
-		"stop its writers and check the disk", s.raw.Name(), pages, st.Size())
+		"stop its writers and check the disk", s.lengthFile.Name(), pages, st.Size())
 }

@@ -34,10 +34,10 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
 type claimOptions struct {
-	ttl     time.Duration // how long the claim is valid; 0: the default
-	from    Status
-	profile string          // required assignee of the task; empty: any
-	record  func(run int64) // function that is called with the number of the new run before the claim is committed; nil: none
+	ttl          time.Duration // how long the claim is valid; 0: the default
+	from         Status
+	profile      string          // required assignee of the task; empty: any
+	beforeCommit func(run int64) // function that is called with the number of the new run before the claim is committed; nil: none
 }
 
 // claim claims a task for a worker. It returns won false if another worker has the task, the task's status isn't o.from, or a
@@ -48,19 +48,19 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 	_, err = s.updateTask(ctx, now, id, func(t *tx, found Task) (err error) {
 		task = found
 		if task.Status != from || task.ClaimLock != "" || o.profile != "" && o.profile != task.Assignee {
-			return errNothing
+			return errNothingToCommit
 		}
 		if from == Ready && t.hasUnfinishedParent(id) {
 			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready'", id)
-			t.event(id, 0, "claim_rejected", object{{"reason", "parents_not_done"}})
+			t.addEvent(id, 0, "claim_rejected", jsonObject{{"reason", "parents_not_done"}})
 			return nil
 		}
-		t.closeLeaked(task)
+		t.closeLeakedRun(task)
 		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_expires, max_runtime_seconds, started_at)
 			VALUES (?, ?, ?, 'running', ?, ?, ?)`,
 			id, orNull(task.Assignee), orNull(task.CurrentStepKey), expires, task.MaxRuntimeSeconds, t.now)
-		if o.record != nil && t.err == nil {
-			o.record(run)
+		if o.beforeCommit != nil && t.err == nil {
+			o.beforeCommit(run)
 		}
 		lock := lockOf(s.Claimer(), run)
 		t.exec("UPDATE task_runs SET claim_lock = ? WHERE id = ?", lock, run)
@@ -68,13 +68,13 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 				workspace_path = COALESCE(NULLIF(workspace_path, ''), CASE WHEN workspace_kind = 'scratch' AND ?5 <> '' THEN ?5 || '/' || id END)
 			WHERE id = ?4 AND status = ?6 AND claim_lock IS NULL`, lock, expires, t.now, id, s.paths.Workspaces, from, run)
 		if rows == 0 {
-			return errNothing
+			return errNothingToCommit
 		}
-		payload := object{{"lock", lock}, {"expires", expires}, {"run_id", run}}
+		payload := jsonObject{{"lock", lock}, {"expires", expires}, {"run_id", run}}
 		if from == Review {
-			payload = payload.with(pair{"source_status", "review"})
+			payload = payload.with(jsonMember{"source_status", "review"})
 		}
-		t.event(id, run, "claimed", payload)
+		t.addEvent(id, run, "claimed", payload)
 		won = true
 		task, err = readTask(ctx, t.conn, id, tasksWithoutBody)
 		return err
@@ -87,15 +87,15 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
 	expires := now.Unix() + s.claimSeconds(ttl)
 	err = s.write(ctx, now, func(t *tx) error {
-		ok = t.extend(id, lock, expires, "")
+		ok = t.extendClaim(id, lock, expires, "")
 		return nil
 	})
 	return ok && err == nil, err
 }
 
-// extend sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if
+// extendClaim sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if
 // condition isn't met. condition is SQL that continues the WHERE clause, with the arguments args.
-func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
+func (t *tx) extendClaim(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
 	if rows > 0 {
@@ -109,15 +109,15 @@ func (t *tx) extend(id, lock string, expires int64, condition string, args ...an
 func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
 	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
-			return errNothing
+			return errNothingToCommit
 		}
 		t.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", t.now, id)
 		t.exec("UPDATE task_runs SET last_heartbeat_at = ? WHERE id = ? AND ended_at IS NULL", t.now, task.CurrentRunID)
-		var payload object
+		var payload jsonObject
 		if note != "" {
-			payload = object{{"note", note}}
+			payload = jsonObject{{"note", note}}
 		}
-		t.event(id, task.CurrentRunID, "heartbeat", payload)
+		t.addEvent(id, task.CurrentRunID, "heartbeat", payload)
 		return nil
 	})
 }
@@ -125,15 +125,15 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 // release says what to record when a running task loses its worker and returns to its status before the claim.
 type release struct {
 	event           string
-	payload         object
-	outcome         string    // value for the columns outcome and status of the run
-	reason          string    // value for the column error of the run
-	resultList      *[]string // list in [Result] to which the task's id is added; nil: none
-	countsAsFailure bool      // the release is a failure of the task
-	limitOverride   int       // failure limit for this release, in place of the dispatcher's; 0: none
-	extra           object    // additional members of the event gave_up, which is recorded when the task reaches its failure limit
-	set             string    // SQL that sets additional columns, with the arguments args
-	args            []any
+	payload         jsonObject
+	outcome         string     // value for the columns outcome and status of the run
+	reason          string     // value for the column error of the run
+	resultList      *[]string  // list in [Result] to which the task's id is added; nil: none
+	countsAsFailure bool       // the release is a failure of the task
+	limitOverride   int        // failure limit for this release, in place of the dispatcher's; 0: none
+	gaveUpMembers   jsonObject // additional members of the event gave_up, which is recorded when the task reaches its failure limit
+	setColumns      string     // SQL that sets additional columns, with the arguments args
+	setArgs         []any
 	unlessExtended  bool // do nothing if a heartbeat has extended the claim since the pass read it
 }
 
@@ -145,22 +145,22 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	w.isHandled = true
 	err = p.write(func(t *tx) {
 		condition := " WHERE id = ? AND status = ? AND claim_lock IS ? AND current_run_id IS ?"
-		args := append([]any{w.from}, r.args...)
+		args := append([]any{w.claimedFrom}, r.setArgs...)
 		args = append(args, w.ID, w.Status, orNull(w.ClaimLock), orNull(w.CurrentRunID))
 		if r.unlessExtended {
 			condition, args = condition+" AND claim_expires IS ?", append(args, orNull(w.ClaimExpires))
 		}
 		ok = t.exec(`UPDATE tasks SET status = CASE status WHEN 'running' THEN ? ELSE status END, claim_lock = NULL, claim_expires = NULL,
-			worker_pid = NULL, current_run_id = NULL`+r.set+condition, args...) > 0
+			worker_pid = NULL, current_run_id = NULL`+r.setColumns+condition, args...) > 0
 		if !ok {
 			return
 		}
 		limit, _ := p.failureLimitOf(w.Task, r)
 		if blocked = r.countsAsFailure && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
-			t.closeRun(w.CurrentRunID, ending{outcome: "gave_up", err: r.reason})
+			t.closeRun(w.CurrentRunID, runEnding{outcome: "gave_up", err: r.reason})
 		} else {
-			t.closeRun(w.CurrentRunID, ending{outcome: r.outcome, err: r.reason})
-			t.event(w.ID, w.CurrentRunID, r.event, r.payload)
+			t.closeRun(w.CurrentRunID, runEnding{outcome: r.outcome, err: r.reason})
+			t.addEvent(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
 		if r.countsAsFailure {
 			p.countFailure(t, w.Task, r, blocked)
@@ -192,8 +192,8 @@ func (p *pass) releaseStaleClaims() error {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.liveness == Ended, w.liveness == NeverStarted && p.mayStart:
 			continue // the claim is still valid, or detectCrashed will handle the end of the worker
-		case w.local && w.WorkerPID != 0 && !p.workerEnded(w) && !p.heartbeatStale(w):
-			if err := p.extend(w); err != nil {
+		case w.isOnThisHost && w.WorkerPID != 0 && !p.workerEnded(w) && !p.heartbeatStale(w):
+			if err := p.extendClaim(w); err != nil {
 				return err
 			}
 		default:
@@ -221,23 +221,23 @@ func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*obse
 			continue
 		}
 		w.isHandled = true
-		expires := p.now + survivorDefers
+		expires := p.now + survivorRetrySeconds
 		errs = append(errs, p.write(func(t *tx) {
-			if t.extend(w.ID, w.ClaimLock, expires, "") {
-				t.event(w.ID, w.CurrentRunID, "reclaim_deferred",
-					object{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.terminationInfo(end)...))
+			if t.extendClaim(w.ID, w.ClaimLock, expires, "") {
+				t.addEvent(w.ID, w.CurrentRunID, "reclaim_deferred",
+					jsonObject{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.terminationInfo(end)...))
 			}
 		}))
 	}
 	return errors.Join(errs...)
 }
 
-func (p *pass) extend(w *observedTask) error {
+func (p *pass) extendClaim(w *observedTask) error {
 	was := w.ClaimExpires
 	w.ClaimExpires = p.now + p.Store.claimSeconds(0)
 	return p.write(func(t *tx) {
-		if t.extend(w.ID, w.ClaimLock, w.ClaimExpires, " AND claim_expires = ?", was) {
-			t.event(w.ID, w.CurrentRunID, "claim_extended", object{
+		if t.extendClaim(w.ID, w.ClaimLock, w.ClaimExpires, " AND claim_expires = ?", was) {
+			t.addEvent(w.ID, w.CurrentRunID, "claim_extended", jsonObject{
 				{"reason", "pid_alive"},
 				{"worker_pid", w.WorkerPID},
 				{"claim_lock", w.ClaimLock},
@@ -251,7 +251,7 @@ func (p *pass) extend(w *observedTask) error {
 
 // releaseForReclaim returns the release for a task that is taken from its worker. It does not count as a failure of the task.
 func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
-	return release{event: "reclaimed", outcome: "reclaimed", reason: why, unlessExtended: true, payload: object{
+	return release{event: "reclaimed", outcome: "reclaimed", reason: why, unlessExtended: true, payload: jsonObject{
 		{"stale_lock", orNull(w.ClaimLock)},
 		{"worker_pid", orNull(w.WorkerPID)},
 		{"claim_expires", orNull(w.ClaimExpires)},
@@ -273,7 +273,7 @@ func (p *pass) detectStale() error {
 		return !w.isHandled && w.liveness != Ended && w.liveness != NeverStarted && silent && p.now-w.since > limit
 	})
 	return p.endWorkers(stale, "heartbeat_stale_worker_alive", func(w *observedTask, end Termination) error {
-		_, err := p.release(w, release{event: "stale", outcome: "stale", reason: "no sign of life", resultList: &p.res.Stale, payload: object{
+		_, err := p.release(w, release{event: "stale", outcome: "stale", reason: "no sign of life", resultList: &p.res.Stale, payload: jsonObject{
 			{"elapsed_seconds", p.now - w.since},
 			{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
 			{"heartbeat_age_seconds", lo.Ternary[any](w.LastHeartbeatAt == 0, nil, p.now-w.LastHeartbeatAt)},
@@ -303,7 +303,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 		case err != nil || task.ClaimLock == "":
 			return false, err
 		}
-		w = &observedTask{Task: task, from: Ready, local: d.Store.hostLocal(task.ClaimLock)}
+		w = &observedTask{Task: task, claimedFrom: Ready, isOnThisHost: d.Store.isClaimOfThisHost(task.ClaimLock)}
 	}
 	end := p.terminate([]*observedTask{w})[0]
 	why := "manual_reclaim"
@@ -311,8 +311,8 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 		why += ": " + reason
 	}
 	ok, err = p.release(w, release{
-		event: "reclaimed", outcome: "reclaimed", reason: why, set: ", consecutive_failures = 0",
-		payload: object{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.terminationInfo(end)...),
+		event: "reclaimed", outcome: "reclaimed", reason: why, setColumns: ", consecutive_failures = 0",
+		payload: jsonObject{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.terminationInfo(end)...),
 	})
 	if ok || err != nil {
 		return ok, err

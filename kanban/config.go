@@ -37,10 +37,10 @@ const (
 	heartbeatStaleAfter  = 3600
 	recentSuccessWindow  = 3600
 	activePRWindow       = 86400
-	survivorDefers       = 120 // how many seconds a worker that survived SIGKILL keeps its task before the next try to end it
-	clockSlack           = 60  // a time more than this many seconds in the future was written before the clock was set back
-	systemicCrashes      = 3   // number of equal crashes in one pass that suggest a common cause
-	exitRateLimited      = 75  // exit code of a worker that has reached a quota
+	survivorRetrySeconds = 120 // how many seconds a worker that survived SIGKILL keeps its task before the next try to end it
+	clockSlackSeconds    = 60  // a time more than this many seconds in the future was written before the clock was set back
+	minSystemicCrashes   = 3   // number of equal crashes in one pass that suggest a common cause
+	rateLimitedCode      = 75  // exit code of a worker that has reached a quota
 	sigTerm              = 15
 	failureErrorMaxChars = 500
 )

@@ -133,7 +133,7 @@ func FuzzEncode(f *testing.F) {
 	f.Add("a", int64(3), true)
 	f.Add("\u2028\U0001F600\x7f\x00\xff\"\\", int64(-1), false)
 	f.Fuzz(func(t *testing.T, s string, n int64, yes bool) {
-		text := encode(object{{"s", s}, {"n", n}, {"l", []string{s, ""}}, {"b", yes}, {"o", object{{s, nil}}}})
+		text := encodeLikePython(jsonObject{{"s", s}, {"n", n}, {"l", []string{s, ""}}, {"b", yes}, {"o", jsonObject{{s, nil}}}})
 		var back struct {
 			S string
 			N int64

@@ -27,7 +27,7 @@ import (
 var useOFDLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
 // connect opens a database file with the SQLite settings that all writers of the board use. mode is "rwc", "rw", "ro" or
-// [unchanging]; busy is how long a query waits for another program's lock. The result allows only one connection, so a caller
+// [immutableMode]; busy is how long a query waits for another program's lock. The result allows only one connection, so a caller
 // must read all rows before it makes its next query.
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	useOFDLocks()
@@ -45,8 +45,8 @@ func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	return db, nil
 }
 
-// unchanging is the mode for a file on a volume that is mounted read-only. It tells SQLite not to create companion files.
-const unchanging = "ro&immutable=1"
+// immutableMode is the mode for a file on a volume that is mounted read-only. It tells SQLite not to create companion files.
+const immutableMode = "ro&immutable=1"
 
 // isBusy reports whether an error means that another program has locked the file for too long. The file isn't damaged, and a
 // later try may succeed.
@@ -122,22 +122,22 @@ func queryFirstInTx[T any](t *tx, query string, args ...any) (row T) {
 	return row
 }
 
-// errNothing is returned by a function that runs in [Store.write] and has changed nothing. write then rolls the transaction
-// back and returns no error.
-var errNothing = errors.New("nothing to do")
+// errNothingToCommit is returned by a function that runs in [Store.write] and has changed nothing. write then rolls the
+// transaction back and returns no error.
+var errNothingToCommit = errors.New("nothing to do")
 
 // Writable returns the reason why the board can't be written now, or nil. It tries an empty write transaction.
 func (s *Store) Writable(ctx context.Context) error {
-	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
+	return s.write(ctx, time.Time{}, func(*tx) error { return errNothingToCommit })
 }
 
 // updateTask runs do in one transaction, with the task that has this id. It returns false if the task does not exist, or if do
-// returns [errNothing].
+// returns [errNothingToCommit].
 func (s *Store) updateTask(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
 		if errors.Is(err, ErrNoTask) {
-			return errNothing
+			return errNothingToCommit
 		}
 		if err == nil {
 			err = do(t, task)
@@ -177,7 +177,7 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
-	if errors.Is(err, errNothing) {
+	if errors.Is(err, errNothingToCommit) {
 		return nil
 	}
 	return err
@@ -250,7 +250,7 @@ func loadRows[T any](ctx context.Context, q querier, t table, rest string, args 
 // text that isn't a number becomes 0.
 func selectColumns[T any](t table) string {
 	return strings.Join(lo.Map(t.columns, func(c column, i int) string {
-		expr := fmt.Sprintf("CAST(%s AS %s)", c.name, lo.Ternary(strings.HasPrefix(c.def, text), text, integer))
+		expr := fmt.Sprintf("CAST(%s AS %s)", c.name, lo.Ternary(strings.HasPrefix(c.definition, text), text, integer))
 		if reflect.TypeFor[T]().Field(i).Type.Kind() == reflect.Bool {
 			expr += " <> 0"
 		}
@@ -264,7 +264,7 @@ func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
 		return lo.FilterMap(t.columns, func(c column, _ int) (string, bool) {
 			wrong := fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name)
-			return wrong, strings.HasPrefix(c.def, integer) && c.def != serial
+			return wrong, strings.HasPrefix(c.definition, integer) && c.definition != serial
 		})
 	})
 	return queryAll[string](ctx, s.db, strings.Join(query, " UNION ALL "))
@@ -326,18 +326,18 @@ type Filter struct {
 	Template, Step  string // workflow template and step of the task
 	IncludeArchived bool
 	WithoutBody     bool   // leave the bodies empty
-	Sort            string // order of the result, one of [Orders]; empty: by priority
+	Sort            string // order of the result, one of [SortOrders]; empty: by priority
 	Limit           int    // maximum number of tasks; 0: no limit
 }
 
-// orders maps each value of [Filter.Sort] to its SQL order.
-var orders = map[string]string{
+// sortOrders maps each value of [Filter.Sort] to its SQL order.
+var sortOrders = map[string]string{
 	"": "priority DESC", "priority": "priority DESC", "priority-desc": "priority", "created": "created_at", "created-desc": "created_at DESC, rowid DESC",
 	"due": "due_at IS NULL, due_at", "status": "status", "assignee": "assignee", "title": "title", "updated": "started_at DESC NULLS LAST, created_at DESC",
 }
 
-// Orders returns the valid values of [Filter.Sort], for a command's help.
-func Orders() []string { return slices.Sorted(maps.Keys(orders))[1:] }
+// SortOrders returns the valid values of [Filter.Sort], for a command's help.
+func SortOrders() []string { return slices.Sorted(maps.Keys(sortOrders))[1:] }
 
 // Tasks lists tasks. Tasks that are equal in the selected order are listed oldest first.
 func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
@@ -357,9 +357,9 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	if f.Status == "" && !f.IncludeArchived {
 		where += " AND status <> 'archived'"
 	}
-	order, known := orders[f.Sort]
+	order, known := sortOrders[f.Sort]
 	if !known {
-		return nil, invalidf("cannot sort by %q: there are %s", f.Sort, strings.Join(Orders(), ", "))
+		return nil, invalidf("cannot sort by %q: there are %s", f.Sort, strings.Join(SortOrders(), ", "))
 	}
 	where += " ORDER BY " + order + ", created_at, id"
 	if f.Limit > 0 {

@@ -31,7 +31,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...st
 				ORDER BY created_at DESC, rowid DESC LIMIT 1`, n.IdempotencyKey)
 		}
 		if id != "" {
-			return errNothing
+			return errNothingToCommit
 		}
 		for id = newID(); queryFirstInTx[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", id); {
 			id = newID()
@@ -52,7 +52,7 @@ func (s *Store) validate(n *Task) error {
 	if n.Title == "" {
 		return fmt.Errorf("cannot create task: a title is required")
 	}
-	who, err := canonical(n.Assignee)
+	who, err := canonicalProfile(n.Assignee)
 	if err != nil {
 		return err
 	}
@@ -78,9 +78,9 @@ func (s *Store) validate(n *Task) error {
 	return err
 }
 
-// canonical returns the canonical form of a profile's name. An empty name stays empty, but a name that consists of white
+// canonicalProfile returns the canonical form of a profile's name. An empty name stays empty, but a name that consists of white
 // space is an error.
-func canonical(assignee string) (string, error) {
+func canonicalProfile(assignee string) (string, error) {
 	who := strings.ToLower(strings.TrimSpace(assignee))
 	if who == "" && assignee != "" {
 		return "", fmt.Errorf("cannot use an assignee of blanks: name a profile, or none")
@@ -110,7 +110,7 @@ func (s *Store) skills(given []string) ([]string, error) {
 
 func (t *tx) create(id string, n Task, parents []string) error {
 	parents = append([]string{}, slices.Compact(slices.Sorted(slices.Values(parents)))...)
-	list := encode(parents)
+	list := encodeLikePython(parents)
 	if unknown := queryAllInTx[string](t, "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT id FROM tasks)", list); len(unknown) > 0 {
 		return fmt.Errorf("cannot create task: unknown parents %q", unknown)
 	}
@@ -118,7 +118,7 @@ func (t *tx) create(id string, n Task, parents []string) error {
 		WHERE id IN (SELECT value FROM json_each(?)) AND status NOT IN ('done', 'archived')`, list), Ready)
 	var skills, named any
 	if len(n.Skills) > 0 {
-		skills, named = encode(n.Skills), n.Skills
+		skills, named = encodeLikePython(n.Skills), n.Skills
 	}
 	t.exec(`INSERT INTO tasks (id, title, body, assignee, status, priority, created_by, created_at, workspace_kind, workspace_path,
 			branch_name, tenant, idempotency_key, max_runtime_seconds, skills, model_override, max_retries, goal_mode, goal_max_turns, session_id, due_at)
@@ -127,7 +127,7 @@ func (t *tx) create(id string, n Task, parents []string) error {
 		orNull(n.Branch), orNull(n.Tenant), orNull(n.IdempotencyKey), n.MaxRuntimeSeconds, skills, orNull(n.ModelOverride), n.MaxRetries,
 		n.GoalMode, n.GoalMaxTurns, orNull(n.SessionID), orNull(n.DueAt))
 	t.exec("INSERT INTO task_links (parent_id, child_id) SELECT value, ? FROM json_each(?)", id, list)
-	t.event(id, 0, "created", object{
+	t.addEvent(id, 0, "created", jsonObject{
 		{"assignee", orNull(n.Assignee)},
 		{"status", string(status)},
 		{"parents", parents},
@@ -138,28 +138,28 @@ func (t *tx) create(id string, n Task, parents []string) error {
 	})
 	if status == Blocked {
 		// The event makes the block sticky. Without it, the next promotion pass would make the task ready.
-		t.event(id, 0, "blocked", object{{"reason", "created blocked"}})
+		t.addEvent(id, 0, "blocked", jsonObject{{"reason", "created blocked"}})
 	}
 	if n.DueAt != 0 {
-		t.event(id, 0, "due_set", object{{"due_at", n.DueAt}})
+		t.addEvent(id, 0, "due_set", jsonObject{{"due_at", n.DueAt}})
 	}
 	return nil
 }
 
-// unfinishedParents is an SQL condition on tasks: the task has a parent that isn't finished. An archived parent counts as
+// unfinishedParentCondition is an SQL condition on tasks: the task has a parent that isn't finished. An archived parent counts as
 // finished. All queries use this one condition, so that they always agree about whether a task may start.
-const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.id = l.parent_id
+const unfinishedParentCondition = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.id = l.parent_id
 	WHERE l.child_id = tasks.id AND p.status NOT IN ('done', 'archived'))`
 
 // hasUnfinishedParent reports whether a task has an unfinished parent.
 func (t *tx) hasUnfinishedParent(id string) bool {
-	return queryFirstInTx[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
+	return queryFirstInTx[bool](t, "SELECT "+unfinishedParentCondition+" FROM tasks WHERE id = ?", id)
 }
 
 // Assign assigns a task to a profile, or to no profile if assignee is empty. It returns false if the task does not exist, and
 // [ErrRunning] while a worker has the task.
 func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (bool, error) {
-	who, err := canonical(assignee)
+	who, err := canonicalProfile(assignee)
 	if err != nil {
 		return false, err
 	}
@@ -172,7 +172,7 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 			set += ", consecutive_failures = 0, last_failure_error = NULL"
 		}
 		t.exec("UPDATE tasks SET "+set+" WHERE id = ?", orNull(who), id)
-		t.event(id, 0, "assigned", object{{"assignee", orNull(who)}})
+		t.addEvent(id, 0, "assigned", jsonObject{{"assignee", orNull(who)}})
 		return nil
 	})
 }
@@ -196,8 +196,8 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 			return fmt.Errorf("cannot link %s to %s: it would wait for itself in a cycle", child, parent)
 		}
 		if t.exec("INSERT OR IGNORE INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, child) > 0 {
-			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready' AND "+unfinishedParents, child)
-			t.event(child, 0, "linked", object{{"parent", parent}, {"child", child}})
+			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready' AND "+unfinishedParentCondition, child)
+			t.addEvent(child, 0, "linked", jsonObject{{"parent", parent}, {"child", child}})
 		}
 		return nil
 	})
@@ -207,7 +207,7 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
-			t.event(child, 0, "unlinked", object{{"parent", parent}, {"child", child}})
+			t.addEvent(child, 0, "unlinked", jsonObject{{"parent", parent}, {"child", child}})
 			t.promote(DefaultFailureLimit, "id = ?", child) // make the task ready if it waited only for this parent
 		}
 		return nil
@@ -226,7 +226,7 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 			return fmt.Errorf("cannot comment on %s: %w", id, err)
 		}
 		comment = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
-		t.event(id, 0, "commented", object{{"author", author}, {"len", utf8.RuneCountInString(body)}})
+		t.addEvent(id, 0, "commented", jsonObject{{"author", author}, {"len", utf8.RuneCountInString(body)}})
 		return nil
 	})
 	return comment, err
@@ -267,11 +267,11 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 			}
 		}
 		if len(fields) > 0 {
-			t.event(id, 0, "edited", object{{"fields", fields}})
+			t.addEvent(id, 0, "edited", jsonObject{{"fields", fields}})
 		}
 		if e.Priority != nil {
 			t.exec("UPDATE tasks SET priority = ? WHERE id = ?", *e.Priority, id)
-			t.event(id, 0, "reprioritized", object{{"priority", *e.Priority}})
+			t.addEvent(id, 0, "reprioritized", jsonObject{{"priority", *e.Priority}})
 		}
 		return nil
 	})
@@ -282,12 +282,12 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done bool, err error) {
 	done, err = s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status == Archived {
-			return errNothing
+			return errNothingToCommit
 		}
 		t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
-		t.closeRun(task.CurrentRunID, ending{outcome: "reclaimed", err: "archived"})
-		t.event(id, task.CurrentRunID, "archived", nil)
-		t.promote(DefaultFailureLimit, childrenOf, id)
+		t.closeRun(task.CurrentRunID, runEnding{outcome: "reclaimed", err: "archived"})
+		t.addEvent(id, task.CurrentRunID, "archived", nil)
+		t.promote(DefaultFailureLimit, childrenCondition, id)
 		return nil
 	})
 	if done {

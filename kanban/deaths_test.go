@@ -38,7 +38,7 @@ type lastingRunner struct {
 	die     func(point string) error
 }
 
-func (r *lastingRunner) Start(ctx context.Context, job Job) (Worker, error) {
+func (r *lastingRunner) Start(ctx context.Context, job WorkerJob) (Worker, error) {
 	if run, busy := r.working[job.Task]; busy {
 		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
 	}
@@ -53,7 +53,7 @@ func (r *lastingRunner) Start(ctx context.Context, job Job) (Worker, error) {
 	return w, err
 }
 
-func (r *lastingRunner) WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport, error) {
+func (r *lastingRunner) WorkerStates(ctx context.Context, refs []RunRef) ([]WorkerReport, error) {
 	list, err := r.fakeRunner.WorkerStates(ctx, refs)
 	for i := range list {
 		if list[i].Liveness == Unknown {
@@ -214,10 +214,10 @@ func TestFilesDie(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	target := filepath.Join(dir, "missing", "file")
-	must(t, writeWhole(target, []byte("one")))
+	must(t, replaceFile(target, []byte("one")))
 	must(t, os.Chmod(filepath.Dir(target), 0o700))
 	must(t, os.Mkdir(target+".dir", 0o755))
-	if err := writeWhole(target+".dir", []byte("two")); err == nil {
+	if err := replaceFile(target+".dir", []byte("two")); err == nil {
 		t.Error("a directory was replaced")
 	}
 	left, err := os.ReadDir(filepath.Dir(target))
@@ -227,16 +227,16 @@ func TestFilesDie(t *testing.T) {
 	}
 
 	b := newBoard(t) // the ledger is cut off at any byte
-	l := readWorkerList(b.paths.workersFile())
+	l := readLedger(b.paths.ledgerPath())
 	must(t, l.add(workerRecord{Run: 1, Task: "t_1", Host: testHost}))
 	must(t, l.add(workerRecord{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
 	whole, err := os.ReadFile(l.path)
 	must(t, err)
 	for n := range whole {
 		must(t, os.WriteFile(l.path, whole[:n], 0o644))
-		cut := readWorkerList(l.path)
+		cut := readLedger(l.path)
 		must(t, cut.add(workerRecord{Run: 3, Task: "t_3"}))
-		again := readWorkerList(l.path)
+		again := readLedger(l.path)
 		if again.runs[3].Task != "t_3" || len(again.runs) > 3 {
 			t.Fatalf("cut at %d: %+v", n, again.runs)
 		}
@@ -280,12 +280,12 @@ func TestAdoption(t *testing.T) {
 	})
 	t.Run("the container is another one", func(t *testing.T) {
 		b, id, task := start(t)
-		e := readWorkerList(b.paths.workersFile()).runs[task.CurrentRunID]
+		e := readLedger(b.paths.ledgerPath()).runs[task.CurrentRunID]
 		if e.PID != task.WorkerPID || e.Boot == "" {
 			t.Fatalf("%+v", e)
 		}
 		e.Boot = "another boot"
-		must(t, readWorkerList(b.paths.workersFile()).add(e))
+		must(t, readLedger(b.paths.ledgerPath()).add(e))
 		successor(b)
 		r := b.tick() // the PID is alive, but was recorded in another boot, so it means nothing
 		same(t, "released", r.Released, id)
@@ -295,7 +295,7 @@ func TestAdoption(t *testing.T) {
 		}
 	})
 	stamp := func(b *board, change func(e *workerRecord)) {
-		l := readWorkerList(b.paths.workersFile())
+		l := readLedger(b.paths.ledgerPath())
 		for _, e := range l.runs {
 			change(&e)
 			must(b.t, l.add(e))
@@ -308,7 +308,7 @@ func TestAdoption(t *testing.T) {
 			want   Status
 		}{"the volume has one holder": {"vol-7", Ready}, "the volume may have several": {"", Running}} {
 			b := newBoard(t)
-			b.d.Volume = c.volume
+			b.d.ExclusiveVolumeID = c.volume
 			id := b.ready("alpha")
 			b.tick()
 			terminal := b.ready("alpha") // another program in the old container has claimed this task

@@ -27,13 +27,13 @@ type Dispatcher struct {
 	Procs    Processes // interface for observing and ending workers by pid; nil: use /proc and pidfd
 	Git      Git       // function that runs git to make worktrees
 
-	// Isolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write everything
-	// in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.
-	Isolated func(profile string) (bool, error)
+	// IsIsolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write
+	// everything in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.
+	IsIsolated func(profile string) (bool, error)
 
-	// Volume identifies the data volume, if no other container can use the volume at the same time. All workers that an
-	// earlier container started on this volume are then known to be dead. Otherwise Volume is empty.
-	Volume string
+	// ExclusiveVolumeID identifies the data volume, if no other container can use the volume at the same time. All workers that
+	// an earlier container started on this volume are then known to be dead. Otherwise ExclusiveVolumeID is empty.
+	ExclusiveVolumeID string
 
 	// Backoff is the pause after a failed attempt at a task. It doubles after each further failure. With 0 there is no pause,
 	// as in the command `hinit kanban dispatch`.
@@ -48,8 +48,8 @@ type Dispatcher struct {
 type runNotes struct {
 	// Start time of the process that had the worker's pid when this dispatcher first saw it; a different time later means
 	// that the pid was reused.
-	start        uint64
-	askedToEndAt int64 // time of the last failed try to end the worker, in seconds since 1970; 0: no such try
+	workerStart uint64
+	endFailedAt int64 // time of the last failed try to end the worker, in seconds since 1970; 0: no such try
 }
 
 // notesOf returns the notes about a run, which the caller may change. A new run has empty notes.
@@ -94,9 +94,9 @@ func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 // If Tick returns an error, the result lists the changes that it made before; the next pass makes the others.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = Result{ // make the lists empty, because nil would be null in JSON
-		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []Spawned{},
-		SkippedUnassigned: []string{}, SkippedNonspawnable: []string{}, SkippedCapped: []Capped{}, AutoAssigned: []string{},
-		RespawnGuarded: []Guarded{}, RateLimited: []string{},
+		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []SpawnedTask{},
+		SkippedUnassigned: []string{}, SkippedNonspawnable: []string{}, SkippedCapped: []CappedTask{}, AutoAssigned: []string{},
+		RespawnGuarded: []GuardedTask{}, RateLimited: []string{},
 	}
 	p := &pass{
 		Dispatcher: d, ctx: ctx, now: now.Unix(), dryRun: opt.DryRun, res: &res, profileExists: make(map[string]bool),
@@ -106,7 +106,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	if kept := d.Store.keptLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
 		kept.Release()
 		d.Store.keptLock = nil
-		if _, err := d.Hold(); err != nil {
+		if _, err := d.HoldTickLock(); err != nil {
 			return res, err
 		}
 	}
@@ -121,7 +121,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			defer lock.Release()
 		case opt.DryRun: // another process has the lock, so only list the tasks that would start
 			res.SkippedLocked = err == nil
-			return res, errors.Join(p.observeWorkers(), p.dispatch(opt))
+			return res, errors.Join(p.observeWorkers(), p.startDueTasks(opt))
 		default:
 			res.SkippedLocked = true
 			return res, nil
@@ -130,7 +130,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	if err := p.observeWorkers(); err != nil {
 		return res, err
 	}
-	p.dropEnded()
+	p.updateLedger()
 	for _, step := range []func() error{p.releaseStaleClaims, p.detectStale, p.detectCrashed, p.enforceMaxRuntime, p.endLeaving} {
 		if err := step(); err != nil {
 			return res, err
@@ -139,15 +139,15 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	if res.Promoted, err = d.Store.RecomputeReady(ctx, now, d.failureLimit()); err != nil {
 		return res, err
 	}
-	err = p.dispatch(opt)
+	err = p.startDueTasks(opt)
 	res.Leaving = len(p.leavingWorkers)
 	res.Alive = lo.CountBy(p.runningTasks, func(w *observedTask) bool { return w.liveness == Alive && !w.isHandled })
 	return res, err
 }
 
-// Hold takes the board's tick lock and keeps it for all passes until the store is closed. Other dispatchers, such as the agent's
-// gateways, skip the board meanwhile. Hold returns false if another process has the lock.
-func (d *Dispatcher) Hold() (held bool, err error) {
+// HoldTickLock takes the board's tick lock and keeps it for all passes until the store is closed. Other dispatchers, such as
+// the agent's gateways, skip the board meanwhile. HoldTickLock returns false if another process has the lock.
+func (d *Dispatcher) HoldTickLock() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
 		d.Store.keptLock = lock
@@ -158,7 +158,7 @@ func (d *Dispatcher) Hold() (held bool, err error) {
 // startCandidate is a task that may be started.
 type startCandidate struct {
 	ID, Assignee string
-	Again        bool // true if an earlier attempt exists, so that its processes may still run
+	TriedBefore  bool // true if an earlier attempt exists, so that its processes may still run
 }
 
 // runningProfiles maps the number of each running task's run to the task's profile. A running task without a run gets a
@@ -172,8 +172,9 @@ func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
-// dispatch starts the workers of a pass: first for ready tasks, then for tasks in review, until a limit on workers is reached.
-func (p *pass) dispatch(opt TickOptions) error {
+// startDueTasks starts the workers of a pass: first for ready tasks, then for tasks in review, until a limit on workers is
+// reached.
+func (p *pass) startDueTasks(opt TickOptions) error {
 	who, err := p.Store.runningProfiles(p.ctx)
 	if err != nil {
 		return err
@@ -250,9 +251,9 @@ func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 	case !p.isProfile(r.Assignee, false):
 		p.res.SkippedNonspawnable = append(p.res.SkippedNonspawnable, r.ID)
 	case from == Ready && limit > 0 && p.runningByProfile[r.Assignee] >= limit:
-		p.res.SkippedCapped = append(p.res.SkippedCapped, Capped{r.ID, r.Assignee, p.runningByProfile[r.Assignee]})
+		p.res.SkippedCapped = append(p.res.SkippedCapped, CappedTask{r.ID, r.Assignee, p.runningByProfile[r.Assignee]})
 	default:
-		return p.start(r, from)
+		return p.claimAndStart(r, from)
 	}
 	return nil
 }
@@ -266,7 +267,7 @@ func (p *pass) assignDefault(task string) bool {
 	var mine bool
 	err := p.write(func(t *tx) {
 		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", p.defaultAssignee, task) > 0; mine {
-			t.event(task, 0, "assigned", object{{"assignee", p.defaultAssignee}, {"source", "kanban.default_assignee"}})
+			t.addEvent(task, 0, "assigned", jsonObject{{"assignee", p.defaultAssignee}, {"source", "kanban.default_assignee"}})
 		}
 	})
 	if err != nil {
@@ -275,9 +276,9 @@ func (p *pass) assignDefault(task string) bool {
 	return mine && err == nil
 }
 
-// start claims a task and starts its worker. It does nothing if [pass.holdReason] holds the task back, or if processes of an
-// earlier attempt can't be ended.
-func (p *pass) start(r startCandidate, from Status) error {
+// claimAndStart claims a task and starts its worker. It does nothing if [pass.holdReason] holds the task back, or if processes
+// of an earlier attempt can't be ended.
+func (p *pass) claimAndStart(r startCandidate, from Status) error {
 	reason, until, err := p.holdReason(r.ID, from)
 	if err != nil {
 		return err
@@ -286,16 +287,16 @@ func (p *pass) start(r startCandidate, from Status) error {
 		return p.recordGuarded(r.ID, reason, until)
 	}
 	if p.dryRun {
-		p.res.Spawned = append(p.res.Spawned, Spawned{Task: r.ID, Assignee: r.Assignee})
+		p.res.Spawned = append(p.res.Spawned, SpawnedTask{Task: r.ID, Assignee: r.Assignee})
 		p.countStarted(r)
 		return nil
 	}
 	p.res.Stuck++
-	if r.Again && !p.endLeftovers(r.ID) {
+	if r.TriedBefore && !p.endLeftovers(r.ID) {
 		return nil
 	}
 	// The claim requires the assignee whose limit was checked. It fails if another program has reassigned the task meanwhile.
-	claim := claimOptions{from: from, profile: r.Assignee, record: func(run int64) {
+	claim := claimOptions{from: from, profile: r.Assignee, beforeCommit: func(run int64) {
 		// Record the run before the claim, so that the next dispatcher knows who made it if this one dies.
 		p.recordWorker(workerRecord{Run: run, Task: r.ID})
 	}}

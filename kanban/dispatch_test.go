@@ -51,7 +51,7 @@ func TestDispatcher(t *testing.T) {
 		if task := b.task(id); task.Status != Ready || task.ClaimLock != "" || task.CurrentRunID != 0 {
 			t.Errorf("%+v", task)
 		}
-		same(t, "refused", r.Refused, SpawnFail{id, "no such program"})
+		same(t, "refused", r.Refused, FailedSpawn{id, "no such program"})
 		b.sound()
 	})
 	t.Run("priority, then age", func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestReviewLane(t *testing.T) {
 			switch how {
 			case "expired":
 				b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
-				must(t, os.Remove(b.paths.workersFile()))
+				must(t, os.Remove(b.paths.ledgerPath()))
 				b.pass(DefaultTTL + time.Second)
 			case "crashed":
 				b.exits(id, Exit{Code: 1})
@@ -298,7 +298,7 @@ func TestReviewLane(t *testing.T) {
 		b.exits(id, Exit{Code: 75})
 		r := b.tick()
 		same(t, "rate limited", r.RateLimited, id)
-		same(t, "guarded", r.RespawnGuarded, Guarded{id, guardCooldown})
+		same(t, "guarded", r.RespawnGuarded, GuardedTask{id, guardCooldown})
 		b.pass(DefaultCooldown)
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
@@ -397,7 +397,7 @@ func TestManyLanes(t *testing.T) {
 func TestARemovedLockIsNoLock(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	held, err := b.d.Hold()
+	held, err := b.d.HoldTickLock()
 	if must(t, err); !held {
 		t.Fatal("not held")
 	}

@@ -24,11 +24,11 @@ type Completion struct {
 }
 
 // changeStatus changes a task's status to the parameter to, and clears the claim. more is SQL that sets further columns, with
-// the arguments args. It returns errNothing if the list from doesn't contain the task's status, or if run is set and isn't
-// the task's current run.
+// the arguments args. It returns errNothingToCommit if the list from doesn't contain the task's status, or if run is set and
+// isn't the task's current run.
 func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
-		return errNothing
+		return errNothingToCommit
 	}
 	set := "status = ?, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL" + more
 	t.exec("UPDATE tasks SET "+set+" WHERE id = ?", append(append([]any{to}, args...), task.ID)...)
@@ -37,7 +37,7 @@ func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more s
 
 // closeOrAddRun closes the task's current run with the values in e, and returns the run's id. If the task has no current run,
 // it adds a run with a duration of zero, because the summary and the metadata in e would otherwise be lost.
-func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
+func (t *tx) closeOrAddRun(task Task, e runEnding) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
 	}
@@ -57,7 +57,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 	var phantom error
 	done, err = s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if c.Run != 0 && c.Run != task.CurrentRunID {
-			return errNothing
+			return errNothingToCommit
 		}
 		// phantoms are the tasks that the worker did not create, although it says so.
 		verified, phantoms := lo.FilterReject(c.CreatedCards, func(card string, _ int) bool {
@@ -66,7 +66,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		})
 		if len(phantoms) > 0 {
 			phantom = fmt.Errorf("cannot complete %s: it did not create %q; name only tasks that it created", id, phantoms)
-			t.event(id, task.CurrentRunID, "completion_blocked_hallucination", object{
+			t.addEvent(id, task.CurrentRunID, "completion_blocked_hallucination", jsonObject{
 				{"phantom_cards", phantoms}, {"verified_cards", verified}, {"summary_preview", orNull(clip(firstLine(summary), 200))},
 			})
 			return nil
@@ -76,17 +76,17 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if err != nil {
 			return err
 		}
-		run := t.closeOrAddRun(task, ending{outcome: "completed", summary: summary, metadata: c.Metadata})
-		payload := object{{"result_len", utf8.RuneCountInString(c.Result)}, {"summary", orNull(clip(firstLine(summary), 400))}}
+		run := t.closeOrAddRun(task, runEnding{outcome: "completed", summary: summary, metadata: c.Metadata})
+		payload := jsonObject{{"result_len", utf8.RuneCountInString(c.Result)}, {"summary", orNull(clip(firstLine(summary), 400))}}
 		if len(verified) > 0 {
-			payload = payload.with(pair{"verified_cards", verified})
+			payload = payload.with(jsonMember{"verified_cards", verified})
 		}
 		if len(c.Artifacts) > 0 {
-			payload = payload.with(pair{"artifacts", c.Artifacts})
+			payload = payload.with(jsonMember{"artifacts", c.Artifacts})
 		}
-		t.event(id, run, "completed", payload)
+		t.addEvent(id, run, "completed", payload)
 		t.warnUnknownReferences(id, run, c)
-		t.promote(DefaultFailureLimit, childrenOf, id)
+		t.promote(DefaultFailureLimit, childrenCondition, id)
 		return nil
 	})
 	if err == nil && phantom != nil {
@@ -103,16 +103,16 @@ func firstLine(s string) string {
 	return strings.TrimSpace(line)
 }
 
-var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
+var taskIDPattern = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
 // warnUnknownReferences adds an event if the summary or the result mentions ids of tasks that don't exist. The event warns
 // people who read the task's history.
 func (t *tx) warnUnknownReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
-		refs := lo.Uniq(references.FindAllString(text[1], -1))
-		known := queryAllInTx[string](t, "SELECT id FROM tasks WHERE id IN (SELECT value FROM json_each(?))", encode(refs))
+		refs := lo.Uniq(taskIDPattern.FindAllString(text[1], -1))
+		known := queryAllInTx[string](t, "SELECT id FROM tasks WHERE id IN (SELECT value FROM json_each(?))", encodeLikePython(refs))
 		if unknown := lo.Without(refs, known...); len(unknown) > 0 {
-			t.event(id, run, "suspected_hallucinated_references", object{{"phantom_refs", unknown}, {"source", text[0]}})
+			t.addEvent(id, run, "suspected_hallucinated_references", jsonObject{{"phantom_refs", unknown}, {"source", text[0]}})
 			return
 		}
 	}
@@ -134,8 +134,8 @@ func (s *Store) suspend(ctx context.Context, now time.Time, id, reason string, r
 		if err := t.changeStatus(task, from, to, run, ""); err != nil {
 			return err
 		}
-		run := t.closeOrAddRun(task, ending{outcome: string(to), summary: reason})
-		t.event(id, run, kind, object{{"reason", orNull(reason)}})
+		run := t.closeOrAddRun(task, runEnding{outcome: string(to), summary: reason})
+		t.addEvent(id, run, kind, jsonObject{{"reason", orNull(reason)}})
 		return nil
 	})
 }
@@ -144,28 +144,28 @@ func (s *Store) suspend(ctx context.Context, now time.Time, id, reason string, r
 func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, error) {
 	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Blocked && task.Status != Scheduled {
-			return errNothing
+			return errNothingToCommit
 		}
-		t.closeLeaked(task)
-		to, payload := Ready, object(nil)
+		t.closeLeakedRun(task)
+		to, payload := Ready, jsonObject(nil)
 		if t.hasUnfinishedParent(id) {
-			to, payload = Todo, object{{"status", string(Todo)}}
+			to, payload = Todo, jsonObject{{"status", string(Todo)}}
 		}
 		t.exec("UPDATE tasks SET status = ?, consecutive_failures = 0, last_failure_error = NULL WHERE id = ?", to, id)
-		t.event(id, 0, "unblocked", payload)
+		t.addEvent(id, 0, "unblocked", payload)
 		return nil
 	})
 }
 
-// Promotion holds the options for [Store.Promote]. Force ignores unfinished parents. DryRun only checks whether the promotion
-// would succeed.
-type Promotion struct {
+// PromoteOptions holds the options for [Store.Promote]. Force ignores unfinished parents. DryRun only checks whether the
+// promotion would succeed.
+type PromoteOptions struct {
 	Actor, Reason string
 	Force, DryRun bool
 }
 
 // Promote makes a todo or blocked task ready. If that is not allowed, it returns an error with the reason.
-func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promotion) error {
+func (s *Store) Promote(ctx context.Context, now time.Time, id string, p PromoteOptions) error {
 	return s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
 		switch {
@@ -176,69 +176,70 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 		case !p.Force && t.hasUnfinishedParent(id):
 			return fmt.Errorf("cannot promote %s: it waits for unfinished parents; force it to ignore them", id)
 		case p.DryRun:
-			return errNothing
+			return errNothingToCommit
 		}
-		t.closeLeaked(task)
+		t.closeLeakedRun(task)
 		t.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
-		t.event(id, 0, "promoted_manual", object{{"actor", orNull(p.Actor)}, {"reason", orNull(p.Reason)}, {"forced", p.Force}})
+		t.addEvent(id, 0, "promoted_manual", jsonObject{{"actor", orNull(p.Actor)}, {"reason", orNull(p.Reason)}, {"forced", p.Force}})
 		return nil
 	})
 }
 
-// promotable is the SQL condition under which the promotion pass makes a todo or blocked task ready. Its parameter is the
-// failure limit.
+// promotableCondition is the SQL condition under which the promotion pass makes a todo or blocked task ready. Its parameter is
+// the failure limit.
 //
 // A sticky block stays until a person ends it: the task's latest `blocked` or `unblocked` event is then `blocked`. A block at
 // the failure limit has no such event, so the task becomes ready when the limit is raised.
 //
 // The unary plus keeps SQLite from using the index on status. If a caller names a few tasks, SQLite would otherwise use that
 // index and read all waiting tasks.
-const promotable = `(+status = 'todo' OR +status = 'blocked'
+const promotableCondition = `(+status = 'todo' OR +status = 'blocked'
 		AND consecutive_failures < COALESCE(max_retries, ?)
 		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
 			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
-	AND NOT ` + unfinishedParents
+	AND NOT ` + unfinishedParentCondition
 
-// RecomputeReady is the promotion pass: it makes every todo or blocked task ready that may start now (see [promotable]). It
-// returns the number of these tasks.
+// RecomputeReady is the promotion pass: it makes every todo or blocked task ready that may start now (see
+// [promotableCondition]). It returns the number of these tasks.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
-	some, err := queryFirst[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotable+" AND "+waitingTasks+")", failureLimit)
+	some, err := queryFirst[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotableCondition+" AND "+waitingTasksCondition+")", failureLimit)
 	if err != nil || !some { // don't take the write lock, because most passes have nothing to promote
 		return 0, err
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		promoted = t.promote(failureLimit, waitingTasks)
+		promoted = t.promote(failureLimit, waitingTasksCondition)
 		return nil
 	})
 	return promoted, err
 }
 
-// promote makes every [promotable] task ready that meets an SQL condition, and returns the number of these tasks.
+// promote makes every [promotableCondition] task ready that meets an SQL condition, and returns the number of these tasks.
 func (t *tx) promote(failureLimit int, condition string, args ...any) int {
-	ids := queryAllInTx[string](t, "UPDATE tasks SET status = 'ready' WHERE "+promotable+" AND "+condition+" RETURNING id", append([]any{failureLimit}, args...)...)
+	ids := queryAllInTx[string](t, "UPDATE tasks SET status = 'ready' WHERE "+promotableCondition+" AND "+condition+" RETURNING id", append([]any{failureLimit}, args...)...)
 	for _, id := range ids {
-		t.event(id, 0, "promoted", nil)
+		t.addEvent(id, 0, "promoted", nil)
 	}
 	return len(ids)
 }
 
 // Conditions for [tx.promote]: every waiting task, or only the tasks that wait for one parent.
 const (
-	waitingTasks = "status IN ('todo', 'blocked')"
-	childrenOf   = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
+	waitingTasksCondition = "status IN ('todo', 'blocked')"
+	childrenCondition     = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
 )
 
-// event appends an event to a task's history. A nil payload is stored as null. A run of 0 means that the event belongs to no run.
-func (t *tx) event(task string, run int64, kind string, payload object) {
+// addEvent appends an event to a task's history. A nil payload is stored as null. A run of 0 means that the event belongs to no
+// run.
+func (t *tx) addEvent(task string, run int64, kind string, payload jsonObject) {
 	var text any
 	if payload != nil {
-		text = encode(payload)
+		text = encodeLikePython(payload)
 	}
 	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
 }
 
-// ending holds the values that [tx.closeRun] stores in a run.
-type ending struct {
+// runEnding holds the values that [tx.closeRun] stores in a run.
+type runEnding struct {
 	outcome, err      string
 	summary, metadata string
 }
@@ -248,7 +249,7 @@ type ending struct {
 //
 // closeRun never stores an end that is before the start. The time t.now is from before the wait for the database's lock.
 // During that wait, another process may have started the run, or the clock may have been set.
-func (t *tx) closeRun(run int64, e ending) {
+func (t *tx) closeRun(run int64, e runEnding) {
 	if run == 0 {
 		return
 	}
@@ -258,8 +259,8 @@ func (t *tx) closeRun(run int64, e ending) {
 		e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
 }
 
-// closeLeaked closes a run that was left open by mistake: the task is no longer running, although it still refers to the run.
-func (t *tx) closeLeaked(task Task) {
-	t.closeRun(task.CurrentRunID, ending{outcome: "reclaimed", err: "the task had left the run behind"})
+// closeLeakedRun closes a run that was left open by mistake: the task is no longer running, although it still refers to the run.
+func (t *tx) closeLeakedRun(task Task) {
+	t.closeRun(task.CurrentRunID, runEnding{outcome: "reclaimed", err: "the task had left the run behind"})
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
 }

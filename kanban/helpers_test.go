@@ -273,7 +273,7 @@ func (p profileSet) Exists(name string) (bool, error) {
 type fakeRunner struct {
 	sync.Mutex
 	procs   *fakeProcs
-	jobs    []Job
+	jobs    []WorkerJob
 	fail    error
 	noPID   bool
 	lookErr error
@@ -281,17 +281,17 @@ type fakeRunner struct {
 	ended   []int64
 	forgot  []int64
 	knows   bool // whether the runner knows the workers that it starts
-	onStart func(Job) error
+	onStart func(WorkerJob) error
 	onLook  func()
 	deaf    bool             // whether End leaves the worker alive
 	late    map[int64]Worker // starts that got no answer, and happen with the next start
 	left    map[string][]int
 }
 
-func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
+func (r *fakeRunner) Start(_ context.Context, job WorkerJob) (Worker, error) {
 	r.Lock()
 	defer r.Unlock()
-	if host := (*HostError)(nil); errors.As(r.fail, &host) && host.Unsure && r.late != nil {
+	if host := (*HostError)(nil); errors.As(r.fail, &host) && host.MayHaveStarted && r.late != nil {
 		r.late[job.Run] = Worker{PID: 77, Start: uint64(job.Run)}
 	}
 	if r.fail != nil {
@@ -329,7 +329,7 @@ func (r *fakeRunner) pid(task string) (pid int) {
 	return pid
 }
 
-func (r *fakeRunner) WorkerStates(_ context.Context, refs []Ref) ([]WorkerReport, error) {
+func (r *fakeRunner) WorkerStates(_ context.Context, refs []RunRef) ([]WorkerReport, error) {
 	r.Lock()
 	defer r.Unlock()
 	if r.lookErr != nil {
@@ -345,7 +345,7 @@ func (r *fakeRunner) WorkerStates(_ context.Context, refs []Ref) ([]WorkerReport
 	return list, nil
 }
 
-func (r *fakeRunner) Withdraw(_ context.Context, ref Ref) (WorkerReport, error) {
+func (r *fakeRunner) Withdraw(_ context.Context, ref RunRef) (WorkerReport, error) {
 	r.Lock()
 	defer r.Unlock()
 	if errors.As(r.fail, new(*HostError)) {
@@ -355,7 +355,7 @@ func (r *fakeRunner) Withdraw(_ context.Context, ref Ref) (WorkerReport, error) 
 	return r.known[ref.Run], nil
 }
 
-func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) []Termination {
+func (r *fakeRunner) End(_ context.Context, refs []RunRef, _ time.Duration) []Termination {
 	r.Lock()
 	defer r.Unlock()
 	list := make([]Termination, len(refs))
@@ -369,13 +369,13 @@ func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) []Termi
 	return list
 }
 
-func (r *fakeRunner) Leftovers(ref Ref) ([]int, bool) {
+func (r *fakeRunner) Leftovers(ref RunRef) ([]int, bool) {
 	r.Lock()
 	defer r.Unlock()
 	return slices.DeleteFunc(slices.Clone(r.left[ref.Task]), func(pid int) bool { return !r.procs.Alive(pid) }), true
 }
 
-func (r *fakeRunner) Forget(refs []Ref) {
+func (r *fakeRunner) Forget(refs []RunRef) {
 	r.Lock()
 	defer r.Unlock()
 	for _, ref := range refs {
@@ -420,7 +420,7 @@ func (p *fakeProcs) Start(pid int) uint64 {
 	return p.starts[pid]
 }
 
-func (p *fakeProcs) WorksOn(pid int, _ string) (is, known bool) {
+func (p *fakeProcs) IsWorkerOf(pid int, _ string) (is, known bool) {
 	p.Lock()
 	defer p.Unlock()
 	return !p.strange[pid], true
@@ -474,7 +474,7 @@ func newTestLog(t *testing.T) *slog.Logger {
 }
 
 // add adds an entry to the ledger.
-func (l *workerList) add(e workerRecord) error {
+func (l *workerLedger) add(e workerRecord) error {
 	l.runs[e.Run] = e
 	return l.save()
 }

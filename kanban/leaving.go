@@ -21,7 +21,7 @@ import (
 // departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board. The attempt was
 // finished, or another program has released the task. open is the set of the runs of all running tasks.
 func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
-	for run, e := range p.workers.runs {
+	for run, e := range p.ledger.runs {
 		if open[run] {
 			continue
 		}
@@ -30,7 +30,7 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 			p.endedEntries = append(p.endedEntries, e)
 			continue
 		}
-		w := &observedTask{Task: Task{ID: e.Task, WorkerPID: e.PID, CurrentRunID: run}, dispatcherStarted: true, local: true, isHandled: true}
+		w := &observedTask{Task: Task{ID: e.Task, WorkerPID: e.PID, CurrentRunID: run}, dispatcherStarted: true, isOnThisHost: true, isHandled: true}
 		w.ref = p.Dispatcher.taskRef(w.Task)
 		w.ref.Worker = e.Worker
 		left = append(left, w)
@@ -63,7 +63,7 @@ func (p *pass) sortDeparted(left []*observedTask) {
 		case w.ref.PID == 0 && w.liveness != Ended:
 			p.unansweredStarts = append(p.unansweredStarts, w)
 		default:
-			p.endedEntries = append(p.endedEntries, p.workers.runs[w.CurrentRunID])
+			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
 		}
 	}
 }
@@ -83,7 +83,7 @@ func (p *pass) cancelStarts(list []*observedTask) {
 			w.WorkerPID = w.ref.PID
 			p.leavingWorkers = append(p.leavingWorkers, w)
 		default:
-			p.endedEntries = append(p.endedEntries, p.workers.runs[w.CurrentRunID])
+			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
 		}
 	}
 }
@@ -91,12 +91,12 @@ func (p *pass) cancelStarts(list []*observedTask) {
 // leaveDeadline returns the time at which to end a worker whose attempt is over, in seconds since 1970. The worker first gets
 // some time, because it usually still writes something after it has finished its task. 0 means now.
 func (p *pass) leaveDeadline(w *observedTask) int64 {
-	asked, at := p.notesOf(w.CurrentRunID).askedToEndAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
+	asked, at := p.notesOf(w.CurrentRunID).endFailedAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
-		return min(asked, p.now) + survivorDefers
+		return min(asked, p.now) + survivorRetrySeconds
 	// End the worker now: a new attempt waits for its end, or w.since is useless because the clock was set back.
-	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlack:
+	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlackSeconds:
 		return 0
 	}
 	return at
@@ -117,7 +117,7 @@ func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) 
 		if end.Terminated {
 			continue
 		}
-		p.notesOf(w.CurrentRunID).askedToEndAt = p.now
+		p.notesOf(w.CurrentRunID).endFailedAt = p.now
 		survive = append(survive, w)
 	}
 	return survive
@@ -138,7 +138,7 @@ func (p *pass) endLeftovers(task string) bool {
 	if slices.ContainsFunc(p.unansweredStarts, func(w *observedTask) bool { return w.ID == task }) {
 		return false
 	}
-	ref := Ref{DB: p.Store.paths.DB, Task: task}
+	ref := RunRef{DB: p.Store.paths.DB, Task: task}
 	left, ok := p.Runner.Leftovers(ref)
 	if len(left) > 0 { // the runner does not know these workers, so end them by pid
 		parallel.ForEach(left, func(pid, _ int) { p.procs().End(p.ctx, pid, TerminateGrace) })
@@ -150,19 +150,19 @@ func (p *pass) endLeftovers(task string) bool {
 	return len(left) == 0 && ok
 }
 
-// Leaving is a living worker whose attempt is over.
-type Leaving struct {
+// LeavingWorker is a living worker whose attempt is over.
+type LeavingWorker struct {
 	Task, Profile string
 	Run           int64
 	PID           int
 	Since, Until  time.Time // end of the attempt, and the time at which the dispatcher ends the worker
 }
 
-// Leaving lists the living workers whose attempt is over.
-func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, error) {
+// LeavingWorkers lists the living workers whose attempt is over.
+func (d *Dispatcher) LeavingWorkers(ctx context.Context, now time.Time) ([]LeavingWorker, error) {
 	p, err := d.observe(ctx, now)
-	return lo.Map(p.leavingWorkers, func(w *observedTask, _ int) Leaving {
-		return Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaveDeadline(w), 0)}
+	return lo.Map(p.leavingWorkers, func(w *observedTask, _ int) LeavingWorker {
+		return LeavingWorker{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaveDeadline(w), 0)}
 	}), err
 }
 
@@ -179,16 +179,16 @@ type workerRecord struct {
 	Worker
 }
 
-// workerList is the dispatcher's ledger: a file with a workerRecord for each worker. The file has one JSON object a line; the
+// workerLedger is the dispatcher's ledger: a file with a workerRecord for each worker. The file has one JSON object a line; the
 // last entry of a run is the valid one. Only the holder of the tick lock writes it. The file needs no fsync: it is only
 // needed after a crash of the dispatcher. After a crash of the machine, no worker is left.
-type workerList struct {
+type workerLedger struct {
 	path string
 	runs map[int64]workerRecord
 }
 
-func readWorkerList(path string) *workerList {
-	l := &workerList{path: path, runs: make(map[int64]workerRecord)}
+func readLedger(path string) *workerLedger {
+	l := &workerLedger{path: path, runs: make(map[int64]workerRecord)}
 	data, _ := wholefile.Read(path, maxFileSize) // an unreadable file counts as empty, and the next save replaces it
 	for line := range bytes.Lines(data) {
 		var e workerRecord
@@ -199,7 +199,7 @@ func readWorkerList(path string) *workerList {
 	return l
 }
 
-func (l *workerList) save() error {
+func (l *workerLedger) save() error {
 	var b bytes.Buffer
 	for _, e := range l.runs {
 		line, err := json.Marshal(e)
@@ -208,7 +208,7 @@ func (l *workerList) save() error {
 		}
 		b.Write(append(line, '\n'))
 	}
-	return writeWhole(l.path, b.Bytes())
+	return replaceFile(l.path, b.Bytes())
 }
 
 // currentInstance identifies this container: the boot of the machine and the start of PID 1. A worker whose ledger entry has

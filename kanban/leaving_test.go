@@ -38,7 +38,7 @@ func TestLeavingWorkers(t *testing.T) {
 					if r := b.tick(); r.Leaving != 1 || len(r.Spawned) != 0 {
 						t.Errorf("its process counts no more: %+v", r)
 					}
-					list, err := b.d.Leaving(t.Context(), b.now)
+					list, err := b.d.LeavingWorkers(t.Context(), b.now)
 					if must(t, err); len(list) != 1 || list[0].PID != pid || list[0].Run != run || list[0].Until.Unix() != b.now.Unix()+60 {
 						t.Errorf("%+v", list)
 					}
@@ -73,7 +73,7 @@ func TestLeavingWorkers(t *testing.T) {
 		same(t, "asked to end", b.runner.ended, run)
 		b.runner.deaf = false
 		same(t, "asked again", spawnedIDs(b.tick()))
-		b.pass(survivorDefers * time.Second)
+		b.pass(survivorRetrySeconds * time.Second)
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	// A worker whose attempt ends during a pass must count against the limits. Otherwise nine workers would be alive with a

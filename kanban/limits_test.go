@@ -396,12 +396,12 @@ func TestRespawnGuardInATick(t *testing.T) {
 	id, clean := b.ready("alpha"), b.ready("alpha")
 	b.exec("UPDATE tasks SET last_failure_error = '403 Forbidden' WHERE id = ?", id)
 	r := b.dry()
-	same(t, "guarded in a dry run", r.RespawnGuarded, Guarded{id, guardAuth})
+	same(t, "guarded in a dry run", r.RespawnGuarded, GuardedTask{id, guardAuth})
 	if b.count(id, "respawn_guarded") != 0 {
 		t.Error("a dry run wrote an event")
 	}
 	r = b.tick()
-	same(t, "guarded", r.RespawnGuarded, Guarded{id, guardAuth})
+	same(t, "guarded", r.RespawnGuarded, GuardedTask{id, guardAuth})
 	same(t, "spawned", spawnedIDs(r), clean)
 	same(t, "auto-blocked", r.AutoBlocked)
 	b.wantStatus(id, Ready)
@@ -456,7 +456,7 @@ func TestAQuotaWallIsForgotten(t *testing.T) {
 	same(t, "spawned", spawnedIDs(r), id)
 }
 
-// Collect must remove the old files and logs beside the board that section 28.12 of the contract names.
+// RemoveOld must remove the old files and logs beside the board that section 28.12 of the contract names.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -472,7 +472,7 @@ func TestCollect(t *testing.T) {
 		must(t, os.Chtimes(file, b.now, b.now))
 	}
 	must(t, os.Chtimes(young, b.now.Add(40*24*time.Hour), b.now.Add(40*24*time.Hour)))
-	c, err := b.Collect(t.Context(), b.now.Add(31*24*time.Hour), 30*24*time.Hour, 30*24*time.Hour)
+	c, err := b.RemoveOld(t.Context(), b.now.Add(31*24*time.Hour), 30*24*time.Hour, 30*24*time.Hour)
 	must(t, err)
 	if c.Logs != 2 || c.Events != 2 || len(b.events(done)) != 0 || len(b.events(open)) == 0 {
 		t.Errorf("%+v", c)

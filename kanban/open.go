@@ -39,12 +39,12 @@ type Options struct {
 
 // Store is one open board. Several goroutines may use it at a time. Each call is at most one transaction.
 type Store struct {
-	db       *sql.DB
-	raw      *os.File       // second descriptor of the file, to check its length
-	logs     [2]fs.FileInfo // the write-ahead log and its index when the board was opened; nil: the file did not exist
-	paths    Paths
-	opt      Options
-	keptLock *Lock // tick lock that the dispatcher keeps between passes; nil: none
+	db         *sql.DB
+	lengthFile *os.File       // second descriptor of the file, to check its length
+	walFiles   [2]fs.FileInfo // the write-ahead log and its index when the board was opened; nil: the file did not exist
+	paths      Paths
+	opt        Options
+	keptLock   *Lock // tick lock that the dispatcher keeps between passes; nil: none
 }
 
 // crashPoint marks a place at which a test can make the process die. The tests prove that the board survives this.
@@ -59,9 +59,9 @@ func (s *Store) crashPoint(name string) error {
 // same itself without the lock. This is safe, because a step that is done twice has no further effect.
 const maxInitWait = 10 * time.Second
 
-// initialised maps the path of each file that this process has checked and migrated to its fs.FileInfo, so that it does so
+// checkedFiles maps the path of each file that this process has checked and migrated to its fs.FileInfo, so that it does so
 // only once. If another file has replaced a known file, Open checks the new file.
-var initialised sync.Map
+var checkedFiles sync.Map
 
 // Open opens a board. It creates a missing file. It migrates the file of an older version, after making a backup.
 //
@@ -89,8 +89,8 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 		_ = s.Close()
 		return nil, err
 	}
-	for i, end := range companions {
-		s.logs[i], _ = os.Stat(s.paths.DB + end)
+	for i, end := range walSuffixes {
+		s.walFiles[i], _ = os.Stat(s.paths.DB + end)
 	}
 	return s, nil
 }
@@ -105,7 +105,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot make directory of board %s: %w", path, err)
 	}
-	if known, is := initialised.Load(path); is && !empty && os.SameFile(st, known.(fs.FileInfo)) {
+	if known, is := checkedFiles.Load(path); is && !empty && os.SameFile(st, known.(fs.FileInfo)) {
 		return s.connectFile(ctx, "rwc")
 	}
 
@@ -125,13 +125,13 @@ func (s *Store) open(ctx context.Context) error {
 		return fmt.Errorf("cannot bring board %s up to date: %w", path, err)
 	}
 	if st, err := os.Stat(path); err == nil {
-		initialised.Store(path, st)
+		checkedFiles.Store(path, st)
 	}
 	return nil
 }
 
-// companions are the suffixes of the files that SQLite keeps beside the database: the write-ahead log and its index.
-var companions = [2]string{"-wal", "-shm"}
+// walSuffixes are the suffixes of the files that SQLite keeps beside the database: the write-ahead log and its index.
+var walSuffixes = [2]string{"-wal", "-shm"}
 
 // readOnly reports whether a path is on a read-only file system. If the path doesn't exist, it checks the nearest existing
 // directory above it.
@@ -152,7 +152,7 @@ func (s *Store) openReadOnly(ctx context.Context, empty bool) error {
 	if log, err := os.Stat(s.paths.DB + "-wal"); err == nil && log.Size() > 0 {
 		return fmt.Errorf("cannot open board %s: its volume is mounted read-only, and the last changes are still in %[1]s-wal; mount it without :ro once", s.paths.DB)
 	}
-	return s.connectFile(ctx, unchanging)
+	return s.connectFile(ctx, immutableMode)
 }
 
 // connectFile connects to the file. The mode "rwc" creates a missing file.
@@ -161,7 +161,7 @@ func (s *Store) connectFile(ctx context.Context, mode string) (err error) {
 		_, err = queryFirst[int](ctx, s.db, "SELECT count(*) FROM sqlite_master")
 	}
 	if err == nil {
-		s.raw, err = wholefile.Open(s.paths.DB, os.O_RDONLY, 0)
+		s.lengthFile, err = wholefile.Open(s.paths.DB, os.O_RDONLY, 0)
 	}
 	return s.cannotOpen(err)
 }
@@ -217,8 +217,8 @@ func (s *Store) Close() error {
 	if s.db != nil {
 		err = s.db.Close()
 	}
-	if s.raw != nil {
-		err = errors.Join(err, s.raw.Close())
+	if s.lengthFile != nil {
+		err = errors.Join(err, s.lengthFile.Close())
 	}
 	if s.keptLock != nil {
 		s.keptLock.Release()
@@ -226,15 +226,15 @@ func (s *Store) Close() error {
 	return err
 }
 
-// InPlace reports whether the open file and its write-ahead log are still the files at the board's path. If another program
+// IsFileInPlace reports whether the open file and its write-ahead log are still the files at the board's path. If another program
 // has replaced or removed one of them, other programs don't see what this store writes. The caller must then open the board
 // again.
-func (s *Store) InPlace() bool {
-	if !isFileAt(s.raw, s.paths.DB) {
+func (s *Store) IsFileInPlace() bool {
+	if !isFileAt(s.lengthFile, s.paths.DB) {
 		return false
 	}
-	for i, end := range companions {
-		if log, err := os.Stat(s.paths.DB + end); s.logs[i] != nil && (err != nil || !os.SameFile(s.logs[i], log)) {
+	for i, end := range walSuffixes {
+		if log, err := os.Stat(s.paths.DB + end); s.walFiles[i] != nil && (err != nil || !os.SameFile(s.walFiles[i], log)) {
 			return false
 		}
 	}
@@ -247,8 +247,8 @@ func (s *Store) Paths() Paths { return s.paths }
 // Claimer returns the identity that this store writes into its claims, as host:pid.
 func (s *Store) Claimer() string { return s.opt.Host + ":" + strconv.Itoa(s.opt.PID) }
 
-// hostLocal reports whether a claim was made on this host. The pid in a claim of another host means nothing here.
-func (s *Store) hostLocal(lock string) bool { return strings.HasPrefix(lock, s.opt.Host+":") }
+// isClaimOfThisHost reports whether a claim was made on this host. The pid in a claim of another host means nothing here.
+func (s *Store) isClaimOfThisHost(lock string) bool { return strings.HasPrefix(lock, s.opt.Host+":") }
 
 // DataVersion returns a number that changes when another connection changes the board. Comparing two numbers is much cheaper
 // than reading the tasks.
@@ -305,8 +305,8 @@ func isFileAt(f *os.File, path string) bool {
 	return err == nil && failed == nil && os.SameFile(open, there)
 }
 
-// writeWhole replaces a file atomically. It creates the file's directory if it is missing.
-func writeWhole(path string, data []byte) error {
+// replaceFile replaces a file atomically. It creates the file's directory if it is missing.
+func replaceFile(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

@@ -204,21 +204,21 @@ func TestAside(t *testing.T) {
 	b.wantStatus(id, Todo)
 
 	for _, dry := range []bool{true, false} {
-		if err := b.Promote(t.Context(), b.now, id, Promotion{DryRun: dry}); err == nil {
+		if err := b.Promote(t.Context(), b.now, id, PromoteOptions{DryRun: dry}); err == nil {
 			t.Error("promoted in spite of its parent")
 		}
 	}
-	must(t, b.Promote(t.Context(), b.now, id, Promotion{Force: true, DryRun: true}))
+	must(t, b.Promote(t.Context(), b.now, id, PromoteOptions{Force: true, DryRun: true}))
 	b.wantStatus(id, Todo)
-	must(t, b.Promote(t.Context(), b.now, id, Promotion{Force: true, Actor: "me", Reason: "now"}))
+	must(t, b.Promote(t.Context(), b.now, id, PromoteOptions{Force: true, Actor: "me", Reason: "now"}))
 	b.wantStatus(id, Ready)
 	if p := b.payload(id, "promoted_manual"); p["actor"] != "me" || p["reason"] != "now" || p["forced"] != true {
 		t.Errorf("%v", p)
 	}
-	if err := b.Promote(t.Context(), b.now, id, Promotion{}); err == nil {
+	if err := b.Promote(t.Context(), b.now, id, PromoteOptions{}); err == nil {
 		t.Error("a ready task was promoted")
 	}
-	if err := b.Promote(t.Context(), b.now, "t_00000000", Promotion{}); !errors.Is(err, ErrNoTask) {
+	if err := b.Promote(t.Context(), b.now, "t_00000000", PromoteOptions{}); !errors.Is(err, ErrNoTask) {
 		t.Errorf("%v", err)
 	}
 }

@@ -29,7 +29,7 @@ func TestAFifoOrADeviceInPlaceOfAFileStopsNobody(t *testing.T) {
 		}
 		id := b.ready("alpha")
 		same(t, "spawned", spawnedIDs(b.tick()), id)
-		if _, err := os.ReadFile(b.paths.workersFile()); err != nil || !strings.Contains(readWhole(t, b.paths.workersFile()), id) {
+		if _, err := os.ReadFile(b.paths.ledgerPath()); err != nil || !strings.Contains(readWhole(t, b.paths.ledgerPath()), id) {
 			t.Errorf("the worker is not remembered: %v", err)
 		}
 		boards := &Boards{Root: root, Env: b.env.get}
@@ -58,10 +58,10 @@ func readWhole(t *testing.T, path string) string {
 func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	write0(t, b.paths.workersFile(), bytes.Repeat([]byte("x"), 200_000))
+	write0(t, b.paths.ledgerPath(), bytes.Repeat([]byte("x"), 200_000))
 	id := b.ready("alpha")
 	b.tick()
-	if run := b.task(id).CurrentRunID; readWorkerList(b.paths.workersFile()).runs[run].Task != id {
+	if run := b.task(id).CurrentRunID; readLedger(b.paths.ledgerPath()).runs[run].Task != id {
 		t.Errorf("run %d is not there", run)
 	}
 }
@@ -178,7 +178,7 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	b.exec("UPDATE tasks SET claim_expires = 1, last_heartbeat_at = 1 WHERE id IN (?, ?)", expired, own)
 	b.exec("UPDATE tasks SET max_runtime_seconds = 1 WHERE id = ?", over)
 	pid := strangers[3].Process.Pid
-	must(t, readWorkerList(b.paths.workersFile()).add(workerRecord{
+	must(t, readLedger(b.paths.ledgerPath()).add(workerRecord{
 		Run: 99, Task: left, Host: testHost, Worker: Worker{PID: pid, Start: realProcesses{}.Start(pid), Boot: currentInstance()},
 	}))
 	ok, err := b.d.Reclaim(t.Context(), b.now, reclaimed, "")
@@ -199,7 +199,7 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	if (realProcesses{}).Alive(worker.Process.Pid) {
 		t.Error("the worker goes on")
 	}
-	if l := readWorkerList(b.paths.workersFile()); len(l.runs) > 0 {
+	if l := readLedger(b.paths.ledgerPath()); len(l.runs) > 0 {
 		t.Errorf("the ledger still has %v", l.runs)
 	}
 }

@@ -103,13 +103,13 @@ func TestPythonSharesTheLocks(t *testing.T) {
 func TestPythonWritesTheSameJSON(t *testing.T) {
 	t.Parallel()
 	cases := []any{
-		object{{"a", nil}, {"b", true}, {"c", -3}, {"d", "x"}, {"e", []string{"y", "z"}}, {"f", []string{}}},
-		object{},
+		jsonObject{{"a", nil}, {"b", true}, {"c", -3}, {"d", "x"}, {"e", []string{"y", "z"}}, {"f", []string{}}},
+		jsonObject{},
 		[]string{"ä ö \u2028 \U0001F600 \x7f \x01 / < > & ' \" \\ \b\f\n\r\t"},
 	}
 	var in strings.Builder
 	for _, v := range cases {
-		in.WriteString(encode(v) + "\n")
+		in.WriteString(encodeLikePython(v) + "\n")
 	}
 	cmd := python(t, "json")
 	cmd.Stdin = strings.NewReader(in.String())

@@ -25,34 +25,34 @@ import (
 type Runner interface {
 	// Start starts the worker of a run, and returns as soon as the worker's program is executing. After an error, no process of
 	// the worker is left. A second call for the same run must not start a second worker.
-	Start(ctx context.Context, job Job) (Worker, error)
+	Start(ctx context.Context, job WorkerJob) (Worker, error)
 
 	// WorkerStates returns the state of each worker in refs, in the same order. It doesn't block.
-	WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport, error)
+	WorkerStates(ctx context.Context, refs []RunRef) ([]WorkerReport, error)
 
 	// Withdraw cancels a start that got no answer, so that it can't take effect later. If the worker was already started, the
 	// result describes it. After an error, it is still unknown whether the worker will start.
-	Withdraw(ctx context.Context, ref Ref) (WorkerReport, error)
+	Withdraw(ctx context.Context, ref RunRef) (WorkerReport, error)
 
 	// End terminates workers in parallel, each with all processes that it has left behind. It sends SIGTERM, and after the
 	// grace SIGKILL. It returns when all are dead, or when SIGKILL had no effect in time. The results are in the order of
 	// refs. If the runner doesn't know a worker, Attempted is false in its result.
-	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
+	End(ctx context.Context, refs []RunRef, grace time.Duration) []Termination
 
 	// Leftovers finds the processes that earlier attempts at a task have left behind, whichever program started them. It
 	// recognises them by environment variables that every descendant of a worker inherits. It uses only the fields DB and Task of
 	// ref. ok is false if the processes can't be determined now.
-	Leftovers(ref Ref) (pids []int, ok bool)
+	Leftovers(ref RunRef) (pids []int, ok bool)
 
 	// Forget tells the runner that these runs are over on the board. The runner may forget each run as soon as its worker has
 	// ended.
-	Forget(refs []Ref)
+	Forget(refs []RunRef)
 }
 
-// Job is a request to start a worker. The worker's stdin is /dev/null, its stdout and stderr are appended to Log, and it gets a
-// new session (setsid).
-type Job struct {
-	Ref
+// WorkerJob is a request to start a worker. The worker's stdin is /dev/null, its stdout and stderr are appended to Log, and it
+// gets a new session (setsid).
+type WorkerJob struct {
+	RunRef
 	Profile string
 	Options []string          // arguments that depend on the task: --skills, -m and --toolsets with their values
 	Dir     string            // working directory; empty: the dispatcher's
@@ -60,8 +60,8 @@ type Job struct {
 	Log     string            // path of the log, which the dispatcher has rotated; its directory exists
 }
 
-// Ref names the worker of one run: DB and Run identify the run. The embedded Worker is the worker's process, if known.
-type Ref struct {
+// RunRef names the worker of one run: DB and Run identify the run. The embedded Worker is the worker's process, if known.
+type RunRef struct {
 	DB    string // absolute path of the board's file
 	Board string
 	Task  string
@@ -122,8 +122,9 @@ type Processes interface {
 	// Start returns the start time of the process, in clock ticks since boot. It returns 0 if the process does not exist or the
 	// time is unknown.
 	Start(pid int) uint64
-	// WorksOn reports whether the process was started as a worker of the task. known is false if its environment can't be read.
-	WorksOn(pid int, task string) (is, known bool)
+	// IsWorkerOf reports whether the process was started as a worker of the task. known is false if its environment can't be
+	// read.
+	IsWorkerOf(pid int, task string) (is, known bool)
 }
 
 // realProcesses implements [Processes] for real processes, with /proc and pidfd_open(2).
@@ -152,8 +153,8 @@ func (realProcesses) Start(pid int) uint64 {
 // that does not answer.
 const environTimeout = time.Second
 
-// WorksOn implements [Processes]. The environment of a process may be overwritten, for instance with a title for ps(1).
-func (realProcesses) WorksOn(pid int, task string) (is, known bool) {
+// IsWorkerOf implements [Processes]. The environment of a process may be overwritten, for instance with a title for ps(1).
+func (realProcesses) IsWorkerOf(pid int, task string) (is, known bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), environTimeout)
 	defer cancel()
 	var env []byte
@@ -229,10 +230,10 @@ func AwaitProcess(pid int) {
 	}
 }
 
-// ProcessesWith finds the processes that were started with the environment variables in vars. It lists the roots first, which
+// ProcessesWithVars finds the processes that were started with the environment variables in vars. It lists the roots first, which
 // are processes whose parent was started without these variables. sure is false if the list may be incomplete, because the
 // environment of a process of this user could not be read.
-func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
+func ProcessesWithVars(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.EachProcess("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {
 		return nil, false

@@ -20,10 +20,10 @@ type observedTask struct {
 	Task
 	// Start of the run, or of the task if it has no run; for an attempt that is over, its end; in seconds since 1970.
 	since             int64
-	from              Status // status in which the task was claimed, and to which a release returns it
-	ref               Ref
+	claimedFrom       Status // status in which the task was claimed, and to which a release returns it
+	ref               RunRef
 	dispatcherStarted bool     // the ledger shows that a dispatcher started the run
-	local             bool     // the worker runs on this host, so that its pid is valid
+	isOnThisHost      bool     // the worker runs on this host, so that its pid is valid
 	liveness          Liveness // what the runner knows about the worker
 	exit              Exit
 	containerGone     bool // the worker has ended with its container or machine
@@ -39,7 +39,7 @@ type pass struct {
 	dryRun            bool            // dry run: start nothing
 	mayStart          bool            // the pass is a call of Tick that may start workers
 	res               *Result
-	workers           *workerList
+	ledger            *workerLedger
 	containerInstance string          // identifies this boot and container, see [currentInstance]
 	runningTasks      []*observedTask // tasks that are running
 	leavingWorkers    []*observedTask // living workers whose attempt is over
@@ -73,15 +73,15 @@ func (p *pass) pidWasReused(w *observedTask) bool {
 		return false
 	}
 	seen := p.notesOf(w.CurrentRunID)
-	seen.start = cmp.Or(seen.start, start)
-	is, known := p.procs().WorksOn(w.WorkerPID, w.ID)
-	return start != cmp.Or(w.ref.Start, seen.start) || known && !is
+	seen.workerStart = cmp.Or(seen.workerStart, start)
+	is, known := p.procs().IsWorkerOf(w.WorkerPID, w.ID)
+	return start != cmp.Or(w.ref.Start, seen.workerStart) || known && !is
 }
 
 // observeWorkers determines the state of the workers of all running tasks, and of the workers in the ledger whose attempt is
 // over. It stores them in the lists of the pass.
 func (p *pass) observeWorkers() error {
-	p.workers = readWorkerList(p.Store.paths.workersFile())
+	p.ledger = readLedger(p.Store.paths.ledgerPath())
 	p.containerInstance = currentInstance()
 	type row struct {
 		Task  Task
@@ -96,13 +96,15 @@ func (p *pass) observeWorkers() error {
 	if err != nil {
 		return fmt.Errorf("cannot read running tasks: %w", err)
 	}
-	p.runningTasks = lo.Map(rows, func(r row, _ int) *observedTask { return &observedTask{Task: r.Task, since: r.Since, from: r.From} })
+	p.runningTasks = lo.Map(rows, func(r row, _ int) *observedTask {
+		return &observedTask{Task: r.Task, since: r.Since, claimedFrom: r.From}
+	})
 	open := make(map[int64]bool, len(p.runningTasks))
 	var asked []*observedTask
-	var refs []Ref
+	var refs []RunRef
 	for _, w := range p.runningTasks {
 		open[w.CurrentRunID] = true
-		w.local = p.Store.hostLocal(w.ClaimLock)
+		w.isOnThisHost = p.Store.isClaimOfThisHost(w.ClaimLock)
 		w.ref = p.workerRef(w)
 		if (w.WorkerPID != 0 || w.dispatcherStarted) && !w.containerGone {
 			asked, refs = append(asked, w), append(refs, w.ref)
@@ -112,7 +114,7 @@ func (p *pass) observeWorkers() error {
 	if err != nil {
 		return err
 	}
-	refs = append(refs, lo.Map(left, func(w *observedTask, _ int) Ref { return w.ref })...)
+	refs = append(refs, lo.Map(left, func(w *observedTask, _ int) RunRef { return w.ref })...)
 	if p.Runner != nil && len(refs) > 0 {
 		sightings, err := p.Runner.WorkerStates(p.ctx, refs)
 		if err == nil && len(sightings) != len(refs) {
@@ -132,17 +134,17 @@ func (p *pass) observeWorkers() error {
 	for _, w := range asked {
 		// The process can't have run for longer than it exists, so use its start. The time of the claim can be earlier, or in
 		// the future, if the clock was set since.
-		if begin := procstat.StartedAt(w.ref.Start).Unix(); w.ref.Start != 0 && begin <= p.now && (begin > w.since || w.since > p.now+clockSlack) {
+		if begin := procstat.StartedAt(w.ref.Start).Unix(); w.ref.Start != 0 && begin <= p.now && (begin > w.since || w.since > p.now+clockSlackSeconds) {
 			w.since = begin
 		}
-		w.pidReused = w.liveness == Unknown && w.local && w.WorkerPID != 0 && p.pidWasReused(w)
+		w.pidReused = w.liveness == Unknown && w.isOnThisHost && w.WorkerPID != 0 && p.pidWasReused(w)
 	}
 	return nil
 }
 
-// dropEnded removes ended workers from the ledger, and adds the claims of other programs to it. If the pass may start
+// updateLedger removes ended workers from the ledger, and adds the claims of other programs to it. If the pass may start
 // workers, it first cancels starts that the runner has not answered. Only the holder of the tick lock may call it.
-func (p *pass) dropEnded() {
+func (p *pass) updateLedger() {
 	if unanswered := p.unansweredStarts; p.mayStart {
 		p.unansweredStarts = nil
 		p.cancelStarts(unanswered)
@@ -150,9 +152,9 @@ func (p *pass) dropEnded() {
 	open := make(map[int64]bool, len(p.runningTasks)+len(p.leavingWorkers))
 	for _, w := range append(p.runningTasks, p.leavingWorkers...) {
 		open[w.CurrentRunID] = true
-		recorded := w.CurrentRunID == 0 || p.workers.runs[w.CurrentRunID].Task == w.ID
+		recorded := w.CurrentRunID == 0 || p.ledger.runs[w.CurrentRunID].Task == w.ID
 		// Record the claim, because a later pass must know whether its worker can still be alive.
-		if w.Status == Running && w.local && !w.containerGone && !recorded {
+		if w.Status == Running && w.isOnThisHost && !w.containerGone && !recorded {
 			p.recordWorker(workerRecord{Run: w.CurrentRunID, Task: w.ID, Foreign: true})
 		}
 	}
@@ -161,47 +163,47 @@ func (p *pass) dropEnded() {
 		return
 	}
 	if p.Runner != nil {
-		p.Runner.Forget(lo.Map(p.endedEntries, func(e workerRecord, _ int) Ref {
-			return Ref{DB: p.Store.paths.DB, Board: p.Store.paths.Board, Task: e.Task, Run: e.Run, Worker: e.Worker}
+		p.Runner.Forget(lo.Map(p.endedEntries, func(e workerRecord, _ int) RunRef {
+			return RunRef{DB: p.Store.paths.DB, Board: p.Store.paths.Board, Task: e.Task, Run: e.Run, Worker: e.Worker}
 		}))
 	}
 	for _, e := range p.endedEntries {
-		delete(p.workers.runs, e.Run)
+		delete(p.ledger.runs, e.Run)
 	}
-	p.saveWorkerList()
+	p.saveLedger()
 }
 
 // recordWorker writes an entry to the ledger, and adds this host, volume and container to it. It must be called before the
 // worker can start.
 func (p *pass) recordWorker(e workerRecord) {
-	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.containerInstance, p.Volume
-	p.workers.runs[e.Run] = e
-	p.saveWorkerList()
+	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.containerInstance, p.ExclusiveVolumeID
+	p.ledger.runs[e.Run] = e
+	p.saveLedger()
 }
 
-func (p *pass) saveWorkerList() {
-	if err := p.workers.save(); err != nil {
-		p.log().Warn("cannot write the ledger of workers", "path", p.workers.path, "error", err)
+func (p *pass) saveLedger() {
+	if err := p.ledger.save(); err != nil {
+		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
 	}
 }
 
-// isGone reports whether the worker of a ledger entry has certainly ended. That is so if it ran in an earlier boot or
+// isWorkerGone reports whether the worker of a ledger entry has certainly ended. That is so if it ran in an earlier boot or
 // container of this host. It is also so if it ran in an earlier container with the same data volume, because only one
 // container at a time can have the volume.
-func (p *pass) isGone(e workerRecord) bool {
+func (p *pass) isWorkerGone(e workerRecord) bool {
 	return e.Boot != "" && p.containerInstance != "" && e.Boot != p.containerInstance &&
-		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
+		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.ExclusiveVolumeID)
 }
 
-// workerRef builds the Ref with which the runner finds the worker of a running task. It takes the process from the ledger,
+// workerRef builds the RunRef with which the runner finds the worker of a running task. It takes the process from the ledger,
 // and also sets w.dispatcherStarted and w.containerGone.
-func (p *pass) workerRef(w *observedTask) Ref {
+func (p *pass) workerRef(w *observedTask) RunRef {
 	ref := p.Dispatcher.taskRef(w.Task)
-	e, known := p.workers.runs[w.CurrentRunID]
+	e, known := p.ledger.runs[w.CurrentRunID]
 	if !known || e.Task != w.ID {
 		return ref
 	}
-	w.containerGone = p.isGone(e)
+	w.containerGone = p.isWorkerGone(e)
 	if e.Foreign || !w.containerGone && e.Host != p.Store.opt.Host {
 		return ref
 	}
@@ -212,8 +214,8 @@ func (p *pass) workerRef(w *observedTask) Ref {
 	return ref
 }
 
-func (d *Dispatcher) taskRef(t Task) Ref {
-	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
+func (d *Dispatcher) taskRef(t Task) RunRef {
+	return RunRef{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
 // storeReport stores the runner's answer about a worker. It ignores NeverStarted if the ledger has no record that a
@@ -224,7 +226,7 @@ func (p *pass) storeReport(w *observedTask, s WorkerReport) {
 	}
 	w.liveness, w.exit = s.Liveness, s.Exit
 	if s.Liveness == Alive || s.Liveness == Ended {
-		w.local = true
+		w.isOnThisHost = true
 		if s.Worker.PID != 0 {
 			w.ref.Worker = s.Worker
 		}
@@ -251,7 +253,7 @@ func (p *pass) recordMissingPIDs(asked []*observedTask) error {
 func (p *pass) terminate(list []*observedTask) []Termination {
 	ends := make([]Termination, len(list))
 	var known []int
-	var refs []Ref
+	var refs []RunRef
 	var wait sync.WaitGroup
 	for i, w := range list {
 		switch {
@@ -259,7 +261,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 			ends[i] = Termination{Attempted: true, Terminated: true}
 		case w.liveness == Alive:
 			known, refs = append(known, i), append(refs, w.ref)
-		case w.WorkerPID == 0 || !w.local:
+		case w.WorkerPID == 0 || !w.isOnThisHost:
 			// Kill nothing: the pid is unknown, or belongs to another host.
 		default:
 			wait.Go(func() { ends[i] = p.endByPID(w.WorkerPID, w.ID) })
@@ -282,7 +284,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 // board, so the process must have been started for the task. If the environment of the process can't be read, endByPID
 // reports that the worker has survived.
 func (p *pass) endByPID(pid int, task string) Termination {
-	is, known := p.procs().WorksOn(pid, task)
+	is, known := p.procs().IsWorkerOf(pid, task)
 	if is {
 		return p.procs().End(p.ctx, pid, TerminateGrace)
 	}
@@ -290,12 +292,14 @@ func (p *pass) endByPID(pid int, task string) Termination {
 }
 
 // survived reports whether a worker may still run after a termination. If so, its task must not get another worker.
-func (w *observedTask) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
+func (w *observedTask) survived(t Termination) bool {
+	return t.Attempted && w.isOnThisHost && !t.Terminated
+}
 
 // terminationInfo returns members for the payload of an event that tell how the worker was terminated.
-func (w *observedTask) terminationInfo(t Termination) object {
-	return object{
-		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},
+func (w *observedTask) terminationInfo(t Termination) jsonObject {
+	return jsonObject{
+		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.isOnThisHost}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},
 	}
 }
 

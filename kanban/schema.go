@@ -16,14 +16,14 @@ import (
 )
 
 // column is the name of a column and its SQL definition, as in `create table` and `alter table add column`.
-type column struct{ name, def string }
+type column struct{ name, definition string }
 
 // table is a table of the board's database. Each program that opens the board creates missing tables, and adds the columns
 // that an older version of a table lacks.
 type table struct {
-	name    string
-	columns []column
-	key     string // the columns of the primary key, if it has several
+	name       string
+	columns    []column
+	primaryKey string // the columns of the primary key, if it has several
 }
 
 const (
@@ -59,7 +59,7 @@ var (
 
 var tables = []table{
 	tasksTable,
-	{name: "task_links", columns: parseColumns("parent_id TEXT NOT NULL", "child_id TEXT NOT NULL"), key: "parent_id, child_id"},
+	{name: "task_links", columns: parseColumns("parent_id TEXT NOT NULL", "child_id TEXT NOT NULL"), primaryKey: "parent_id, child_id"},
 	commentsTable,
 	eventsTable,
 	runsTable,
@@ -67,7 +67,7 @@ var tables = []table{
 		"id "+serial, "task_id TEXT NOT NULL", "filename TEXT NOT NULL", "stored_path TEXT NOT NULL", "content_type TEXT",
 		"size INTEGER NOT NULL DEFAULT 0", "uploaded_by TEXT", "created_at INTEGER NOT NULL",
 	)},
-	{name: "kanban_notify_subs", key: "task_id, platform, chat_id, thread_id", columns: parseColumns(
+	{name: "kanban_notify_subs", primaryKey: "task_id, platform, chat_id, thread_id", columns: parseColumns(
 		"task_id TEXT NOT NULL", "platform TEXT NOT NULL", "chat_id TEXT NOT NULL", "thread_id TEXT NOT NULL DEFAULT ''", "user_id TEXT",
 		"notifier_profile TEXT", "created_at INTEGER NOT NULL", "last_event_id INTEGER NOT NULL DEFAULT 0",
 	)},
@@ -93,9 +93,9 @@ var indexes = [][3]string{
 
 // create returns the SQL statement that creates the table. The parameter name differs from t.name while a table is rebuilt.
 func (t table) create(name string) string {
-	defs := lo.Map(t.columns, func(c column, _ int) string { return c.name + " " + c.def })
-	if t.key != "" {
-		defs = append(defs, "PRIMARY KEY ("+t.key+")")
+	defs := lo.Map(t.columns, func(c column, _ int) string { return c.name + " " + c.definition })
+	if t.primaryKey != "" {
+		defs = append(defs, "PRIMARY KEY ("+t.primaryKey+")")
 	}
 	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    %s\n)", name, strings.Join(defs, ",\n    "))
 }
@@ -119,7 +119,7 @@ func readSchema(ctx context.Context, q querier) (fileSchema, error) {
 func (sh fileSchema) needsRebuild(t table) bool {
 	return slices.ContainsFunc(t.columns, func(c column) bool {
 		kind := sh[t.name+"."+c.name]
-		return (c.def == serial || c.name == "last_event_id") && kind != "" && kind != "INTEGER"
+		return (c.definition == serial || c.name == "last_event_id") && kind != "" && kind != "INTEGER"
 	})
 }
 
@@ -194,7 +194,7 @@ var renamedColumns = map[string]string{"consecutive_failures": "spawn_failures",
 
 func (t *tx) addColumns(sh fileSchema, table table) {
 	for _, c := range sh.missingColumns(table) {
-		t.exec(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table.name, c.name, c.def))
+		t.exec(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table.name, c.name, c.definition))
 		if from := renamedColumns[c.name]; table.name == "tasks" && lo.HasKey(sh, "tasks."+from) {
 			t.exec(fmt.Sprintf("UPDATE tasks SET %s = %s WHERE %s IS NOT NULL", c.name, from, from))
 		}
@@ -207,7 +207,7 @@ func (t *tx) rebuild(sh fileSchema, table table) {
 	var into, from []string
 	for _, c := range table.columns {
 		switch {
-		case c.def == serial, !lo.HasKey(sh, table.name+"."+c.name):
+		case c.definition == serial, !lo.HasKey(sh, table.name+"."+c.name):
 			continue
 		case c.name == "last_event_id":
 			from = append(from, "CASE WHEN last_event_id <> '' AND last_event_id NOT GLOB '*[^0-9]*' THEN CAST(last_event_id AS INTEGER) ELSE 0 END")

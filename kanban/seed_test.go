@@ -93,7 +93,7 @@ func TestDefaultAssignee(t *testing.T) {
 		r := b.tick()
 		same(t, "spawned", spawnedIDs(r), first)
 		same(t, "auto-assigned", r.AutoAssigned, second)
-		same(t, "capped", r.SkippedCapped, Capped{second, "alpha", 1})
+		same(t, "capped", r.SkippedCapped, CappedTask{second, "alpha", 1})
 		if r = b.tick(); len(r.AutoAssigned) != 0 || b.count(second, "assigned") != 1 {
 			t.Error("it was assigned again")
 		}

@@ -39,7 +39,7 @@ func (p *pass) runTask(task Task, from Status) (started bool, err error) {
 	case why != nil:
 		return false, p.spawnFailed(task, from, why)
 	}
-	p.res.Spawned = append(p.res.Spawned, Spawned{task.ID, task.Assignee, task.WorkspacePath})
+	p.res.Spawned = append(p.res.Spawned, SpawnedTask{task.ID, task.Assignee, task.WorkspacePath})
 	return true, nil
 }
 
@@ -79,17 +79,17 @@ func (p *pass) startAgain(w *observedTask) error {
 	case err != nil:
 		return err
 	}
-	_, err = p.runTask(task, w.from)
+	_, err = p.runTask(task, w.claimedFrom)
 	return err
 }
 
 // hostFailed handles an error because of which the runner's host can't start any worker now. It releases the task and returns
 // an error that ends the pass. If the worker may have started in spite of the error, hostFailed keeps the claim.
 func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
-	if why.Unsure {
+	if why.MayHaveStarted {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
 	}
-	w := &observedTask{Task: task, from: from, local: true}
+	w := &observedTask{Task: task, claimedFrom: from, isOnThisHost: true}
 	_, err := p.release(w, p.releaseForReclaim(w, Termination{}, why.Error()))
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
@@ -100,12 +100,12 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	return p.write(func(t *tx) {
 		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
 		t.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ? AND ended_at IS NULL", pid, run)
-		t.event(task, run, "spawned", object{{"pid", pid}})
+		t.addEvent(task, run, "spawned", jsonObject{{"pid", pid}})
 	})
 }
 
 // buildJob returns the request with which the runner starts a task's worker. It also rotates the worker's log.
-func (p *pass) buildJob(task Task, from Status) Job {
+func (p *pass) buildJob(task Task, from Status) WorkerJob {
 	skills := task.Skills
 	if from == Review {
 		skills = []string{reviewSkill}
@@ -122,7 +122,7 @@ func (p *pass) buildJob(task Task, from Status) Job {
 	if err := rotateLog(log, p.Config.rotateBytes(), p.Config.logBackups()); err != nil {
 		p.log().Warn("cannot rotate a worker's log", "path", log, "error", err)
 	}
-	job := Job{Ref: p.Dispatcher.taskRef(task), Profile: who, Options: options, Log: log}
+	job := WorkerJob{RunRef: p.Dispatcher.taskRef(task), Profile: who, Options: options, Log: log}
 	if st, err := os.Stat(task.WorkspacePath); err == nil && st.IsDir() {
 		job.Dir = task.WorkspacePath
 	}
@@ -223,8 +223,8 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	}
 	path = filepath.Clean(path) // remove .. and double slashes, because PID 1 refuses them
 	who, isolated := strings.ToLower(strings.TrimSpace(task.Assignee)), false
-	if p.Isolated != nil && task.WorkspaceKind != Scratch {
-		if isolated, err = p.Isolated(who); err != nil {
+	if p.IsIsolated != nil && task.WorkspaceKind != Scratch {
+		if isolated, err = p.IsIsolated(who); err != nil {
 			return "", "", err
 		}
 	}
@@ -294,7 +294,7 @@ func (p *pass) addScratchHint(task Task) {
 	}
 	_ = f.Close()
 	err = p.write(func(t *tx) {
-		t.event(task.ID, task.CurrentRunID, "tip_scratch_workspace", object{{
+		t.addEvent(task.ID, task.CurrentRunID, "tip_scratch_workspace", jsonObject{{
 			"message", "this task works in a scratch directory, which is removed when it is done; " +
 				"keep files with workspace kind dir or worktree",
 		}})
@@ -358,14 +358,14 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	return data[min(1, len(data)):], nil
 }
 
-// Collected counts what [Store.Collect] has removed.
-type Collected struct {
+// RemovedCounts counts what [Store.RemoveOld] has removed.
+type RemovedCounts struct {
 	Events int64 `json:"events"`
 	Logs   int   `json:"logs"`
 }
 
-// Collect removes the events of finished tasks that are older than events, and the log files that are older than logs.
-func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
+// RemoveOld removes the events of finished tasks that are older than events, and the log files that are older than logs.
+func (s *Store) RemoveOld(ctx context.Context, now time.Time, events, logs time.Duration) (c RemovedCounts, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?
 			AND task_id IN (SELECT id FROM tasks WHERE status IN ('done', 'archived'))`, now.Add(-events).Unix())
@@ -380,7 +380,7 @@ func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Du
 	}
 	for _, e := range entries {
 		info, failed := e.Info()
-		if failed != nil || !info.Mode().IsRegular() || !logNames.MatchString(e.Name()) || !info.ModTime().Before(now.Add(-logs)) {
+		if failed != nil || !info.Mode().IsRegular() || !workerLogPattern.MatchString(e.Name()) || !info.ModTime().Before(now.Add(-logs)) {
 			continue
 		}
 		if os.Remove(filepath.Join(s.paths.Logs, e.Name())) == nil {
@@ -390,5 +390,5 @@ func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Du
 	return c, err
 }
 
-// logNames matches the names of workers' logs and of their rotated copies, so that Collect removes nothing else.
-var logNames = regexp.MustCompile(`\.log(\.\d+)?$`)
+// workerLogPattern matches the names of workers' logs and of their rotated copies, so that RemoveOld removes nothing else.
+var workerLogPattern = regexp.MustCompile(`\.log(\.\d+)?$`)

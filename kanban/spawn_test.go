@@ -28,7 +28,7 @@ func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) 
 // The subtests are the rows of the contract about the start of workers, section 28.8.
 func TestSpawn(t *testing.T) {
 	t.Parallel()
-	spawn := func(t *testing.T, prepare func(b *board) Task) (*board, string, Job) {
+	spawn := func(t *testing.T, prepare func(b *board) Task) (*board, string, WorkerJob) {
 		t.Helper()
 		b := newBoard(t)
 		n := prepare(b)

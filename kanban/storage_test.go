@@ -28,7 +28,7 @@ func openAt(t *testing.T, path string) (*Store, error) {
 
 // reopen makes the next Open of a path check the file again, as in another process.
 func reopen() {
-	initialised.Clear()
+	checkedFiles.Clear()
 }
 
 // The subtests are the rows of the contract about the file, section 28.10. They are not parallel, because they share
@@ -285,7 +285,7 @@ func TestTornFile(t *testing.T) {
 	torn, err := os.Open(copied)
 	must(t, err)
 	defer torn.Close()
-	err = (&Store{raw: torn}).checkLength(t.Context(), b.db)
+	err = (&Store{lengthFile: torn}).checkLength(t.Context(), b.db)
 	if err == nil || !strings.Contains(err.Error(), "torn-extend detected: page count mismatch") {
 		t.Errorf("%v", err)
 	}
@@ -295,7 +295,7 @@ func TestTornFile(t *testing.T) {
 	must(t, err)
 	defer grow.Close()
 	done := make(chan error, 1)
-	go func() { done <- (&Store{raw: torn}).checkLength(t.Context(), b.db) }()
+	go func() { done <- (&Store{lengthFile: torn}).checkLength(t.Context(), b.db) }()
 	must(t, grow.Truncate(st.Size()))
 	must(t, <-done)
 	var header [4]byte
@@ -306,13 +306,13 @@ func TestTornFile(t *testing.T) {
 	}
 
 	// The store checks the file after each commit.
-	b.Store.raw, torn = torn, b.Store.raw
+	b.Store.lengthFile, torn = torn, b.Store.lengthFile
 	must(t, os.Truncate(copied, 4096))
 	must(t, os.WriteFile(copied+"-wal", []byte("no log"), 0o644))
 	if _, err := b.Create(t.Context(), b.now, Task{Title: "x"}); err == nil || !strings.Contains(err.Error(), "torn-extend detected") {
 		t.Errorf("%v", err)
 	}
-	b.Store.raw, torn = torn, b.Store.raw
+	b.Store.lengthFile, torn = torn, b.Store.lengthFile
 }
 
 // The board must open after a process has died in the middle of a checkpoint. The file then has the header of a longer
@@ -371,7 +371,7 @@ func TestTheFirstErrorSticks(t *testing.T) {
 			t.Error("an answer after an error")
 		}
 		tx.exec("UPDATE tasks SET title = 'again'")
-		return errNothing
+		return errNothingToCommit
 	})
 	if err == nil || !strings.Contains(err.Error(), "nothing") || b.task(id).Title != "task" {
 		t.Errorf("%v; the title is %q", err, b.task(id).Title)

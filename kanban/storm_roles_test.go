@@ -35,7 +35,7 @@ func stormDispatcher(s *Store, dir string) *Dispatcher {
 	}
 }
 
-func (r *stormRunner) Start(_ context.Context, job Job) (Worker, error) {
+func (r *stormRunner) Start(_ context.Context, job WorkerJob) (Worker, error) {
 	cmd := stormRole(context.Background(), "worker", r.dir)
 	cmd.Env = proc.SetEnv(cmd.Env, job.Vars)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -65,7 +65,7 @@ func (r *stormRunner) Start(_ context.Context, job Job) (Worker, error) {
 	return Worker{PID: cmd.Process.Pid}, nil
 }
 
-func (r *stormRunner) WorkerStates(_ context.Context, refs []Ref) ([]WorkerReport, error) {
+func (r *stormRunner) WorkerStates(_ context.Context, refs []RunRef) ([]WorkerReport, error) {
 	r.Lock()
 	defer r.Unlock()
 	list := make([]WorkerReport, len(refs))
@@ -82,7 +82,7 @@ func (r *stormRunner) WorkerStates(_ context.Context, refs []Ref) ([]WorkerRepor
 }
 
 // stormFind finds a run's worker by its environment.
-func stormFind(ref Ref) WorkerReport {
+func stormFind(ref RunRef) WorkerReport {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
 		env, _ := os.ReadFile(file)
@@ -95,12 +95,12 @@ func stormFind(ref Ref) WorkerReport {
 	return WorkerReport{Liveness: NeverStarted}
 }
 
-func (r *stormRunner) Withdraw(ctx context.Context, ref Ref) (WorkerReport, error) {
-	list, err := r.WorkerStates(ctx, []Ref{ref})
+func (r *stormRunner) Withdraw(ctx context.Context, ref RunRef) (WorkerReport, error) {
+	list, err := r.WorkerStates(ctx, []RunRef{ref})
 	return list[0], err
 }
 
-func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) []Termination {
+func (r *stormRunner) End(ctx context.Context, refs []RunRef, grace time.Duration) []Termination {
 	list := make([]Termination, len(refs))
 	for i, ref := range refs {
 		list[i] = realProcesses{}.End(ctx, ref.PID, grace)
@@ -108,12 +108,12 @@ func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) 
 	return list
 }
 
-func (r *stormRunner) Leftovers(ref Ref) ([]int, bool) {
-	pids, _ := ProcessesWith(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
+func (r *stormRunner) Leftovers(ref RunRef) ([]int, bool) {
+	pids, _ := ProcessesWithVars(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
 	return pids, true
 }
 
-func (r *stormRunner) Forget([]Ref) {}
+func (r *stormRunner) Forget([]RunRef) {}
 
 // actAs makes this test binary one of the programs of the storm.
 func actAs(role string) int {

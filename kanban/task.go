@@ -131,11 +131,11 @@ func (e InvalidError) Error() string { return string(e) }
 func invalidf(format string, args ...any) error { return InvalidError(fmt.Sprintf(format, args...)) }
 
 // HostError means that the runner's host, for instance PID 1, can't start any worker now. The task is not at fault, so the
-// dispatcher releases the claim without counting a failure. If Unsure is true, the worker may start in spite of the error.
-// The dispatcher then keeps the claim until it knows the worker's state.
+// dispatcher releases the claim without counting a failure. If MayHaveStarted is true, the worker may start in spite of the
+// error. The dispatcher then keeps the claim until it knows the worker's state.
 type HostError struct {
-	Err    error
-	Unsure bool
+	Err            error
+	MayHaveStarted bool
 }
 
 func (e *HostError) Error() string { return e.Err.Error() }
@@ -161,47 +161,47 @@ func (e *CorruptError) Error() string {
 // Result lists the changes of one pass. Its JSON has the form of the agent's own command, which other programs parse. Each
 // list of strings contains task ids.
 type Result struct {
-	Reclaimed         int       `json:"reclaimed"`          // claims released because they had expired
-	Crashed           []string  `json:"crashed"`            // tasks whose worker crashed, or exited without a result
-	TimedOut          []string  `json:"timed_out"`          // tasks over their maximum runtime
-	Stale             []string  `json:"stale"`              // tasks that ran for a long time without a heartbeat
-	AutoBlocked       []string  `json:"auto_blocked"`       // tasks that were blocked at the failure limit
-	Promoted          int       `json:"promoted"`           // todo and blocked tasks that became ready
-	Spawned           []Spawned `json:"spawned"`            // tasks that were started; in a dry run, tasks that would be started
-	SkippedUnassigned []string  `json:"skipped_unassigned"` // tasks without an assignee: an operator must act
+	Reclaimed         int           `json:"reclaimed"`          // claims released because they had expired
+	Crashed           []string      `json:"crashed"`            // tasks whose worker crashed, or exited without a result
+	TimedOut          []string      `json:"timed_out"`          // tasks over their maximum runtime
+	Stale             []string      `json:"stale"`              // tasks that ran for a long time without a heartbeat
+	AutoBlocked       []string      `json:"auto_blocked"`       // tasks that were blocked at the failure limit
+	Promoted          int           `json:"promoted"`           // todo and blocked tasks that became ready
+	Spawned           []SpawnedTask `json:"spawned"`            // tasks that were started; in a dry run, tasks that would be started
+	SkippedUnassigned []string      `json:"skipped_unassigned"` // tasks without an assignee: an operator must act
 	// Tasks whose assignee isn't a profile, but for instance a person.
-	SkippedNonspawnable []string  `json:"skipped_nonspawnable"`
-	SkippedCapped       []Capped  `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
-	AutoAssigned        []string  `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
-	RespawnGuarded      []Guarded `json:"respawn_guarded"`            // tasks that the respawn guard held back
-	RateLimited         []string  `json:"rate_limited"`               // tasks whose worker reached a rate limit; ready again, not a failure
-	SkippedLocked       bool      `json:"skipped_locked"`             // another dispatcher had the tick lock, so this pass did nothing
+	SkippedNonspawnable []string      `json:"skipped_nonspawnable"`
+	SkippedCapped       []CappedTask  `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
+	AutoAssigned        []string      `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
+	RespawnGuarded      []GuardedTask `json:"respawn_guarded"`            // tasks that the respawn guard held back
+	RateLimited         []string      `json:"rate_limited"`               // tasks whose worker reached a rate limit; ready again, not a failure
+	SkippedLocked       bool          `json:"skipped_locked"`             // another dispatcher had the tick lock, so this pass did nothing
 	// Tasks that were due but not started, for a reason that the other fields don't show.
 	Stuck   int        `json:"-"`
 	Leaving int        `json:"-"` // living workers whose attempt is over
 	Alive   int        `json:"-"` // workers of running tasks that the runner reports as alive
 	Exits   []EndedRun `json:"-"` // workers whose end this pass recorded
 	// tasks whose worker ended for a reason outside the task; ready again, not a failure
-	Released []string    `json:"-"`
-	Refused  []SpawnFail `json:"-"` // workers that couldn't be started, with the reasons
+	Released []string      `json:"-"`
+	Refused  []FailedSpawn `json:"-"` // workers that couldn't be started, with the reasons
 }
 
-// Spawned is a task whose worker was started.
-type Spawned struct {
+// SpawnedTask is a task whose worker was started.
+type SpawnedTask struct {
 	Task      string `json:"task_id"`
 	Assignee  string `json:"assignee"`
 	Workspace string `json:"workspace"`
 }
 
-// Capped is a task that waits because its profile already has as many running workers as allowed.
-type Capped struct {
+// CappedTask is a task that waits because its profile already has as many running workers as allowed.
+type CappedTask struct {
 	Task     string `json:"task_id"`
 	Assignee string `json:"assignee"`
 	Current  int    `json:"current"` // running workers of the profile at that time
 }
 
-// Guarded is a task that the respawn guard holds back, because another attempt would fail again or repeat finished work.
-type Guarded struct {
+// GuardedTask is a task that the respawn guard holds back, because another attempt would fail again or repeat finished work.
+type GuardedTask struct {
 	Task   string `json:"task_id"`
 	Reason string `json:"reason"`
 }
@@ -215,8 +215,8 @@ type EndedRun struct {
 	Exit    Exit
 }
 
-// SpawnFail is a worker that couldn't be started.
-type SpawnFail struct {
+// FailedSpawn is a worker that couldn't be started.
+type FailedSpawn struct {
 	Task  string
 	Error string
 }
@@ -235,52 +235,52 @@ func (e Event) MarshalJSON() ([]byte, error) { return marshalRow(eventsTable, e)
 
 // marshalRow returns a row of a table as a JSON object whose keys are the column names.
 func marshalRow(t table, row any) []byte {
-	var o object
+	var o jsonObject
 	for i, c := range t.columns {
 		field := reflect.ValueOf(row).Field(i)
 		value := field.Interface()
 		switch column := field.String(); {
 		case field.Kind() == reflect.Slice:
 			value = append([]string{}, value.([]string)...)
-		case field.IsZero() && (c.def == text || c.def == integer):
+		case field.IsZero() && (c.definition == text || c.definition == integer):
 			value = nil
 		case (c.name == "payload" || c.name == "metadata") && json.Valid([]byte(column)):
 			value = json.RawMessage(column)
 		}
-		o = append(o, pair{c.name, value})
+		o = append(o, jsonMember{c.name, value})
 	}
-	return []byte(encode(o))
+	return []byte(encodeLikePython(o))
 }
 
-// pair is one member of an [object].
-type pair struct {
+// jsonMember is one member of a [jsonObject].
+type jsonMember struct {
 	key   string
 	value any
 }
 
-// object is a JSON object that keeps the order of its members. The board's other writers keep the order too, so that equal
+// jsonObject is a JSON object that keeps the order of its members. The board's other writers keep the order too, so that equal
 // payloads are equal texts.
-type object []pair
+type jsonObject []jsonMember
 
 // with returns a copy of the object with members appended.
-func (o object) with(more ...pair) object { return append(slices.Clip(o), more...) }
+func (o jsonObject) with(more ...jsonMember) jsonObject { return append(slices.Clip(o), more...) }
 
 // MarshalJSON implements [json.Marshaler].
-func (o object) MarshalJSON() ([]byte, error) {
+func (o jsonObject) MarshalJSON() ([]byte, error) {
 	b := bytes.NewBufferString("{")
 	for i, p := range o {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(encode(p.key) + ":" + encode(p.value))
+		b.WriteString(encodeLikePython(p.key) + ":" + encodeLikePython(p.value))
 	}
 	b.WriteByte('}')
 	return b.Bytes(), nil
 }
 
-// encode returns a value as JSON in the form of Python's json.dumps: with a space after each comma and colon, and in ASCII.
-// The other writers of the board use that form.
-func encode(v any) string {
+// encodeLikePython returns a value as JSON in the form of Python's json.dumps: with a space after each comma and colon, and in
+// ASCII. The other writers of the board use that form.
+func encodeLikePython(v any) string {
 	var compact bytes.Buffer
 	e := json.NewEncoder(&compact)
 	e.SetEscapeHTML(false)

@@ -31,20 +31,20 @@ const program = "hinit kanban"
 
 // Terminal holds what the command line needs from its process: outputs, environment and clock. Tests replace it.
 type Terminal struct {
-	Out, Err io.Writer
-	Env      kanban.Env
-	Environ  []string
-	Screen   bool // true if Out is a terminal
-	Now      func() time.Time
+	Out, Err      io.Writer
+	Env           kanban.Env
+	Environ       []string
+	OutIsTerminal bool // true if Out is a terminal
+	Now           func() time.Time
 }
 
 // NewTerminal returns a Terminal with the environment and the clock of this process. out is its standard output.
 func NewTerminal(out io.Writer) *Terminal {
-	return &Terminal{Out: out, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
+	return &Terminal{Out: out, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), OutIsTerminal: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
-// action is the function of a verb, called after its flags are parsed. s is the open board, or nil for a verb with noBoard. words
-// are the arguments that aren't flags.
+// action is the function of a verb, called after its flags are parsed. s is the open board, or nil for a verb with
+// opensNoBoard. words are the arguments that aren't flags.
 type action func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one verb of `hinit kanban`, such as create or list.
@@ -55,9 +55,9 @@ type verb struct {
 	multiWordFlag string // name of a flag whose value is all words up to the next flag
 	summary       string
 	help          string
-	json          bool                 // the verb has the flag --json
-	checks        bool                 // the verb checks the integrity of the whole file when it opens the board
-	noBoard       bool                 // the verb does not open the board
+	hasJSONFlag   bool                 // the verb has the flag --json
+	checksFile    bool                 // the verb checks the integrity of the whole file when it opens the board
+	opensNoBoard  bool                 // the verb does not open the board
 	busyTimeout   time.Duration        // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
 	define        func(c *call) action // function that defines the flags of the verb and returns its action
 }
@@ -66,9 +66,9 @@ type verb struct {
 type call struct {
 	*cmdline.Call
 	*Terminal
-	verb  verb
-	board string
-	json  bool
+	verb      verb
+	board     string
+	wantsJSON bool
 }
 
 // verbs returns all verbs in the order in which the help shows them.
@@ -113,7 +113,7 @@ func (t *Terminal) becomeAgent(args []string) error {
 	if err != nil {
 		return err
 	}
-	path, err := runner.Agent(cmp.Or(t.Env("HERMES_BIN"), cfg.Agent.Binary))
+	path, err := runner.AgentPath(cmp.Or(t.Env("HERMES_BIN"), cfg.Agent.Binary))
 	if err != nil {
 		return err
 	}
@@ -178,8 +178,8 @@ func usageErrorf(format string, args ...any) error {
 // run parses the flags, opens the board and runs the verb. It returns the exit code.
 func (c *call) run() int {
 	act := c.verb.define(c)
-	if c.verb.json {
-		c.Flags.BoolVar(&c.json, "json", false, "print JSON")
+	if c.verb.hasJSONFlag {
+		c.Flags.BoolVar(&c.wantsJSON, "json", false, "print JSON")
 	}
 	least, most := cmdline.Bounds(c.verb.args)
 	words, code, ok := c.Parse(least, most)
@@ -193,19 +193,19 @@ func (c *call) run() int {
 		doing = c.verb.name + " " + words[0]
 	}
 	var s *kanban.Store
-	if !c.verb.noBoard {
+	if !c.verb.opensNoBoard {
 		var err error
 		if s, err = c.open(ctx); err != nil {
-			return c.failed("open the board", err)
+			return c.reportFailure("open the board", err)
 		}
 		defer s.Close()
 	}
-	return c.failed(doing, act(ctx, s, words))
+	return c.reportFailure(doing, act(ctx, s, words))
 }
 
-// failed prints an error on one line and returns the exit code. The line begins with "cannot" and the operation doing. If err
-// is nil, failed prints nothing and returns 0.
-func (c *call) failed(doing string, err error) int {
+// reportFailure prints an error on one line and returns the exit code. The line begins with "cannot" and the operation doing.
+// If err is nil, failed prints nothing and returns 0.
+func (c *call) reportFailure(doing string, err error) int {
 	code := cmdline.Failed
 	switch {
 	case err == nil:
@@ -241,20 +241,20 @@ func (c *call) forEachTask(ids []string, done string, do func(id string) (bool, 
 		ok, err := do(id)
 		if err := c.reportDone(ok, err, done, id); err != nil {
 			failed = errAlreadyPrinted
-			c.failed(c.verb.name+" "+id, err)
+			c.reportFailure(c.verb.name+" "+id, err)
 		}
 	}
 	return failed
 }
 
-// prose is an argument of [call.print] that may have several lines.
-type prose string
+// multilineText is an argument of [call.print] that may have several lines.
+type multilineText string
 
 // print prints text for people, with a format as in fmt.Printf. An agent may have written any argument, so print makes escape
-// sequences visible. It turns line ends into spaces, except in [prose].
+// sequences visible. It turns line ends into spaces, except in [multilineText].
 func (c *call) print(format string, args ...any) {
 	for i, arg := range args {
-		if text, is := arg.(prose); is {
+		if text, is := arg.(multilineText); is {
 			args[i] = show.Text(string(text))
 		} else if v := reflect.ValueOf(arg); v.Kind() == reflect.String {
 			args[i] = show.Line(v.String())
@@ -263,13 +263,13 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// show prints v as JSON if --json was given. Otherwise it calls the function people, which prints the same for a reader. If
-// err is not nil, show prints nothing and returns err.
-func (c *call) show(v any, err error, people func()) error {
+// printResult prints v as JSON if --json was given. Otherwise it calls the function people, which prints the same for a reader.
+// If err is not nil, show prints nothing and returns err.
+func (c *call) printResult(v any, err error, people func()) error {
 	switch {
 	case err != nil:
 		return err
-	case c.json:
+	case c.wantsJSON:
 		return c.printJSON(v)
 	}
 	people()
@@ -324,17 +324,17 @@ func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, e
 		toolsets = lo.FlatMap(profiles.List(), func(name string, _ int) []string { return profiles.Toolsets(name) })
 	}
 	return kanban.Open(ctx, paths, kanban.Options{
-		Env: c.Terminal.Env, SkipCheck: !c.verb.checks, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
+		Env: c.Terminal.Env, SkipCheck: !c.verb.checksFile, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
 		Toolsets: toolsets, BusyTimeout: c.verb.busyTimeout, Log: c.logger(),
 	})
 }
 
-// list is the value of a flag that may be given several times.
-type list []string
+// stringList is the value of a flag that may be given several times.
+type stringList []string
 
-func (l *list) String() string { return strings.Join(*l, ",") }
+func (l *stringList) String() string { return strings.Join(*l, ",") }
 
-func (l *list) Set(s string) error {
+func (l *stringList) Set(s string) error {
 	*l = append(*l, s)
 	return nil
 }

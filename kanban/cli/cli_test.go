@@ -47,7 +47,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 		environ = append(environ, name+"="+value)
 	}
 	t := &Terminal{
-		Screen: s.screen, Out: &stdout, Err: &stderr, Env: func(name string) string { return s.env[name] }, Environ: environ, Now: func() time.Time { return s.now },
+		OutIsTerminal: s.screen, Out: &stdout, Err: &stderr, Env: func(name string) string { return s.env[name] }, Environ: environ, Now: func() time.Time { return s.now },
 	}
 	code = t.Main(args)
 	return code, stdout.String(), stderr.String()
@@ -448,7 +448,7 @@ func TestAllBoardsAtOnce(t *testing.T) {
 	s.do("boards", "create", "other")
 	s.do("claim", id)
 	s.do("block", id, "no", "key")
-	var list []overview
+	var list []boardOverview
 	if err := json.Unmarshal([]byte(s.do("stats", "--all", "--json")), &list); err != nil || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
 	}

@@ -29,17 +29,17 @@ import (
 // dispatchVerbs are the verbs that start and stop workers.
 var dispatchVerbs = []verb{
 	{
-		name: "dispatch", json: true, summary: "make one pass: release the tasks of dead workers, start ready tasks", define: dispatch,
+		name: "dispatch", hasJSONFlag: true, summary: "make one pass: release the tasks of dead workers, start ready tasks", define: dispatch,
 		help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They go on when it ends.
 A dry run starts nothing, but it releases and promotes.`,
 	},
 	{
-		name: "serve", checks: true, noBoard: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
+		name: "serve", checksFile: true, opensNoBoard: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
 		help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
 One has a board at a time; the others wait for its end. Workers go on when it ends. The agent's gateways may run beside it as they are: they
 find the board's lock held, dispatch nothing, and go on with notifications and the decomposition of tasks.`,
 	},
-	{name: "daemon", checks: true, noBoard: true, summary: "DEPRECATED: serve, with --force", define: daemon},
+	{name: "daemon", checksFile: true, opensNoBoard: true, summary: "DEPRECATED: serve, with --force", define: daemon},
 	{name: "reclaim", args: "ID [REASON...]", summary: "take a task from its worker, which is ended", define: reclaim},
 	{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
 }
@@ -53,7 +53,7 @@ func (c *call) configPath() string {
 type host struct {
 	*runner.Runner
 	pid1   *dial.Client // client of PID 1; nil: this process starts the workers
-	volume string       // value for [kanban.Dispatcher.Volume]
+	volume string       // value for [kanban.Dispatcher.ExclusiveVolumeID]
 }
 
 // chooseHost returns the host that starts workers: PID 1, or this process if here is true or PID 1 does not answer.
@@ -63,7 +63,7 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 		unanswered := errors.Is(err, client.ErrUnreachable)
 		var r *runner.Runner
 		if err == nil {
-			r, err = runner.ByPID1(ctx, cl)
+			r, err = runner.NewByPID1(ctx, cl)
 		}
 		switch {
 		case err == nil:
@@ -76,7 +76,7 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if err != nil {
 		return host{}, err
 	}
-	r, err := runner.Local(ctx, cfg)
+	r, err := runner.NewLocal(ctx, cfg)
 	return host{Runner: r}, err
 }
 
@@ -98,8 +98,8 @@ func (c *call) idOfServedVolume(ctx context.Context, cl *dial.Client) string {
 // dispatcher returns a dispatcher for the board s. Its workers are started by the host h.
 func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
 	d := &kanban.Dispatcher{
-		Store: s, Config: cfg, Profiles: kanban.ProfileDirs(c.boards().Root), Environ: c.Environ, Isolated: runner.Isolated(c.lookupEnv),
-		Git: runner.Git, Volume: h.volume,
+		Store: s, Config: cfg, Profiles: kanban.ProfileDirs(c.boards().Root), Environ: c.Environ, IsIsolated: runner.NewIsolationCheck(c.lookupEnv),
+		Git: runner.Git, ExclusiveVolumeID: h.volume,
 	}
 	if h.Runner != nil {
 		d.Runner = h.Runner
@@ -123,7 +123,7 @@ func dispatch(c *call) action {
 		opt.DryRun = *dry
 		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {
 			res, err := d.Tick(ctx, c.Now(), opt)
-			return c.show(res, err, func() { c.showResult(res, cfg, *dry) })
+			return c.printResult(res, err, func() { c.showResult(res, cfg, *dry) })
 		})
 	}
 }
@@ -275,8 +275,8 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 	}
 	defer h.Close()
 	s := &serve.Server{
-		Boards: c.boards(), Wake: h.Wake(), Log: log, Now: c.Now,
-		Board: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
+		Boards: c.boards(), WorkerEnded: h.WorkerEnded(), Log: log, Now: c.Now,
+		OpenBoard: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
 			store, err := c.openAt(ctx, paths)
 			if err != nil {
 				return nil, err
@@ -289,9 +289,9 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 	socket := c.Variable(notify.SocketVar, "")
 	// Ignore the error: if READY=1 doesn't arrive, PID 1 restarts this service.
 	tell := func(text string) { _ = notify.Send(socket, text) }
-	s.Ready = func() { tell("READY=1") }
+	s.OnReady = func() { tell("READY=1") }
 	troubled := ""
-	s.Say = func(text, trouble string) {
+	s.ShowStatus = func(text, trouble string) {
 		tell("STATUS=" + clip(show.Line(text)))
 		if h.pid1 == nil || trouble == troubled {
 			return
@@ -306,7 +306,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 	workers := "from here"
 	if h.pid1 != nil {
 		workers = "by PID 1"
-		s.Stopping = func() bool {
+		s.IsStopping = func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), pid1CallTimeout)
 			defer cancel()
 			status, err := h.pid1.Status(ctx, config.KanbanName)

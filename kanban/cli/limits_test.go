@@ -26,7 +26,7 @@ func TestATaskWithAHugeTitleHidAllBoards(t *testing.T) {
 	}
 	s.do("boards", "create", "side", "--name", huge)
 	out := s.do("stats", "--all")
-	var list []overview
+	var list []boardOverview
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(out) > 100<<10 || len(list) != 2 || !strings.HasPrefix(list[0].Blocked[0].Title, "éé") {
 		t.Errorf("%d bytes: %v", len(out), err)
 	}
@@ -117,7 +117,7 @@ func TestALockedBoardHidAllBoards(t *testing.T) {
 	}
 	s.env["HERMES_KANBAN_BUSY_TIMEOUT_MS"] = "60000"
 	begin := time.Now()
-	var list []overview
+	var list []boardOverview
 	if err := json.Unmarshal([]byte(s.do("stats", "--all")), &list); err != nil || len(list) != 2 || list[0].Error == "" || list[1].Error != "" {
 		t.Errorf("%+v, %v", list, err)
 	}

@@ -22,9 +22,9 @@ import (
 
 // maintenanceVerbs are the verbs that clean up a board, back it up, and find its problems.
 var maintenanceVerbs = []verb{
-	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
-	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
-	{name: "doctor", json: true, checks: true, noBoard: true, busyTimeout: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
+	{name: "gc", hasJSONFlag: true, summary: "delete old logs, and old events of finished tasks", define: gc},
+	{name: "backup", checksFile: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
+	{name: "doctor", hasJSONFlag: true, checksFile: true, opensNoBoard: true, busyTimeout: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
 }
 
 func gc(c *call) action {
@@ -35,8 +35,8 @@ func gc(c *call) action {
 			return usageErrorf("at least one day is kept")
 		}
 		const day = 24 * time.Hour
-		n, err := s.Collect(ctx, c.Now(), time.Duration(*events)*day, time.Duration(*logs)*day)
-		return c.show(n, err, func() { c.print("Deleted %d events and %d logs\n", n.Events, n.Logs) })
+		n, err := s.RemoveOld(ctx, c.Now(), time.Duration(*events)*day, time.Duration(*logs)*day)
+		return c.printResult(n, err, func() { c.print("Deleted %d events and %d logs\n", n.Events, n.Logs) })
 	}
 }
 
@@ -74,7 +74,7 @@ func doctor(c *call) action {
 				return err
 			}
 		}
-		_ = c.show(client.ExamineReply{Findings: x.findings}, nil, func() {
+		_ = c.printResult(client.ExamineReply{Findings: x.findings}, nil, func() {
 			for _, f := range x.findings {
 				c.print("%-8s %-12s %s\n", f.Result, f.Check, f.Detail)
 			}
@@ -213,7 +213,7 @@ func (x *examination) checkClaims(context.Context) error {
 
 // checkWorkers reports workers that are still alive although their attempt is over.
 func (x *examination) checkWorkers(ctx context.Context) error {
-	left, err := x.dispatcher(x.Store, kanban.Config{}, host{}).Leaving(ctx, x.Now())
+	left, err := x.dispatcher(x.Store, kanban.Config{}, host{}).LeavingWorkers(ctx, x.Now())
 	for _, w := range left {
 		x.findings.Warning("worker", "%s: its attempt %d is over since %s, and its worker, process %d, is alive; the dispatcher ends it at %s",
 			w.Task, w.Run, w.Since.Format(time.TimeOnly), w.PID, w.Until.Format(time.TimeOnly))

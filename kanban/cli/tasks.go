@@ -16,9 +16,9 @@ import (
 
 // taskVerbs are the verbs that make, list, show and connect tasks.
 var taskVerbs = []verb{
-	{name: "create", json: true, args: "TITLE", summary: "make a task", define: create},
-	{name: "list", json: true, aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
-	{name: "show", json: true, args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
+	{name: "create", hasJSONFlag: true, args: "TITLE", summary: "make a task", define: create},
+	{name: "list", hasJSONFlag: true, aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
+	{name: "show", hasJSONFlag: true, args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
 	{name: "edit", args: "ID", summary: "change what a task says", define: edit},
 	{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", define: comment},
 	{name: "archive", args: "[ID...]", multiWordFlag: "rm", summary: "archive tasks", define: archive},
@@ -28,7 +28,7 @@ var taskVerbs = []verb{
 }
 
 func create(c *call) action {
-	n, parents, f := kanban.Task{}, list{}, c.Flags
+	n, parents, f := kanban.Task{}, stringList{}, c.Flags
 	f.StringVar(&n.Body, "body", "", "opening post, `TEXT`")
 	f.StringVar(&n.Assignee, "assignee", "", "`PROFILE` that works on it")
 	f.Var(&parents, "parent", "`ID` of a task that must be done before; may be repeated")
@@ -39,7 +39,7 @@ func create(c *call) action {
 	f.StringVar(&n.IdempotencyKey, "idempotency-key", "", "`KEY`: the task that has it is returned, and none made")
 	optionalFlag(c, &n.MaxRuntimeSeconds, "max-runtime", "`TIME` for one attempt: 90s, 30m, 2h, 1d, or seconds", parseSeconds)
 	f.StringVar(&n.CreatedBy, "created-by", "user", "`AUTHOR`")
-	f.Var((*list)(&n.Skills), "skill", "`NAME` of a skill for its worker; may be repeated")
+	f.Var((*stringList)(&n.Skills), "skill", "`NAME` of a skill for its worker; may be repeated")
 	optionalFlag(c, &n.MaxRetries, "max-retries", "failures after which it is blocked, `N`", parseNumber)
 	f.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
 	f.BoolVar(&n.GoalMode, "goal", false, "goal mode")
@@ -68,7 +68,7 @@ func create(c *call) action {
 		if err == nil {
 			t, err = s.Task(ctx, id)
 		}
-		return c.show(t, err, func() {
+		return c.printResult(t, err, func() {
 			c.print("Created %s  (%s, assignee=%s)\n", t.ID, t.Status, cmp.Or(t.Assignee, emptyCell))
 			if t.Status == kanban.Ready && t.Assignee != "" {
 				c.warnIdle()
@@ -87,7 +87,7 @@ func listTasks(c *call) action {
 	c.Flags.StringVar(&f.Step, "step-key", "", "only at this step of it, `KEY`")
 	c.Flags.BoolVar(&f.IncludeArchived, "archived", false, "archived ones too")
 	c.Flags.IntVar(&f.Limit, "n", 0, "at most `N`")
-	c.Flags.StringVar(&f.Sort, "sort", "priority", "by `KEY`: "+strings.Join(kanban.Orders(), ", "))
+	c.Flags.StringVar(&f.Sort, "sort", "priority", "by `KEY`: "+strings.Join(kanban.SortOrders(), ", "))
 	mine := c.Flags.Bool("mine", false, "only those for HERMES_PROFILE")
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		if *mine && f.Assignee == "" {
@@ -96,9 +96,9 @@ func listTasks(c *call) action {
 		if f.Status != "" && !slices.Contains(kanban.Statuses, f.Status) {
 			return usageErrorf("there is no such status as %q; there are: %q", f.Status, kanban.Statuses)
 		}
-		f.WithoutBody = !c.json
+		f.WithoutBody = !c.wantsJSON
 		tasks, err := s.Tasks(ctx, f)
-		return c.show(nonNil(tasks), err, func() {
+		return c.printResult(nonNil(tasks), err, func() {
 			c.table(func(row func(...any)) {
 				row("ID", "STATUS", "PRIORITY", "ASSIGNEE", "TITLE")
 				for _, t := range tasks {
@@ -160,7 +160,7 @@ func showTask(c *call) action {
 		if err == nil {
 			t.Runs, err = selected(t.Runs)
 		}
-		return c.show(t, err, func() { c.showDetails(t) })
+		return c.printResult(t, err, func() { c.showDetails(t) })
 	}
 }
 
@@ -190,10 +190,10 @@ func (c *call) showDetails(all taskDetails) {
 	c.printProperty("waits for", strings.Join(all.Parents, ", "))
 	c.printProperty("before", strings.Join(all.Children, ", "))
 	if t.Body != "" {
-		c.print("\n%s\n", prose(t.Body))
+		c.print("\n%s\n", multilineText(t.Body))
 	}
 	for _, m := range all.Comments {
-		c.print("\n%s %s: %s\n", formatTime(m.CreatedAt), m.Author, prose(m.Body))
+		c.print("\n%s %s: %s\n", formatTime(m.CreatedAt), m.Author, multilineText(m.Body))
 	}
 	if len(all.Runs) > 0 {
 		c.print("\nAttempts\n")
@@ -265,7 +265,7 @@ func comment(c *call) action {
 }
 
 func archive(c *call) action {
-	var remove list
+	var remove stringList
 	c.Flags.Var(&remove, "rm", "delete these tasks, which are archived, with all that belongs to them: `ID`...")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		if len(words) > 0 == (len(remove) > 0) {

@@ -27,15 +27,15 @@ var stateVerbs = []verb{
 		return suspendAction(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
 	}},
 	{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", define: unblock},
-	{name: "promote", json: true, args: "ID [REASON...]", multiWordFlag: "ids", summary: "make waiting or blocked tasks ready", define: promote},
+	{name: "promote", hasJSONFlag: true, args: "ID [REASON...]", multiWordFlag: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 }
 
 // workerVerbs are the verbs that workers use, and the verbs that show a task's workers.
 var workerVerbs = []verb{
 	{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
 	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
-	{name: "runs", json: true, args: "ID", summary: "list the attempts at a task", define: runs},
-	{name: "log", args: "ID", noBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
+	{name: "runs", hasJSONFlag: true, args: "ID", summary: "list the attempts at a task", define: runs},
+	{name: "log", args: "ID", opensNoBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
 // reasonFlag defines the flag --reason. The verb calls the returned function after parsing. Its result is the flag's value,
@@ -68,8 +68,8 @@ func complete(c *call) action {
 	c.Flags.StringVar(&done.Result, "result", "", "short result, `TEXT`")
 	c.Flags.StringVar(&done.Summary, "summary", "", "hand-over for what waits for it, `TEXT`")
 	c.Flags.StringVar(&done.Metadata, "metadata", "", "JSON `OBJECT`")
-	c.Flags.Var((*list)(&done.CreatedCards), "created-card", "`ID` of a task that the worker created; may be repeated")
-	c.Flags.Var((*list)(&done.Artifacts), "artifact", "`PATH` of a result; may be repeated")
+	c.Flags.Var((*stringList)(&done.CreatedCards), "created-card", "`ID` of a task that the worker created; may be repeated")
+	c.Flags.Var((*stringList)(&done.Artifacts), "artifact", "`PATH` of a result; may be repeated")
 	attempt := c.attemptFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		if len(words) > 1 && (done.Summary != "" || done.Metadata != "") {
@@ -88,15 +88,15 @@ func complete(c *call) action {
 }
 
 // idsFlag defines the flag --ids, with which a verb also changes tasks that its arguments don't name.
-func (c *call) idsFlag() *list {
-	ids := &list{}
+func (c *call) idsFlag() *stringList {
+	ids := &stringList{}
 	c.Flags.Var(ids, "ids", "further tasks, with the same reason: `ID`...")
 	return ids
 }
 
-// withReason runs do for every task in ids. Like the agent's own command, it adds the reason as a comment to each task that was
-// changed.
-func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, done, kind, reason string, do func(id string) (bool, error)) error {
+// forEachTaskWithReason runs do for every task in ids. Like the agent's own command, it adds the reason as a comment to each
+// task that was changed.
+func (c *call) forEachTaskWithReason(ctx context.Context, s *kanban.Store, ids []string, done, kind, reason string, do func(id string) (bool, error)) error {
 	return c.forEachTask(ids, done+" %s", func(id string) (bool, error) {
 		ok, err := do(id)
 		if ok && err == nil && reason != "" {
@@ -111,7 +111,7 @@ func suspendAction(c *call, done, kind string, do func(s *kanban.Store, ctx cont
 	reason, ids, attempt := c.reasonFlag(), c.idsFlag(), c.attemptFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		why := reason(words[1:])
-		return c.withReason(ctx, s, append(words[:1:1], *ids...), done, kind, why, func(id string) (bool, error) {
+		return c.forEachTaskWithReason(ctx, s, append(words[:1:1], *ids...), done, kind, why, func(id string) (bool, error) {
 			run, err := attempt(id)
 			if err != nil {
 				return false, err
@@ -124,7 +124,7 @@ func suspendAction(c *call, done, kind string, do func(s *kanban.Store, ctx cont
 func unblock(c *call) action {
 	reason := c.reasonFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		return c.withReason(ctx, s, words, "Unblocked", "UNBLOCK", reason(nil), func(id string) (bool, error) { return s.Unblock(ctx, c.Now(), id) })
+		return c.forEachTaskWithReason(ctx, s, words, "Unblocked", "UNBLOCK", reason(nil), func(id string) (bool, error) { return s.Unblock(ctx, c.Now(), id) })
 	}
 }
 
@@ -138,7 +138,7 @@ type promotion struct {
 }
 
 func promote(c *call) action {
-	var p kanban.Promotion
+	var p kanban.PromoteOptions
 	c.Flags.BoolVar(&p.Force, "force", false, "though it waits for others")
 	c.Flags.BoolVar(&p.DryRun, "dry-run", false, "only say whether it would work")
 	reason, ids := c.reasonFlag(), c.idsFlag()
@@ -150,7 +150,7 @@ func promote(c *call) action {
 		}
 		promote := func(id string) (bool, error) { return true, s.Promote(ctx, c.Now(), id, p) }
 		all := append(words[:1:1], *ids...)
-		if !c.json {
+		if !c.wantsJSON {
 			return c.forEachTask(all, did+" %s", promote)
 		}
 		var failed error
@@ -214,14 +214,14 @@ func runs(c *call) action {
 		if err == nil {
 			list, err = selected(list)
 		}
-		return c.show(nonNil(list), err, func() { c.showRuns(list) })
+		return c.printResult(nonNil(list), err, func() { c.showRuns(list) })
 	}
 }
 
 // markLeaving restores the pid of each attempt in list that is over while its worker is still alive. The board clears the pid
 // when an attempt ends.
 func (c *call) markLeaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
-	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
+	left, err := c.dispatcher(s, kanban.Config{}, host{}).LeavingWorkers(ctx, c.Now())
 	for _, w := range left {
 		if i := slices.IndexFunc(list, func(r kanban.Run) bool { return r.ID == w.Run }); i >= 0 {
 			list[i].WorkerPID = w.PID
@@ -260,7 +260,7 @@ func workerLog(c *call) action {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
-		if c.Screen { // make escape sequences visible, because an agent wrote the text
+		if c.OutIsTerminal { // make escape sequences visible, because an agent wrote the text
 			data = cmdline.Lines(data)
 		}
 		_, _ = c.Terminal.Out.Write(data)

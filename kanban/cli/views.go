@@ -22,10 +22,10 @@ import (
 
 // viewVerbs are the verbs that show the board as a whole.
 var viewVerbs = []verb{
-	{name: "tail", json: true, args: "ID", summary: "follow the events of a task", define: follow},
-	{name: "watch", json: true, summary: "follow the events of the board", define: follow},
-	{name: "stats", json: true, noBoard: true, summary: "count tasks by status and by profile", define: stats},
-	{name: "assignees", json: true, summary: "list the profiles and the other names that have tasks", define: assignees},
+	{name: "tail", hasJSONFlag: true, args: "ID", summary: "follow the events of a task", define: follow},
+	{name: "watch", hasJSONFlag: true, summary: "follow the events of the board", define: follow},
+	{name: "stats", hasJSONFlag: true, opensNoBoard: true, summary: "count tasks by status and by profile", define: stats},
+	{name: "assignees", hasJSONFlag: true, summary: "list the profiles and the other names that have tasks", define: assignees},
 }
 
 // follow prints the events of one task, or of all tasks, until it is interrupted.
@@ -59,7 +59,7 @@ func follow(c *call) action {
 		defer stop()
 		var cursor int64
 		for first := true; ; first = false {
-			if !s.InPlace() {
+			if !s.IsFileInPlace() {
 				return errors.New("the board's file was replaced; follow it again")
 			}
 			news, err := s.Events(ctx, id, cursor)
@@ -91,7 +91,7 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 	if all {
 		task = e.TaskID + "  "
 	}
-	if c.json && cmdline.WriteJSON(c.Terminal.Out, e, "") == nil {
+	if c.wantsJSON && cmdline.WriteJSON(c.Terminal.Out, e, "") == nil {
 		return
 	}
 	c.print("  %s  %s%s %s\n", formatTime(e.CreatedAt), task, e.Kind, e.Payload)
@@ -109,7 +109,7 @@ func stats(c *call) action {
 		}
 		defer s.Close()
 		st, err := s.Stats(ctx, c.Now())
-		return c.show(st, err, func() { c.showStats(st) })
+		return c.printResult(st, err, func() { c.showStats(st) })
 	}
 }
 
@@ -136,8 +136,8 @@ func (c *call) showStats(st kanban.Stats) {
 	}
 }
 
-// overview describes one board in the output of `stats --all`. hinit-web makes its page of the boards from this output.
-type overview struct {
+// boardOverview describes one board in the output of `stats --all`. hinit-web makes its page of the boards from this output.
+type boardOverview struct {
 	Board   string        `json:"board"`
 	Name    string        `json:"name"`
 	Error   string        `json:"error"` // reason why the other fields are empty; "" if the board could be read
@@ -167,14 +167,14 @@ type attemptLine struct {
 // that the page can hide a secret before it cuts the text.
 const maxTextBytes = 2 << 10
 
-func short(text string) string { return text[:min(len(text), maxTextBytes)] }
+func clipOverviewText(text string) string { return text[:min(len(text), maxTextBytes)] }
 
 // maxOverviewRows is the maximum number of tasks, and of attempts, in an overview.
 const maxOverviewRows = 20
 
 // forEachBoard calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why.
 // forEachBoard doesn't create a missing file.
-func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, paths kanban.Paths, s *kanban.Store, err error)) error {
+func (c *call) forEachBoard(ctx context.Context, do func(m kanban.BoardMeta, paths kanban.Paths, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()
 	for _, m := range metas {
@@ -198,24 +198,24 @@ func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, paths ka
 // locked, because hinit-web waits only a few seconds for the whole output.
 func (c *call) printOverviews(ctx context.Context) error {
 	c.verb.busyTimeout = time.Second
-	list := []overview{}
-	err := c.forEachBoard(ctx, func(m kanban.Meta, _ kanban.Paths, s *kanban.Store, err error) {
+	list := []boardOverview{}
+	err := c.forEachBoard(ctx, func(m kanban.BoardMeta, _ kanban.Paths, s *kanban.Store, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return
 		}
-		o := overview{Board: m.Slug, Name: short(m.Name), Blocked: []taskLine{}, Runs: []attemptLine{}}
+		o := boardOverview{Board: m.Slug, Name: clipOverviewText(m.Name), Blocked: []taskLine{}, Runs: []attemptLine{}}
 		if err == nil {
 			err = o.fill(ctx, s, c.Now())
 		}
 		if err != nil {
-			o.Error = short(err.Error())
+			o.Error = clipOverviewText(err.Error())
 		}
 		list = append(list, o)
 	})
 	return errors.Join(err, c.printJSON(list))
 }
 
-func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (err error) {
+func (o *boardOverview) fill(ctx context.Context, s *kanban.Store, now time.Time) (err error) {
 	if o.Stats, err = s.Stats(ctx, now); err != nil {
 		return err
 	}
@@ -224,12 +224,12 @@ func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (er
 		return err
 	}
 	o.Blocked = lo.Map(blocked, func(t kanban.Task, _ int) taskLine {
-		return taskLine{short(t.ID), short(t.Title), short(t.Assignee), short(t.LastFailureError)}
+		return taskLine{clipOverviewText(t.ID), clipOverviewText(t.Title), clipOverviewText(t.Assignee), clipOverviewText(t.LastFailureError)}
 	})
 	runs, err := s.LastRuns(ctx, maxOverviewRows)
 	for _, t := range runs {
 		r := t.Run
-		o.Runs = append(o.Runs, attemptLine{short(r.TaskID), short(t.Title), short(r.Profile), short(r.Outcome), short(r.Error), r.StartedAt, r.EndedAt})
+		o.Runs = append(o.Runs, attemptLine{clipOverviewText(r.TaskID), clipOverviewText(t.Title), clipOverviewText(r.Profile), clipOverviewText(r.Outcome), clipOverviewText(r.Error), r.StartedAt, r.EndedAt})
 	}
 	return err
 }
@@ -250,7 +250,7 @@ func assignees(c *call) action {
 			rows[who] = line{who, rows[who].OnDisk, by}
 		}
 		list := lo.Map(slices.Sorted(maps.Keys(rows)), func(name string, _ int) line { return rows[name] })
-		return c.show(list, err, func() {
+		return c.printResult(list, err, func() {
 			c.table(func(row func(...any)) {
 				for _, r := range list {
 					kind := "no profile: works through its own terminal"
@@ -272,7 +272,7 @@ var boardVerbs = []verb{
 		}
 	}},
 	{
-		name: "boards", json: true, noBoard: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
+		name: "boards", hasJSONFlag: true, opensNoBoard: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
 		help: `  list                           show them all, which is done without a word, too (also: ls)
   create SLUG                    make one (also: new)
   rm SLUG                        put one away, or delete it with --delete (also: remove, delete)
@@ -287,7 +287,7 @@ var boardVerbs = []verb{
 var boardAliases = map[string]string{"ls": "list", "new": "create", "remove": "rm", "delete": "rm", "use": "switch", "current": "show"}
 
 func boards(c *call) action {
-	var m kanban.Meta
+	var m kanban.BoardMeta
 	c.Flags.StringVar(&m.Name, "name", "", "`NAME` of a new board")
 	c.Flags.StringVar(&m.Description, "description", "", "`TEXT`")
 	c.Flags.StringVar(&m.Icon, "icon", "", "`TEXT`")
@@ -333,17 +333,17 @@ func boards(c *call) action {
 		case "switch":
 			return c.reportDone(true, b.Switch(slug), "Switched to board %s", slug)
 		case "rename":
-			err = b.Update(slug, func(m *kanban.Meta) { m.Name = arg })
+			err = b.Update(slug, func(m *kanban.BoardMeta) { m.Name = arg })
 			return c.reportDone(true, err, "Renamed board %s to %s", slug, arg)
 		}
-		err = b.Update(slug, func(m *kanban.Meta) { m.DefaultWorkdir = arg })
+		err = b.Update(slug, func(m *kanban.BoardMeta) { m.DefaultWorkdir = arg })
 		return c.reportDone(true, err, "Tasks of board %s work in %s", slug, cmp.Or(arg, emptyCell))
 	}
 }
 
 // boardLine is a board in the output of `boards list`.
 type boardLine struct {
-	kanban.Meta
+	kanban.BoardMeta
 	DB      string                `json:"db_path"`
 	Current bool                  `json:"is_current"`
 	Counts  map[kanban.Status]int `json:"counts"` // number of tasks by status; empty for a board without a readable file
@@ -352,8 +352,8 @@ type boardLine struct {
 
 func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 	lines, current := []boardLine{}, b.Current()
-	err := c.forEachBoard(ctx, func(m kanban.Meta, paths kanban.Paths, s *kanban.Store, err error) {
-		line := boardLine{Meta: m, DB: paths.DB, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
+	err := c.forEachBoard(ctx, func(m kanban.BoardMeta, paths kanban.Paths, s *kanban.Store, err error) {
+		line := boardLine{BoardMeta: m, DB: paths.DB, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
 		if err == nil {
 			st, unread := s.Stats(ctx, c.Now())
 			err = unread
@@ -364,10 +364,10 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 		line.Total = lo.Sum(lo.Values(line.Counts))
 		lines = append(lines, line)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			c.failed("count the tasks of board "+m.Slug, err)
+			c.reportFailure("count the tasks of board "+m.Slug, err)
 		}
 	})
-	return c.show(lines, err, func() {
+	return c.printResult(lines, err, func() {
 		c.table(func(row func(...any)) {
 			for _, l := range lines {
 				row(lo.Ternary(l.Current, "* ", "  ")+l.Slug, l.Name, fmt.Sprint(l.Total, " tasks"), l.Description)
@@ -384,7 +384,7 @@ func (c *call) showBoard(b *kanban.Boards, slug string) error {
 		err = fmt.Errorf("cannot show board %q: it does not exist", slug)
 	}
 	m := b.Meta(slug)
-	return c.show(m, err, func() {
+	return c.printResult(m, err, func() {
 		c.print("%s  %s\n", m.Slug, m.Name)
 		c.printProperty("description", m.Description)
 		c.printProperty("database", paths.DB)

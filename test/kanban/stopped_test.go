@@ -84,13 +84,13 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
-	r, err := runner.ByPID1(b.Context(), b.client)
+	r, err := runner.NewByPID1(b.Context(), b.client)
 	b.must(err)
 	defer r.Close()
-	job := kanban.Job{Profile: "coder", Ref: kanban.Ref{DB: b.home + "/kanban.db", Board: "default", Task: "t_00000000", Run: 7}}
+	job := kanban.WorkerJob{Profile: "coder", RunRef: kanban.RunRef{DB: b.home + "/kanban.db", Board: "default", Task: "t_00000000", Run: 7}}
 	job.Vars = map[string]string{"HERMES_KANBAN_TASK": job.Task}
 	for range 2 {
-		if s, err := r.Withdraw(b.Context(), job.Ref); err != nil || s.Liveness != kanban.Ended {
+		if s, err := r.Withdraw(b.Context(), job.RunRef); err != nil || s.Liveness != kanban.Ended {
 			t.Fatalf("%+v, %v", s, err)
 		}
 	}
@@ -100,7 +100,7 @@ func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	job.Run++
 	w, err := r.Start(b.Context(), job)
 	b.must(err)
-	if s, err := r.Withdraw(b.Context(), job.Ref); err != nil || s.Worker != w {
+	if s, err := r.Withdraw(b.Context(), job.RunRef); err != nil || s.Worker != w {
 		t.Errorf("the worker that had begun is %+v, not %+v: %v", s.Worker, w, err)
 	}
 }

@@ -29,24 +29,26 @@ import (
 	"hinit/kanban"
 )
 
-// Template is the name of the command in hinit.yaml that runs as the worker of a task.
-const Template = config.KanbanWorker
+// WorkerCommand is the name of the command in hinit.yaml that runs as the worker of a task.
+const WorkerCommand = config.KanbanWorker
 
-// ByPID1 returns a runner whose workers are started by the container's PID 1. c is a client of PID 1.
-func ByPID1(ctx context.Context, c *dial.Client) (*Runner, error) { return newRunner(ctx, pid1Host{c}) }
+// NewByPID1 returns a runner whose workers are started by the container's PID 1. c is a client of PID 1.
+func NewByPID1(ctx context.Context, c *dial.Client) (*Runner, error) {
+	return newRunner(ctx, pid1Host{c})
+}
 
 // pid1Host is the host that asks PID 1 to start and stop runs.
 type pid1Host struct{ *dial.Client }
 
-func (h pid1Host) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
+func (h pid1Host) start(ctx context.Context, tag string, job kanban.WorkerJob) (client.Run, error) {
 	return h.StartRun(ctx, client.RunRequest{
-		Template: Template, Tag: tag, Profile: job.Profile, Task: job.Task, Options: job.Options, Env: job.Vars, Dir: job.Dir, Log: job.Log,
+		Template: WorkerCommand, Tag: tag, Profile: job.Profile, Task: job.Task, Options: job.Options, Env: job.Vars, Dir: job.Dir, Log: job.Log,
 	})
 }
 
-// Local returns a runner that starts its workers in this process. It runs the worker's command in hinit.yaml, on a machine
+// NewLocal returns a runner that starts its workers in this process. It runs the worker's command in hinit.yaml, on a machine
 // where hinit isn't PID 1.
-func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
+func NewLocal(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	b, err := localRuns()
 	if err != nil {
 		return nil, err
@@ -60,12 +62,12 @@ type localHost struct {
 	cfg  *config.Config
 }
 
-// agentName is the usual name of the agent's command, which [Agent] tries if the configured command does not exist.
+// agentName is the usual name of the agent's command, which [AgentPath] tries if the configured command does not exist.
 const agentName = "hermes"
 
-// Agent returns the path of the agent's command. This is the configured command if it exists, otherwise agentName in PATH.
-// Agent never searches the current directory, where an agent could put a program of that name.
-func Agent(configured string) (string, error) {
+// AgentPath returns the path of the agent's command. This is the configured command if it exists, otherwise agentName in PATH.
+// AgentPath never searches the current directory, where an agent could put a program of that name.
+func AgentPath(configured string) (string, error) {
 	dirs := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) })
 	for _, name := range []string{configured, agentName} {
 		path, err := proc.LookPath(name, []string{"PATH=" + strings.Join(dirs, ":")})
@@ -79,13 +81,13 @@ func Agent(configured string) (string, error) {
 	return "", fmt.Errorf("`%s` executable not found on PATH, and there is no %s: install it, or name it in HERMES_BIN", agentName, configured)
 }
 
-func (h localHost) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
+func (h localHost) start(ctx context.Context, tag string, job kanban.WorkerJob) (client.Run, error) {
 	if err := refuseIsolated(job.Profile); err != nil {
 		return client.Run{}, err
 	}
-	template := h.cfg.Runs[Template]
+	template := h.cfg.Runs[WorkerCommand]
 	argv := h.cfg.ExpandRun(template.Command, map[string]string{"profile": job.Profile, "task": job.Task, "profile_home": job.Vars["HERMES_HOME"]}, job.Options)
-	program, err := Agent(argv[0])
+	program, err := AgentPath(argv[0])
 	if err != nil {
 		return client.Run{}, err
 	}
@@ -97,14 +99,14 @@ func (h localHost) start(ctx context.Context, tag string, job kanban.Job) (clien
 		}
 	}
 	return h.runs.Start(ctx, runs.StartRequest{
-		Tag: tag, Template: Template, Profile: job.Profile, Output: output, Log: job.Log, Grace: template.Grace,
+		Tag: tag, Template: WorkerCommand, Profile: job.Profile, Output: output, Log: job.Log, Grace: template.Grace,
 		Spec: proc.Spec{Argv: argv, Env: proc.SetEnv(proc.SetEnv(os.Environ(), template.Env), job.Vars), Dir: job.Dir},
 	})
 }
 
 // refuseIsolated returns an error if the profile is isolated, because this host can't isolate a worker.
 func refuseIsolated(profile string) error {
-	isolated, err := Isolated(os.LookupEnv)(profile)
+	isolated, err := NewIsolationCheck(os.LookupEnv)(profile)
 	if isolated {
 		err = fmt.Errorf("cannot start a worker of profile %s: it is isolated, and only hinit isolates its processes; start hinit, and dispatch without --local", profile)
 	}
@@ -161,10 +163,10 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 	return string(text), err
 }
 
-// Isolated returns a function for [kanban.Dispatcher] that reports whether a profile is isolated. The function reads
+// NewIsolationCheck returns a function for [kanban.Dispatcher] that reports whether a profile is isolated. The function reads
 // hinit.yaml, or the list that PID 1 writes if this process may not read hinit.yaml. In a process that is itself isolated,
 // the function always returns false.
-func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, error) {
+func NewIsolationCheck(lookup func(string) (string, bool)) func(profile string) (bool, error) {
 	return func(profile string) (bool, error) {
 		own, ownErr := proc.ReadConfinement(os.Getpid())
 		one, err := proc.ReadConfinement(1)

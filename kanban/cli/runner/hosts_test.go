@@ -41,7 +41,7 @@ func TestTwoBoardsMayLookForProcessesAtATime(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 8 {
 		all.Go(func() {
-			if pids, ok := r.Leftovers(kanban.Ref{DB: fmt.Sprint("/nowhere/", n), Task: "t_1"}); len(pids) > 0 || !ok {
+			if pids, ok := r.Leftovers(kanban.RunRef{DB: fmt.Sprint("/nowhere/", n), Task: "t_1"}); len(pids) > 0 || !ok {
 				t.Errorf("board %d: %v, %t", n, pids, ok)
 			}
 		})
@@ -51,7 +51,7 @@ func TestTwoBoardsMayLookForProcessesAtATime(t *testing.T) {
 
 // The runs that an agent starts all the time must not fill the dispatcher's memory.
 func TestEndedRunsAreForgotten(t *testing.T) {
-	r := &Runner{runs: make(map[string]client.Run), runEnded: make(chan struct{}), wake: make(chan struct{}, 1)}
+	r := &Runner{runs: make(map[string]client.Run), runEnded: make(chan struct{}), workerEnded: make(chan struct{}, 1)}
 	r.storeRun(client.Run{Tag: "alive", Seq: 1})
 	last := uint64(10 * runs.MaxEndedRuns)
 	for seq := uint64(2); seq <= last; seq++ {

@@ -22,7 +22,7 @@ import (
 
 // host starts, stops and lists one-shot runs. [pid1Host] and [localHost] implement it.
 type host interface {
-	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
+	start(ctx context.Context, tag string, job kanban.WorkerJob) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	Runs(ctx context.Context) ([]client.Run, error)
 	// FollowRuns calls tell once for every run, and again whenever a run begins or ends. It returns when ctx ends. It returns
@@ -36,11 +36,11 @@ type Runner struct {
 	cancel     context.CancelFunc
 	followDone <-chan struct{} // channel that is closed when the goroutine that follows the runs has ended
 
-	mu       sync.Mutex
-	runs     map[string]client.Run // runs by their tag
-	adopted  map[int]bool          // pids of workers that an earlier dispatcher started; a goroutine for each waits for its exit
-	runEnded chan struct{}         // channel that is closed when a run has ended, and then replaced by a new one
-	wake     chan struct{}
+	mu          sync.Mutex
+	runs        map[string]client.Run // runs by their tag
+	adoptedPIDs map[int]bool          // pids of workers that an earlier dispatcher started; a goroutine for each waits for its exit
+	runEnded    chan struct{}         // channel that is closed when a run has ended, and then replaced by a new one
+	workerEnded chan struct{}
 }
 
 // followPause is the pause after which FollowRuns is called again when it failed. It usually fails because PID 1 re-executes
@@ -49,8 +49,8 @@ const followPause = 200 * time.Millisecond
 
 func newRunner(ctx context.Context, h host) (*Runner, error) {
 	r := &Runner{
-		host: h, runs: make(map[string]client.Run), adopted: make(map[int]bool), runEnded: make(chan struct{}),
-		wake: make(chan struct{}, 1),
+		host: h, runs: make(map[string]client.Run), adoptedPIDs: make(map[int]bool), runEnded: make(chan struct{}),
+		workerEnded: make(chan struct{}, 1),
 	}
 	if err := r.refresh(ctx); err != nil {
 		return nil, err
@@ -76,8 +76,8 @@ func (r *Runner) Close() {
 	<-r.followDone
 }
 
-// Wake returns a channel that receives a value when a worker has ended. The dispatcher should then make a pass.
-func (r *Runner) Wake() <-chan struct{} { return r.wake }
+// WorkerEnded returns a channel that receives a value when a worker has ended. The dispatcher should then make a pass.
+func (r *Runner) WorkerEnded() <-chan struct{} { return r.workerEnded }
 
 func (r *Runner) refresh(ctx context.Context) error {
 	list, err := r.host.Runs(ctx)
@@ -105,20 +105,20 @@ func (r *Runner) storeRun(run client.Run) {
 		}
 		close(r.runEnded)
 		r.runEnded = make(chan struct{})
-		pause.Wake(r.wake)
+		pause.Wake(r.workerEnded)
 	}
 }
 
-// tag returns the name of an attempt's run. It is different for each attempt on any board of the container.
-func tag(ref kanban.Ref) string {
+// runTag returns the name of an attempt's run. It is different for each attempt on any board of the container.
+func runTag(ref kanban.RunRef) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(ref.DB)) // writing to a hash never fails
 	return fmt.Sprintf("%s.%x/%s/%d", ref.Board, h.Sum64(), ref.Task, ref.Run)
 }
 
 // Start implements [kanban.Runner].
-func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, error) {
-	run, err := r.host.start(ctx, tag(job.Ref), job)
+func (r *Runner) Start(ctx context.Context, job kanban.WorkerJob) (kanban.Worker, error) {
+	run, err := r.host.start(ctx, runTag(job.RunRef), job)
 	if err != nil {
 		return kanban.Worker{}, wrapHostError(err)
 	}
@@ -129,9 +129,9 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	return workerReport(run).Worker, nil
 }
 
-// hostErrors lists the kinds of error that prevent the host from starting any worker now. The value is true if the worker may
-// start in spite of the error.
-var hostErrors = map[client.Kind]bool{
+// unavailableHostErrors lists the kinds of error that prevent the host from starting any worker now. The value is true if the
+// worker may start in spite of the error.
+var unavailableHostErrors = map[client.Kind]bool{
 	client.KindBusy: false, client.KindStopping: false, client.KindNotAllowed: false,
 	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
 }
@@ -142,16 +142,16 @@ func wrapHostError(err error) error {
 	unsure := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	host := unsure
 	if answer, is := errors.AsType[*client.Error](err); is {
-		unsure, host = hostErrors[answer.Kind]
+		unsure, host = unavailableHostErrors[answer.Kind]
 	}
 	if host {
-		return &kanban.HostError{Err: err, Unsure: unsure}
+		return &kanban.HostError{Err: err, MayHaveStarted: unsure}
 	}
 	return err
 }
 
 // WorkerStates implements [kanban.Runner].
-func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.WorkerReport, error) {
+func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.RunRef) ([]kanban.WorkerReport, error) {
 	out := make([]kanban.WorkerReport, len(refs))
 	fresh := false
 	for i, ref := range refs {
@@ -193,8 +193,8 @@ const nonexistentDir = os.DevNull + "/withdrawn"
 // Withdraw implements [kanban.Runner]. A host starts only one run for each tag, so Withdraw starts a run with the worker's
 // tag in nonexistentDir. That run fails and uses up the tag, so the host never starts the worker. If the worker was already
 // started, the host returns the worker's run instead. If the host refuses the failing run, it also refuses the worker.
-func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
-	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nonexistentDir})
+func (r *Runner) Withdraw(ctx context.Context, ref kanban.RunRef) (kanban.WorkerReport, error) {
+	run, err := r.host.start(ctx, runTag(ref), kanban.WorkerJob{RunRef: ref, Dir: nonexistentDir})
 	if err == nil {
 		r.storeRun(run)
 		return workerReport(run), nil
@@ -205,10 +205,10 @@ func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerRep
 	return kanban.WorkerReport{Liveness: kanban.NeverStarted}, nil
 }
 
-func (r *Runner) knownRun(ref kanban.Ref) (client.Run, bool) {
+func (r *Runner) knownRun(ref kanban.RunRef) (client.Run, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	run, known := r.runs[tag(ref)]
+	run, known := r.runs[runTag(ref)]
 	return run, known
 }
 
@@ -234,7 +234,7 @@ func exitOf(run client.Run) kanban.Exit {
 const endReportTimeout = 5 * time.Second
 
 // End implements [kanban.Runner].
-func (r *Runner) End(ctx context.Context, refs []kanban.Ref, grace time.Duration) []kanban.Termination {
+func (r *Runner) End(ctx context.Context, refs []kanban.RunRef, grace time.Duration) []kanban.Termination {
 	out := make([]kanban.Termination, len(refs))
 	var all sync.WaitGroup
 	for i, ref := range refs {
@@ -272,12 +272,12 @@ func (r *Runner) endRun(ctx context.Context, run client.Run, grace time.Duration
 
 // Forget implements [kanban.Runner]. It removes the runs from the memory of this process. The host removes its own data later
 // without a request.
-func (r *Runner) Forget(refs []kanban.Ref) {
+func (r *Runner) Forget(refs []kanban.RunRef) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, ref := range refs {
-		if run, known := r.runs[tag(ref)]; known && run.End != nil {
-			delete(r.runs, tag(ref))
+		if run, known := r.runs[runTag(ref)]; known && run.End != nil {
+			delete(r.runs, runTag(ref))
 		}
 	}
 }
@@ -290,22 +290,22 @@ func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.adopted[w.PID] {
+	if r.adoptedPIDs[w.PID] {
 		return
 	}
-	r.adopted[w.PID] = true
+	r.adoptedPIDs[w.PID] = true
 	guard.Go("waiting for a worker", func() {
 		kanban.AwaitProcess(w.PID)
 		r.mu.Lock()
-		delete(r.adopted, w.PID)
+		delete(r.adoptedPIDs, w.PID)
 		r.mu.Unlock()
-		pause.Wake(r.wake)
+		pause.Wake(r.workerEnded)
 	})
 }
 
 // findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
 // environments of all processes for the attempt's variables.
-func findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
+func findUnrecorded(ref kanban.RunRef) kanban.WorkerReport {
 	pids, sure, _ := scanProcesses(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
 	case len(pids) > 0:
@@ -318,7 +318,7 @@ func findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
 }
 
 // Leftovers implements [kanban.Runner].
-func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
+func (r *Runner) Leftovers(ref kanban.RunRef) (pids []int, ok bool) {
 	pids, _, ok = scanProcesses(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
 	return pids, ok
 }
@@ -327,7 +327,7 @@ func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
 // frozen control group blocks.
 const scanTimeout = 5 * time.Second
 
-// scanProcesses calls [kanban.ProcessesWith], and returns its results pids and sure. It returns ok false after scanTimeout,
+// scanProcesses calls [kanban.ProcessesWithVars], and returns its results pids and sure. It returns ok false after scanTimeout,
 // for instance because an earlier scan hangs.
 func scanProcesses(vars map[string]string) (pids []int, sure, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanTimeout)
@@ -335,7 +335,7 @@ func scanProcesses(vars map[string]string) (pids []int, sure, ok bool) {
 	var found []int
 	var all bool
 	err := blocking.Within(ctx, blocking.Environ, "looking for processes", func() error {
-		found, all = kanban.ProcessesWith(vars)
+		found, all = kanban.ProcessesWithVars(vars)
 		return nil
 	})
 	if err != nil {

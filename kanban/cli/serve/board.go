@@ -23,7 +23,7 @@ type board struct {
 	workerEnded chan struct{} // channel that receives a value when a worker of any board has ended
 	lockTried   chan struct{} // channel that is closed after the first try to lock the board, or when the board can't be opened
 
-	d                *kanban.Dispatcher
+	dispatcher       *kanban.Dispatcher
 	changes          <-chan struct{} // channel that receives a value after a change of the board's file
 	version          int64           // data version of the board before the last pass, see [kanban.Store.DataVersion]
 	lastPassDuration time.Duration   // duration of the last pass
@@ -33,12 +33,12 @@ type board struct {
 }
 
 const (
-	// brokenRetry is how long the server waits before it tries again to open a board that it couldn't open. A change of the
+	// brokenBoardRetry is how long the server waits before it tries again to open a board that it couldn't open. A change of the
 	// file ends the wait.
-	brokenRetry = 300 * time.Second
-	// failedRetry is the pause after a failed pass. It doubles up to failedLimit.
-	failedRetry = time.Second
-	failedLimit = 30 * time.Second
+	brokenBoardRetry = 300 * time.Second
+	// failedPassRetry is the pause after a failed pass. It doubles up to maxFailedPassRetry.
+	failedPassRetry    = time.Second
+	maxFailedPassRetry = 30 * time.Second
 	// passLimit is the time limit of a pass. A pass that takes longer is cancelled, and the next one continues.
 	passLimit = 5 * time.Minute
 	// lockRetryPause is the pause between two tries to lock a board. A gateway, or a command that makes one pass, usually releases
@@ -50,12 +50,13 @@ const (
 	finalPassesTimeout = time.Minute
 	// maxPassPause limits the pause before a pass that follows a change of the board's file, see [board.pauseBeforePass].
 	maxPassPause = time.Second
-	// The server warns when tasks have been ready for stuckRounds intervals and none was started. It repeats the warning after
-	// stuckEvery.
-	stuckRounds = 6
-	stuckEvery  = 300 * time.Second
-	// summaryEvery is the shortest time between two summaries of a board. A summary takes time, because it counts all tasks.
-	summaryEvery = time.Second
+	// The server warns when tasks have been ready for stuckWarningRounds intervals and none was started. It repeats the warning
+	// after stuckWarningInterval.
+	stuckWarningRounds   = 6
+	stuckWarningInterval = 300 * time.Second
+	// minSummaryInterval is the shortest time between two summaries of a board. A summary takes time, because it counts all
+	// tasks.
+	minSummaryInterval = time.Second
 )
 
 // serve dispatches the tasks of the board until ctx ends or the board is removed.
@@ -69,7 +70,7 @@ func (b *board) serve(ctx context.Context) {
 	tried := sync.OnceFunc(func() { close(b.lockTried) })
 	defer tried()
 	for ctx.Err() == nil && b.server.Boards.Exists(b.slug) {
-		if b.d, err = b.server.Board(ctx, paths); err != nil {
+		if b.dispatcher, err = b.server.OpenBoard(ctx, paths); err != nil {
 			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
 				b.server.setBoardText(b.slug, boardText{kanban.Explain(err), true})
@@ -82,11 +83,11 @@ func (b *board) serve(ctx context.Context) {
 		if b.lockBoard(ctx, tried) {
 			b.runPasses(ctx)
 		}
-		if ctx.Err() != nil && b.server.Stopping != nil && b.server.Stopping() {
+		if ctx.Err() != nil && b.server.IsStopping != nil && b.server.IsStopping() {
 			b.finalPasses()
 		}
 		stop()
-		_ = b.d.Store.Close() // ignore the error, because all writes are already done
+		_ = b.dispatcher.Store.Close() // ignore the error, because all writes are already done
 	}
 }
 
@@ -94,9 +95,9 @@ func (b *board) serve(ctx context.Context) {
 // may replace the file. If the file can't be locked at all, lockBoard also returns true, and the board is dispatched without
 // the lock. It returns false if ctx ends or the board is removed.
 func (b *board) lockBoard(ctx context.Context, tried func()) bool {
-	path := b.d.Store.Paths().TickLock()
+	path := b.dispatcher.Store.Paths().TickLock()
 	for times := 0; ; times++ {
-		held, err := b.d.Hold()
+		held, err := b.dispatcher.HoldTickLock()
 		tried()
 		if err != nil {
 			b.server.Log.Warn("dispatching without the lock of the board", "path", path, "error", err)
@@ -108,7 +109,7 @@ func (b *board) lockBoard(ctx context.Context, tried func()) bool {
 			b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
 			b.server.setBoardText(b.slug, boardText{text: "waits: another dispatcher has the board"})
 		}
-		if !pause.For(ctx, lockRetryPause) || !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
+		if !pause.For(ctx, lockRetryPause) || !b.server.Boards.Exists(b.slug) || !b.dispatcher.Store.IsFileInPlace() {
 			return false
 		}
 	}
@@ -120,7 +121,7 @@ func (b *board) finalPasses() {
 	ctx, cancel := context.WithTimeout(context.Background(), finalPassesTimeout)
 	defer cancel()
 	for {
-		res, err := b.d.Tick(ctx, b.server.Now(), kanban.TickOptions{MaxSpawn: new(int)})
+		res, err := b.dispatcher.Tick(ctx, b.server.Now(), kanban.TickOptions{MaxSpawn: new(int)})
 		b.report(res)
 		if err != nil || res.Alive == 0 || !pause.For(ctx, finalPassPause) {
 			return
@@ -128,15 +129,15 @@ func (b *board) finalPasses() {
 	}
 }
 
-// awaitRepair waits until a broken database file changes, for at most brokenRetry. It waits for failedRetry in any case,
+// awaitRepair waits until a broken database file changes, for at most brokenBoardRetry. It waits for failedPassRetry in any case,
 // because a program may write to the broken file all the time, and each check reads the whole file.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := fileVersion(db)
 	changes, stop := WatchDatabase(db)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
+	ctx, cancel := context.WithTimeout(ctx, brokenBoardRetry)
 	defer cancel()
-	pause.For(ctx, failedRetry)
+	pause.For(ctx, failedPassRetry)
 	// The file of a removed board never changes again.
 	for ctx.Err() == nil && fileVersion(db) == was && b.server.Boards.Exists(b.slug) {
 		pause.Until(ctx, changes)
@@ -155,7 +156,7 @@ func fileVersion(path string) string {
 // runPasses makes passes until ctx ends, or until the board's file is removed or replaced.
 func (b *board) runPasses(ctx context.Context) {
 	due := time.After(0)
-	failed := failedRetry
+	failed := failedPassRetry
 	for {
 		changed := false
 		select {
@@ -166,11 +167,11 @@ func (b *board) runPasses(ctx context.Context) {
 		case <-b.workerEnded:
 		case <-due: // the first pass comes at once
 		}
-		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
+		if !b.server.Boards.Exists(b.slug) || !b.dispatcher.Store.IsFileInPlace() {
 			return
 		}
 		if changed {
-			if v, err := b.d.Store.DataVersion(ctx); err == nil && v == b.version {
+			if v, err := b.dispatcher.Store.DataVersion(ctx); err == nil && v == b.version {
 				continue // the change is from the server's own pass, so keep the planned time
 			}
 			if !b.pauseBeforePass(ctx) {
@@ -208,13 +209,13 @@ func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.
 	begin := b.server.Now()
 	// Read the version before the pass. A program that changes the board during the pass makes the versions differ, which
 	// causes one more pass.
-	if v, err := b.d.Store.DataVersion(ctx); err == nil {
+	if v, err := b.dispatcher.Store.DataVersion(ctx); err == nil {
 		b.version = v
 	}
 	// A request to stop must not cut off a pass that has begun.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit)
 	defer cancel()
-	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
+	res, err := b.dispatcher.Tick(limited, begin, kanban.TickOptions{})
 	b.lastPassDuration = b.server.Now().Sub(begin)
 	b.report(res)
 	if ctx.Err() != nil {
@@ -223,15 +224,15 @@ func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.
 	if err != nil {
 		log.Warn("a pass has failed", "error", err)
 		b.server.setBoardText(b.slug, boardText{"a pass has failed: " + kanban.Explain(err), true})
-		wait, *failed = *failed, min(2**failed, failedLimit)
+		wait, *failed = *failed, min(2**failed, maxFailedPassRetry)
 		return wait, true
 	}
-	*failed = failedRetry
+	*failed = failedPassRetry
 	now := b.server.Now()
-	next, err := b.d.Next(ctx, now)
+	next, err := b.dispatcher.Next(ctx, now)
 	if err != nil {
 		log.Warn("cannot find the next deadline", "error", err)
-		return failedRetry, true
+		return failedPassRetry, true
 	}
 	if !next.IsZero() {
 		wait = max(next.Sub(now), time.Millisecond)
@@ -262,9 +263,9 @@ func (b *board) report(res kanban.Result) {
 // reportAndWarn updates the board's text on the status page. It logs a warning if ready tasks aren't started and the reason
 // is unknown. again is the time after which the caller must call it again, or 0.
 func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
-	if left := summaryEvery - now.Sub(b.lastSummary); left > 0 {
+	if left := minSummaryInterval - now.Sub(b.lastSummary); left > 0 {
 		again = left
-	} else if st, err := b.d.Store.Stats(ctx, now); err == nil {
+	} else if st, err := b.dispatcher.Store.Stats(ctx, now); err == nil {
 		b.lastSummary = now
 		b.server.setBoardText(b.slug, boardText{text: Summary(st, res)})
 	}
@@ -275,8 +276,8 @@ func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.T
 	if b.stuckSince.IsZero() {
 		b.stuckSince = now
 	}
-	limit := stuckRounds * max(b.d.Config.Interval, time.Second)
-	if now.Sub(b.stuckSince) >= limit && now.Sub(b.lastWarning) >= stuckEvery {
+	limit := stuckWarningRounds * max(b.dispatcher.Config.Interval, time.Second)
+	if now.Sub(b.stuckSince) >= limit && now.Sub(b.lastWarning) >= stuckWarningInterval {
 		b.lastWarning = now
 		b.server.Log.Warn("kanban dispatcher stuck: tasks are ready and none is started; see: hinit kanban doctor", "board", b.slug, "since", b.stuckSince)
 	}

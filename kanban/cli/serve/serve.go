@@ -24,29 +24,29 @@ import (
 // them afterwards.
 type Server struct {
 	Boards *kanban.Boards
-	// Board opens a board and returns a new dispatcher for it. The Server closes the dispatcher's store.
-	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
-	Wake  <-chan struct{} // channel that receives a value when a worker has ended
+	// OpenBoard opens a board and returns a new dispatcher for it. The Server closes the dispatcher's store.
+	OpenBoard   func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
+	WorkerEnded <-chan struct{} // channel that receives a value when a worker has ended
 	// function that shows a text about all boards on the status page; trouble is the part about problems that a person must
 	// solve, or ""
-	Say   func(text, trouble string)
-	Ready func() // function that is called once: when each board's lock was tried, or after maxReadyDelay
-	// Stopping reports whether the container is stopping, and so ends its workers. nil means that it never stops.
-	Stopping func() bool
-	Log      *slog.Logger
-	Now      func() time.Time
+	ShowStatus func(text, trouble string)
+	OnReady    func() // function that is called once: when each board's lock was tried, or after maxReadyDelay
+	// IsStopping reports whether the container is stopping, and so ends its workers. nil means that it never stops.
+	IsStopping func() bool
+	Log        *slog.Logger
+	Now        func() time.Time
 
 	mu              sync.Mutex
 	served          map[string]*board // served boards by slug
 	boardsAtWarning int               // number of boards in the last warning about too many boards; 0: no warning yet
 	boardEnded      chan struct{}     // channel that receives a value when the server stops serving a board
 
-	textsLock sync.Mutex           // guards texts and lastTexts, and lets only one call of Say run at a time
-	texts     map[string]boardText // texts for Say by the board's slug
-	lastTexts [2]string            // arguments of the last call of Say
+	textsLock sync.Mutex           // guards texts and lastTexts, and lets only one call of ShowStatus run at a time
+	texts     map[string]boardText // texts for ShowStatus by the board's slug
+	lastTexts [2]string            // arguments of the last call of ShowStatus
 }
 
-// boardText is the text about one board for [Server.Say]. problem is true if a person must solve a problem.
+// boardText is the text about one board for [Server.ShowStatus]. problem is true if a person must solve a problem.
 type boardText struct {
 	text    string
 	problem bool
@@ -90,7 +90,7 @@ func (s *Server) Run(ctx context.Context) error {
 			if s.boardsAtWarning > 0 {
 				s.scanBoards(ctx, &all)
 			}
-		case <-s.Wake: // tell all boards, because any of them may have started the worker
+		case <-s.WorkerEnded: // tell all boards, because any of them may have started the worker
 			s.mu.Lock()
 			for _, b := range s.served {
 				pause.Wake(b.workerEnded)
@@ -100,11 +100,11 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// maxReadyDelay limits how long the server waits for boards that can't be opened, before it calls Ready. The agent's gateways
+// maxReadyDelay limits how long the server waits for boards that can't be opened, before it calls OnReady. The agent's gateways
 // start only after that call, and a broken board must not prevent their start.
 const maxReadyDelay = 3 * time.Second
 
-// reportReady calls Ready when each board's lock was tried or maxReadyDelay has passed.
+// reportReady calls OnReady when each board's lock was tried or maxReadyDelay has passed.
 func (s *Server) reportReady(ctx context.Context) {
 	s.mu.Lock()
 	boards := slices.Collect(maps.Values(s.served))
@@ -114,7 +114,7 @@ func (s *Server) reportReady(ctx context.Context) {
 	for _, b := range boards {
 		pause.Until(ctx, b.lockTried)
 	}
-	s.Ready()
+	s.OnReady()
 }
 
 // scanBoards reads the list of boards and starts a goroutine for each new one.
@@ -154,7 +154,7 @@ func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 }
 
 // setBoardText replaces the text about one board, or removes it if the new text is empty. If the texts of all boards have
-// changed, it passes them to Say.
+// changed, it passes them to ShowStatus.
 func (s *Server) setBoardText(slug string, w boardText) {
 	s.textsLock.Lock()
 	defer s.textsLock.Unlock()
@@ -174,7 +174,7 @@ func (s *Server) setBoardText(slug string, w boardText) {
 	}
 	now := [2]string{strings.Join(all, "; "), strings.Join(troubles, "; ")}
 	if s.lastTexts != now {
-		s.Say(now[0], now[1])
+		s.ShowStatus(now[0], now[1])
 	}
 	s.lastTexts = now
 }
@@ -186,8 +186,8 @@ const (
 	settleLast  = 2 * time.Second
 )
 
-// pollEvery is how often a file counts as changed where the kernel does not report all changes, as on a network file system.
-const pollEvery = 2 * time.Second
+// pollInterval is how often a file counts as changed where the kernel does not report all changes, as on a network file system.
+const pollInterval = 2 * time.Second
 
 // WatchDatabase watches the database file db. changes receives a value after one or more changes, and sometimes without a
 // change. stop ends the watch. WatchDatabase watches the whole directory, because SQLite creates and removes the write-ahead
@@ -207,7 +207,7 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	})
 	var poll time.Duration
 	if !f.Rearm() || !fsutil.Local(dir) {
-		poll = pollEvery
+		poll = pollInterval
 	}
 	over := guard.Begin("watching "+dir, func() {
 		defer f.Close()

@@ -43,19 +43,19 @@ func newOffice() *workerHost {
 	return &workerHost{jobs: make(map[string]kanban.Liveness), wake: make(chan struct{}, 1)}
 }
 
-func key(r kanban.Ref) string { return fmt.Sprint(r.DB, " ", r.Task, " ", r.Run) }
+func key(r kanban.RunRef) string { return fmt.Sprint(r.DB, " ", r.Task, " ", r.Run) }
 
-func (o *workerHost) Start(_ context.Context, job kanban.Job) (kanban.Worker, error) {
+func (o *workerHost) Start(_ context.Context, job kanban.WorkerJob) (kanban.Worker, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, twice := o.jobs[key(job.Ref)]; !twice {
-		o.jobs[key(job.Ref)] = kanban.Alive
+	if _, twice := o.jobs[key(job.RunRef)]; !twice {
+		o.jobs[key(job.RunRef)] = kanban.Alive
 		o.all = append(o.all, job.Task)
 	}
 	return kanban.Worker{PID: os.Getpid()}, nil
 }
 
-func (o *workerHost) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.WorkerReport, error) {
+func (o *workerHost) WorkerStates(_ context.Context, refs []kanban.RunRef) ([]kanban.WorkerReport, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := make([]kanban.WorkerReport, len(refs))
@@ -65,12 +65,12 @@ func (o *workerHost) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanba
 	return out, nil
 }
 
-func (o *workerHost) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
-	list, err := o.WorkerStates(ctx, []kanban.Ref{ref})
+func (o *workerHost) Withdraw(ctx context.Context, ref kanban.RunRef) (kanban.WorkerReport, error) {
+	list, err := o.WorkerStates(ctx, []kanban.RunRef{ref})
 	return list[0], err
 }
 
-func (o *workerHost) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []kanban.Termination {
+func (o *workerHost) End(_ context.Context, refs []kanban.RunRef, _ time.Duration) []kanban.Termination {
 	out := make([]kanban.Termination, len(refs))
 	for i := range refs {
 		out[i] = kanban.Termination{Attempted: true, Terminated: true}
@@ -78,9 +78,9 @@ func (o *workerHost) End(_ context.Context, refs []kanban.Ref, _ time.Duration) 
 	return out
 }
 
-func (*workerHost) Leftovers(kanban.Ref) ([]int, bool) { return nil, true }
+func (*workerHost) Leftovers(kanban.RunRef) ([]int, bool) { return nil, true }
 
-func (*workerHost) Forget([]kanban.Ref) {}
+func (*workerHost) Forget([]kanban.RunRef) {}
 
 // crash ends every worker and wakes the server.
 func (o *workerHost) crash() {
@@ -138,13 +138,13 @@ func (p *installation) serve(o *workerHost) (stop func()) {
 	p.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &serve.Server{
-		Boards: p.boards, Wake: o.wake, Log: slog.New(slog.NewTextHandler(p, nil)), Now: time.Now, Ready: func() {},
-		Say: func(text, trouble string) {
+		Boards: p.boards, WorkerEnded: o.wake, Log: slog.New(slog.NewTextHandler(p, nil)), Now: time.Now, OnReady: func() {},
+		ShowStatus: func(text, trouble string) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.said, p.trouble = append(p.said, text), trouble
 		},
-		Board: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
+		OpenBoard: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
 			store, err := kanban.Open(ctx, paths, kanban.Options{Env: p.boards.Env, Log: slog.New(slog.NewTextHandler(p, nil))})
 			if err != nil {
 				return nil, err
@@ -221,7 +221,7 @@ func TestTheEndOfAWorkerWakesIt(t *testing.T) {
 func TestANewBoardNeedsNoRestart(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	p.serve(o)
-	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
+	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
 	}
 	s := p.open("side")
@@ -232,7 +232,7 @@ func TestANewBoardNeedsNoRestart(t *testing.T) {
 // The status line of the service must not name boards that were removed.
 func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
 	p, o := newPlace(t), newOffice()
-	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
+	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
 	}
 	p.serve(o)
@@ -287,7 +287,7 @@ func TestManyBoardsAreBounded(t *testing.T) {
 func TestABoardTakesAFreePlace(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	for n := range 64 {
-		if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: fmt.Sprintf("b%02d", n)}); err != nil {
+		if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: fmt.Sprintf("b%02d", n)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -349,7 +349,7 @@ func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 // repaired (contract, 28.12).
 func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	p, o := newPlace(t), newOffice()
-	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
+	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
 	}
 	broken := filepath.Join(p.boards.Root, "kanban.db")
@@ -424,7 +424,7 @@ func TestSummary(t *testing.T) {
 		ByStatus:   map[kanban.Status]int{kanban.Ready: 3, kanban.Running: 2, kanban.Blocked: 1},
 		ByAssignee: map[string]map[kanban.Status]int{"ops": {kanban.Running: 1}, "coder": {kanban.Running: 1, kanban.Ready: 3}},
 	}
-	if got, want := serve.Summary(st, kanban.Result{SkippedCapped: make([]kanban.Capped, 2)}), "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped"; got != want {
+	if got, want := serve.Summary(st, kanban.Result{SkippedCapped: make([]kanban.CappedTask, 2)}), "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

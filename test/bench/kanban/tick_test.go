@@ -26,12 +26,12 @@ const (
 // runner starts nothing, and reports every worker as alive.
 type runner struct{ started int }
 
-func (r *runner) Start(context.Context, kanban.Job) (kanban.Worker, error) {
+func (r *runner) Start(context.Context, kanban.WorkerJob) (kanban.Worker, error) {
 	r.started++
 	return kanban.Worker{PID: 1 << 30, Start: 1}, nil
 }
 
-func (r *runner) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.WorkerReport, error) {
+func (r *runner) WorkerStates(_ context.Context, refs []kanban.RunRef) ([]kanban.WorkerReport, error) {
 	list := make([]kanban.WorkerReport, len(refs))
 	for i := range list {
 		list[i].Liveness = kanban.Alive
@@ -39,17 +39,17 @@ func (r *runner) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.Wo
 	return list, nil
 }
 
-func (r *runner) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []kanban.Termination {
+func (r *runner) End(_ context.Context, refs []kanban.RunRef, _ time.Duration) []kanban.Termination {
 	return make([]kanban.Termination, len(refs))
 }
 
-func (*runner) Withdraw(context.Context, kanban.Ref) (kanban.WorkerReport, error) {
+func (*runner) Withdraw(context.Context, kanban.RunRef) (kanban.WorkerReport, error) {
 	return kanban.WorkerReport{}, nil
 }
 
-func (*runner) Leftovers(kanban.Ref) ([]int, bool) { return nil, true }
+func (*runner) Leftovers(kanban.RunRef) ([]int, bool) { return nil, true }
 
-func (r *runner) Forget([]kanban.Ref) {}
+func (r *runner) Forget([]kanban.RunRef) {}
 
 type anybody struct{}
 
