@@ -35,10 +35,10 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 	defer unlock()
 	crashPoint("locked")
 	none := func(Container) bool { return false }
-	c, found, err := s.manager.Find(ctx, s.Labels(), none)
+	c, found, err := s.manager.FindContainer(ctx, s.Labels(), none)
 	var plan Spec
 	if err == nil && !found {
-		plan, err = s.manager.Spec(ctx, s.key)
+		plan, err = s.manager.ContainerSpec(ctx, s.key)
 		plan.Name = s.manager.containerName(s.labels)
 	}
 	for limit := time.Now().Add(nameTakenTime); err == nil && !found; {
@@ -46,7 +46,7 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 			plan.Name = randomName()
 		}
 		c.Name = plan.Name
-		c.ID, err = s.manager.Make(ctx, plan)
+		c.ID, err = s.manager.MakeContainer(ctx, plan)
 		if plan.Storage["size"] != "" && refusesDiskLimit(err) {
 			s.manager.opts.warn(noDiskLimit)
 			delete(plan.Storage, "size")
@@ -59,7 +59,7 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 		if !pause.For(ctx, 50*time.Millisecond) {
 			return context.Cause(ctx)
 		}
-		c, found, err = s.manager.Find(ctx, s.Labels(), none)
+		c, found, err = s.manager.FindContainer(ctx, s.Labels(), none)
 	}
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 	crashPoint("attach")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.id, s.name, s.forwardPending = c.ID, c.Name, true
+	s.id, s.name, s.mustForward = c.ID, c.Name, true
 	return nil
 }
 
@@ -76,10 +76,11 @@ func refusesDiskLimit(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "storage-opt")
 }
 
-// Find finds a container by its labels and makes it run. It prefers a running container. It ignores containers for which skip
-// returns true, and containers that it can't start; the sweep removes these later. If the engine doesn't answer, Find returns
-// an error: the container may exist, so the caller must not make a second one. The caller holds the lock of the key.
-func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
+// FindContainer finds a container by its labels and makes it run. It prefers a running container. It ignores containers for
+// which skip returns true, and containers that it can't start; the sweep removes these later. If the engine doesn't answer,
+// FindContainer returns an error: the container may exist, so the caller must not make a second one. The caller holds the lock
+// of the key.
+func (m *Manager) FindContainer(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	list, err := m.engine.List(ctx, labels)
 	switch {
 	case errors.Is(err, ErrNoEngine), ctx.Err() != nil:
@@ -97,7 +98,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 			case state == Paused: // return the paused container; the next command's error then says how to unpause it
 				return c, true, nil
 			}
-			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
+			if err := m.WakeContainer(ctx, c); errors.Is(err, ErrNoEngine) {
 				return Container{}, false, err
 			} else if err != nil {
 				m.opts.warn(fmt.Sprintf("the container %s can't be used again, so another is made: %v", shortID(c.ID), err))
@@ -109,9 +110,9 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 	return Container{}, false, nil
 }
 
-// Wake starts or unpauses a container. If another process stops, kills or pauses it in the meantime, Wake tries again, at
-// most maxWakeTries times. It tries hard because a new container would not have the state of this one.
-func (m *Manager) Wake(ctx context.Context, c Container) error {
+// WakeContainer starts or unpauses a container. If another process stops, kills or pauses it in the meantime, WakeContainer
+// tries again, at most maxWakeTries times. It tries hard because a new container would not have the state of this one.
+func (m *Manager) WakeContainer(ctx context.Context, c Container) error {
 	defer setTimeLimit(&ctx, startTime)()
 	for try := 1; ; try++ {
 		err := fmt.Errorf("it is %s: %w", c.State, ErrGone)
@@ -134,10 +135,10 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	}
 }
 
-// Make creates a container with the helper, and starts it. The caller holds the lock of the key. If Make fails, it removes
-// the container. When the caller's context ends, Make still waits a short time for the engine's answer. Without an answer it
-// could not remove the container, which the engine would go on making.
-func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
+// MakeContainer creates a container with the helper, and starts it. The caller holds the lock of the key. If MakeContainer
+// fails, it removes the container. When the caller's context ends, MakeContainer still waits a short time for the engine's
+// answer. Without an answer it could not remove the container, which the engine would go on making.
+func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, err error) {
 	spec.Name = cmp.Or(spec.Name, randomName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
 	defer cancel()
@@ -168,7 +169,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
 		// The engine can't see the paths of this process, because one of the two is on another machine or in a container.
-		m.noMounts.Store(true)
+		m.mountsUnusable.Store(true)
 		m.store.removeRecord(spec.Name)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
 		id, err = m.engine.Create(ctx, spec)
@@ -180,7 +181,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		}
 	}
 	if err == nil && own {
-		err = m.store.writeRecord(spec.Name, record{id, spec.Labels})
+		err = m.store.writeRecord(spec.Name, containerRecord{id, spec.Labels})
 	}
 	crashPoint("created")
 	if err == nil && caller.Err() != nil {
@@ -231,7 +232,7 @@ func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == 
 // addHelper adds the mounts of the helper to a Spec. If it has added them, own is true and the container has a record in the
 // store. Otherwise own is false, for instance because the engine can't see this process's paths.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
-	if m.helperError != nil || m.noMounts.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
+	if m.helperError != nil || m.mountsUnusable.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil
 	}
 	data, hash, err := m.readHelper()

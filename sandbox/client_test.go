@@ -19,8 +19,8 @@ const helperVar = "HINIT_SANDBOX_TEST_CLIENT"
 func helperProcess(t *testing.T, o Options, what, command string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
-	cmd.Env = append(os.Environ(), helperVar+"="+what, "CLIENT_COMMAND="+command, "CLIENT_DIR="+o.Dir, "CLIENT_PROFILE="+o.Profile, "CLIENT_HELPER="+o.Helper,
-		"CLIENT_IMAGE="+o.Image, "CLIENT_LABEL="+testRun, "CLIENT_DOCKER="+o.Docker)
+	cmd.Env = append(os.Environ(), helperVar+"="+what, "CLIENT_COMMAND="+command, "CLIENT_DIR="+o.Dir, "CLIENT_PROFILE="+o.Profile, "CLIENT_HELPER="+o.HelperPath,
+		"CLIENT_IMAGE="+o.Image, "CLIENT_LABEL="+testRun, "CLIENT_DOCKER="+o.EngineAddress)
 	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -41,7 +41,7 @@ func beClient(what string) error {
 	}
 	o := DefaultOptions()
 	o.Image, o.Network, o.DiskMB, o.MemoryMB = os.Getenv("CLIENT_IMAGE"), "none", 0, 256
-	o.Dir, o.Profile, o.Helper = os.Getenv("CLIENT_DIR"), os.Getenv("CLIENT_PROFILE"), os.Getenv("CLIENT_HELPER")
+	o.Dir, o.Profile, o.HelperPath = os.Getenv("CLIENT_DIR"), os.Getenv("CLIENT_PROFILE"), os.Getenv("CLIENT_HELPER")
 	o.ExtraArgs = []string{"--label", os.Getenv("CLIENT_LABEL") + "=1"}
 	o.Warn = func(text string) { fmt.Fprintln(os.Stderr, "client:", text) }
 	e, err := Docker(os.Getenv("CLIENT_DOCKER"))

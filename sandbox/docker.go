@@ -31,7 +31,7 @@ import (
 )
 
 // docker implements FullEngine for Docker and for engines with the same API.
-type docker struct{ c *client.Client }
+type docker struct{ client *client.Client }
 
 // Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one with the
 // same API, such as podman. An empty address means DOCKER_HOST, otherwise the current docker context, otherwise the first
@@ -42,8 +42,8 @@ func Docker(address string) (FullEngine, error) {
 		return nil, err
 	}
 	options := []client.Opt{client.WithHost(at.host), client.WithAPIVersionNegotiation()}
-	if at.tls != "" {
-		options = append(options, client.WithTLSClientConfig(at.tls+"/ca.pem", at.tls+"/cert.pem", at.tls+"/key.pem"))
+	if at.certDir != "" {
+		options = append(options, client.WithTLSClientConfig(at.certDir+"/ca.pem", at.certDir+"/cert.pem", at.certDir+"/key.pem"))
 	}
 	c, err := client.NewClientWithOpts(options...)
 	if err != nil {
@@ -82,15 +82,15 @@ func engineError(what string, err error) error {
 // parseBytes parses a size such as 512m in the same way as docker.
 func parseBytes(text string) (int64, error) { return units.RAMInBytes(text) }
 
-func (d *docker) Close() error { return d.c.Close() }
+func (d *docker) Close() error { return d.client.Close() }
 
 func (d *docker) Info(ctx context.Context) (Info, error) {
 	defer setTimeLimit(&ctx, answerTime)()
-	info, err := d.c.Info(ctx)
+	info, err := d.client.Info(ctx)
 	if err != nil {
 		return Info{}, engineError("ask the engine what it is", err)
 	}
-	out := Info{Version: info.ServerVersion, API: d.c.ClientVersion(), OS: info.OSType, Driver: info.Driver}
+	out := Info{Version: info.ServerVersion, API: d.client.ClientVersion(), OS: info.OSType, Driver: info.Driver}
 	out.Arch = cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}[info.Architecture], info.Architecture)
 	for _, option := range info.SecurityOptions {
 		switch name, _, _ := strings.Cut(option, ","); name {
@@ -105,7 +105,7 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 
 func (d *docker) Image(ctx context.Context, ref string) (Image, error) {
 	defer setTimeLimit(&ctx, answerTime)()
-	i, err := d.c.ImageInspect(ctx, ref)
+	i, err := d.client.ImageInspect(ctx, ref)
 	if err != nil {
 		return Image{}, engineError("inspect the image "+ref, err)
 	}
@@ -116,7 +116,7 @@ func (d *docker) Image(ctx context.Context, ref string) (Image, error) {
 }
 
 func (d *docker) Pull(ctx context.Context, ref string) error {
-	r, err := d.c.ImagePull(ctx, ref, image.PullOptions{})
+	r, err := d.client.ImagePull(ctx, ref, image.PullOptions{})
 	if err != nil {
 		return engineError("pull the image "+ref, err)
 	}
@@ -127,7 +127,7 @@ func (d *docker) Pull(ctx context.Context, ref string) error {
 
 func (d *docker) List(ctx context.Context, labels map[string]string) ([]Container, error) {
 	defer setTimeLimit(&ctx, answerTime)()
-	list, err := d.c.ContainerList(ctx, container.ListOptions{All: true, Filters: labelFilter(labels)})
+	list, err := d.client.ContainerList(ctx, container.ListOptions{All: true, Filters: labelFilter(labels)})
 	if err != nil {
 		return nil, engineError("list containers", err)
 	}
@@ -161,7 +161,7 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	// Ask for the events of the last second too. The engine begins to send events only when it answers, so an event before
 	// that would be lost.
 	since := strconv.FormatInt(time.Now().Unix()-1, 10)
-	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
+	told, failed := d.client.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
 	case err := <-failed:
 		return engineError("watch containers", err)
@@ -206,7 +206,7 @@ func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
 	if strings.Trim(id, "./") == "" || strings.LastIndexByte(id, '/') > 0 {
 		return Container{}, fmt.Errorf("cannot inspect the container %s: %w", shortID(id), ErrGone)
 	}
-	c, err := d.c.ContainerInspect(ctx, id)
+	c, err := d.client.ContainerInspect(ctx, id)
 	if err != nil {
 		return Container{}, engineError("inspect the container "+shortID(id), err)
 	}
@@ -238,11 +238,11 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 	if spec.Untrusted {
 		config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
 		// Set a limit only for this driver; the others have one, or write elsewhere.
-		if info, err := d.c.Info(ctx); err == nil && info.LoggingDriver == "json-file" {
+		if info, err := d.client.Info(ctx); err == nil && info.LoggingDriver == "json-file" {
 			host.LogConfig.Config = map[string]string{"max-size": "5m", "max-file": "2"}
 		}
 	}
-	made, err := d.c.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
+	made, err := d.client.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
 	if err != nil {
 		return "", engineError("create the container "+spec.Name, err)
 	}
@@ -306,29 +306,29 @@ func hostConfig(spec Spec) (*container.HostConfig, error) {
 
 func (d *docker) Start(ctx context.Context, id string) error {
 	defer setTimeLimit(&ctx, 3*answerTime)()
-	return engineError("start the container "+shortID(id), d.c.ContainerStart(ctx, id, container.StartOptions{}))
+	return engineError("start the container "+shortID(id), d.client.ContainerStart(ctx, id, container.StartOptions{}))
 }
 
 func (d *docker) Unpause(ctx context.Context, id string) error {
 	defer setTimeLimit(&ctx, answerTime)()
-	return engineError("unpause the container "+shortID(id), d.c.ContainerUnpause(ctx, id))
+	return engineError("unpause the container "+shortID(id), d.client.ContainerUnpause(ctx, id))
 }
 
 func (d *docker) Rename(ctx context.Context, id, name string) error {
 	defer setTimeLimit(&ctx, answerTime)()
-	return engineError("rename the container "+shortID(id), d.c.ContainerRename(ctx, id, name))
+	return engineError("rename the container "+shortID(id), d.client.ContainerRename(ctx, id, name))
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
 	defer setTimeLimit(&ctx, grace+2*answerTime)() // the engine itself may take 10 s longer than the grace
 	seconds := int(grace.Seconds())
-	return engineError("stop the container "+shortID(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
+	return engineError("stop the container "+shortID(id), d.client.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
 
 func (d *docker) Remove(ctx context.Context, id string) error {
 	defer setTimeLimit(&ctx, 3*answerTime)()
 	for try := 1; ; try++ {
-		err := engineError("remove the container "+shortID(id), d.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true}))
+		err := engineError("remove the container "+shortID(id), d.client.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true}))
 		switch {
 		case err == nil, errors.Is(err, ErrGone), strings.Contains(err.Error(), "already in progress"):
 			return nil
@@ -343,11 +343,11 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	options := container.ExecOptions{AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Cmd: spec.Argv, User: spec.User, WorkingDir: spec.Dir}
 	begin := ctx
 	defer setTimeLimit(&begin, answerTime)()
-	made, err := d.c.ContainerExecCreate(begin, id, options)
+	made, err := d.client.ContainerExecCreate(begin, id, options)
 	if err != nil {
 		return nil, engineError(what, err)
 	}
-	stream, err := d.c.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
+	stream, err := d.client.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
 	if err != nil {
 		return nil, engineError(what, err)
 	}
@@ -393,17 +393,17 @@ func (a *dockerExec) Read(p []byte) (int, error) {
 
 func (d *docker) CopyIn(ctx context.Context, id, dir string, tar io.Reader) error {
 	defer setTimeLimit(&ctx, 3*answerTime)()
-	return engineError("copy into the container "+shortID(id), d.c.CopyToContainer(ctx, id, dir, tar, container.CopyToContainerOptions{}))
+	return engineError("copy into the container "+shortID(id), d.client.CopyToContainer(ctx, id, dir, tar, container.CopyToContainerOptions{}))
 }
 
 func (d *docker) CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error) {
-	r, _, err := d.c.CopyFromContainer(ctx, id, path)
+	r, _, err := d.client.CopyFromContainer(ctx, id, path)
 	return r, engineError("copy from the container "+shortID(id), err)
 }
 
 func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {
 	what := "read the log of the container " + shortID(id)
-	r, err := d.c.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
+	r, err := d.client.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
 	if err != nil {
 		return engineError(what, err)
 	}
@@ -419,7 +419,7 @@ func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]s
 		filter.Add("name", prefix)
 	}
 	defer setTimeLimit(&ctx, answerTime)()
-	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})
+	list, err := d.client.VolumeList(ctx, volume.ListOptions{Filters: filter})
 	if err != nil {
 		return nil, engineError("list volumes", err)
 	}
@@ -430,11 +430,11 @@ func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]s
 
 func (d *docker) CreateVolume(ctx context.Context, name string, labels map[string]string) error {
 	defer setTimeLimit(&ctx, answerTime)()
-	_, err := d.c.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: labels})
+	_, err := d.client.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: labels})
 	return engineError("make the volume "+name, err)
 }
 
 func (d *docker) RemoveVolume(ctx context.Context, name string) error {
 	defer setTimeLimit(&ctx, answerTime)()
-	return engineError("remove the volume "+name, d.c.VolumeRemove(ctx, name, false))
+	return engineError("remove the volume "+name, d.client.VolumeRemove(ctx, name, false))
 }

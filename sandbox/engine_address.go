@@ -13,8 +13,8 @@ import (
 
 // address is where an engine listens.
 type address struct {
-	host string
-	tls  string // directory with the certificates for the connection; "" for none
+	host    string
+	certDir string // directory with the certificates for the connection; "" for none
 }
 
 // defaultSockets returns the paths at which engines listen by default, in the order in which they are tried.
@@ -32,7 +32,7 @@ func findEngine(host string) (address, error) {
 	if host = cmp.Or(host, os.Getenv("DOCKER_HOST")); host != "" {
 		at := address{host: host}
 		if os.Getenv("DOCKER_TLS_VERIFY") != "" && strings.HasPrefix(host, "tcp:") {
-			at.tls = cmp.Or(os.Getenv("DOCKER_CERT_PATH"), dockerConfigPath(""))
+			at.certDir = cmp.Or(os.Getenv("DOCKER_CERT_PATH"), dockerConfigPath(""))
 		}
 		return checkAddress(at, "DOCKER_HOST")
 	}
@@ -101,7 +101,7 @@ func contextAddress(name string) (address, error) {
 	}
 	tls := dockerConfigPath("contexts/tls/" + id + "/docker")
 	if _, err := os.Stat(tls + "/ca.pem"); err == nil {
-		at.tls = tls
+		at.certDir = tls
 	}
 	return at, nil
 }

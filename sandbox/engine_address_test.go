@@ -37,7 +37,7 @@ func TestFindEngine(t *testing.T) {
 	check := func(name, given, host, tls, wrong string) {
 		t.Helper()
 		at, err := findEngine(given)
-		if at.host != host || at.tls != tls || (wrong == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), wrong) {
+		if at.host != host || at.certDir != tls || (wrong == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: %+v, %v", name, at, err)
 		}
 	}

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// grace is the time from SIGTERM to SIGKILL after the time limit or a cancellation.
-	grace = 2 * time.Second
+	// killGrace is the time from SIGTERM to SIGKILL after the time limit or a cancellation.
+	killGrace = 2 * time.Second
 	// watchInterval is how often the connection of a running command is checked. If the helper has been silent for
 	// askEngineAfter, the check asks the engine for the reason.
 	watchInterval  = time.Second
 	askEngineAfter = 3 * time.Second
-	// endLimit is how long the helper may need to end a command's process tree, after the command's time limit and grace.
+	// endTimeout is how long the helper may need to end a command's process tree, after the command's time limit and grace.
 	// After that, the connection is closed.
-	endLimit = 8 * time.Second
+	endTimeout = 8 * time.Second
 )
 
 // giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. The time is
@@ -109,10 +109,10 @@ func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open
 // needsRootTexts are parts of messages that programs print when they need root.
 var needsRootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
-// explainNoRoot prints Options.NoRoot after a command that failed as if it needed root, once for each sandbox. It replaces
+// explainNoRoot prints Options.NoRootHint after a command that failed as if it needed root, once for each sandbox. It replaces
 // the writers of req to see the output. The caller calls ended with the exit code when the command has ended.
 func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
-	line := s.manager.opts.NoRoot
+	line := s.manager.opts.NoRootHint
 	if line == "" || req.TTY || s.noRootPrinted.Load() {
 		return func(int) {}
 	}
@@ -150,10 +150,10 @@ type attempt struct {
 	open    mux.Open
 	request Request // request with its streams
 
-	start     time.Time
-	channel   *mux.Channel // channel of the request; nil: the request was not sent
-	inputRead bool         // some standard input was read, so the request can't be sent again
-	explained bool         // the reason for the helper's silence was already asked for
+	start            time.Time
+	channel          *mux.Channel // channel of the request; nil: the request was not sent
+	inputRead        bool         // some standard input was read, so the request can't be sent again
+	silenceExplained bool         // the reason for the helper's silence was already asked for
 }
 
 // sent reports whether the helper may have received the request.
@@ -175,7 +175,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	}
 	t.channel = st
 	st.ForwardSizes(t.request.Resizes)
-	written := st.Outputs(t.request.Stdout, t.request.Stderr, func(error) {})
+	written := st.CopyOutputs(t.request.Stdout, t.request.Stderr, func(error) {})
 	err = t.awaitEnd(ctx, st)
 	if wrote := written(); err == nil && t.isTransfer() { // ignore a writer's error for a command, which goes on without a reader
 		err = wrote
@@ -199,7 +199,7 @@ func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	o := mux.Open{
 		Op: op, Argv: req.Argv, Command: req.Command, Dir: req.Dir, Env: req.Env, Input: req.Stdin != nil, SplitErrors: req.Stderr != nil && !req.TTY,
 		TTY: req.TTY, Columns: req.Size.Columns, Rows: req.Size.Rows, Timeout: max(0, timeout.Milliseconds()),
-		Grace: grace.Milliseconds(),
+		Grace: killGrace.Milliseconds(),
 	}
 	if timeout > 0 {
 		o.Timeout = max(1, o.Timeout)
@@ -208,9 +208,9 @@ func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 		return o
 	}
 	s.mu.Lock()
-	o.Session, o.Shell, o.Begin = s.manager.opts.Session, s.manager.opts.Shell, s.dir
-	fresh := s.forwardPending
-	s.forwardPending = false
+	o.Session, o.Shell, o.FirstDir = s.manager.opts.Session, s.manager.opts.Shell, s.dir
+	fresh := s.mustForward
+	s.mustForward = false
 	s.mu.Unlock()
 	o.Forward = forwardedVariables(s.manager.opts)
 	if fresh { // the session in the helper may have older values of the forwarded variables
@@ -237,14 +237,14 @@ func shellExitCode(end mux.End) int {
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	var late <-chan time.Time
 	if timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout); timeout > 0 {
-		late = time.After(timeout + grace + endLimit)
+		late = time.After(timeout + killGrace + endTimeout)
 	}
 	tick := time.Tick(watchInterval)
 	begun, cancelled := st.Begun(), ctx.Done()
-	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(grace.Milliseconds()))) })
+	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(killGrace.Milliseconds()))) })
 	unread := make(chan error, 1) // error of reading the input; it ends a transfer
 	feed := func() {
-		st.Feed(t.request.Stdin, func(err error) bool {
+		st.FeedInput(t.request.Stdin, func(err error) bool {
 			if t.isTransfer() {
 				unread <- err
 				kill()
@@ -274,7 +274,7 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 				feed()
 			}
 		case <-cancelled:
-			cancelled, late = nil, time.After(grace+endLimit)
+			cancelled, late = nil, time.After(killGrace+endTimeout)
 			go kill()
 		case <-late:
 			t.link.close()
@@ -297,12 +297,12 @@ func (t *attempt) checkHelper(ctx context.Context) error {
 	}
 	c.Ping()
 	if c.SinceLastFrame() < askEngineAfter {
-		t.explained = false
+		t.silenceExplained = false
 		return nil
 	}
 	now := t.sandbox.manager.askState(ctx, t.link.id)
-	first := !t.explained && now.State != ""
-	t.explained = t.explained || first
+	first := !t.silenceExplained && now.State != ""
+	t.silenceExplained = t.silenceExplained || first
 	switch {
 	case now.State == "":
 	case now.State == Paused && first:
@@ -353,7 +353,7 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 
 // Kill ends the whole process tree of a background command: SIGTERM first, and SIGKILL two seconds later.
 func (s *Sandbox) Kill(ctx context.Context, id string) (Job, error) {
-	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: grace.Milliseconds()}, nil, nil)
+	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: killGrace.Milliseconds()}, nil, nil)
 	if err == nil && end.Survivors > 0 {
 		err = fmt.Errorf("cannot end all of %s: %d of its processes are still there", id, end.Survivors)
 	}

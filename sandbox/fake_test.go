@@ -44,7 +44,7 @@ func newFake(have ...Container) *fake {
 	f := &fake{fail: make(map[string]error)}
 	for _, c := range have {
 		if c.Labels == nil {
-			c.Labels = Labels(Key{})
+			c.Labels = AgentLabels(Key{})
 		}
 		c.Mounts = gateMount
 		f.containers = append(f.containers, &c)
@@ -337,7 +337,7 @@ func fakeOptions(t *testing.T) Options {
 	o := DefaultOptions()
 	o.Dir, o.Home, o.SweepOrphans, o.DiskMB, o.AttachOnly = t.TempDir(), t.TempDir(), false, 0, true
 	var err error
-	if o.Helper, err = os.Executable(); err != nil {
+	if o.HelperPath, err = os.Executable(); err != nil {
 		t.Fatal(err)
 	}
 	return o
@@ -394,7 +394,7 @@ func (w *warnings) has(part string) bool {
 
 // removeBoxes removes the containers of a key, as hinit sandbox rm does.
 func removeBoxes(ctx context.Context, m *Manager, key Key) error {
-	list, err := m.engine.List(ctx, Labels(m.Key(key)))
+	list, err := m.engine.List(ctx, AgentLabels(m.Key(key)))
 	for _, c := range list {
 		err = errors.Join(err, m.engine.Remove(ctx, c.ID))
 	}

@@ -55,8 +55,8 @@ func TestReuse(t *testing.T) {
 		"dead match":                     {[]Container{{ID: "a", State: Dead}}, "", "new1", 1, 1, 0, 1},
 		"start fails":                    {[]Container{{ID: "a", State: Exited}}, "start a", "new1", 1, 2, 0, 1},
 		"two matches, stopped one first": {[]Container{{ID: "a", State: Exited}, {ID: "b", State: Running}}, "", "b", 1, 0, 0, 0},
-		"another task":                   {[]Container{{ID: "a", State: Running, Labels: Labels(Key{Task: "x"})}}, "", "new1", 1, 1, 0, 1},
-		"another profile":                {[]Container{{ID: "a", State: Running, Labels: Labels(Key{Profile: "x"})}}, "", "new1", 1, 1, 0, 1},
+		"another task":                   {[]Container{{ID: "a", State: Running, Labels: AgentLabels(Key{Task: "x"})}}, "", "new1", 1, 1, 0, 1},
+		"another profile":                {[]Container{{ID: "a", State: Running, Labels: AgentLabels(Key{Profile: "x"})}}, "", "new1", 1, 1, 0, 1},
 		"the engine's list fails":        {[]Container{{ID: "a", State: Running}}, "list", "new1", 1, 1, 0, 1},
 		"nothing":                        {nil, "", "new1", 1, 1, 0, 1},
 	} {
@@ -76,7 +76,7 @@ func TestReuse(t *testing.T) {
 		})
 	}
 	t.Run("another volume's is left alone", func(t *testing.T) {
-		labels := Labels(Key{})
+		labels := AgentLabels(Key{})
 		labels[LabelVolume] = "somebody else"
 		f := newFake(Container{ID: "a", State: Running, Labels: labels})
 		if s := mustOpen(t, fakeManager(t, f, nil), Key{}); s.ID() != "new1" {
@@ -129,7 +129,7 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 	}
 	t.Run("a container that the engine made before its error", func(t *testing.T) {
 		m, name := managerWithNamed(t, Created)
-		if _, err := m.Make(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) {
+		if _, err := m.MakeContainer(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) {
 			t.Errorf("the error is %v", err)
 		}
 		m.engine.(*fake).count(t, "remove", 1)
@@ -150,7 +150,7 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 func managerWithNamed(t *testing.T, state State) (m *Manager, name string) {
 	f := newFake(Container{ID: "old", State: state})
 	m = fakeManager(t, f, nil)
-	name = m.containerName(Labels(Key{}))
+	name = m.containerName(AgentLabels(Key{}))
 	f.containers[0].Name, f.fail["list"], f.fail["create"] = name, errFake, errFake
 	return m, name
 }
@@ -162,7 +162,7 @@ func TestASandboxWasRemovedBecauseAnotherCouldNotBeMade(t *testing.T) {
 		if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, errFake) {
 			t.Errorf("the error is %v", err)
 		}
-		if _, err := m.Make(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) { // docker run --name makes a sandbox by this call
+		if _, err := m.MakeContainer(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) { // docker run --name makes a sandbox by this call
 			t.Errorf("the error is %v", err)
 		}
 		m.engine.(*fake).count(t, "remove", 0)
@@ -217,7 +217,7 @@ func TestAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Forget("box")
+	m.ForgetAdopted("box")
 	if !first.link.alive() {
 		t.Error("a command that runs is cut off")
 	}
@@ -256,7 +256,7 @@ func TestAContainerInUse(t *testing.T) {
 func TestReaper(t *testing.T) {
 	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
 	old := func(id string) Container {
-		return Container{ID: id, State: Exited, Finished: at(900 * time.Second), Labels: Labels(Key{Profile: "coder"})}
+		return Container{ID: id, State: Exited, Finished: at(900 * time.Second), Labels: AgentLabels(Key{Profile: "coder"})}
 	}
 	coder := func(o *Options) { o.Profile = "coder" }
 	for name, c := range map[string]struct {
@@ -266,8 +266,8 @@ func TestReaper(t *testing.T) {
 	}{
 		"no matches":                          {nil, "", 0},
 		"exited 900 s, limit 600":             {[]Container{old("a")}, "", 1},
-		"exited 60 s, limit 600":              {[]Container{{ID: "a", State: Exited, Finished: at(time.Minute), Labels: Labels(Key{Profile: "coder"})}}, "", 0},
-		"zero time":                           {[]Container{{ID: "a", State: Exited, Labels: Labels(Key{Profile: "coder"})}}, "", 0},
+		"exited 60 s, limit 600":              {[]Container{{ID: "a", State: Exited, Finished: at(time.Minute), Labels: AgentLabels(Key{Profile: "coder"})}}, "", 0},
+		"zero time":                           {[]Container{{ID: "a", State: Exited, Labels: AgentLabels(Key{Profile: "coder"})}}, "", 0},
 		"another profile's, without a volume": {[]Container{{ID: "a", State: Exited, Finished: at(time.Hour)}}, "", 0},
 		"somebody's hermes-agent=1 alone":     {[]Container{{ID: "a", State: Exited, Finished: at(time.Hour), Labels: map[string]string{LabelAgent: "1"}}}, "", 0},
 		"list fails":                          {[]Container{old("a")}, "list", 0},
@@ -311,7 +311,7 @@ func TestReaper(t *testing.T) {
 		}
 	})
 	t.Run("when the next one is due", func(t *testing.T) {
-		young, mine := old("a"), Container{ID: "b", State: Running, Labels: Labels(Key{})}
+		young, mine := old("a"), Container{ID: "b", State: Running, Labels: AgentLabels(Key{})}
 		young.Finished = at(time.Minute)
 		f := newFake(young, mine)
 		_, next, err := fakeManager(t, f, coder).Sweep(t.Context(), SweepOptions{MaxAge: time.Hour})
@@ -364,7 +364,7 @@ func TestReaper(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f.containers = append(f.containers, &Container{ID: "a", Name: "agents", State: Running, Labels: Labels(Key{})},
+		f.containers = append(f.containers, &Container{ID: "a", Name: "agents", State: Running, Labels: AgentLabels(Key{})},
 			&Container{ID: "o", Name: "other", State: Running, Labels: map[string]string{LabelVolume: m.store.id}})
 		if _, _, err := m.Sweep(t.Context(), SweepOptions{MaxAge: time.Nanosecond}); err != nil {
 			t.Fatal(err)
@@ -387,7 +387,7 @@ func TestReaper(t *testing.T) {
 		f := newFake()
 		m := fakeManager(t, f, nil)
 		for id, state := range map[string]State{"a": Created, "b": Dead, "c": Running, "d": Paused} {
-			labels := Labels(Key{})
+			labels := AgentLabels(Key{})
 			labels[LabelVolume] = m.store.id
 			f.containers = append(f.containers, &Container{ID: id, State: state, Labels: labels, Created: at(time.Hour)})
 		}

@@ -55,10 +55,10 @@ func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	if err := s.checkAnswer(ctx, l); err != nil || l.alive() {
 		return l, err
 	}
-	if !pause.Send(ctx, s.repairTurn, struct{}{}) {
+	if !pause.Send(ctx, s.reconnectLock, struct{}{}) {
 		return nil, context.Cause(ctx)
 	}
-	defer func() { <-s.repairTurn }()
+	defer func() { <-s.reconnectLock }()
 	if l, err = s.currentLink(); err != nil || l.alive() {
 		return l, err
 	}
@@ -270,7 +270,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 		return nil, err
 	}
 	client, err = m.attach(ctx, c, "/"+copiedPrefix+hash)
-	if err == nil || !saysMissing(err) {
+	if err == nil || !isHelperMissing(err) {
 		return client, err
 	}
 	path, err := m.copyHelper(ctx, c.ID)
@@ -280,10 +280,10 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	return m.attach(ctx, c, path)
 }
 
-// saysMissing reports whether the runtime's error says that the helper does not exist in the container. Only then may the
+// isHelperMissing reports whether the runtime's error says that the helper does not exist in the container. Only then may the
 // helper be copied. After any other error the container may be ending. To copy, the engine would mount the container's mounts
 // again, and the removal of the container would then delete the files in them.
-func saysMissing(err error) bool {
+func isHelperMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }

@@ -26,12 +26,12 @@ type Manager struct {
 	store       *store
 	helper      string    // path of the helper program
 	helperError error     // reason why the helper was not found; nil: it was found
-	swept       sync.Once // lets only the first Open remove orphans, see Options.SweepOrphans
+	sweepOnce   sync.Once // lets only the first Open remove orphans, see Options.SweepOrphans
 
-	noMounts atomic.Bool // the engine can't see the paths of the volume, so nothing can be mounted from it
+	mountsUnusable atomic.Bool // the engine can't see the paths of the volume, so nothing can be mounted from it
 
 	mu      sync.Mutex
-	open    map[Key]*Sandbox
+	opened  map[Key]*Sandbox
 	adopted map[string]*Sandbox // adopted containers by their id, and by each name with which a caller has found them
 	closed  bool
 }
@@ -44,10 +44,10 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	if !filepath.IsAbs(opts.State) {
 		return nil, &OptionError{Name: "TERMINAL_SANDBOX_DIR", Value: opts.Dir, Want: "an absolute path"}
 	}
-	m := &Manager{engine: engine, opts: opts, open: make(map[Key]*Sandbox), adopted: make(map[string]*Sandbox)}
-	m.noMounts.Store(opts.AttachOnly)
+	m := &Manager{engine: engine, opts: opts, opened: make(map[Key]*Sandbox), adopted: make(map[string]*Sandbox)}
+	m.mountsUnusable.Store(opts.AttachOnly)
 	var err error
-	if m.helper, m.helperError = FindHelper(opts.Helper); m.helperError != nil && opts.Helper != "" {
+	if m.helper, m.helperError = FindHelper(opts.HelperPath); m.helperError != nil && opts.HelperPath != "" {
 		return nil, m.helperError
 	}
 	m.store, err = openStore(opts.State)
@@ -67,14 +67,14 @@ func (m *Manager) Key(key Key) Key {
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
 	if m.opts.SweepOrphans { // ignore errors of the sweep, which must not prevent work
-		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: key.Profile}) })
+		m.sweepOnce.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: key.Profile}) })
 	}
 	m.mu.Lock()
-	s := m.open[key]
+	s := m.opened[key]
 	if s == nil {
-		s = m.newSandbox(key, Labels(key))
+		s = m.newSandbox(key, AgentLabels(key))
 		s.closed = m.closed
-		m.open[key] = s
+		m.opened[key] = s
 	}
 	m.mu.Unlock()
 	_, err := s.currentLink()
@@ -86,14 +86,14 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.open[key] == s {
-		delete(m.open, key)
+	if m.opened[key] == s {
+		delete(m.opened, key)
 	}
 	return nil, err
 }
 
 func (m *Manager) newSandbox(key Key, labels map[string]string) *Sandbox {
-	return &Sandbox{manager: m, key: key, labels: labels, forwardPending: true, repairTurn: make(chan struct{}, 1), dir: m.opts.Cwd}
+	return &Sandbox{manager: m, key: key, labels: labels, mustForward: true, reconnectLock: make(chan struct{}, 1), dir: m.opts.Cwd}
 }
 
 // maxAdopted limits the names of adopted containers that a Manager remembers.
@@ -149,9 +149,9 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	return s, nil
 }
 
-// Forget makes the next Adopt of a container ask the engine again. Call it when an error suggests that the container is gone.
-// Running commands continue.
-func (m *Manager) Forget(id string) {
+// ForgetAdopted makes the next Adopt of a container ask the engine again. Call it when an error suggests that the container is
+// gone. Running commands continue.
+func (m *Manager) ForgetAdopted(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.adopted[id]
@@ -162,9 +162,9 @@ func (m *Manager) Forget(id string) {
 	s.shutDown(false)
 }
 
-// Spec returns the description of the container that Open would make. It makes the host directories that the container would
-// mount.
-func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
+// ContainerSpec returns the description of the container that Open would make. It makes the host directories that the container
+// would mount.
+func (m *Manager) ContainerSpec(ctx context.Context, key Key) (Spec, error) {
 	limitsDisk := false
 	if m.opts.DiskMB > 0 {
 		info, err := m.engine.Info(ctx)
@@ -203,7 +203,7 @@ func (m *Manager) LastUse(id string) (last time.Time) {
 
 // usedSandboxes returns the opened and the adopted sandboxes, each only once. The caller holds the lock.
 func (m *Manager) usedSandboxes() []*Sandbox {
-	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.open)...))
+	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.opened)...))
 }
 
 // crashPoint is called at each place where a test may kill the process. Such a test proves that another process can go on

@@ -55,11 +55,11 @@ type Options struct {
 	Shell   string // shell for commands; "" for bash, or sh if the image has no bash
 	Session string // processes with the same session share directory and variables; "" for a session of this Manager alone
 
-	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
-	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
+	HelperPath    string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
+	EngineAddress string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // description of the host's user to which root in the container is mapped; shown by Describe
-	NoRoot string // hint that is printed once, after a command that failed as if it needed root; "" for none
+	RootDescription string // description of the host's user to which root in the container is mapped; shown by Describe
+	NoRootHint      string // hint that is printed once, after a command that failed as if it needed root; "" for none
 
 	Warn func(string) // function that gets warnings for people and must not block; nil: drop warnings
 }
@@ -103,10 +103,10 @@ func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []strin
 	opts.Runtime = e.text("HINIT_SANDBOX_RUNTIME", "")
 	opts.Credentials = e.jsonList("HINIT_SANDBOX_CREDENTIALS")
 	opts.Shell = e.text("HINIT_SANDBOX_SHELL", "")
-	opts.Helper = e.text("HINIT_SANDBOX_HELPER", "")
-	opts.Docker = e.text("DOCKER_HOST", "")
-	if opts.Docker != "" {
-		if _, err := checkAddress(address{host: opts.Docker}, "DOCKER_HOST"); err != nil {
+	opts.HelperPath = e.text("HINIT_SANDBOX_HELPER", "")
+	opts.EngineAddress = e.text("DOCKER_HOST", "")
+	if opts.EngineAddress != "" {
+		if _, err := checkAddress(address{host: opts.EngineAddress}, "DOCKER_HOST"); err != nil {
 			e.errs = append(e.errs, err)
 		}
 	}

@@ -37,7 +37,7 @@ func dump(o Options) string {
 	var b strings.Builder
 	for _, part := range []any{
 		o.Image, o.ForwardEnv, o.Env, o.Volumes, o.ExtraArgs, o.MountCwd, o.HostUser, o.PersistFS, o.SweepOrphans, o.CPUs, o.MemoryMB, o.DiskMB,
-		o.Cwd, o.HostCwd, o.Timeout, o.Lifetime, o.Home, o.Dir, o.Profile, o.Network, o.Runtime, o.Shell, o.Helper, o.Docker,
+		o.Cwd, o.HostCwd, o.Timeout, o.Lifetime, o.Home, o.Dir, o.Profile, o.Network, o.Runtime, o.Shell, o.HelperPath, o.EngineAddress,
 	} {
 		b.WriteString(strings.TrimSpace(sprint(part)) + "|")
 	}
@@ -134,7 +134,7 @@ func TestBadOptions(t *testing.T) {
 	})
 	t.Run("a manager", func(t *testing.T) {
 		o := fakeOptions(t)
-		o.Helper = o.Dir + "/missing"
+		o.HelperPath = o.Dir + "/missing"
 		f := newFake()
 		if _, err := NewManager(f, o); err == nil || !strings.Contains(err.Error(), "HINIT_SANDBOX_HELPER") {
 			t.Error(err)

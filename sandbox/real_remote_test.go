@@ -59,10 +59,10 @@ func TestRealRemote(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs = 0, 0
-	e := newEngine(t, o.Dir, filepath.Dir(o.Helper))
+	e := newEngine(t, o.Dir, filepath.Dir(o.HelperPath))
 	e.load()
-	o.Docker = overTCP(t, e.host)
-	engine, err := Docker(o.Docker)
+	o.EngineAddress = overTCP(t, e.host)
+	engine, err := Docker(o.EngineAddress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,12 +76,12 @@ func TestRealRemote(t *testing.T) {
 	sum := sha256.Sum256([]byte("far"))
 	meta := filepath.Join(config, "contexts/meta", hex.EncodeToString(sum[:]))
 	if err := errors.Join(os.MkdirAll(meta, 0o755), os.WriteFile(config+"/config.json", []byte(`{"currentContext":"far"}`), 0o644),
-		os.WriteFile(meta+"/meta.json", []byte(`{"Name":"far","Endpoints":{"docker":{"Host":"`+o.Docker+`"}}}`), 0o644)); err != nil {
+		os.WriteFile(meta+"/meta.json", []byte(`{"Name":"far","Endpoints":{"docker":{"Host":"`+o.EngineAddress+`"}}}`), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	unnamed := o
-	unnamed.Docker = ""
-	for _, env := range [][]string{{"DOCKER_HOST=" + o.Docker, "DOCKER_CONTEXT="}, {"DOCKER_HOST=", "DOCKER_CONTEXT=", "DOCKER_CONFIG=" + config}} {
+	unnamed.EngineAddress = ""
+	for _, env := range [][]string{{"DOCKER_HOST=" + o.EngineAddress, "DOCKER_CONTEXT="}, {"DOCKER_HOST=", "DOCKER_CONTEXT=", "DOCKER_CONFIG=" + config}} {
 		if err := helperProcess(t, unnamed, "run", "hostname >> /workspace/who", env...).Wait(); err != nil {
 			t.Errorf("another process, by %q: %v", env, err)
 		}
@@ -106,9 +106,9 @@ func TestRealAnotherEngine(t *testing.T) {
 		}
 	}
 	o := realOptions(t)
-	o.MemoryMB, o.CPUs, o.Docker, o.Runtime = 0, 0, host, runtime
+	o.MemoryMB, o.CPUs, o.EngineAddress, o.Runtime = 0, 0, host, runtime
 	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // podman's defaults may exceed root's limits
-	engine, err := Docker(o.Docker)
+	engine, err := Docker(o.EngineAddress)
 	if err != nil {
 		t.Fatal(err)
 	}

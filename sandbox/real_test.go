@@ -137,7 +137,7 @@ func realOptions(t *testing.T) Options {
 		t.Fatal(err)
 	}
 	o := DefaultOptions()
-	o.Image, o.Network, o.Helper, o.DiskMB, o.MemoryMB = testTag, "none", b.helper, 0, 256
+	o.Image, o.Network, o.HelperPath, o.DiskMB, o.MemoryMB = testTag, "none", b.helper, 0, 256
 	o.Dir = t.TempDir()
 	o.Profile = "p-" + randomHex(4)
 	o.ExtraArgs = []string{"--label", testRun + "=1"}

@@ -39,7 +39,7 @@ func TestRealWays(t *testing.T) {
 			c.change(&o)
 			removeAfter(t, o)
 			m := realManager(t, o)
-			m.noMounts.Store(c.noMounts)
+			m.mountsUnusable.Store(c.noMounts)
 			s := sandboxFor(t, m, "")
 			d, err := s.Describe(t.Context())
 			if err != nil || d.Exec != c.exec || !strings.Contains(d.Reason, c.reason) {
@@ -73,7 +73,7 @@ func TestRealAttachedClientDies(t *testing.T) {
 	o := realOptions(t)
 	removeAfter(t, o)
 	m := realManager(t, o)
-	m.noMounts.Store(true)
+	m.mountsUnusable.Store(true)
 	s := sandboxFor(t, m, "")
 	client := helperProcess(t, o, "hold", "sleep 98767")
 	eventually(t, func() error {
@@ -115,7 +115,7 @@ func TestRealAdopt(t *testing.T) {
 	if res, err := s.Exec(t.Context(), Request{Argv: []string{"id", "-u"}, Stdout: &out}); err != nil || res.Code != 0 || out.String() != "1000\n" {
 		t.Errorf("%+v, %v, %q", res, err, out.String())
 	}
-	m.Forget(id)
+	m.ForgetAdopted(id)
 	if state := dockerCmd(t, "inspect", "-f", "{{.State.Status}}", id); state != "running" {
 		t.Error(state)
 	}
@@ -172,7 +172,7 @@ func TestRealAdoptWithoutTheEngine(t *testing.T) {
 	if got := s.Labels(); !maps.Equal(got, made.Labels()) {
 		t.Errorf("its labels are %v", got)
 	}
-	other.Forget(made.ID())
+	other.ForgetAdopted(made.ID())
 	dockerCmd(t, "stop", "-t", "0", made.ID())
 	if _, err := other.Adopt(t.Context(), made.ID()); !errors.Is(err, ErrNoEngine) {
 		t.Errorf("one that does not run: %v", err)
@@ -201,7 +201,7 @@ func TestRealClientOfAnotherUser(t *testing.T) {
 	}
 	o := realOptions(t)
 	dir, err := os.MkdirTemp("", "hinit-sandbox-other-") //nolint:usetesting // another user must be able to enter this directory
-	if err = errors.Join(err, os.Chmod(filepath.Dir(o.Helper), 0o755), os.Chown(dir, 12345, 12345)); err != nil {
+	if err = errors.Join(err, os.Chmod(filepath.Dir(o.HelperPath), 0o755), os.Chown(dir, 12345, 12345)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })

@@ -239,7 +239,7 @@ func TestStoppedWhileItStarts(t *testing.T) {
 func TestMadeForAKilledProcess(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
-	labels := Labels(Key{})
+	labels := AgentLabels(Key{})
 	name := m.containerName(labels)
 	f.fail["create "+name] = ErrTaken
 	time.AfterFunc(100*time.Millisecond, func() {

@@ -18,17 +18,17 @@ type Sandbox struct {
 	key           Key
 	labels        map[string]string
 	adopted       bool          // true if [Manager.Adopt] found it; such a container is never started or made again
-	repairTurn    chan struct{} // mutex, whose wait can be canceled, for making the link again
-	noRootPrinted atomic.Bool   // Options.NoRoot was already printed
+	reconnectLock chan struct{} // mutex, whose wait can be canceled, for making the link again
+	noRootPrinted atomic.Bool   // Options.NoRootHint was already printed
 
-	mu             sync.Mutex
-	id, name       string // id and name of the container
-	link           *link
-	dir            string    // directory in which the next command starts
-	forwardPending bool      // the values of the forwarded variables still have to be sent to this container
-	running        int       // number of running commands
-	lastEnd        time.Time // time at which the last command ended
-	closed         bool
+	mu              sync.Mutex
+	id, name        string // id and name of the container
+	link            *link
+	dir             string    // directory in which the next command starts
+	mustForward     bool      // the values of the forwarded variables still have to be sent to this container
+	runningCommands int       // number of running commands
+	lastEnd         time.Time // time at which the last command ended
+	closed          bool
 }
 
 // ID returns the current id of the container.
@@ -55,12 +55,12 @@ func (s *Sandbox) beginCommand() (exit func(), err error) {
 	if s.closed {
 		return nil, ErrClosed
 	}
-	s.running++
+	s.runningCommands++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.lastEnd = time.Now()
-		if s.running--; s.running == 0 && s.closed {
+		if s.runningCommands--; s.runningCommands == 0 && s.closed {
 			s.link.close()
 		}
 	}, nil
@@ -69,7 +69,7 @@ func (s *Sandbox) beginCommand() (exit func(), err error) {
 func (s *Sandbox) lastUse() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running > 0 {
+	if s.runningCommands > 0 {
 		return time.Now()
 	}
 	return s.lastEnd
@@ -81,7 +81,7 @@ func (s *Sandbox) shutDown(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	if now || s.running == 0 {
+	if now || s.runningCommands == 0 {
 		s.link.close()
 	}
 }
@@ -90,7 +90,7 @@ func (s *Sandbox) shutDown(now bool) {
 func (s *Sandbox) isBusy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.running > 0
+	return s.runningCommands > 0
 }
 
 // Describe returns what the engine, the helper and this process know about the sandbox.
@@ -110,7 +110,7 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	return d, err
 }
 
-// questionTime limits a request that the helper can answer at once; [grace] and [endLimit] are added to it. The limit is
+// questionTime limits a request that the helper can answer at once; [killGrace] and [endTimeout] are added to it. The limit is
 // needed because a process in the container can replace the helper, and answer pings for ever.
 const questionTime = time.Second
 
@@ -122,7 +122,7 @@ func (s *Sandbox) addLocalDetails(d *Description) {
 	if s.id != d.ID {
 		return
 	}
-	d.Dir, d.Commands = s.dir, d.Commands+s.running
+	d.Dir, d.Commands = s.dir, d.Commands+s.runningCommands
 	if s.link != nil {
 		d.Exec, d.Reason = s.link.mode, s.link.reason
 	}
@@ -130,7 +130,7 @@ func (s *Sandbox) addLocalDetails(d *Description) {
 
 // describe converts the engine's data about a container to a [Description].
 func (m *Manager) describe(c Container) Description {
-	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.Root}
+	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.RootDescription}
 }
 
 // lostError returns the error for a command whose end is unknown. why is the cause. It also tries to repair the connection

@@ -33,7 +33,7 @@ func hasOwnInit(ctx context.Context, engine Engine, ref string) bool {
 // system.
 func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
-		Name: randomName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
+		Name: randomName(), Image: o.Image, Labels: AgentLabels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
 		CapDrop: []string{"ALL"}, CapAdd: slices.Clone(Capabilities), SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
 		CPUs: o.CPUs, Memory: o.MemoryMB << 20, Network: o.Network, Runtime: o.Runtime,
 	}
@@ -65,7 +65,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	if err != nil {
 		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}
 	}
-	maps.Copy(s.Labels, Labels(key)) // set these labels last, so that no flag can remove them
+	maps.Copy(s.Labels, AgentLabels(key)) // set these labels last, so that no flag can remove them
 	return s, nil
 }
 
@@ -197,8 +197,8 @@ const (
 // VolumePrefix is the prefix of the names of the private volumes of sandboxes, see policy.RootPrivate.
 const VolumePrefix = "hinit-private-"
 
-// Labels returns the agent's three labels for a key.
-func Labels(key Key) map[string]string {
+// AgentLabels returns the agent's three labels for a key.
+func AgentLabels(key Key) map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: Sanitise(cmp.Or(key.Task, "default")), LabelProfile: Sanitise(cmp.Or(key.Profile, "default"))}
 }
 

@@ -128,9 +128,9 @@ func (v *store) openSub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
-// record describes a container, so that a command can find the container's helper without asking the engine. While a
+// containerRecord describes a container, so that a command can find the container's helper without asking the engine. While a
 // container is being made, its record is an empty file.
-type record struct {
+type containerRecord struct {
 	ID     string            `json:"id"`
 	Labels map[string]string `json:"labels"`
 }
@@ -154,7 +154,7 @@ func (v *store) prepareRun(name string) (dir string, err error) {
 }
 
 // writeRecord replaces the empty record of a container when the container's id is known.
-func (v *store) writeRecord(name string, k record) error {
+func (v *store) writeRecord(name string, k containerRecord) error {
 	data, err := json.Marshal(k)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (v *store) writeRecord(name string, k record) error {
 func (v *store) findByID(id string) (c Container, found bool) {
 	entries, _ := v.dir.ReadDir(recordsDir)
 	for _, e := range entries {
-		var k record
+		var k containerRecord
 		data, _ := v.dir.ReadFile(filepath.Join(recordsDir, e.Name()), 64<<10)
 		_ = json.Unmarshal(data, &k) // a removed, empty or damaged record gives no id
 		if k.ID == id && id != "" {

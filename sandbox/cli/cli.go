@@ -43,13 +43,13 @@ type options struct {
 
 // invocation is a running verb with its flags and arguments.
 type invocation struct {
-	ctx     context.Context //nolint:containedctx // an invocation ends before the call that passed ctx
-	manager *sandbox.Manager
-	asked   daemon.Request
+	ctx            context.Context //nolint:containedctx // an invocation ends before the call that passed ctx
+	manager        *sandbox.Manager
+	serviceRequest daemon.Request
 	sandbox.Streams
-	doing   string // name of the failed operation, for errors that don't name it
-	options options
-	words   []string // arguments that aren't flags
+	operation string // name of the failed operation, for errors that don't name it
+	options   options
+	words     []string // arguments that aren't flags
 }
 
 // defineAll defines the flags of all verbs. A name with a dot, such as "job.only", defines the flag before the dot with
@@ -133,7 +133,7 @@ func Main(ctx context.Context, m *sandbox.Manager, req daemon.Request, s sandbox
 	if len(words) == 0 {
 		words = []string{""} // without a name, the flags select the sandbox
 	}
-	i := &invocation{ctx: ctx, manager: m, asked: req, Streams: s, doing: cmp.Or(v.Doing, "run "+v.Command()), options: opt, words: words}
+	i := &invocation{ctx: ctx, manager: m, serviceRequest: req, Streams: s, operation: cmp.Or(v.Doing, "run "+v.Command()), options: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
 		code = cmp.Or(code, i.fail(err))
@@ -143,14 +143,14 @@ func Main(ctx context.Context, m *sandbox.Manager, req daemon.Request, s sandbox
 
 // fail prints an error, and returns its exit code.
 func (i *invocation) fail(err error) (code int) {
-	fmt.Fprintln(i.Err, show.Text(cmdline.Message(i.doing, err)))
+	fmt.Fprintln(i.Err, show.Text(cmdline.Message(i.operation, err)))
 	return exitCodeOf(err)
 }
 
-// Check parses a command line without executing it. It returns the request for the service, with the variables that the
-// command line needs from this process. terminal is true if the command wants a terminal. Check prints errors and the help;
+// ParseLine parses a command line without executing it. It returns the request for the service, with the variables that the
+// command line needs from this process. terminal is true if the command wants a terminal. ParseLine prints errors and the help;
 // ok is then false, and the caller exits with code.
-func Check(args []string, out, errs io.Writer) (req daemon.Request, terminal bool, code int, ok bool) {
+func ParseLine(args []string, out, errs io.Writer) (req daemon.Request, terminal bool, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
 	req = daemon.Request{Args: args, Env: sandbox.OwnEnvironment(opt.env), Stdin: v.Name == "exec" || v.Name == "shell"}
 	return req, v.Name == "shell" || opt.tty, code, ok

@@ -49,7 +49,7 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 			id = c.ID
 		}
 	}
-	labels := sandbox.Labels(key)
+	labels := sandbox.AgentLabels(key)
 	for _, d := range all {
 		switch {
 		case d.ID == id:
@@ -67,7 +67,7 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 
 func (i *invocation) request() sandbox.Request {
 	return sandbox.Request{
-		Dir: i.options.dir, Env: sandbox.Environment(i.options.env, i.asked.Env), Stdin: i.In, Stdout: i.Out, Stderr: i.Err, Timeout: i.options.timeout,
+		Dir: i.options.dir, Env: sandbox.Environment(i.options.env, i.serviceRequest.Env), Stdin: i.In, Stdout: i.Out, Stderr: i.Err, Timeout: i.options.timeout,
 	}
 }
 
@@ -110,7 +110,7 @@ func (i *invocation) exec() (int, error) {
 }
 
 func (i *invocation) useTerminal(req *sandbox.Request) {
-	req.TTY, req.Size, req.Resizes, req.Stderr = true, i.asked.Size, i.Resizes, nil
+	req.TTY, req.Size, req.Resizes, req.Stderr = true, i.serviceRequest.Size, i.Resizes, nil
 }
 
 func (i *invocation) runAndReport(box *sandbox.Sandbox, req sandbox.Request) (int, error) {
@@ -135,7 +135,7 @@ func (i *invocation) shell() (int, error) {
 	}
 	req := i.request()
 	req.Argv, req.Timeout = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi"}, -1
-	if i.asked.TTY {
+	if i.serviceRequest.TTY {
 		i.useTerminal(&req)
 	}
 	return i.runAndReport(box, req)

@@ -20,14 +20,14 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Run is a function that executes a command line of `hinit sandbox` in the program that manages the sandboxes: this process
+// RunFunc is a function that executes a command line of `hinit sandbox` in the program that manages the sandboxes: this process
 // or the service.
-type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
+type RunFunc func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
 // Copy implements the verb cp. It reads and writes local files in this process, with the user's own rights, even if the
 // service manages the sandboxes. It does not trust data from a sandbox: it unpacks nothing outside of the target, and follows
 // no link.
-func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int {
+func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) int {
 	_, opt, words, code, ok := parse(args, out, errs)
 	if !ok {
 		return code

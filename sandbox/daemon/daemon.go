@@ -69,24 +69,24 @@ type Server struct {
 	// nil.
 	Panicked func(fault any, stack []byte)
 
-	mu        sync.Mutex
-	unsent    map[uint32][]net.Conn // connections that have not sent their request yet, by user, oldest first
-	longBytes map[uint32]int        // bytes of the long requests that are in memory, by user
-	commands  map[uint32]int        // number of commands in progress, by user
+	mu             sync.Mutex
+	withoutRequest map[uint32][]net.Conn // connections that have not sent their request yet, by user, oldest first
+	longBytes      map[uint32]int        // bytes of the long requests that are in memory, by user
+	commands       map[uint32]int        // number of commands in progress, by user
 }
 
-// Limits for one user. A request of up to shortRequest bytes is not counted; the longer ones may have maxLongBytes together.
+// Limits for one user. A request of up to uncountedBytes bytes is not counted; the longer ones may have maxLongBytes together.
 // The service also buffers output that a caller does not read, up to a limit for each command. So one user can make it use at
 // most 400 MB.
 const (
-	shortRequest = 16 << 10
-	maxLongBytes = 16 << 20
-	maxCommands  = 256
+	uncountedBytes = 16 << 10
+	maxLongBytes   = 16 << 20
+	maxCommands    = 256
 )
 
-// count adds n to the number of a user in the map of. If the sum would exceed the limit most, it adds nothing and returns
+// addCount adds n to the number of a user in the map of. If the sum would exceed the limit most, it adds nothing and returns
 // false.
-func (s *Server) count(of map[uint32]int, uid uint32, n, most int) bool {
+func (s *Server) addCount(of map[uint32]int, uid uint32, n, most int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n > 0 && of[uid]+n > most {
@@ -101,39 +101,39 @@ func (s *Server) count(of map[uint32]int, uid uint32, n, most int) bool {
 // codeNotAllowed is the exit code of a caller that may not use the service.
 const codeNotAllowed = 5
 
-// requestTime is how long a connection may take to send its request before it is closed.
-const requestTime = 5 * time.Second
+// requestTimeout is how long a connection may take to send its request before it is closed.
+const requestTimeout = 5 * time.Second
 
 // Serve serves connections until ctx ends. Then it closes them, and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	s.unsent, s.longBytes, s.commands = map[uint32][]net.Conn{}, map[uint32]int{}, map[uint32]int{}
+	s.withoutRequest, s.longBytes, s.commands = map[uint32][]net.Conn{}, map[uint32]int{}, map[uint32]int{}
 	return mux.ServeEach(ctx, l, func(c net.Conn) {
 		defer s.catchPanic()
 		s.serve(ctx, c)
 	})
 }
 
-// maxUnsent limits one user's connections that have not sent their request. When a user makes more, the oldest one is closed,
-// so that a user can't use up all descriptors.
-const maxUnsent = 64
+// maxWithoutRequest limits one user's connections that have not sent their request. When a user makes more, the oldest one is
+// closed, so that a user can't use up all descriptors.
+const maxWithoutRequest = 64
 
-// countUnsent counts a connection that has not sent its request, until the caller calls done.
-func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
+// countWithoutRequest counts a connection that has not sent its request, until the caller calls done.
+func (s *Server) countWithoutRequest(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
-	all := s.unsent[uid]
-	if len(all) >= maxUnsent {
+	all := s.withoutRequest[uid]
+	if len(all) >= maxWithoutRequest {
 		// This also ends the goroutine of the oldest connection. Close it only after the mutex is unlocked. The close may
 		// have to wait for a read, and this read may be closing a socket that the client has sent.
 		defer all[0].Close()
 		all = all[1:]
 	}
-	s.unsent[uid] = append(all, c)
+	s.withoutRequest[uid] = append(all, c)
 	s.mu.Unlock()
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.unsent[uid] = slices.DeleteFunc(s.unsent[uid], func(other net.Conn) bool { return other == c }); len(s.unsent[uid]) == 0 {
-			delete(s.unsent, uid)
+		if s.withoutRequest[uid] = slices.DeleteFunc(s.withoutRequest[uid], func(other net.Conn) bool { return other == c }); len(s.withoutRequest[uid]) == 0 {
+			delete(s.withoutRequest, uid)
 		}
 	}
 }
@@ -145,20 +145,20 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		return
 	}
 	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Conn: nc}
-	done := s.countUnsent(from.UID, nc)
+	done := s.countWithoutRequest(from.UID, nc)
 	defer done()
-	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // can't fail on an open socket
+	_ = nc.SetReadDeadline(time.Now().Add(requestTimeout)) // can't fail on an open socket
 	c, err := mux.Accept(nc, "")
 	if err != nil {
 		return
 	}
 	kept := 0
-	defer func() { s.count(s.longBytes, from.UID, -kept, 0) }()
+	defer func() { s.addCount(s.longBytes, from.UID, -kept, 0) }()
 	keep := func(n int) error {
 		switch {
-		case n <= shortRequest:
+		case n <= uncountedBytes:
 			return nil
-		case !s.count(s.longBytes, from.UID, n, maxLongBytes):
+		case !s.addCount(s.longBytes, from.UID, n, maxLongBytes):
 			return errors.New("cannot use the sandboxes: too much is being asked already; try again when a command has ended")
 		}
 		kept += n
@@ -171,7 +171,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	defer func() {
 		answering.Wait()
 		if begun {
-			s.count(s.commands, from.UID, -1, 0)
+			s.addCount(s.commands, from.UID, -1, 0)
 		}
 	}()
 	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
@@ -188,7 +188,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		if from.UID == 0 {
 			most = math.MaxInt // an operator must be able to use the service at any time
 		}
-		if !s.count(s.commands, from.UID, 1, most) {
+		if !s.addCount(s.commands, from.UID, 1, most) {
 			ch.Refuse(1, errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended"))
 			return
 		}
@@ -231,17 +231,17 @@ func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
 	return s
 }
 
-// ErrNone means that no service has ever listened on the socket. The errors of [Dial] wrap it.
-var ErrNone = errors.New("there is no service of sandboxes")
+// ErrNoService means that no service has ever listened on the socket. The errors of [Dial] wrap it.
+var ErrNoService = errors.New("there is no service of sandboxes")
 
-// ErrLost means that the service ended while the command ran. The errors of [Conn.Run] wrap it.
-var ErrLost = errors.New("the service of sandboxes went away while the command ran")
+// ErrServiceLost means that the service ended while the command ran. The errors of [Conn.Run] wrap it.
+var ErrServiceLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTime is how long Dial tries to reach the service, with a pause of dialPause between two tries. It is long enough for
+// dialTimeout is how long Dial tries to reach the service, with a pause of dialPause between two tries. It is long enough for
 // hinit to restart the service. It is shorter than the time that the agent gives `docker version`.
 const (
-	dialTime  = 4 * time.Second
-	dialPause = 50 * time.Millisecond
+	dialTimeout = 4 * time.Second
+	dialPause   = 50 * time.Millisecond
 )
 
 // Conn is a connection to the service, for one request.
@@ -251,9 +251,9 @@ type Conn struct{ conn net.Conn }
 // nor as this user, because any other user may have made it.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot reach %s: %w", socket, ErrNone)
+		return nil, fmt.Errorf("cannot reach %s: %w", socket, ErrNoService)
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	for {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -294,9 +294,9 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}
 	if req.Stdin {
-		st.Feed(local.In, func(error) bool { return true }) // end the command's input, because the rest can't be read
+		st.FeedInput(local.In, func(error) bool { return true }) // end the command's input, because the rest can't be read
 	}
-	written := st.Outputs(local.Out, local.Err, cancel)
+	written := st.CopyOutputs(local.Out, local.Err, cancel)
 	st.ForwardSizes(local.Resizes)
 	<-st.Done()
 	_ = written() // ignore the error: it has already cancelled the command
@@ -312,7 +312,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		default:
 			return 0, fmt.Errorf("cannot ask the service of sandboxes: too many ask at this moment, or it has just ended (%w); the command has not begun: try again", err)
 		}
-		return 0, fmt.Errorf("%w (%w); it was not run again, because it may have done its work", ErrLost, err)
+		return 0, fmt.Errorf("%w (%w); it was not run again, because it may have done its work", ErrServiceLost, err)
 	}
 	return end.Code, nil
 }

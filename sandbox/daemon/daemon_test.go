@@ -94,7 +94,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 
 // TestCallerGone checks that a command ends with its caller, also if the command does not read its input.
 func TestCallerGone(t *testing.T) {
-	for _, stdin := range []int{0, 1, mux.Window, 4 * mux.Window} {
+	for _, stdin := range []int{0, 1, mux.StreamWindow, 4 * mux.StreamWindow} {
 		begun, ended := make(chan struct{}), make(chan struct{})
 		socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
 			close(begun)
@@ -146,7 +146,7 @@ func TestServiceGone(t *testing.T) {
 		}()
 		var out bytes.Buffer
 		_, err = dial(t, l.Addr().String()).Run(t.Context(), Request{}, Streams{Out: &out, Err: io.Discard})
-		if errors.Is(err, ErrLost) != begun || strings.Contains(err.Error(), "has not begun") == begun || out.String() != "said" {
+		if errors.Is(err, ErrServiceLost) != begun || strings.Contains(err.Error(), "has not begun") == begun || out.String() != "said" {
 			t.Errorf("error %v after %q", err, out.String())
 		}
 	}
@@ -154,7 +154,7 @@ func TestServiceGone(t *testing.T) {
 
 func TestDial(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Dial(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNone) {
+	if _, err := Dial(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNoService) {
 		t.Errorf("without a service: %v", err)
 	}
 	// The client must wait for a service that is restarting.
@@ -280,7 +280,7 @@ func TestInputBeyondTheWindow(t *testing.T) {
 	if err := errors.Join(w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version}), w.WriteJSON(mux.KindOpen, 1, Request{Stdin: true})); err != nil {
 		t.Fatal(err)
 	}
-	for range mux.Window/mux.MaxData + 2 {
+	for range mux.StreamWindow/mux.MaxData + 2 {
 		if w.Write(mux.KindInput, 1, make([]byte, mux.MaxData)) != nil {
 			break
 		}
@@ -364,10 +364,10 @@ func TestHalfRequests(t *testing.T) {
 		}
 		s.mu.Unlock()
 	}
-	if !s.count(s.longBytes, 1, maxLongBytes, maxLongBytes) || s.count(s.longBytes, 1, 1, maxLongBytes) {
+	if !s.addCount(s.longBytes, 1, maxLongBytes, maxLongBytes) || s.addCount(s.longBytes, 1, 1, maxLongBytes) {
 		t.Error("another user is not answered any more, or has no limit")
 	}
-	s.count(s.longBytes, 1, -maxLongBytes, 0)
+	s.addCount(s.longBytes, 1, -maxLongBytes, 0)
 	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil {
 		t.Errorf("a short one is not answered any more: %v", err)
 	}
@@ -453,7 +453,7 @@ func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 		_ = c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
 		_, _ = c.Write(bytes.Repeat(ping, 1000))
 	}
-	for limit := time.Now().Add(5 * time.Second); l.open.Load() > maxCommands+maxUnsent; time.Sleep(10 * time.Millisecond) {
+	for limit := time.Now().Add(5 * time.Second); l.open.Load() > maxCommands+maxWithoutRequest; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("the service holds %d connections of a user", l.open.Load())
 		}

@@ -28,14 +28,14 @@ func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	}
 	key := toJSON([][]string{{box.ID(), c.Spec.Dir}, c.Env, argv})
 	var before commandEnd
-	var asked listing
+	var asked psListing
 	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", toJSON(box.Labels()), &asked) && asked.At.After(before.At) {
 		p.Remember("ending "+from.Process+" "+key, nil)
 		_, _ = from.Out.Write(before.Output) // a write fails only if the caller is gone
 		return before.Code
 	}
 	req := sandbox.Request{Argv: argv, Dir: c.Spec.Dir, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
-	seen := &recorder{}
+	seen := &outputRecorder{}
 	req.Stdout, req.Stderr = io.MultiWriter(seen, from.Out), io.MultiWriter(seen, from.Err)
 	if c.Stdin {
 		req.Stdin = from.In
@@ -49,7 +49,7 @@ func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	switch {
 	case errors.Is(err, sandbox.ErrLost):
 		// Don't print the engine's text, which would make the agent run the command again.
-		p.Forget(box.ID())
+		p.ForgetAdopted(box.ID())
 		fmt.Fprintf(from.Err, "hinit: %s\n", withoutGoneTexts(err.Error()))
 		return exitKilled
 	case err != nil:
@@ -82,7 +82,7 @@ func stateError(c sandbox.Container, ref string) error {
 // failNotBegun prints the error for a command that was not started, and returns the exit code. The error describes the
 // container's state if that explains the failure. Otherwise it is why.
 func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from Caller) int {
-	p.Forget(ref)
+	p.ForgetAdopted(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
 		why = err
 	} else if err := stateError(container, ref); err != nil {
@@ -102,8 +102,8 @@ func withoutGoneTexts(text string) string {
 	return strings.NewReplacer("o such container", "o container of that name", "is not running", "does not run").Replace(text)
 }
 
-// recorder keeps the end of a command's output, and notes whether one of goneTexts occurred anywhere in it.
-type recorder struct {
+// outputRecorder keeps the end of a command's output, and notes whether one of goneTexts occurred anywhere in it.
+type outputRecorder struct {
 	mu        sync.Mutex
 	kept      []byte
 	written   int64 // total number of bytes that the command has written
@@ -117,7 +117,7 @@ const maxRecorded = 256 << 10
 const longestGoneText = 17
 
 // Write never fails.
-func (r *recorder) Write(data []byte) (int, error) {
+func (r *outputRecorder) Write(data []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.written += int64(len(data))
@@ -131,7 +131,7 @@ func (r *recorder) Write(data []byte) (int, error) {
 }
 
 // output returns the end of the output. gone is true if one of goneTexts occurred anywhere in the output.
-func (r *recorder) output() (end []byte, gone bool) {
+func (r *outputRecorder) output() (end []byte, gone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	end = r.kept[max(0, len(r.kept)-maxRecorded):]

@@ -23,7 +23,7 @@ type command struct {
 	minArgs      int                         // minimum number of arguments
 	argEndsFlags bool                        // flags after the first argument belong to a command for the container
 	flags        func(*Call, *pflag.FlagSet) // function that defines the flags; nil: none
-	complete     func(*Call) error           // function that checks the parsed call and sets other fields; nil: none
+	completeCall func(*Call) error           // function that checks the parsed call and sets other fields; nil: none
 	handle       handler
 }
 
@@ -31,14 +31,14 @@ type command struct {
 func commands() []command {
 	return []command{
 		{name: "version", handle: (*Emulator).version},
-		{name: "info", flags: (*Call).format, complete: requireFormat("{{.Driver}}"), handle: (*Emulator).info},
-		{name: "image inspect", args: "IMAGE", minArgs: 1, flags: (*Call).format, complete: (*Call).imageInspect, handle: (*Emulator).imageInspect},
-		{name: "ps", flags: (*Call).psFlags, complete: (*Call).ps, handle: (*Emulator).ps},
-		{name: "run", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, complete: (*Call).run, handle: (*Emulator).run},
+		{name: "info", flags: (*Call).format, completeCall: requireFormat("{{.Driver}}"), handle: (*Emulator).info},
+		{name: "image inspect", args: "IMAGE", minArgs: 1, flags: (*Call).format, completeCall: (*Call).imageInspect, handle: (*Emulator).imageInspect},
+		{name: "ps", flags: (*Call).psFlags, completeCall: (*Call).ps, handle: (*Emulator).ps},
+		{name: "run", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, completeCall: (*Call).run, handle: (*Emulator).run},
 		{name: "start", args: "CONTAINER...", minArgs: 1, handle: forEach((*Emulator).start)},
 		{name: "exec", args: "CONTAINER COMMAND...", minArgs: 2, argEndsFlags: true, flags: (*Call).execFlags, handle: (*Emulator).exec},
-		{name: "inspect", args: "CONTAINER...", minArgs: 1, flags: (*Call).format, complete: requireFormat("{{.State.FinishedAt}}"), handle: forEach((*Emulator).inspect)},
-		{name: "create", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, complete: (*Call).run, handle: (*Emulator).run},
+		{name: "inspect", args: "CONTAINER...", minArgs: 1, flags: (*Call).format, completeCall: requireFormat("{{.State.FinishedAt}}"), handle: forEach((*Emulator).inspect)},
+		{name: "create", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, completeCall: (*Call).run, handle: (*Emulator).run},
 		{name: "stop", args: "CONTAINER...", minArgs: 1, flags: (*Call).stopFlags, handle: forEach((*Emulator).stop)},
 		{name: "rm", args: "CONTAINER...", minArgs: 1, flags: (*Call).removeFlags, handle: forEach((*Emulator).remove)},
 	}
@@ -137,8 +137,8 @@ func Parse(args, allow []string) (*Call, error) {
 		}
 		return nil, &UsageError{command, text, exitFailed}
 	}
-	if command.complete != nil {
-		err = command.complete(c)
+	if command.completeCall != nil {
+		err = command.completeCall(c)
 	}
 	return c, err
 }
@@ -152,11 +152,11 @@ type Call struct {
 	Env   []string // NAME=value, or only NAME for a value from the caller's environment
 	Stdin bool     // the command reads standard input
 
-	// Options of docker ps. With State, the output has a second column with the state, after a tab. With Full, it has full
-	// ids. A label with the value "" matches any value.
-	All, State, Full bool
-	Labels           map[string]string
-	Status           []sandbox.State
+	// Options of docker ps. With ShowState, the output has a second column with the state, after a tab. With ShowFullIDs, it
+	// has full ids. A label with the value "" matches any value.
+	ShowAll, ShowState, ShowFullIDs bool
+	Labels                          map[string]string
+	Status                          []sandbox.State
 
 	Spec  sandbox.Spec // container that docker run or docker create makes; its variables are in Env
 	Grace int          // seconds after which docker stop kills the process
@@ -193,9 +193,9 @@ func (c *Call) imageInspect() error {
 }
 
 func (c *Call) psFlags(f *pflag.FlagSet) {
-	f.BoolVarP(&c.All, "all", "a", false, "")
+	f.BoolVarP(&c.ShowAll, "all", "a", false, "")
 	f.BoolVarP(&c.raw.quiet, "quiet", "q", false, "")
-	f.BoolVar(&c.Full, "no-trunc", false, "")
+	f.BoolVar(&c.ShowFullIDs, "no-trunc", false, "")
 	f.StringVar(&c.raw.format, "format", "", "")
 	f.StringArrayVarP(&c.raw.filters, "filter", "f", nil, "")
 }
@@ -204,7 +204,7 @@ func (c *Call) ps() error {
 	c.Labels = map[string]string{}
 	switch format := strings.ReplaceAll(c.raw.format, `\t`, "\t"); {
 	case format == "{{.ID}}\t{{.State}}":
-		c.State = true
+		c.ShowState = true
 	case format == "{{.ID}}", format == "" && c.raw.quiet:
 	default:
 		return &UnhandledError{Reason: "the format " + strconv.Quote(format) + " of docker ps"}

@@ -21,13 +21,13 @@ func TestParse(t *testing.T) {
 		{[]string{"image", "inspect", "some:image", "--format", "{{json .Config.Entrypoint}}"}, Call{Words: []string{"some:image"}}},
 		{
 			[]string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "label=hermes-task-id=t", "--filter", "label=hermes-profile=p", "--format", "{{.ID}}" + tab + "{{.State}}"},
-			Call{All: true, State: true, Labels: map[string]string{"hermes-agent": "1", "hermes-task-id": "t", "hermes-profile": "p"}},
+			Call{ShowAll: true, ShowState: true, Labels: map[string]string{"hermes-agent": "1", "hermes-task-id": "t", "hermes-profile": "p"}},
 		},
 		{
 			[]string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "status=exited", `--format={{.ID}}`},
-			Call{All: true, Labels: map[string]string{"hermes-agent": "1"}, Status: []sandbox.State{sandbox.Exited}},
+			Call{ShowAll: true, Labels: map[string]string{"hermes-agent": "1"}, Status: []sandbox.State{sandbox.Exited}},
 		},
-		{[]string{"ps", "-aq", "--format", `{{.ID}}\t{{.State}}`}, Call{All: true, State: true, Labels: map[string]string{}}},
+		{[]string{"ps", "-aq", "--format", `{{.ID}}\t{{.State}}`}, Call{ShowAll: true, ShowState: true, Labels: map[string]string{}}},
 		{[]string{"start", "abc"}, Call{Words: []string{"abc"}}},
 		{[]string{"exec", "abc", "bash", "-c", "ls -l"}, Call{Words: []string{"abc", "bash", "-c", "ls -l"}}},
 		{[]string{"exec", "-i", "-e", "A=b", "-eC", "abc", "bash", "-l", "-c", "x"}, Call{Words: []string{"abc", "bash", "-l", "-c", "x"}, Env: []string{"A=b", "C"}, Stdin: true}},

@@ -38,8 +38,8 @@ const (
 	exitCannot = 126 // the command could not be run
 )
 
-// Answer executes a call. It prints what the docker command would print, and returns its exit code.
-func (p *Emulator) Answer(ctx context.Context, c *Call, from Caller) int {
+// Execute executes a call. It prints what the docker command would print, and returns its exit code.
+func (p *Emulator) Execute(ctx context.Context, c *Call, from Caller) int {
 	return c.command.handle(p, ctx, c, from)
 }
 
@@ -99,7 +99,7 @@ func (p *Emulator) ps(ctx context.Context, c *Call, from Caller) int {
 		return from.printError(exitFailed, err, "")
 	}
 	slices.SortStableFunc(found, func(a, b sandbox.Container) int { return b.Created.Compare(a.Created) })
-	seen := listing{At: time.Now()}
+	seen := psListing{At: time.Now()}
 	for _, container := range found {
 		seen.IDs = append(seen.IDs, container.ID)
 		if container.State == sandbox.Running {
@@ -107,14 +107,14 @@ func (p *Emulator) ps(ctx context.Context, c *Call, from Caller) int {
 		}
 		switch {
 		case len(c.Status) > 0 && !slices.Contains(c.Status, container.State),
-			len(c.Status) == 0 && !c.All && container.State != sandbox.Running && container.State != sandbox.Paused && container.State != sandbox.Restarting:
+			len(c.Status) == 0 && !c.ShowAll && container.State != sandbox.Running && container.State != sandbox.Paused && container.State != sandbox.Restarting:
 			continue
 		}
 		id := container.ID
-		if !c.Full {
+		if !c.ShowFullIDs {
 			id = id[:min(12, len(id))]
 		}
-		if c.State {
+		if c.ShowState {
 			id += "\t" + string(container.State)
 		}
 		fmt.Fprintln(from.Out, id)
@@ -145,9 +145,9 @@ func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) 
 		}
 	}
 	if err == nil {
-		p.Forget(container.ID)
+		p.ForgetAdopted(container.ID)
 		// Unlike docker start, also unpause the container; otherwise the agent would create a second one.
-		err = p.Wake(ctx, container)
+		err = p.WakeContainer(ctx, container)
 	}
 	code := from.printDone(ref, err)
 	if err != nil {
@@ -173,7 +173,7 @@ func (p *Emulator) inspect(ctx context.Context, _ *Call, ref string, from Caller
 func (p *Emulator) stop(ctx context.Context, c *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if err == nil {
-		p.Forget(container.ID)
+		p.ForgetAdopted(container.ID)
 		err = p.Engine().Stop(ctx, container.ID, time.Duration(c.Grace)*time.Second)
 	}
 	return from.printDone(ref, err)
@@ -188,7 +188,7 @@ func (p *Emulator) remove(ctx context.Context, c *Call, ref string, from Caller)
 	case err == nil && !c.Force && (container.State == sandbox.Running || container.State == sandbox.Paused || container.State == sandbox.Restarting):
 		err = fmt.Errorf("%sYou cannot remove a %s container %s. Stop the container before attempting removal or force remove", daemonPrefix, container.State, container.ID)
 	case err == nil:
-		p.Forget(container.ID)
+		p.ForgetAdopted(container.ID)
 		err = p.Engine().Remove(ctx, container.ID)
 	}
 	return from.printDone(ref, err)
@@ -209,7 +209,7 @@ func withTag(ref string) string {
 func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	spec.Env = append(spec.Env, sandbox.Assignments(sandbox.Environment(c.Env, from.Env))...)
-	var seen listing
+	var seen psListing
 	key := agentLabels(spec.Labels)
 	looked := start && key != nil && p.recall(from, "probe", toJSON(key), &seen)
 	if start && key != nil && !looked && from.Process != "" {
@@ -224,7 +224,7 @@ func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 		defer unlock()
 	}
 	if looked {
-		there, found, err := p.Find(ctx, key, func(there sandbox.Container) bool {
+		there, found, err := p.FindContainer(ctx, key, func(there sandbox.Container) bool {
 			return slices.Contains(seen.Running, there.ID) || there.State != sandbox.Running && slices.Contains(seen.IDs, there.ID)
 		})
 		switch {
@@ -240,7 +240,7 @@ func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	}
 	create := p.Engine().Create
 	if start {
-		create = p.Make
+		create = p.MakeContainer
 	}
 	id, err := create(ctx, spec)
 	if err != nil {
@@ -279,8 +279,8 @@ func (p *Emulator) failRun(c *Call, err error, from Caller) int {
 	return exitDaemon
 }
 
-// listing records the containers that a process saw with docker ps.
-type listing struct {
+// psListing records the containers that a process saw with docker ps.
+type psListing struct {
 	At      time.Time
 	IDs     []string
 	Running []string // the ids of the running containers

@@ -25,7 +25,7 @@ func TestProcess(t *testing.T) {
 }
 
 func TestRecorder(t *testing.T) {
-	w := &recorder{}
+	w := &outputRecorder{}
 	fmt.Fprint(w, "nginx is not")
 	if _, gone := w.output(); gone {
 		t.Error("half of it is not it")

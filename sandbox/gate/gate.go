@@ -43,13 +43,13 @@ const address = "@hinit-gate"
 const initName = "hinit-init"
 
 // The words of the protocol between [Check] and the service. Go is the verdict that lets the command run, Unpack announces an
-// archive, and Times asks for access times. Check answers with the state of the gate: Opened or Waiting.
+// archive, and AccessTimes asks for access times. Check answers with the state of the gate: Opened or Waiting.
 const (
-	Go      = "go\n"
-	Unpack  = "unpack\n"
-	Times   = "times\n"
-	Opened  = "open\n"
-	Waiting = "waits\n"
+	Go          = "go\n"
+	Unpack      = "unpack\n"
+	AccessTimes = "times\n"
+	Opened      = "open\n"
+	Waiting     = "waits\n"
 )
 
 // Wait blocks until the sandbox service has sent the verdict [Go]. Then it enters the directory dir, and executes the command
@@ -167,7 +167,7 @@ const stateTime = 5 * time.Second
 // process waits, it also prints "DEVICE INODE" for each path, or "- -" if the path is missing, and then an empty line.
 //
 // Then Check reads commands, one a line, and answers each by printing the same line. After [Unpack] an archive follows, which
-// Check unpacks below the root directory. At [Times] it prints the access time of each path, in nanoseconds since 1970. At
+// Check unpacks below the root directory. At [AccessTimes] it prints the access time of each path, in nanoseconds since 1970. At
 // [Go] it passes the verdict on and prints the answer of the first process: the same line, or why it can't enter its working
 // directory.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
@@ -201,7 +201,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 		case Unpack:
 			// Replace files that stand in the way, which commands of the last run may have made.
 			err = archive.Unpack(lines, "/", true)
-		case Times:
+		case AccessTimes:
 			for _, path := range paths {
 				var st unix.Stat_t
 				_ = unix.Stat(path, &st) // for a missing path this prints 0, which the service does not accept

@@ -16,11 +16,11 @@ import (
 )
 
 // A process that a command left behind may hold the command's output open. The helper then goes on reading until no data has
-// come for linger, and at most for maxLinger. After that it drops the output, so that the process gets no error when it
+// come for lingerTime, and at most for maxLingerTime. After that it drops the output, so that the process gets no error when it
 // writes.
 const (
-	linger    = 100 * time.Millisecond
-	maxLinger = 2 * time.Second
+	lingerTime    = 100 * time.Millisecond
+	maxLingerTime = 2 * time.Second
 )
 
 // runForeground runs a command whose streams are connected to the client, and returns how it ended.
@@ -29,7 +29,7 @@ func (ch *channel) runForeground() mux.End {
 	if fault != nil {
 		return *fault
 	}
-	s, err := ch.streams(&spec)
+	s, err := ch.openStreams(&spec)
 	if err != nil {
 		return endNotBegun(err)
 	}
@@ -79,9 +79,9 @@ func (s *streams) close() {
 	}
 }
 
-// streams makes the pipes or the terminal of a command, and stores the command's ends in spec. The caller closes these ends
+// openStreams makes the pipes or the terminal of a command, and stores the command's ends in spec. The caller closes these ends
 // after the command's start.
-func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
+func (ch *channel) openStreams(spec *proc.Spec) (*streams, error) {
 	s := &streams{ended: make(chan struct{})}
 	if ch.request.TTY {
 		master, slave, err := pty.Open()
@@ -175,8 +175,8 @@ func (s *streams) startCopying(ch *channel) {
 }
 
 // forward sends the command's output to the client until all writers have closed it. over is closed when the command has
-// ended. If a process outlives the command and keeps the output open, forward returns when no output has come for linger, or
-// after maxLinger. It always sends all data that was in the pipe when the command ended.
+// ended. If a process outlives the command and keeps the output open, forward returns when no output has come for lingerTime, or
+// after maxLingerTime. It always sends all data that was in the pipe when the command ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // when to stop waiting for processes that outlive the command; zero while the command runs
@@ -191,12 +191,12 @@ func (o output) forward(over <-chan struct{}) {
 		case <-over:
 			now := time.Now()
 			if until.IsZero() {
-				until, owed = now.Add(maxLinger), bufferedBytes(o.file)
+				until, owed = now.Add(maxLingerTime), bufferedBytes(o.file)
 			}
 			if owed <= 0 && now.After(until) {
 				return
 			}
-			_ = o.file.SetReadDeadline(now.Add(linger))
+			_ = o.file.SetReadDeadline(now.Add(lingerTime))
 		default:
 		}
 		if err != nil {
@@ -229,7 +229,7 @@ func (o output) discard() {
 func (s *streams) drain() {
 	close(s.ended)
 	for _, o := range s.outputs {
-		_ = o.file.SetReadDeadline(time.Now().Add(linger))
+		_ = o.file.SetReadDeadline(time.Now().Add(lingerTime))
 	}
 	if s.stdin != nil && s.tty == nil {
 		_ = s.stdin.Close()

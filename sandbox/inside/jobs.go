@@ -32,7 +32,7 @@ type jobs struct {
 type job struct {
 	mux.Job
 	run  *run
-	out  *ring
+	out  *outputRing
 	done chan struct{} // channel that is closed when the command has ended
 }
 
@@ -72,7 +72,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	if err != nil {
 		return endNotBegun(err)
 	}
-	b := &job{out: &ring{grown: make(chan struct{})}, done: make(chan struct{})}
+	b := &job{out: &outputRing{grown: make(chan struct{})}, done: make(chan struct{})}
 	spec.Files = append(spec.Files, nil, child, child)
 	r, pid, err := j.server.loop.spawn(spec, milliseconds(ch.request.Timeout), milliseconds(ch.request.Grace), true, func(r *run) {
 		guard.Go("noting the end of a background command", func() { j.ended(b, r) })
@@ -101,7 +101,7 @@ func commandText(open mux.Open) string {
 
 func (j *jobs) ended(b *job, r *run) {
 	// Give leftover processes time to write their last output.
-	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close))
+	time.AfterFunc(lingerTime, guard.Func("ending the output of a background command", b.out.close))
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.end.TimedOut
@@ -176,8 +176,8 @@ func (ch *channel) kill(b *job) (survivors int) {
 // await waits until event is closed. It returns false if the client has canceled the request.
 func (ch *channel) await(event <-chan struct{}) bool { return pause.Until(ch.ctx, event) }
 
-// ring keeps the newest maxJobOutput bytes that were written to it.
-type ring struct {
+// outputRing keeps the newest maxJobOutput bytes that were written to it.
+type outputRing struct {
 	mu    sync.Mutex
 	data  []byte
 	start int64         // offset of data in the whole output
@@ -185,7 +185,7 @@ type ring struct {
 }
 
 // Write appends p and drops the oldest bytes. It never fails.
-func (r *ring) Write(p []byte) (int, error) {
+func (r *outputRing) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.data = append(r.data, p...)
@@ -200,7 +200,7 @@ func (r *ring) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (r *ring) close() {
+func (r *outputRing) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.grown != nil {
@@ -209,7 +209,7 @@ func (r *ring) close() {
 	}
 }
 
-func (r *ring) size() (written, dropped int64) {
+func (r *outputRing) size() (written, dropped int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.start + int64(len(r.data)), r.start
@@ -217,7 +217,7 @@ func (r *ring) size() (written, dropped int64) {
 
 // read returns kept bytes from the offset at, up to the size of one frame, and the offset after them. grown is closed when
 // more bytes arrive. It is nil if the output is complete.
-func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
+func (r *outputRing) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	from := min(max(at-r.start, 0), int64(len(r.data)))

@@ -34,12 +34,12 @@ type run struct {
 	deadline  time.Time     // time limit of the run; zero: none
 	grace     time.Duration // time from SIGTERM to SIGKILL
 
-	killAt      time.Time    // when to send SIGKILL; zero unless the tree is being ended
-	giveUpAt    time.Time    // when to stop waiting for processes that survive SIGKILL
-	killsBefore uint64       // value of oomKills at the start of the run, to see whether it has grown
-	kept        bool         // keep the run after its main process has ended, so that its tree can be ended later
-	onDone      func(*run)   // called when the main process has ended, or after the whole tree if the tree is being ended
-	onForget    []func(*run) // called when the run is dropped
+	killAt          time.Time    // when to send SIGKILL; zero unless the tree is being ended
+	giveUpAt        time.Time    // when to stop waiting for processes that survive SIGKILL
+	oomKillsAtStart uint64       // value of oomKills at the start of the run, to see whether it has grown
+	keepAfterEnd    bool         // keep the run after its main process has ended, so that its tree can be ended later
+	onDone          func(*run)   // called when the main process has ended, or after the whole tree if the tree is being ended
+	onForget        []func(*run) // called when the run is dropped
 }
 
 const (
@@ -90,7 +90,7 @@ func (l *processLoop) spawn(spec proc.Spec, timeout, grace time.Duration, keep b
 	l.call(func() {
 		l.next++
 		spec.ID, spec.OOM, spec.DiesWithStarter = l.next, oomBias, !keep
-		r = &run{id: l.next, mainAlive: true, grace: grace, kept: keep, onDone: done, killsBefore: l.oomKills()}
+		r = &run{id: l.next, mainAlive: true, grace: grace, keepAfterEnd: keep, onDone: done, oomKillsAtStart: l.oomKills()}
 		if pid, err = l.table.Spawn(spec); err != nil {
 			return
 		}
@@ -143,7 +143,7 @@ func (l *processLoop) endTreeNow(r *run, grace time.Duration, why *bool) {
 func (l *processLoop) reap() {
 	trees := false
 	for _, r := range l.runs {
-		trees = trees || !r.killAt.IsZero() || r.kept
+		trees = trees || !r.killAt.IsZero() || r.keepAfterEnd
 	}
 	l.table.Reap(trees, func(x proc.Exit) {
 		r := l.runs[x.ID]
@@ -151,7 +151,7 @@ func (l *processLoop) reap() {
 			return
 		}
 		r.mainAlive, r.end.Code, r.end.Signal = false, x.Code, x.Signal
-		r.end.OOM = l.oomKills() > r.killsBefore
+		r.end.OOM = l.oomKills() > r.oomKillsAtStart
 		if r.killAt.IsZero() {
 			l.finish(r)
 		}
@@ -212,7 +212,7 @@ func (l *processLoop) finish(r *run) {
 		r.onDone = nil
 		done(r)
 	}
-	if r.kept && r.killAt.IsZero() {
+	if r.keepAfterEnd && r.killAt.IsZero() {
 		return
 	}
 	delete(l.runs, r.id)
@@ -225,7 +225,7 @@ func (l *processLoop) finish(r *run) {
 // forget drops a run that was spawned with keep.
 func (l *processLoop) forget(r *run) {
 	l.calls <- func() {
-		r.kept = false
+		r.keepAfterEnd = false
 		if !r.mainAlive {
 			l.finish(r)
 		}

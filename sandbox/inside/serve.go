@@ -30,14 +30,14 @@ var ErrServed = errors.New("the container has this program already")
 
 // server is the helper while it serves clients.
 type server struct {
-	id        string
-	loop      *processLoop
-	jobs      *jobs
-	env       []string      // environment of commands
-	began     uint64        // start time of this process, in clock ticks since boot
-	clients   atomic.Int32  // number of connected clients
-	commands  atomic.Uint64 // number of commands so far, which makes the names of their files unique
-	beginning sync.Mutex    // mutex for starting a session, so that two commands don't start it twice
+	id           string
+	loop         *processLoop
+	jobs         *jobs
+	env          []string      // environment of commands
+	startTicks   uint64        // start time of this process, in clock ticks since boot
+	clients      atomic.Int32  // number of connected clients
+	commandCount atomic.Uint64 // number of commands so far, which makes the names of their files unique
+	sessionLock  sync.Mutex    // mutex for starting a session, so that two commands don't start it twice
 }
 
 // Serve serves clients until the process is killed. It sends id to each client in its Hello message, so that the client knows
@@ -52,7 +52,7 @@ func Serve(id string) error {
 		return err
 	}
 	s := &server{id: id, loop: l, env: os.Environ()}
-	s.began, _ = proc.StartTicks(os.Getpid())
+	s.startTicks, _ = proc.StartTicks(os.Getpid())
 	s.jobs = &jobs{server: s}
 	guard.Go("starting and reaping commands", l.serve)
 	return mux.ServeEach(context.Background(), listener, s.serve)
@@ -71,15 +71,15 @@ func socketDirs() []string {
 // listen makes the socket in the first directory where that works. It holds a lock on a file beside the socket for the life
 // of this process, so that only one helper serves.
 func listen() (listener *net.UnixListener, err error) {
-	_, err = tryDirs(socketDirs(), func(dir string) (err error) {
+	_, err = firstUsableDir(socketDirs(), func(dir string) (err error) {
 		listener, err = listenIn(dir)
 		return err
 	})
 	return listener, err
 }
 
-// tryDirs calls do with one directory after another until do succeeds. It returns that directory.
-func tryDirs(dirs []string, do func(dir string) error) (string, error) {
+// firstUsableDir calls do with one directory after another until do succeeds. It returns that directory.
+func firstUsableDir(dirs []string, do func(dir string) error) (string, error) {
 	var reasons []error
 	for _, dir := range dirs {
 		err := error(nil)
@@ -310,7 +310,7 @@ func (ch *channel) serve() mux.End {
 	case mux.OpKill:
 		return s.jobs.withJob(ch, ch.kill)
 	case mux.OpKillLeftovers:
-		s.loop.call(func() { s.loop.killSession(ch.request.PID, s.began) })
+		s.loop.call(func() { s.loop.killSession(ch.request.PID, s.startTicks) })
 		return mux.End{}
 	case mux.OpPutTree:
 		return fileEnd(archive.Unpack(ch.Input, ch.request.Path, false))

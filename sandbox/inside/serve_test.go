@@ -28,7 +28,7 @@ var served = sync.OnceValue(func() *server {
 		panic(err)
 	}
 	s := &server{id: "box", loop: l, env: os.Environ()}
-	s.began, _ = proc.StartTicks(os.Getpid())
+	s.startTicks, _ = proc.StartTicks(os.Getpid())
 	s.jobs = &jobs{server: s}
 	go l.serve()
 	return s
@@ -140,7 +140,7 @@ func TestHostileClients(t *testing.T) {
 		}),
 		"more input than there is room for": greeted(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}, Input: true})
-			for range mux.Window/mux.MaxData + 10 {
+			for range mux.StreamWindow/mux.MaxData + 10 {
 				if w.Write(mux.KindInput, 1, make([]byte, mux.MaxData)) != nil {
 					return
 				}
@@ -253,7 +253,7 @@ func TestClientLeaves(t *testing.T) {
 }
 
 func TestRing(t *testing.T) {
-	r := &ring{grown: make(chan struct{})}
+	r := &outputRing{grown: make(chan struct{})}
 	for i := range 100_000 {
 		fmt.Fprintf(r, "%06d\n", i)
 	}

@@ -54,26 +54,26 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 	dir, err := s.beginSession(ch, shell)
 	spec.Dir = ""
 	if err != nil { // the session's files can't be used, so each command gets its own login shell
-		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
+		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.FirstDir), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
 		return spec, func(*mux.End) {}, nil
 	}
 	exports, where := filepath.Join(dir, mux.ExportsFile), filepath.Join(dir, mux.WhereFile)
-	own := fmt.Sprintf(".%d.%d", os.Getpid(), s.commands.Add(1))
+	own := fmt.Sprintf(".%d.%d", os.Getpid(), s.commandCount.Add(1))
 	c := mux.Script{
-		State: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPath(where), open.Begin), Exports: exports + own, Where: where + own, Env: open.Env,
+		StateDir: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPath(where), open.FirstDir), ExportsPath: exports + own, DirFile: where + own, Env: open.Env,
 	}
 	spec.Argv, spec.Env = c.Argv(shell), proc.SetEnv(spec.Env, c.Environ())
 	return spec, func(end *mux.End) {
-		end.Dir = readPath(c.Where)
+		end.Dir = readPath(c.DirFile)
 		if end.Dir != "" {
-			_ = os.Rename(c.Exports, exports)
-			_ = os.Rename(c.Where, where)
+			_ = os.Rename(c.ExportsPath, exports)
+			_ = os.Rename(c.DirFile, where)
 			return
 		}
-		_ = os.Remove(c.Exports) // ignore the error: a killed command may not have written its variables
-		_ = os.Remove(c.Where)
+		_ = os.Remove(c.ExportsPath) // ignore the error: a killed command may not have written its variables
+		_ = os.Remove(c.DirFile)
 	}, nil
 }
 
@@ -99,7 +99,7 @@ func readPath(file string) string {
 // outlive this process, but not the container's /tmp.
 func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	open := ch.request
-	top, err := tryDirs(socketDirs()[1:], func(string) error { return nil })
+	top, err := firstUsableDir(socketDirs()[1:], func(string) error { return nil })
 	if err != nil {
 		return "", err
 	}
@@ -109,20 +109,20 @@ func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	if begun() {
 		return dir, nil
 	}
-	s.beginning.Lock()
-	defer s.beginning.Unlock()
+	s.sessionLock.Lock()
+	defer s.sessionLock.Unlock()
 	if begun() {
 		return dir, nil
 	}
 	if err := privateDir(dir); err != nil {
 		return "", err
 	}
-	if filepath.IsAbs(open.Begin) { // continue in the directory that the session had in an earlier container
-		_ = os.MkdirAll(open.Begin, 0o755)
+	if filepath.IsAbs(open.FirstDir) { // continue in the directory that the session had in an earlier container
+		_ = os.MkdirAll(open.FirstDir, 0o755)
 	}
 	temp := base + ".new"
 	spec := proc.Spec{
-		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot, shell, cmp.Or(open.Begin, "~"), temp, filepath.Join(dir, mux.WhereFile)},
+		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot, shell, cmp.Or(open.FirstDir, "~"), temp, filepath.Join(dir, mux.WhereFile)},
 		Env: proc.SetEnv(s.env, open.Forward),
 	}
 	ended := make(chan *run, 1)

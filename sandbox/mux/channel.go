@@ -40,7 +40,7 @@ func newChannel(c *conn, id uint32, serves bool) *Channel {
 }
 
 // Send sends a frame of the channel. It blocks in the same cases as [Writer.Write].
-func (ch *Channel) Send(kind Kind, data []byte) error { return ch.conn.w.Write(kind, ch.id, data) }
+func (ch *Channel) Send(kind Kind, data []byte) error { return ch.conn.writer.Write(kind, ch.id, data) }
 
 // endStreams ends all streams. Their readers get the error err after the last byte.
 func (ch *Channel) endStreams(err error) {
@@ -50,12 +50,12 @@ func (ch *Channel) endStreams(err error) {
 }
 
 // Stream is one direction of a channel: one side writes frames, and the other reads them. The reader confirms each frame that
-// it has consumed. The writer waits while [unconfirmed] frames are not confirmed, so a slow reader delays only its own
+// it has consumed. The writer waits while [maxUnconfirmed] frames are not confirmed, so a slow reader delays only its own
 // stream.
 type Stream struct {
-	ch    *Channel
-	kind  Kind
-	reads bool // this side is the reader
+	ch       *Channel
+	kind     Kind
+	isReader bool // this side is the reader
 
 	credits chan struct{} // has one element for each frame that the writer may send now
 	closed  chan struct{} // channel that is closed when the stream has ended
@@ -68,8 +68,8 @@ type Stream struct {
 }
 
 func newStream(ch *Channel, kind Kind, reads bool) *Stream {
-	s := &Stream{ch: ch, kind: kind, reads: reads, credits: make(chan struct{}, unconfirmed), closed: make(chan struct{}), frames: make(chan []byte, unconfirmed)}
-	for range unconfirmed {
+	s := &Stream{ch: ch, kind: kind, isReader: reads, credits: make(chan struct{}, maxUnconfirmed), closed: make(chan struct{}), frames: make(chan []byte, maxUnconfirmed)}
+	for range maxUnconfirmed {
 		s.credits <- struct{}{}
 	}
 	return s
@@ -112,7 +112,7 @@ func (s *Stream) receive(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case !s.reads:
+	case !s.isReader:
 		return fmt.Errorf("%w: a stream in the wrong direction", ErrProtocol)
 	case isClosed(s.closed):
 		return nil
@@ -209,9 +209,9 @@ func (ch *Channel) finish(end End, err error) {
 	ch.endStreams(io.EOF)
 }
 
-// Feed copies r to the command's standard input until the channel ends, and closes the input at the end of r. If reading r
-// fails, Feed calls failed. It then closes the input only if failed returns true.
-func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
+// FeedInput copies r to the command's standard input until the channel ends, and closes the input at the end of r. If reading r
+// fails, FeedInput calls failed. It then closes the input only if failed returns true.
+func (ch *Channel) FeedInput(r io.Reader, failed func(error) (end bool)) {
 	guard.Go("reading an input", func() {
 		_, err := io.Copy(ch.Input, r)
 		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
@@ -240,9 +240,10 @@ func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 	})
 }
 
-// Outputs copies the command's outputs to two writers until the channel ends. The returned wait blocks until then and returns the
-// writers' errors. As soon as a writer fails, Outputs calls failed with the error. A nil writer drops its output.
-func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func() error) {
+// CopyOutputs copies the command's outputs to two writers until the channel ends. The returned wait blocks until then and
+// returns the writers' errors. As soon as a writer fails, CopyOutputs calls failed with the error. A nil writer drops its
+// output.
+func (ch *Channel) CopyOutputs(out, errs io.Writer, failed func(error)) (wait func() error) {
 	ended := make(chan error, 2)
 	guard.Go("writing an output", func() { ended <- ch.Output.Deliver(out, failed) })
 	guard.Go("writing errors", func() { ended <- ch.Errors.Deliver(errs, failed) })
@@ -257,7 +258,7 @@ func (ch *Channel) Finish(end End) error {
 	ch.endStreams(io.EOF)
 	ch.conn.removeChannel(ch)
 	end.Text = end.Text[:min(len(end.Text), maxText)]
-	return ch.conn.w.WriteJSON(KindEnd, ch.id, end)
+	return ch.conn.writer.WriteJSON(KindEnd, ch.id, end)
 }
 
 // Refuse ends a channel without executing its request, and sends the exit code and the reason to the client. It ignores

@@ -20,8 +20,8 @@ import (
 // conn is the part of a connection that both sides share.
 type conn struct {
 	rw        io.ReadWriteCloser
-	r         *Reader
-	w         *Writer
+	reader    *Reader
+	writer    *Writer
 	lastFrame atomic.Int64 // arrival of the last frame, in nanoseconds since 1970
 
 	mu       sync.Mutex
@@ -31,14 +31,14 @@ type conn struct {
 // newConn returns a connection. The frames of the kind long that it receives may be longer than [MaxData].
 func newConn(rw io.ReadWriteCloser, long Kind) conn {
 	r := NewReader(rw)
-	r.long = long
-	return conn{rw: rw, r: r, w: NewWriter(rw), channels: make(map[uint32]*Channel)}
+	r.longKind = long
+	return conn{rw: rw, reader: r, writer: NewWriter(rw), channels: make(map[uint32]*Channel)}
 }
 
 // exchangeHellos sends a Hello with the id of this side, and returns the Hello of the other side.
 func (c *conn) exchangeHellos(id string) (h Hello, err error) {
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version, id}) // ignore the error: reading the answer then fails with a better one
-	f, err := c.r.Next()
+	_ = c.writer.WriteJSON(KindHello, 0, Hello{Version, id}) // ignore the error: reading the answer then fails with a better one
+	f, err := c.reader.Next()
 	switch {
 	case err != nil:
 		return h, fmt.Errorf("cannot hear from the other side: %w", err)
@@ -55,7 +55,7 @@ func (c *conn) exchangeHellos(id string) (h Hello, err error) {
 // channel. The channel is nil if it is not open.
 func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 	for {
-		f, err := c.r.Next()
+		f, err := c.reader.Next()
 		if err != nil && f.Kind != KindOpen {
 			return err
 		}
@@ -148,7 +148,7 @@ func (c *Client) Ping() {
 		guard.Go("asking the helper for a sign", func() {
 			defer c.pinging.Store(false)
 			// Ignore the error: the send fails only on a lost connection, which the reading goroutine reports.
-			_ = c.w.Write(KindPing, 0, nil)
+			_ = c.writer.Write(KindPing, 0, nil)
 		})
 	}
 }
@@ -234,7 +234,7 @@ func (c *Client) Open(open any) (*Channel, error) {
 	c.mu.Unlock()
 	if err == nil {
 		defer time.AfterFunc(openTime, guard.Func("giving up a connection", func() { c.fail(errors.New("the other side reads nothing")) })).Stop()
-		if err = c.w.WriteJSON(KindOpen, ch.id, open); err != nil {
+		if err = c.writer.WriteJSON(KindOpen, ch.id, open); err != nil {
 			c.fail(err)
 		}
 	}
@@ -262,11 +262,11 @@ func Accept(nc net.Conn, id string) (*Conn, error) {
 // Before that, Serve calls keep with the size of the request. If keep returns an error, the client gets the error and the
 // connection ends. If keep is nil, all requests are accepted.
 func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, open T)) {
-	c.r.keep = keep
+	c.reader.acceptSize = keep
 	_ = c.readFrames(func(f Frame, ch *Channel) error { // ignore the error: a client that violates the protocol gets no answer
 		switch {
 		case f.Kind == KindPing:
-			return c.w.Write(KindPong, 0, nil)
+			return c.writer.Write(KindPong, 0, nil)
 		case f.Kind == KindOpen && ch == nil:
 			var open T
 			ch = newChannel(&c.conn, f.Channel, true)

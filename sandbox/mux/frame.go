@@ -14,17 +14,17 @@ import (
 const Version = 4
 
 const (
-	// MaxData is the maximum number of bytes in one frame of a stream. maxOpen limits a request, and maxEnd the message that
-	// ends a channel. The kernel accepts no command line that is longer than maxOpen. A list of MaxJobs commands is shorter
-	// than maxEnd.
-	MaxData = 128 << 10
-	maxOpen = 4 << 20
-	maxEnd  = 512 << 10
-	// unconfirmed is how many frames of a stream the writer may send before the receiver has consumed the first. It limits
+	// MaxData is the maximum number of bytes in one frame of a stream. maxOpenBytes limits a request, and maxEndBytes the
+	// message that ends a channel. The kernel accepts no command line that is longer than maxOpenBytes. A list of MaxJobs
+	// commands is shorter than maxEndBytes.
+	MaxData      = 128 << 10
+	maxOpenBytes = 4 << 20
+	maxEndBytes  = 512 << 10
+	// maxUnconfirmed is how many frames of a stream the writer may send before the receiver has consumed the first. It limits
 	// the receiver's memory.
-	unconfirmed = 4
-	// Window is the maximum number of bytes of a stream that were sent and not yet consumed.
-	Window = unconfirmed * MaxData
+	maxUnconfirmed = 4
+	// StreamWindow is the maximum number of bytes of a stream that were sent and not yet consumed.
+	StreamWindow = maxUnconfirmed * MaxData
 	// MaxChannels limits the concurrent commands on one connection.
 	MaxChannels = 4096
 
@@ -63,17 +63,17 @@ type Frame struct {
 }
 
 // longKinds are the kinds of frames whose data may be longer than MaxData, with their limits.
-var longKinds = map[Kind]int{KindOpen: maxOpen, KindEnd: maxEnd}
+var longKinds = map[Kind]int{KindOpen: maxOpenBytes, KindEnd: maxEndBytes}
 
 // maxSize returns the maximum number of data bytes in a frame of the given kind.
 func maxSize(kind Kind) int { return max(longKinds[kind], MaxData) }
 
 // Reader reads frames. Only one goroutine may use it.
 type Reader struct {
-	r    *bufio.Reader
-	long Kind // kind whose frames may be longer than MaxData, see longKinds; 0: none
+	r        *bufio.Reader
+	longKind Kind // kind whose frames may be longer than MaxData, see longKinds; 0: none
 	// Function that gets the size of a request before its data is read, and refuses the request by an error; nil: accept all.
-	keep func(size int) error
+	acceptSize func(size int) error
 }
 
 // NewReader returns a Reader that reads from r. Its buffer is small, because it is only used for headers and short frames.
@@ -88,14 +88,14 @@ func (r *Reader) Next() (Frame, error) {
 	}
 	f := Frame{Kind: Kind(header[0]), Channel: binary.BigEndian.Uint32(header[1:])}
 	size, most := binary.BigEndian.Uint32(header[5:]), MaxData
-	if f.Kind == r.long {
+	if f.Kind == r.longKind {
 		most = maxSize(f.Kind)
 	}
 	if f.Kind == 0 || f.Kind >= kindsEnd || size > uint32(most) {
 		return Frame{}, fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrProtocol, f.Kind, size)
 	}
-	if f.Kind == KindOpen && r.keep != nil {
-		if err := r.keep(int(size)); err != nil {
+	if f.Kind == KindOpen && r.acceptSize != nil {
+		if err := r.acceptSize(int(size)); err != nil {
 			return f, err
 		}
 	}

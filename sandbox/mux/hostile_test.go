@@ -14,7 +14,7 @@ import (
 func TestAPausedSandboxCollectedAGoroutineForEachQuestion(t *testing.T) {
 	c, _ := connect(t)
 	written := make(chan error, 1)
-	go func() { written <- c.w.Write(KindOpen, 1, make([]byte, maxOpen)) }() // more than the buffer of the socket holds
+	go func() { written <- c.writer.Write(KindOpen, 1, make([]byte, maxOpenBytes)) }() // more than the buffer of the socket holds
 	time.Sleep(100 * time.Millisecond)
 	before := runtime.NumGoroutine()
 	for range 200 {
@@ -35,7 +35,7 @@ func TestAPausedSandboxCollectedAGoroutineForEachQuestion(t *testing.T) {
 func TestAHostileHelperFilledTheServicesMemory(t *testing.T) {
 	c, p := connect(t)
 	s := open(t, c, p)
-	list := []byte(`{"code":1,"jobs":[` + strings.Repeat("{},", maxEnd/3-10) + `{}]}`)
+	list := []byte(`{"code":1,"jobs":[` + strings.Repeat("{},", maxEndBytes/3-10) + `{}]}`)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	if err := p.w.Write(KindEnd, s.id, list); err != nil {
@@ -46,7 +46,7 @@ func TestAHostileHelperFilledTheServicesMemory(t *testing.T) {
 	if end, err := s.End(); err != nil || end.Code != 1 || len(end.Jobs) > MaxJobs {
 		t.Errorf("%d jobs, %v", len(end.Jobs), err)
 	}
-	if took := after.TotalAlloc - before.TotalAlloc; took > 4*maxEnd {
+	if took := after.TotalAlloc - before.TotalAlloc; took > 4*maxEndBytes {
 		t.Errorf("a frame of %d bytes took %d", len(list), took)
 	}
 	_ = p.w.Write(KindOpen, 9, make([]byte, MaxData+1)) // an error means that the client has closed the connection already

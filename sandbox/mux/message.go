@@ -37,12 +37,12 @@ const (
 
 // Open is the request that opens a channel. Each Op uses only some of the fields.
 type Open struct {
-	Op      Op       `json:"op"`
-	Argv    []string `json:"argv,omitempty"`
-	Command string   `json:"command,omitempty"` // line for the shell, run in the session
-	Session string   `json:"session,omitempty"` // name of the session; its commands share directory and variables
-	Shell   string   `json:"shell,omitempty"`   // "" for bash, or sh if there is no bash
-	Begin   string   `json:"begin,omitempty"`   // directory in which a new session starts
+	Op       Op       `json:"op"`
+	Argv     []string `json:"argv,omitempty"`
+	Command  string   `json:"command,omitempty"` // line for the shell, run in the session
+	Session  string   `json:"session,omitempty"` // name of the session; its commands share directory and variables
+	Shell    string   `json:"shell,omitempty"`   // "" for bash, or sh if there is no bash
+	FirstDir string   `json:"begin,omitempty"`   // directory in which a new session starts
 
 	Env     map[string]string `json:"env,omitempty"`     // additional variables for this command
 	Forward map[string]string `json:"forward,omitempty"` // variables for the start of a session

@@ -96,7 +96,7 @@ func TestCommand(t *testing.T) {
 func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 	c, p := connect(t)
 	slow, quick := open(t, c, p), open(t, c, p)
-	for range Window / MaxData {
+	for range StreamWindow / MaxData {
 		if err := p.w.Write(KindOutput, slow.id, make([]byte, MaxData)); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 			if f.Kind != KindConfirm || f.Channel != slow.id || !bytes.Equal(f.Data, []byte{byte(KindOutput)}) {
 				continue
 			}
-			if got == unconfirmed {
+			if got == maxUnconfirmed {
 				room <- got
 			}
 		}
@@ -130,7 +130,7 @@ func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 func TestPeerThatBreaksTheProtocol(t *testing.T) {
 	for name, send := range map[string]func(w *Writer, s *Channel){
 		"more than the window": func(w *Writer, s *Channel) {
-			for range Window/MaxData + 1 {
+			for range StreamWindow/MaxData + 1 {
 				_ = w.Write(KindOutput, s.id, make([]byte, MaxData))
 			}
 		},
@@ -149,7 +149,7 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 		"an end that is no JSON": func(w *Writer, s *Channel) { _ = w.Write(KindEnd, s.id, []byte("{")) },
 		"a number that is none":  func(w *Writer, s *Channel) { _ = w.Write(KindBegun, s.id, []byte{1}) },
 		"an end that is too long": func(w *Writer, _ *Channel) {
-			_, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, maxEnd >> 16, 0, 1})
+			_, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, maxEndBytes >> 16, 0, 1})
 			_ = w.w.Flush()
 		},
 		"a frame without a kind": func(w *Writer, s *Channel) { _, _ = w.w.Write(make([]byte, headerSize)); _ = w.w.Flush() },
@@ -311,14 +311,14 @@ func FuzzClient(f *testing.F) {
 	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := &Client{conn: newConn(nopConn{}, KindEnd), done: make(chan struct{}), pong: make(chan struct{})}
-		c.r = NewReader(bytes.NewReader(data))
+		c.reader = NewReader(bytes.NewReader(data))
 		s, err := c.Open(Open{Op: OpRun})
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.fail(c.readFrames(c.handleFrame))
 		<-s.Done()
-		if n, _ := io.Copy(io.Discard, io.MultiReader(s.Output, s.Errors)); n > 2*Window {
+		if n, _ := io.Copy(io.Discard, io.MultiReader(s.Output, s.Errors)); n > 2*StreamWindow {
 			t.Fatal("it holds too much")
 		}
 	})
@@ -364,14 +364,14 @@ func TestScript(t *testing.T) {
 		check("spaces and a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "~/-a b"})
 		check("a relative one with a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "-a b"})
 		check("own variables", "a 'b\" $c", 0, Script{Command: `echo "$V"`, Env: map[string]string{"V": "a 'b\" $c"}})
-		state := Script{State: dir, Exports: dir + "/" + ExportsFile, Where: dir + "/" + WhereFile, Dir: dir}
+		state := Script{StateDir: dir, ExportsPath: dir + "/" + ExportsFile, DirFile: dir + "/" + WhereFile, Dir: dir}
 		state.Command = `export KEEP="two
 lines 'x'"; LOSE=1; cd -- '-a b'`
 		check("leaves a state", "", 0, state)
 		state.Command, state.Dir = `echo "$KEEP-$LOSE"`, ""
 		check("finds it", "two\nlines 'x'-", 0, state)
-		check("own variables win over it", "mine", 0, Script{State: dir, Command: `echo "$KEEP"`, Env: map[string]string{"KEEP": "mine"}})
-		check("the marker of nobody is in the output", "x", 0, Script{Command: "echo x", State: dir})
+		check("own variables win over it", "mine", 0, Script{StateDir: dir, Command: `echo "$KEEP"`, Env: map[string]string{"KEEP": "mine"}})
+		check("the marker of nobody is in the output", "x", 0, Script{Command: "echo x", StateDir: dir})
 	}
 }
 

@@ -42,8 +42,8 @@ type Gate struct {
 	fillLock sync.Mutex // mutex for filling the volume
 	listLock sync.Mutex // mutex for listing containers, see [Gate.list]
 
-	volume atomic.Pointer[string] // name of the volume; nil until the volume has the program
-	root   atomic.Pointer[Root]   // result of the last [Gate.AskRoot]
+	volume atomic.Pointer[string]   // name of the volume; nil until the volume has the program
+	root   atomic.Pointer[RootMode] // result of the last [Gate.AskRoot]
 
 	mu         sync.Mutex
 	containers map[string]*gateRecord // records by the container's id; [Guarded.Create] also has one for each user
@@ -76,9 +76,9 @@ func (g *Gate) recordOf(id string, users int32) *gateRecord {
 	return g.containers[id]
 }
 
-// AskRoot asks the engine how it maps root in containers to users of the machine. It returns the resulting Root, and stores it
-// for [Gate.Root].
-func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
+// AskRoot asks the engine how it maps root in containers to users of the machine. It returns the resulting RootMode, and stores
+// it for [Gate.Root].
+func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (RootMode, error) {
 	info, err := engine.Info(ctx)
 	if err != nil {
 		return "", err
@@ -100,7 +100,7 @@ func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[strin
 }
 
 // Root returns the last result of [Gate.AskRoot], or "" before the first.
-func (g *Gate) Root() Root { return lo.FromPtr(g.root.Load()) }
+func (g *Gate) Root() RootMode { return lo.FromPtr(g.root.Load()) }
 
 // lockContainer locks a container. While a container passes its gate, the lock prevents that a command runs in it.
 // lockContainer waits at most gateTime, so that a caller gets an error if the engine hangs.
@@ -251,9 +251,9 @@ type gateConn struct {
 	close func()
 }
 
-// askGate starts the gate program in a container as a user, with the arguments words, and connects to it. The connection is
+// connectGate starts the gate program in a container as a user, with the arguments words, and connects to it. The connection is
 // closed when the container ends or the time limit is over.
-func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, user string, words ...string) (*gateConn, error) {
+func (g *Guarded) connectGate(ctx context.Context, c sandbox.Container, user string, words ...string) (*gateConn, error) {
 	limit := gateTime
 	if c.Labels[labelCopies] != "" {
 		limit += copyTime
@@ -293,8 +293,8 @@ func (q *gateConn) readLine(want string) (string, error) {
 
 // passGate lets a container pass its gate, and reports whether the container waited there. The gate program prints device and
 // inode of each mount target. passGate compares them with the mount's source, without following links. If they differ, it
-// compares access times, see [Guarded.compareTimes]. Then it sends the files to copy and opens the gate. Any unexpected line
-// is an error, because an engine may write its own messages to the same output. The caller holds the container's lock.
+// compares access times, see [Guarded.compareAccessTimes]. Then it sends the files to copy and opens the gate. Any unexpected
+// line is an error, because an engine may write its own messages to the same output. The caller holds the container's lock.
 func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateProgram(c) == "" {
 		g.gate.recordOf(c.ID, 0).passedStart = c.Started
@@ -309,7 +309,7 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 			words, sources = append(words, m.Target), append(sources, m.Source)
 		}
 	}
-	q, err := g.askGate(ctx, c, user, words...)
+	q, err := g.connectGate(ctx, c, user, words...)
 	if err != nil {
 		return false, err
 	}
@@ -358,7 +358,7 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 		return err
 	}
 	if len(differ) > 0 {
-		if err := g.compareTimes(q, targets, sources, differ); err != nil {
+		if err := g.compareAccessTimes(q, targets, sources, differ); err != nil {
 			return err
 		}
 	}
@@ -368,7 +368,7 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 	answer, err := q.sendGo()
 	// Make the working directory as root, because the container's user may not.
 	if dir := c.Labels[sandbox.LabelDir]; err == nil && answer != gate.Go {
-		if root, failed := g.askGate(ctx, c, "0:0", "mkdir", dir); failed == nil {
+		if root, failed := g.connectGate(ctx, c, "0:0", "mkdir", dir); failed == nil {
 			_, _ = io.Copy(io.Discard, root)
 			root.close()
 		}
@@ -387,10 +387,10 @@ func (q *gateConn) sendGo() (answer string, err error) {
 	return q.readLine("")
 }
 
-// compareTimes checks mount targets whose device or inode differs from their source's, because a container's kernel may have
-// its own numbers (gVisor). It sets the access time of each source to a random time in the future, and expects the same time
-// at the target. No read changes such a time, and only the owner of a file can set it.
-func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []int) error {
+// compareAccessTimes checks mount targets whose device or inode differs from their source's, because a container's kernel may
+// have its own numbers (gVisor). It sets the access time of each source to a random time in the future, and expects the same
+// time at the target. No read changes such a time, and only the owner of a file can set it.
+func (g *Guarded) compareAccessTimes(q *gateConn, targets, sources []string, differ []int) error {
 	want := map[int]int64{}
 	for _, i := range differ {
 		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
@@ -403,7 +403,7 @@ func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []
 		}
 		defer func() { _ = set(time.Now()) }() // ignore the error, because a wrong access time does no harm
 	}
-	if _, err := io.WriteString(q, gate.Times); err != nil {
+	if _, err := io.WriteString(q, gate.AccessTimes); err != nil {
 		return err
 	}
 	for i, target := range targets {
@@ -415,6 +415,6 @@ func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []
 			return &RefusedError{"a mount at " + target + " that shows another file than its path (a process changes the path at this moment)", "try again"}
 		}
 	}
-	_, err := q.readLine(gate.Times)
+	_, err := q.readLine(gate.AccessTimes)
 	return err
 }

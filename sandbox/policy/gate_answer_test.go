@@ -93,7 +93,7 @@ func (e *gvisor) Exec(context.Context, string, sandbox.ExecSpec) (sandbox.Attach
 		defer program.Close()
 		fmt.Fprint(program, gate.Waiting, "1 1\n\n")
 		for lines := bufio.NewScanner(program); lines.Scan(); fmt.Fprintln(program, lines.Text()) {
-			if info, err := os.Stat(e.mounted); err == nil && lines.Text()+"\n" == gate.Times {
+			if info, err := os.Stat(e.mounted); err == nil && lines.Text()+"\n" == gate.AccessTimes {
 				fmt.Fprintln(program, fsutil.Stat(info).Atim.Nano())
 			}
 		}

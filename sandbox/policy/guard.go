@@ -84,10 +84,10 @@ func (g *Guarded) labels() map[string]string {
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10), sandbox.LabelVolume: g.owner.Volume}
 }
 
-// owns reports whether a container belongs to the owner. If a container was made while the engine had another [Root], it
+// owns reports whether a container belongs to the owner. If a container was made while the engine had another [RootMode], it
 // belongs to no owner, and the service removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
-	if c.Labels[LabelOwner] != "" && Root(c.Labels[LabelRoot]) != g.gate.Root() {
+	if c.Labels[LabelOwner] != "" && RootMode(c.Labels[LabelRoot]) != g.gate.Root() {
 		return false
 	}
 	for name, value := range g.labels() {

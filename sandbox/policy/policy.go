@@ -36,7 +36,7 @@ type Policy struct {
 	Memory        int64    // maximum memory for one container in bytes; 0: no limit
 	CPUs          float64  // maximum number of processors for one container; 0: no limit
 	MaxContainers int      // maximum number of containers for one caller; 0: no limit
-	Private       bool     // processes may be root inside, but share no file with their caller, see [RootPrivate]
+	PrivateRoot   bool     // processes may be root inside, but share no file with their caller, see [RootPrivate]
 }
 
 // RefusedError means that the policy forbids a request. The field What names the forbidden part. Advice is a hint for the caller,
@@ -81,7 +81,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
 		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // these conditions are false for NaN
 		{p.Memory == 0 || s.ShmSize <= p.Memory, "a --shm-size of " + strconv.FormatInt(s.ShmSize, 10) + " bytes", "the most is HINIT_SANDBOX_MEMORY, " + strconv.FormatInt(p.Memory>>20, 10) + "m"},
-		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
+		{!isIDPrefix(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{s.Dir == "" || path.IsAbs(s.Dir) && !slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, "give an absolute path, not in /proc, /sys and /dev"},
 	} {
 		if !rule.kept {
@@ -144,8 +144,8 @@ var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack
 // excludes a size in percent, which would be a part of the machine's memory.
 const tmpfsOptions = `^((rw|ro|exec|noexec|nosuid|nodev|size=1?(\d{1,10}|\d{1,7}[kK]|\d{1,4}[mM]|\d?[gG])|(mode|uid|gid|nr_inodes)=\w+)(,|$))*$`
 
-// isID reports whether an engine would take a name for the beginning of a container's id, and so find another container.
-func isID(name string) bool {
+// isIDPrefix reports whether an engine would take a name for the beginning of a container's id, and so find another container.
+func isIDPrefix(name string) bool {
 	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
 

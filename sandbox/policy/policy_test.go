@@ -71,7 +71,7 @@ func (e *engine) Exec(_ context.Context, id string, _ sandbox.ExecSpec) (sandbox
 // readyGate returns a Gate whose volume already has the program.
 func readyGate() *Gate { return gateOf(RootCaller) }
 
-func gateOf(root Root) *Gate {
+func gateOf(root RootMode) *Gate {
 	g := &Gate{}
 	g.volume.Store(new("gates"))
 	g.root.Store(&root)
@@ -557,7 +557,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 			t.Errorf("who asks for the user %q gets %+v", user, made)
 		}
 
-		e, p.Private = &engine{}, true
+		e, p.PrivateRoot = &engine{}, true
 		if _, err := Guard(e, p, owner, PathTranslator{}, readyGate()).Create(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
@@ -573,7 +573,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 	spec := good(root)
 	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/file", Target: "/root/file"})
-	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, Private: true}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
+	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, PrivateRoot: true}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("a file that can be written: %v", err)
 	}
 }
@@ -594,7 +594,7 @@ func TestWhichRoot(t *testing.T) {
 	if got := (Policy{}).RootOf(sandbox.Info{}); got != RootCaller {
 		t.Errorf("an engine that maps no users: %v", got)
 	}
-	if got := (Policy{Private: true}).RootOf(sandbox.Info{UserMapping: "rootless"}); got != RootPrivate {
+	if got := (Policy{PrivateRoot: true}).RootOf(sandbox.Info{UserMapping: "rootless"}); got != RootPrivate {
 		t.Errorf("with HINIT_SANDBOX_ROOT=private: %v", got)
 	}
 }
@@ -602,7 +602,7 @@ func TestWhichRoot(t *testing.T) {
 // TestRootInsideCouldNotWriteToItsWorkspace checks that root inside can write to its workspace on an engine that maps
 // users, where it owns no directory of the agent.
 func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
-	for root, want := range map[Root]os.FileMode{RootIsolated: 0o777, RootCaller: 0o755} {
+	for root, want := range map[RootMode]os.FileMode{RootIsolated: 0o777, RootCaller: 0o755} {
 		top := t.TempDir()
 		there := filepath.Join(top, "there")
 		if err := os.Mkdir(there, 0o700); err != nil {

@@ -22,30 +22,30 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Root describes the power over the machine that a process with user id 0 in a sandbox has. [Policy.RootOf] determines it for
+// RootMode describes the power over the machine that a process with user id 0 in a sandbox has. [Policy.RootOf] determines it for
 // an engine.
-type Root string
+type RootMode string
 
-// The values of Root. With each of them, root inside has no power outside.
+// The values of RootMode. With each of them, root inside has no power outside.
 const (
 	// RootIsolated means that processes may be root inside, because the engine maps root to an unprivileged user outside.
-	RootIsolated Root = "isolated"
+	RootIsolated RootMode = "isolated"
 	// RootCaller means that processes have the user and group of the caller, no capabilities, and no way to gain any.
-	RootCaller Root = "caller"
+	RootCaller RootMode = "caller"
 	// RootPrivate means that processes may be root inside, but share no file with any user of the machine.
-	RootPrivate Root = "private"
+	RootPrivate RootMode = "private"
 )
 
 // Labels that only the guard sets.
 const (
-	LabelRoot   = "hinit-root"   // label with the Root of a container
+	LabelRoot   = "hinit-root"   // label with the RootMode of a container
 	labelCopies = "hinit-copies" // label with the files that are copied into the container at each start
 	labelSpec   = "hinit-spec"   // label with the Spec that the caller asked for, from which the container can be made again
 	labelOldID  = "hinit-was-"   // prefix of labels, each with the first digits of an earlier id of the container
 )
 
-// String describes a Root for the output of commands.
-func (r Root) String() string {
+// String describes a RootMode for the output of commands.
+func (r RootMode) String() string {
 	switch r {
 	case RootIsolated:
 		return "root inside is another user outside: the engine maps users"
@@ -56,15 +56,15 @@ func (r Root) String() string {
 	return "commands run as their caller, without root: this engine does not keep root inside apart from root here"
 }
 
-// RootWays tells an operator how sandboxes can have root inside. Error messages include this text.
-const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
+// RootAdvice tells an operator how sandboxes can have root inside. Error messages include this text.
+const RootAdvice = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
-// RootOf returns the Root for an engine. An engine that maps users maps root of all its containers to one user. If this
+// RootOf returns the RootMode for an engine. An engine that maps users maps root of all its containers to one user. If this
 // process ran in such a container, it would be the same user as root in the sandboxes. So RootOf returns RootIsolated only if
 // its own users are not mapped.
-func (p Policy) RootOf(info sandbox.Info) Root {
+func (p Policy) RootOf(info sandbox.Info) RootMode {
 	switch {
-	case p.Private:
+	case p.PrivateRoot:
 		return RootPrivate
 	case info.UserMapping != "" && hasAllUsers("/proc/self/uid_map"):
 		return RootIsolated

@@ -137,7 +137,7 @@ func (h *service) remove(ctx context.Context, c sandbox.Container, why string) (
 const gateKeepTime = 24 * time.Hour
 
 // removeUnusable removes containers and volumes that no later request can use. These are containers that were made under
-// another [policy.Root], private volumes whose directory is gone, and volumes with other gate programs. It also removes the
+// another [policy.RootMode], private volumes whose directory is gone, and volumes with other gate programs. It also removes the
 // container through which a killed service was filling such a volume. The engine keeps a volume that a container uses.
 func (h *service) removeUnusable(ctx context.Context) {
 	// Ignore errors, because the next scan tries again.
@@ -146,7 +146,7 @@ func (h *service) removeUnusable(ctx context.Context) {
 		if err := h.gate.RemoveReplaced(ctx, h.engine, c); err != nil {
 			h.log("cannot remove %s, which was made again: %v", c.Name, err)
 		}
-		if policy.Root(c.Labels[policy.LabelRoot]) == h.gate.Root() {
+		if policy.RootMode(c.Labels[policy.LabelRoot]) == h.gate.Root() {
 			continue
 		}
 		h.remove(ctx, c, "it was made while root inside was another user outside; the files on its mounts stay")

@@ -76,7 +76,7 @@ func keeping(t *testing.T, q *quiet) *service {
 	h.releaseTimer = time.AfterFunc(releaseAfter, h.releaseMemory)
 	h.opts.Lifetime = 5 * time.Minute
 	opts := h.opts
-	opts.State, opts.Helper = t.TempDir(), "/proc/self/exe"
+	opts.State, opts.HelperPath = t.TempDir(), "/proc/self/exe"
 	var err error
 	if h.sweeper, err = sandbox.NewManager(q, opts); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 type chatty struct{ sandbox.FullEngine }
 
 func (chatty) List(context.Context, map[string]string) ([]sandbox.Container, error) {
-	return []sandbox.Container{{ID: "1", Name: "box", Labels: sandbox.Labels(sandbox.Key{Profile: "coder"}), State: sandbox.Running}}, nil
+	return []sandbox.Container{{ID: "1", Name: "box", Labels: sandbox.AgentLabels(sandbox.Key{Profile: "coder"}), State: sandbox.Running}}, nil
 }
 
 func (chatty) Inspect(context.Context, string) (sandbox.Container, error) {

@@ -26,8 +26,8 @@ import (
 
 // Program is hinit-sandbox for one kind of container engine. cmd/hinit-sandbox makes one for Docker.
 type Program struct {
-	// Engine returns the engine at an address, see sandbox.Options.Docker. It is called at most once, and never if the service
-	// handles the request.
+	// Engine returns the engine at an address, see sandbox.Options.EngineAddress. It is called at most once, and never if the
+	// service handles the request.
 	Engine func(address string) (sandbox.FullEngine, error)
 }
 
@@ -60,7 +60,7 @@ func (p Program) main(argv []string, out io.Writer) int {
 			return p.dispatch(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
 		}, out, os.Stderr))
 	}
-	req, terminal, code, ok := cli.Check(args, out, os.Stderr)
+	req, terminal, code, ok := cli.ParseLine(args, out, os.Stderr)
 	if !ok { // print the help or the usage error here, because they need no engine
 		return code
 	}
@@ -115,7 +115,7 @@ func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.
 	req.Parent, _, _ = dockercli.ProcessName(os.Getppid()) // ignore the error: Parent is then "", because the parent has ended
 	conn, err := daemon.Dial(ctx, dial.SandboxSocket(os.LookupEnv))
 	switch {
-	case errors.Is(err, daemon.ErrNone):
+	case errors.Is(err, daemon.ErrNoService):
 		return p.runLocally(ctx, req, local)
 	case err != nil:
 		fmt.Fprintln(local.Err, err)
@@ -124,7 +124,7 @@ func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.
 	code, err := conn.Run(ctx, req, local)
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(local.Err, "hinit:", err)
-		if errors.Is(err, daemon.ErrLost) {
+		if errors.Is(err, daemon.ErrServiceLost) {
 			return cli.CodeLost
 		}
 		return cmdline.Failed
@@ -222,7 +222,7 @@ func (p Program) runLocally(ctx context.Context, req daemon.Request, local daemo
 		opts.Warn = func(text string) { fmt.Fprintln(local.Err, "warning:", text) }
 	}
 	opts.Session = "cli"
-	engine, err := p.Engine(opts.Docker)
+	engine, err := p.Engine(opts.EngineAddress)
 	if err != nil {
 		return fail(unreachableCode(req), err)
 	}
@@ -264,5 +264,5 @@ func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, all
 	if err != nil {
 		return dockercli.PrintError(s.Err, err, allow == nil)
 	}
-	return (&dockercli.Emulator{Manager: m}).Answer(ctx, call, dockercli.Caller{Process: req.Parent, Env: req.Env, Streams: s})
+	return (&dockercli.Emulator{Manager: m}).Execute(ctx, call, dockercli.Caller{Process: req.Parent, Env: req.Env, Streams: s})
 }

@@ -60,7 +60,7 @@ func (p Program) serve(args []string, out io.Writer) int {
 
 // serveUntil runs the service until ctx ends. It first waits until the engine answers. log receives messages for the operator.
 func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os.File) error {
-	engine, err := p.Engine(opts.Docker)
+	engine, err := p.Engine(opts.EngineAddress)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 	if err != nil {
 		return err
 	}
-	helper, err := sandbox.FindHelper(opts.Helper)
+	helper, err := sandbox.FindHelper(opts.HelperPath)
 	if err != nil {
 		return fmt.Errorf("cannot serve sandboxes: %w; put it there, or set HINIT_SANDBOX_HELPER", err)
 	}
@@ -105,7 +105,7 @@ func findAgent(name string, say func(string, ...any)) *account.User {
 }
 
 // listen serves requests on the socket until ctx ends.
-func (h *service) listen(ctx context.Context, root policy.Root) error {
+func (h *service) listen(ctx context.Context, root policy.RootMode) error {
 	socket := h.settings.socket
 	l, err := control.Listen(socket)
 	if err != nil {
@@ -118,7 +118,7 @@ func (h *service) listen(ctx context.Context, root policy.Root) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	keeping.Go(func() { h.cleanUp(ctx) })
-	server := &daemon.Server{Handle: h.handle, Allow: callerRule(h.agent, isolates), Panicked: func(fault any, stack []byte) {
+	server := &daemon.Server{Handle: h.handle, Allow: newCallerCheck(h.agent, isolatesAnyProfile), Panicked: func(fault any, stack []byte) {
 		h.log("a request has panicked, and the service goes on: %v\n%s", fault, stack)
 	}}
 	return server.Serve(ctx, l) // the sandboxes keep running after the return
@@ -126,7 +126,7 @@ func (h *service) listen(ctx context.Context, root policy.Root) error {
 
 // reportRoot tells the operator what root in a sandbox can do. It writes to the log, and to a file beside the socket that
 // `hinit doctor` reads.
-func (h *service) reportRoot(root policy.Root) {
+func (h *service) reportRoot(root policy.RootMode) {
 	h.log("%s", root)
 	_, err := fsutil.InParent(h.settings.socket+".root", nil, func(d *fsutil.Dir, name string) (bool, error) {
 		return true, d.Replace(name, []byte(root.String()+"\n"), fsutil.ReplaceOptions{Mode: 0o644})
@@ -135,7 +135,7 @@ func (h *service) reportRoot(root policy.Root) {
 		h.log("cannot write the file for hinit doctor: %v", err)
 	}
 	if root == policy.RootCaller {
-		h.log("%s", policy.RootWays)
+		h.log("%s", policy.RootAdvice)
 	}
 }
 
@@ -161,10 +161,10 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 	}
 }
 
-// callerRule returns a function that returns an error if a caller may not use the service. Root, this process's user and the
+// newCallerCheck returns a function that returns an error if a caller may not use the service. Root, this process's user and the
 // agent's user may use it. An isolated profile may not, because a mount would give it every file of the agent. isolates
 // reports whether the configuration isolates any profile.
-func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) error {
+func newCallerCheck(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 	self := os.Geteuid()
 	return func(p daemon.Peer) error {
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
@@ -178,9 +178,9 @@ func callerRule(agent *account.User, isolates func() bool) func(daemon.Peer) err
 	}
 }
 
-// isolates reports whether the configuration isolates any profile. If the configuration can't be read, it returns true to be
-// safe.
-func isolates() bool {
+// isolatesAnyProfile reports whether the configuration isolates any profile. If the configuration can't be read, it returns
+// true to be safe.
+func isolatesAnyProfile() bool {
 	cfg, err := config.Load(config.Options{})
 	return err != nil || cfg.AnyIsolation()
 }
@@ -250,6 +250,6 @@ func readSettings(args []string, lookup func(string) (string, bool), out io.Writ
 		fmt.Fprintf(os.Stderr, "cannot serve sandboxes: %v; see: hinit sandbox serve --help\n", wrong)
 		return s, cmdline.WrongUsage, false
 	}
-	s.policy.Memory, s.policy.Private = s.memory<<20, s.root != ""
+	s.policy.Memory, s.policy.PrivateRoot = s.memory<<20, s.root != ""
 	return s, 0, true
 }

@@ -43,7 +43,7 @@ func TestTheLogSaysWhyTheAgentGetsNoSandbox(t *testing.T) {
 	}
 	defer log.Close()
 	opts := sandbox.DefaultOptions()
-	opts.Helper = "/proc/self/exe"
+	opts.HelperPath = "/proc/self/exe"
 	set := settings{socket: dir + "/socket", state: dir + "/state", user: "no-such-user"}
 	err = Program{func(string) (sandbox.FullEngine, error) { return &failing{}, nil }}.serveUntil(t.Context(), set, opts, log)
 	text, _ := os.ReadFile(log.Name())
@@ -112,7 +112,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 		{0, 12321, false, true},
 		{0, 0, true, true}, // a process of another PID namespace, as in a pod where the service is a sidecar
 	} {
-		err := callerRule(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid, Conn: conn})
+		err := newCallerCheck(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid, Conn: conn})
 		if (err == nil) != c.may {
 			t.Errorf("%+v: %v", c, err)
 		}

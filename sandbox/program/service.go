@@ -82,9 +82,9 @@ func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Reque
 // progress. Nothing is lost, because all state is in the containers and their labels.
 const maxTenants = 512
 
-// tenantKept returns how long the service keeps a tenant without requests. During that time, the tenant's sandboxes count as
+// tenantKeepTime returns how long the service keeps a tenant without requests. During that time, the tenant's sandboxes count as
 // used.
-func (h *service) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
+func (h *service) tenantKeepTime() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
 
 // tenant returns the tenant of the caller, and makes it at the first request. claimed is the home directory that the caller
 // states. After the request, the function done must be called.
@@ -102,7 +102,7 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t = h.tenants[key]; t == nil {
-		if h.dropIdle(h.tenantKept()); len(h.tenants) >= maxTenants {
+		if h.dropIdle(h.tenantKeepTime()); len(h.tenants) >= maxTenants {
 			h.dropIdle(0)
 		}
 		if t, err = h.newTenant(key, from, home, profile); err != nil {
@@ -146,8 +146,8 @@ func (h *service) releaseMemory() {
 	h.release.Release(true)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.dropIdle(h.tenantKept()) {
-		h.releaseTimer.Reset(h.tenantKept())
+	if h.dropIdle(h.tenantKeepTime()) {
+		h.releaseTimer.Reset(h.tenantKeepTime())
 	}
 }
 
@@ -157,9 +157,9 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	opts := h.opts
 	opts.Home, opts.Profile, opts.Session = home, profile, "cli-"+name
 	opts.State, opts.Dir = filepath.Join(h.settings.state, "state"), filepath.Join(home, "sandboxes")
-	opts.AttachOnly, opts.Root = true, h.gate.Root().String()
+	opts.AttachOnly, opts.RootDescription = true, h.gate.Root().String()
 	if h.gate.Root() == policy.RootCaller {
-		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
+		opts.NoRootHint = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootAdvice
 	}
 	opts.SweepOrphans = false // the service itself sweeps for all tenants
 	// With these options, root would read any file to which a link in the caller's home points. Callers can set variables

@@ -158,7 +158,7 @@ func newService(t *testing.T, engine sandbox.FullEngine) *service {
 		engine: engine, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: t.Logf, tenants: map[tenantKey]*tenant{},
 		gateways: func(context.Context) map[int]string { return nil },
 	}
-	h.opts.Home, h.opts.Helper, h.settings.state = t.TempDir(), "/proc/self/exe", filepath.Join(t.TempDir(), "state")
+	h.opts.Home, h.opts.HelperPath, h.settings.state = t.TempDir(), "/proc/self/exe", filepath.Join(t.TempDir(), "state")
 	if err := h.prepareState(); err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func (b *bench) cleanUp() {
 // remove removes the containers of a key.
 func (b *bench) remove(ctx context.Context, key sandbox.Key) error {
 	key.Profile = options(b.dir).Profile
-	list, err := b.engine.List(ctx, sandbox.Labels(key))
+	list, err := b.engine.List(ctx, sandbox.AgentLabels(key))
 	for _, c := range list {
 		err = errors.Join(err, b.engine.Remove(ctx, c.ID))
 	}
@@ -116,7 +116,7 @@ func loadAverage() string {
 func options(dir string) sandbox.Options {
 	o := sandbox.DefaultOptions()
 	o.Image, o.Network, o.DiskMB, o.Dir, o.Profile, o.SweepOrphans = image, "none", 0, dir, "bench", false
-	o.Helper = filepath.Join(dir, "hinit-sandbox-helper")
+	o.HelperPath = filepath.Join(dir, "hinit-sandbox-helper")
 	return o
 }
 
@@ -358,7 +358,7 @@ func (b *bench) measureColdStart(ctx context.Context, runs int, api func(string,
 	var own, ours, over []float64
 	key := sandbox.Key{Task: "cold"}
 	for range runs {
-		spec, err := b.m.Spec(ctx, key)
+		spec, err := b.m.ContainerSpec(ctx, key)
 		if err != nil {
 			return err
 		}
