@@ -31,7 +31,7 @@ func profileDelete(c *call, args []string) int {
 	if err := c.mustBeNamed(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	if !confirmed && !c.confirm(fmt.Sprintf("Delete profile '%s' with everything in %s? [y/N] ", name, c.home.Of(name))) {
+	if !confirmed && !c.confirm(fmt.Sprintf("Delete profile '%s' with everything in %s? [y/N] ", name, c.home.HomeOf(name))) {
 		return c.fail(exitFailed, fmt.Errorf("profile '%s' was not deleted; confirm, or pass --yes", name))
 	}
 	// Remove the profile's marker file first. The supervisor then drops the profile, and does not start the gateway again
@@ -39,7 +39,7 @@ func profileDelete(c *call, args []string) int {
 	if err := c.home.Unmark(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	if err := stopGateway(c.home.Of(name)); err != nil {
+	if err := stopGateway(c.home.HomeOf(name)); err != nil {
 		return c.fail(exitFailed, err)
 	}
 	if err := c.home.Remove(name); err != nil {
@@ -62,9 +62,9 @@ func profileRename(c *call, from, to string) int {
 		return c.fail(exitFailed, err)
 	}
 	if c.home.Exists(to) {
-		return c.fail(exitFailed, fmt.Errorf("profile '%s' already exists at %s", to, c.home.Of(to)))
+		return c.fail(exitFailed, fmt.Errorf("profile '%s' already exists at %s", to, c.home.HomeOf(to)))
 	}
-	if err := stopGateway(c.home.Of(from)); err != nil {
+	if err := stopGateway(c.home.HomeOf(from)); err != nil {
 		return c.fail(exitFailed, err)
 	}
 	active := c.home.Active() == from

@@ -14,8 +14,8 @@ import (
 
 const terminalUsage = "terminal [--task T] [--force-remove] < COMMANDS"
 
-// turn is one command of the terminal tool.
-type turn struct {
+// terminalCommand is one command of the terminal tool.
+type terminalCommand struct {
 	Command string  `json:"command"`
 	Stdin   string  `json:"stdin"`
 	Timeout float64 `json:"timeout"` // time limit in seconds; 0 means 180
@@ -45,7 +45,7 @@ func cmdTerminal(c *call) int {
 	lines := bufio.NewScanner(c.stdin)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
-		var next turn
+		var next terminalCommand
 		if err := json.Unmarshal(lines.Bytes(), &next); err != nil {
 			return c.fail(exitUsage, err)
 		}

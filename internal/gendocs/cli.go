@@ -14,8 +14,8 @@ import (
 // programs lists the programs from whose help the pages are made, and hinit-tools and others that they execute.
 var programs = []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"}
 
-// built compiles [programs] into the new directory dir. The function remove deletes dir.
-func built(ctx context.Context, root string) (dir string, remove func(), err error) {
+// buildPrograms compiles [programs] into the new directory dir. The function remove deletes dir.
+func buildPrograms(ctx context.Context, root string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gendocs-")
 	if err != nil {
 		return "", nil, fmt.Errorf("cannot build hinit: %w", err)
@@ -50,7 +50,7 @@ explain each command. Other pages have the [exit codes](exit-codes.md), the outp
 kanban](kanban.md).
 
 `)
-	list, err := merge(ctx, overview, binary, false)
+	list, err := mergeUsages(ctx, overview, binary, false)
 	if err != nil {
 		return "", err
 	}
@@ -78,7 +78,7 @@ These things are different:
 - The agent itself answers the verbs that need a model or a chat. ` + "`hinit kanban`" + ` runs it for them.
 
 `)
-	list, err := merge(ctx, overview, binary, true)
+	list, err := mergeUsages(ctx, overview, binary, true)
 	return b.String() + list, err
 }
 
@@ -87,9 +87,9 @@ var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 
-// merge replaces the name of each command in the overview with the command's usage. If flags is true, it also adds the names
-// of the command's flags. A test reads these names: it checks that hinit kanban has all flags of the agent's command.
-func merge(ctx context.Context, overview, binary string, flags bool) (string, error) {
+// mergeUsages replaces the name of each command in the overview with the command's usage. If flags is true, it also adds the
+// names of the command's flags. A test reads these names: it checks that hinit kanban has all flags of the agent's command.
+func mergeUsages(ctx context.Context, overview, binary string, flags bool) (string, error) {
 	var b strings.Builder
 	b.WriteString("```text\n")
 	found := false

@@ -124,8 +124,8 @@ func groups(paths []string) (named []string) {
 	return named
 }
 
-// holeMarks maps each set of placeholders that a value may contain to the set's footnote mark on the page.
-var holeMarks = map[string]string{
+// placeholderMarks maps each set of placeholders that a value may contain to the set's footnote mark on the page.
+var placeholderMarks = map[string]string{
 	"agent profile home profile_home": "¹",
 	"agent home":                      "²",
 }
@@ -135,7 +135,7 @@ func row(base string, k reference.Key, doc string) string {
 	if strings.HasPrefix(typ, "signal: ") { // name no signals, because the introduction of the page lists them
 		typ = "signal"
 	}
-	if mark := holeMarks[strings.Join(k.Placeholders, " ")]; mark != "" {
+	if mark := placeholderMarks[strings.Join(k.Placeholders, " ")]; mark != "" {
 		typ += mark
 	} else if len(k.Placeholders) > 0 {
 		typ += " with `{" + strings.Join(k.Placeholders, "}` `{") + "}`"
@@ -252,11 +252,11 @@ func configSchema() (string, error) {
 	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	schema["title"] = "hinit.yaml"
 	schema["description"] = "The configuration of hinit. Every key is optional."
-	put(schema, "boot.hooks", object{"type": "array", "items": of("boot.hooks[]."), "description": plainText(mean.of("boot.hooks"))})
-	put(schema, "logs.profiles", byName("Limits for the log of one profile.", "logs.profiles.NAME."))
+	insertNode(schema, "boot.hooks", object{"type": "array", "items": of("boot.hooks[]."), "description": plainText(mean.of("boot.hooks"))})
+	insertNode(schema, "logs.profiles", byName("Limits for the log of one profile.", "logs.profiles.NAME."))
 	schema["properties"].(object)["profiles"].(object)["additionalProperties"] = of("profiles.NAME.")
-	put(schema, "services", byName("What is supervised besides the gateways.", "services.NAME."))
-	put(schema, "runs", byName("Commands that clients may have run once.", "runs.NAME."))
+	insertNode(schema, "services", byName("What is supervised besides the gateways.", "services.NAME."))
+	insertNode(schema, "runs", byName("Commands that clients may have run once.", "runs.NAME."))
 	one := object{"$ref": "#/$defs/action"}
 	events := object{}
 	for _, event := range config.ActionEvents {
@@ -297,9 +297,9 @@ func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
 			node["minimum"], node["maximum"] = 1, 65535
 		}
 		node["description"] = plainText(mean.of(base + k.Path))
-		put(schema, k.Path, node)
+		insertNode(schema, k.Path, node)
 		if k.Path == "on" { // also allow true, because YAML 1.1 reads the word "on" as true
-			put(schema, "true", node)
+			insertNode(schema, "true", node)
 		}
 	}
 	for _, k := range keys {
@@ -358,8 +358,8 @@ func typeOf(at any) object {
 	return text
 }
 
-// put inserts a node at a dotted path into an object's schema. It creates missing objects on the path.
-func put(schema object, path string, node object) {
+// insertNode inserts a node at a dotted path into an object's schema. It creates missing objects on the path.
+func insertNode(schema object, path string, node object) {
 	properties := schema["properties"].(object)
 	first, rest, deeper := strings.Cut(path, ".")
 	if !deeper {
@@ -372,7 +372,7 @@ func put(schema object, path string, node object) {
 		properties[first] = below
 	}
 	if _, ok := below["properties"]; ok {
-		put(below, rest, node)
+		insertNode(below, rest, node)
 	}
 }
 

@@ -27,7 +27,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bin, remove, err := built(ctx, root)
+	bin, remove, err := buildPrograms(ctx, root)
 	if err != nil {
 		return err
 	}

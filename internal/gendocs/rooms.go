@@ -171,7 +171,7 @@ func roomsPage(root string, all []room) (string, error) {
 	for _, r := range all {
 		left[r.path] = true
 	}
-	for _, p := range parts {
+	for _, p := range pageSections {
 		fmt.Fprintf(&b, "\n## %s\n\n", p.title)
 		var names []string
 		for _, r := range p.rooms {

@@ -35,8 +35,8 @@ The parts below follow the data, from the start of the container to its clients.
 // path only.
 type roomEntry struct{ path, file, answers string }
 
-// parts lists the sections of the page about the packages. [roomsPage] returns an error if a package is in no section.
-var parts = []struct {
+// pageSections lists the sections of the page about the packages. [roomsPage] returns an error if a package is in no section.
+var pageSections = []struct {
 	title string
 	rooms []roomEntry
 }{

@@ -49,7 +49,7 @@ func sandboxPages(ctx context.Context, binary string) (map[string]string, error)
 [Sandboxes](../explanation/sandboxes.md) explains them.
 
 `)
-	list, err := merge(ctx, overview, binary, true)
+	list, err := mergeUsages(ctx, overview, binary, true)
 	if err != nil {
 		return nil, err
 	}

@@ -15,15 +15,15 @@ import (
 	"strings"
 )
 
-// printed describes the output of one form of a command with --json.
-type printed struct {
+// jsonOutput describes the output of one form of a command with --json.
+type jsonOutput struct {
 	form     string
 	quantity string // number of values in the output: "" for one, "list" or "lines"
 	shape    string // Go type of the output, such as client.Status
 }
 
 // forms lists all commands that take --json. [jsonPage] returns an error if it finds such a command that isn't in the list.
-var forms = []printed{
+var forms = []jsonOutput{
 	{"status", "", "client.Status"},
 	{"explain", "", "tools.explanation"},
 	{"tree", "list", "tools.treeBranch"},

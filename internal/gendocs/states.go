@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// words lists the events in the diagram with their explanations, in the order of the page. [states] returns an error if the
-// diagram has an event that is not in the list.
-var words = []struct{ name, meaning string }{
+// eventMeanings lists the events in the diagram with their explanations, in the order of the page. [states] returns an error if
+// the diagram has an event that is not in the list.
+var eventMeanings = []struct{ name, meaning string }{
 	{"start", "an operator or the boot asks for a start"},
 	{"stop", "an operator or the end of the container asks for a stop, or the profile is gone"},
 	{"restart", "an operator asks for a restart"},
@@ -69,7 +69,7 @@ func states(root string) (string, error) {
 			drawn[event] = true
 		}
 	}
-	for _, w := range words {
+	for _, w := range eventMeanings {
 		fmt.Fprintf(&b, "- %s: %s\n", w.name, w.meaning)
 		delete(drawn, w.name)
 	}

@@ -12,10 +12,10 @@ import (
 // multiplexed reports whether the default profile's gateway serves all profiles. The environment has priority over the
 // default profile's config.yaml. An empty or unknown word is ignored.
 func (g *gateway) multiplexed() bool {
-	if on, known := word(g.Getenv("GATEWAY_MULTIPLEX_PROFILES")); known {
+	if on, known := parseSwitch(g.Getenv("GATEWAY_MULTIPLEX_PROFILES")); known {
 		return on
 	}
-	on, _ := word(g.setting("multiplex_profiles"))
+	on, _ := parseSwitch(g.setting("multiplex_profiles"))
 	return on
 }
 
@@ -47,7 +47,7 @@ func (g *gateway) setting(key string) string {
 	return ""
 }
 
-func word(text string) (on, known bool) {
+func parseSwitch(text string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(text)) {
 	case "1", "true", "yes", "on":
 		return true, true

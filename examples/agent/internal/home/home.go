@@ -89,9 +89,9 @@ func (h Home) selectNamed(name string) (Home, error) {
 	return h, nil
 }
 
-// Of returns the home directory of a profile, which may not exist. "default" is the root. name must be Default or a name that
+// HomeOf returns the home directory of a profile, which may not exist. "default" is the root. name must be Default or a name that
 // CheckName accepts.
-func (h Home) Of(name string) string {
+func (h Home) HomeOf(name string) string {
 	if name == Default {
 		return h.Root
 	}
@@ -100,7 +100,7 @@ func (h Home) Of(name string) string {
 
 // Exists reports whether the profile has a directory.
 func (h Home) Exists(name string) bool {
-	return isDir(h.Of(name))
+	return isDir(h.HomeOf(name))
 }
 
 func isDir(path string) bool {

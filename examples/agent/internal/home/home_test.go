@@ -72,7 +72,7 @@ func FuzzCheckName(f *testing.F) {
 		if CheckName(name) != nil {
 			return
 		}
-		dir := Home{Root: "/r"}.Of(name)
+		dir := Home{Root: "/r"}.HomeOf(name)
 		if filepath.Dir(dir) != "/r/profiles" || filepath.Base(dir) != name || Normalize(name) != name {
 			t.Errorf("%q leads to %q", name, dir)
 		}

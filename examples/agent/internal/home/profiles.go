@@ -23,7 +23,7 @@ func (h Home) Create(name string) (string, error) {
 	if err := CheckName(name); err != nil {
 		return "", err
 	}
-	dir := h.Of(name)
+	dir := h.HomeOf(name)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", fmt.Errorf("cannot create profile '%s': %w", name, err)
 	}
@@ -65,7 +65,7 @@ func (h Home) List() ([]string, error) {
 		if CheckName(name) != nil {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(h.Of(name), soulFile)); err == nil {
+		if _, err := os.Stat(filepath.Join(h.HomeOf(name), soulFile)); err == nil {
 			names = append(names, name)
 		}
 	}
@@ -74,7 +74,7 @@ func (h Home) List() ([]string, error) {
 
 // Unmark removes the marker of a profile, so that PID 1 does not treat the directory as a profile any more.
 func (h Home) Unmark(name string) error {
-	if err := os.Remove(filepath.Join(h.Of(name), soulFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(h.HomeOf(name), soulFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot remove profile '%s': %w", name, err)
 	}
 	return nil
@@ -88,7 +88,7 @@ func (h Home) Remove(name string) error {
 	}
 	var err error
 	for range 3 {
-		if err = os.RemoveAll(h.Of(name)); err == nil {
+		if err = os.RemoveAll(h.HomeOf(name)); err == nil {
 			return nil
 		}
 	}
@@ -103,9 +103,9 @@ func (h Home) Rename(from, to string) error {
 		}
 	}
 	if h.Exists(to) {
-		return fmt.Errorf("profile '%s' already exists at %s", to, h.Of(to))
+		return fmt.Errorf("profile '%s' already exists at %s", to, h.HomeOf(to))
 	}
-	if err := os.Rename(h.Of(from), h.Of(to)); err != nil {
+	if err := os.Rename(h.HomeOf(from), h.HomeOf(to)); err != nil {
 		return fmt.Errorf("cannot rename profile '%s': %w", from, err)
 	}
 	return nil

@@ -235,7 +235,7 @@ func (t *Terminal) snapshot() error {
 		return errors.New("cannot take a snapshot: out of time")
 	}
 	t.ready = true
-	t.follow(r.Output)
+	t.takeWorkingDir(r.Output)
 	return nil
 }
 
@@ -267,9 +267,9 @@ func quoteDir(dir string) string {
 	return quote(dir)
 }
 
-// follow removes the working directory from an output, in which the script has printed it between markers. It stores the
+// takeWorkingDir removes the working directory from an output, in which the script has printed it between markers. It stores the
 // directory in t.cwd and returns the rest of the output.
-func (t *Terminal) follow(output string) string {
+func (t *Terminal) takeWorkingDir(output string) string {
 	m := t.marker()
 	last := strings.LastIndex(output, m)
 	if last < 0 {
@@ -306,7 +306,7 @@ func (t *Terminal) Exec(command, stdin string, limit time.Duration) Result {
 			r = t.exec(script, stdin, limit)
 		}
 	}
-	r.Output = t.follow(r.Output)
+	r.Output = t.takeWorkingDir(r.Output)
 	return r
 }
 

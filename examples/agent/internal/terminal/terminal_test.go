@@ -39,7 +39,7 @@ func TestWrapRuns(t *testing.T) {
 	run := func(x *Terminal, command string) (string, int) {
 		cmd := exec.CommandContext(t.Context(), bash, "-c", x.wrap(command))
 		out, _ := cmd.CombinedOutput()
-		return x.follow(string(out)), cmd.ProcessState.ExitCode()
+		return x.takeWorkingDir(string(out)), cmd.ProcessState.ExitCode()
 	}
 	x := term(t.TempDir(), false)
 	if out, code := run(x, "mkdir 'a b'; cd 'a b'; echo in; (exit 7)"); out != "in\n" || code != 7 || !strings.HasSuffix(x.cwd, "/a b") {
@@ -65,7 +65,7 @@ func TestFollow(t *testing.T) {
 		{m + strings.Repeat("x", 5000) + m + "\n", m + strings.Repeat("x", 5000) + m + "\n", "/before"},
 	} {
 		x := term("/before", true)
-		if got := x.follow(c.in); got != c.out || x.cwd != c.cwd {
+		if got := x.takeWorkingDir(c.in); got != c.out || x.cwd != c.cwd {
 			t.Errorf("%.60q: %.60q in %s", c.in, got, x.cwd)
 		}
 	}

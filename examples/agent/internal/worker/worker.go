@@ -50,8 +50,8 @@ func Run(stdout, stderr io.Writer) int {
 	w := worker{id: id, run: os.Getenv("HERMES_KANBAN_RUN_ID"), out: stdout}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
-	go w.leave(signals)
-	go w.beats()
+	go w.exitAtSignal(signals)
+	go w.sendHeartbeats()
 	lock, alone := lockTask(id)
 	if !alone {
 		fmt.Fprintln(stderr, "Error: another worker is at work on", id)
@@ -69,7 +69,7 @@ func Run(stdout, stderr io.Writer) int {
 		return code
 	}
 	if err == nil {
-		err = w.tool("complete", id, "--run", w.run, "--summary", "done: "+t.Task.Title)
+		err = w.runTool("complete", id, "--run", w.run, "--summary", "done: "+t.Task.Title)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "Error:", err)
@@ -143,7 +143,7 @@ func (w worker) work(t task) (code int, done bool, err error) {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		case "block":
-			return exitDone, false, w.tool("block", w.id, strings.Join(words[1:], " "), "--run", w.run)
+			return exitDone, false, w.runTool("block", w.id, strings.Join(words[1:], " "), "--run", w.run)
 		case "leave": // the worker leaves a daemon behind that ignores SIGTERM
 			if err := (helper.Sleeper{For: time.Hour, IgnoreTerm: true, DoubleFork: true, Setsid: true}).Start(); err != nil {
 				return 0, false, err
@@ -155,17 +155,17 @@ func (w worker) work(t task) (code int, done bool, err error) {
 	return 0, true, nil
 }
 
-// leave ends the process with code 0 at the first signal.
-func (w worker) leave(signals <-chan os.Signal) {
+// exitAtSignal ends the process with code 0 at the first signal.
+func (w worker) exitAtSignal(signals <-chan os.Signal) {
 	<-signals
 	fmt.Fprintf(w.out, "told to end; leaving %s\n", w.id)
 	os.Exit(exitDone)
 }
 
-// beats sends a heartbeat for the task at regular intervals.
-func (w worker) beats() {
+// sendHeartbeats sends a heartbeat for the task at regular intervals.
+func (w worker) sendHeartbeats() {
 	for range time.Tick(beat) {
-		_ = w.tool("heartbeat", w.id, "--run", w.run) // ignore the error, because the next heartbeat has the same effect
+		_ = w.runTool("heartbeat", w.id, "--run", w.run) // ignore the error, because the next heartbeat has the same effect
 	}
 }
 
@@ -184,7 +184,7 @@ func (w worker) read() (t task, err error) {
 	return t, json.Unmarshal(out, &t)
 }
 
-func (w worker) tool(args ...string) error {
+func (w worker) runTool(args ...string) error {
 	if out, err := exec.Command(command(), args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot %s %s: %w: %s", args[0], w.id, err, strings.TrimSpace(string(out)))
 	}
