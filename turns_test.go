@@ -103,7 +103,7 @@ func bounded(actor ast.Expr) bool {
 }
 
 // turnTakers lists the functions that run their argument, a function, within a turn of internal/blocking.
-var turnTakers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.DoWithPeer", "DoWithPeer", "c.call", "blocking.Within", "runShortCall"}
+var turnTakers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.DoWithPeer", "DoWithPeer", "c.callInTurn", "blocking.Within", "runShortCall"}
 
 // TestWhoWaitsForADiskTakesATurn checks that each call of PID 1 that may wait for a disk takes a turn of
 // internal/blocking or is in outOfTurn. PID 1 has exactly as many threads as there are turns. A call without a turn

@@ -168,17 +168,17 @@ func message(h ServiceEvent, host string, at time.Time) []byte {
 // gateways and all services. actionsOf uses the first of these that has actions for the event.
 func actionsOf(c *config.Config, service, profile, event string) []config.Action {
 	if s, known := c.Services[service]; known {
-		if list, own := s.On[event]; own {
+		if list, own := s.Actions[event]; own {
 			return list
 		}
 	}
 	if p, known := c.Profiles.Overrides[profile]; known && profile != "" {
-		if list, own := p.On[event]; own {
+		if list, own := p.Actions[event]; own {
 			return list
 		}
 	}
-	if list, own := c.Agent.On[event]; own && profile != "" {
+	if list, own := c.Agent.Actions[event]; own && profile != "" {
 		return list
 	}
-	return c.On[event]
+	return c.Actions[event]
 }

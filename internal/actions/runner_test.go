@@ -78,7 +78,7 @@ func start(t *testing.T, state string, parked ...config.Action) *bench {
 				return nil, nil
 			}
 			first = false
-			return &config.Config{On: config.Actions{config.EventParked: parked}}, nil
+			return &config.Config{Actions: config.Actions{config.EventParked: parked}}, nil
 		},
 		StateFile: state, Host: "box", Log: slog.New(slog.NewTextHandler(b.log, nil)), Retry: backoff.Policy{Initial: time.Millisecond, Factor: 1, Max: time.Millisecond},
 	}

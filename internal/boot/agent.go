@@ -68,13 +68,13 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	}
-	if a.Cred == nil && !cfg.AnyIsolation() { // if the shim runs as root, it would not trust a list of another user
+	if a.Cred == nil && !cfg.Isolates() { // if the shim runs as root, it would not trust a list of another user
 		return d.RemoveAll(account.IsolatedFile)
 	}
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
 		return err
 	}
-	if cfg.AnyIsolation() && dir != systemRuntimeDir {
+	if cfg.Isolates() && dir != systemRuntimeDir {
 		warn("docker exec … hermes -p PROFILE is not isolated: the exec shim looks in %s, and the control socket is in %s; leave control.socket and "+
 			"HINIT_RUNTIME_DIR as they are by default — continuing", systemRuntimeDir, dir)
 	}

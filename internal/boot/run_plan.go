@@ -40,7 +40,8 @@ type RunPlan struct {
 	Foreground bool
 
 	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileIsExplicit says whether the command line names the
-	// profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile need not exist.
+	// profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile need not
+	// exist.
 	Profile           string
 	ProfileIsExplicit bool `reexec:"ProfileNamed"`
 
@@ -186,7 +187,7 @@ func splitProfile(args []string) (profile string, named bool, rest []string, ok 
 			name, end = args[end], end+1
 		}
 		name = strings.ToLower(strings.TrimSpace(name))
-		return name, true, slices.Concat(args[:i], args[end:]), config.IsName(name)
+		return name, true, slices.Concat(args[:i], args[end:]), config.IsValidName(name)
 	}
 	return rootProfile, false, args, true
 }

@@ -21,7 +21,7 @@ type Tenants struct {
 // is in the range of tenants. In the second case UIDs is set anyway, so that homes that belong to tenants since an earlier
 // boot keep their owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
-	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() {
+	if !cfg.AnyHasMode(config.IsolationUser) || !agent.Switches() {
 		return Tenants{}
 	}
 	uids, own := cfg.UIDRange(), agent.Identity()

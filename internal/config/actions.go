@@ -37,21 +37,21 @@ type Action struct {
 // ActionsName is the name of the built-in service that carries out actions. hinit adds it by itself if hinit.yaml has an action.
 const ActionsName = "hinit-actions"
 
-// actionsState is the environment variable that tells the service [ActionsName] where its state file is. The file keeps actions
+// actionsStateVar is the environment variable that tells the service [ActionsName] where its state file is. The file keeps actions
 // that are still to be carried out.
-const actionsState = "HINIT_ACTIONS_STATE"
+const actionsStateVar = "HINIT_ACTIONS_STATE"
 
 // maxActions is the maximum number of actions for one event of a service.
 const maxActions = 16
 
 // hasActions reports whether hinit.yaml has any action.
 func (c *Config) hasActions() bool {
-	has := len(c.On)+len(c.Agent.On) > 0
+	has := len(c.Actions)+len(c.Agent.Actions) > 0
 	for _, p := range c.Profiles.Overrides {
-		has = has || len(p.On) > 0
+		has = has || len(p.Actions) > 0
 	}
 	for _, s := range c.Services {
-		has = has || len(s.On) > 0
+		has = has || len(s.Actions) > 0
 	}
 	return has
 }
@@ -71,8 +71,8 @@ func (l *loader) fillActions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// keys returns the keys that are valid for this action, which has either a command or a webhook.
-func (a *Action) keys() []Key {
+// validKeys returns the keys that are valid for this action, which has either a command or a webhook.
+func (a *Action) validKeys() []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Action]()), func(k Key) bool {
 		return a.Webhook == "" && (k.Path == "webhook" || k.Path == "secret_file") || a.Webhook != "" && k.Path == "exec"
 	})

@@ -109,13 +109,13 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 		}
 	}
 	for _, k := range Keys[Config]() {
-		check(k.Path, k.Root)
+		check(k.Path, k.RootOnly)
 	}
 	for _, k := range Keys[Service]() {
-		check("services."+k.Path, k.Root)
+		check("services."+k.Path, k.RootOnly)
 	}
 	for _, k := range Keys[Profile]() {
-		check("profiles."+k.Path, k.Root)
+		check("profiles."+k.Path, k.RootOnly)
 	}
 }
 
@@ -135,7 +135,7 @@ restart: {initial: 2s}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Services["x"].User != "hermes" || c.Home != "/data" || !c.Boot.Strict || c.Restart.Initial != 2*time.Second {
+	if c.Services["x"].User != "hermes" || c.Home != "/data" || !c.Boot.Strict || c.Restart.InitialDelay != 2*time.Second {
 		t.Errorf("got %+v", c)
 	}
 	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], path+" belongs to uid 10000; chown root") {

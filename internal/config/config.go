@@ -13,9 +13,9 @@ const DefaultPath = "/etc/hinit/hinit.yaml"
 // Config is the complete configuration, after all checks. Its fields mirror the keys of hinit.yaml.
 type Config struct {
 	Home string `key:"home,root" is:"home" env:"HERMES_HOME"` // absolute path of the data directory, which is also the home of the root profile
-	// On lists the actions after events of any service. If a service or profile has its own actions for an event, the actions in On
-	// for this event don't apply to it.
-	On        Actions   `key:"on"`
+	// Actions lists the actions after events of any service. If a service or profile has its own actions for an event, the actions
+	// in On for this event don't apply to it.
+	Actions   Actions   `key:"on"`
 	Agent     Agent     `key:"agent." fill:"profile"`
 	Profiles  Profiles  `key:""`
 	Start     Start     `key:"start."`
@@ -48,30 +48,30 @@ type Agent struct {
 	User   string `key:"user,root" is:"user"`   // user of all gateways and of the container's CMD: a name, a uid or user:group
 	Binary string `key:"binary,root" is:"path"` // absolute path of the agent's program; {agent} in templates; the shim (docker exec) runs it
 
-	Gateway        []string          `key:"gateway" is:"command" fill:"."`         // command of the gateway of a named profile
-	GatewayDefault []string          `key:"gateway_default" is:"command" fill:"."` // command of the gateway of the root profile
-	Cwd            string            `key:"cwd" is:"dir" fill:"cwd"`
-	Env            map[string]string `key:"env" fill:"."` // variables that are added to the container's environment
+	GatewayCommand        []string          `key:"gateway" is:"command" fill:"."`         // command of the gateway of a named profile
+	DefaultGatewayCommand []string          `key:"gateway_default" is:"command" fill:"."` // command of the gateway of the root profile
+	Cwd                   string            `key:"cwd" is:"dir" fill:"cwd"`
+	Env                   map[string]string `key:"env" fill:"."` // variables that are added to the container's environment
 
-	Ready      string        `key:"ready" is:"oneof state-file up"` // condition for a gateway to be ready: one of the Ready constants
+	ReadyWhen  string        `key:"ready" is:"oneof state-file up"` // condition for a gateway to be ready: one of the Ready constants
 	SettleTime time.Duration `key:"settle" is:"positive"`           // a service that can't say that it is ready counts as started after this time
 	Checks     []Check       `key:"checks"`                         // health checks of all gateways
 	Deaf       Deaf          `key:"deaf."`
 
 	// Commands to create, delete and rename a profile. If a command is empty, hinit does the work itself.
-	ProfileCreate []string `key:"profile_create" is:"command?" fill:"."`
-	ProfileDelete []string `key:"profile_delete" is:"command?" fill:"."`
-	ProfileRename []string `key:"profile_rename" is:"command?" fill:"rename"`
+	ProfileCreateCommand []string `key:"profile_create" is:"command?" fill:"."`
+	ProfileDeleteCommand []string `key:"profile_delete" is:"command?" fill:"."`
+	ProfileRenameCommand []string `key:"profile_rename" is:"command?" fill:"rename"`
 
-	On              Actions  `key:"on"` // actions after events of gateways
+	Actions         Actions  `key:"on"` // actions after events of gateways
 	ProcessSettings `key:""` // settings of the process of every gateway
 }
 
 // Deaf configures how hinit finds deaf gateways: those that are up but process no messages.
 type Deaf struct {
-	Action string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; a profile may set its own
-	After  time.Duration `key:"after" is:"atleast 1s"`                      // a gateway that has processed no messages for this time may be deaf
-	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
+	Action      string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; a profile may set its own
+	MinSilence  time.Duration `key:"after" is:"atleast 1s"`                      // a gateway that has processed no messages for this time may be deaf
+	CheckPeriod time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
 // The values that [Deaf].Action can have besides [OnReport] and [OnRestart].
@@ -105,15 +105,15 @@ type Restart struct {
 	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
-	Initial time.Duration `key:"initial" is:"positive"`      // delay before the first restart
-	Factor  float64       `key:"factor" is:"between 1 1000"` // each delay is Factor times the delay before
-	Max     time.Duration `key:"max" is:"positive"`          // longest delay; not less than Initial
-	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // random change of a delay, up to this fraction of it
+	InitialDelay time.Duration `key:"initial" is:"positive"`      // delay before the first restart
+	DelayFactor  float64       `key:"factor" is:"between 1 1000"` // each delay is Factor times the delay before
+	Max          time.Duration `key:"max" is:"positive"`          // longest delay; not less than Initial
+	Jitter       float64       `key:"jitter" is:"between 0 0.5"`  // random change of a delay, up to this fraction of it
 	// ResetAfter is how long a run must last to count as healthy. After a healthy run the next restart is immediate, and later
 	// delays begin at Initial again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
-	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes after which the service stays down
-	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which the restart is immediate
+	ParkCodes       []int         `key:"park_on" is:"codes"`                   // exit codes after which the service stays down
+	ImmediateCodes  []int         `key:"immediate_on" is:"codes"`              // exit codes after which the restart is immediate
 	SuccessCodes    []int         `key:"success_codes" is:"codes"`             // exit codes besides 0 that are a success
 	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // number of exits within CrashLoopWindow that make a crash loop
 	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
@@ -147,9 +147,9 @@ type Logs struct {
 	// console lines. With 0, services never wait.
 	ConsoleStall time.Duration `key:"console_stall,root" is:"notnegative"`
 
-	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // longest line, in kB; a longer line is split
-	Mask      bool     `key:"mask"`                                  // hide secrets on the console
-	LogLimits `key:""` // default limits of each log
+	MaxLineKB   int      `key:"max_line_kb,root" is:"between 1 65536"` // longest line, in kB; a longer line is split
+	MaskSecrets bool     `key:"mask"`                                  // hide secrets on the console
+	LogLimits   `key:""` // default limits of each log
 
 	Profiles map[string]LogLimits // limits of profiles that have their own, by name
 }
@@ -191,9 +191,9 @@ type Service struct {
 	User            string            `key:"user,root" is:"user" inherits:"agent.user"`
 	Cwd             string            `key:"cwd" is:"dir" fill:"home"`
 	Env             map[string]string `key:"env" fill:"service"`
-	Log             bool              `key:"log"`                   // whether there is a log file; if not, the output goes to the console only
+	HasLogFile      bool              `key:"log"`                   // whether there is a log file; if not, the output goes to the console only
 	Checks          []Check           `key:"checks"`                // health checks; their texts are templates, see [Config.Expand]
-	On              Actions           `key:"on"`                    // actions after events of this service, see Config.On
+	Actions         Actions           `key:"on"`                    // actions after events of this service, see Config.Actions
 	Needs           []Need            `key:"needs"`                 // services to wait for; optional needs that can't be met are removed
 	RestartOn       []string          `key:"restart_on" is:"names"` // services whose restart restarts this service, too
 	Task            Task              `key:""`
@@ -218,15 +218,15 @@ const Unlimited uint64 = math.MaxUint64
 
 // Boot configures the boot.
 type Boot struct {
-	Strict bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // whether a failed step ends the boot
-	Steps  string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"` // who prepares the data directory: [StepsHinit] or [StepsImage]
-	Hooks  []Hook `key:"hooks"`                                         // commands that run before any service, in this order
+	Strict     bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // whether a failed step ends the boot
+	PreparedBy string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"` // who prepares the data directory: [PreparedByHinit] or [PreparedByImage]
+	Hooks      []Hook `key:"hooks"`                                         // commands that run before any service, in this order
 }
 
 // The values of [Boot].Steps: who prepares the data directory at boot.
 const (
-	StepsHinit = "hinit"
-	StepsImage = "image" // the script 01-hermes-setup of the agent's image, which is in [ImageDir]
+	PreparedByHinit = "hinit"
+	PreparedByImage = "image" // the script 01-hermes-setup of the agent's image, which is in [ImageDir]
 )
 
 // Hook is a command that runs once during the boot. Its templates are already expanded.
@@ -244,12 +244,12 @@ type Hook struct {
 
 // Control configures the control socket.
 type Control struct {
-	Socket string `key:"socket" is:"socket" env:"HINIT_RUNTIME_DIR"` // absolute path of the control socket
-	Others string `key:"others" is:"oneof status none"`              // rights of other users: one of the Others constants
+	Socket     string `key:"socket" is:"socket" env:"HINIT_RUNTIME_DIR"` // absolute path of the control socket
+	OtherUsers string `key:"others" is:"oneof status none"`              // rights of other users: one of the Others constants
 }
 
 // The values of [Control].Others: what users other than root and the agent's user may do on the control socket.
 const (
-	OthersStatus = "status" // other users may read the status
-	OthersNone   = "none"   // other users may do nothing
+	OthersMayReadStatus = "status" // other users may read the status
+	OthersMayDoNothing  = "none"   // other users may do nothing
 )

@@ -56,7 +56,8 @@ func mustLoad(t *testing.T, text string, vars map[string]string) *Config {
 	return c
 }
 
-// Origin says where a key was set: "default", "FILE:LINE" or "env VARIABLE". It is "" for a key that [Config.Effective] doesn't list.
+// Origin says where a key was set: "default", "FILE:LINE" or "env VARIABLE". It is "" for a key that [Config.Effective] doesn't
+// list.
 func (c *Config) Origin(key string) string {
 	for _, e := range c.Effective() {
 		if e.Key == key {
@@ -246,18 +247,18 @@ runs:
 	want := Config{
 		Home: "/data",
 		Agent: Agent{
-			User: "1000:100", Binary: "/usr/bin/agent", Gateway: []string{"run", "{profile}", "{profile_home}"},
-			GatewayDefault: []string{"{agent}"}, Cwd: "{profile_home}/work", Ready: ReadyState, SettleTime: 1500 * time.Millisecond,
-			Deaf: Deaf{Action: OnRestart, After: 4 * time.Minute, Period: time.Minute},
+			User: "1000:100", Binary: "/usr/bin/agent", GatewayCommand: []string{"run", "{profile}", "{profile_home}"},
+			DefaultGatewayCommand: []string{"{agent}"}, Cwd: "{profile_home}/work", ReadyWhen: ReadyState, SettleTime: 1500 * time.Millisecond,
+			Deaf: Deaf{Action: OnRestart, MinSilence: 4 * time.Minute, CheckPeriod: time.Minute},
 			Env: map[string]string{
 				"A": "1", "HOME": "/x", "API_KEY": "hush", "HERMES_S6_SUPERVISED_CHILD": "1", "HERMES_SUPERVISED_CHILD": "1",
 			},
-			ProfileCreate: []string{}, ProfileDelete: []string{"rm", "{profile}"}, ProfileRename: []string{"mv", "{profile}", "{to}"}, ProcessSettings: newSetup(),
+			ProfileCreateCommand: []string{}, ProfileDeleteCommand: []string{"rm", "{profile}"}, ProfileRenameCommand: []string{"mv", "{profile}", "{to}"}, ProcessSettings: newProcessSettings(),
 		},
 		Profiles: Profiles{Marker: "PROFILE", Max: 50, UIDs: "20000-29999", Overrides: map[string]Profile{}},
 		Restart: Restart{
-			Initial: 2 * time.Second, Factor: 3, Max: 2 * time.Minute, Jitter: 0, ResetAfter: time.Hour,
-			ParkOn: []int{}, ImmediateOn: []int{1, 2}, SuccessCodes: []int{}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
+			InitialDelay: 2 * time.Second, DelayFactor: 3, Max: 2 * time.Minute, Jitter: 0, ResetAfter: time.Hour,
+			ParkCodes: []int{}, ImmediateCodes: []int{1, 2}, SuccessCodes: []int{}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 		},
 		Stop:      Stop{Signal: syscall.SIGINT, Grace: 1500 * time.Millisecond},
 		Start:     Start{Parallel: ParallelAuto},
@@ -265,25 +266,25 @@ runs:
 		Shutdown:  Shutdown{Budget: 20 * time.Second},
 		Logs: Logs{
 			LogLimits: LogLimits{MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "gzip"},
-			Dir:       "/data/l", Console: "json", MaxLineKB: 8, ConsoleStall: 3 * time.Second, Mask: true,
+			Dir:       "/data/l", Console: "json", MaxLineKB: 8, ConsoleStall: 3 * time.Second, MaskSecrets: true,
 			Profiles: map[string]LogLimits{
 				"coder":   {MaxSizeMB: 5, Archives: 2, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "none"},
 				"default": {MaxSizeMB: 5, Archives: 0, MaxAge: 48 * time.Hour, QuotaMB: 40, MinFreeMB: 100, RateLimit: 7, Compress: "gzip"},
 			},
 		},
-		Boot: Boot{Steps: StepsHinit, Strict: true, Hooks: []Hook{
+		Boot: Boot{PreparedBy: PreparedByHinit, Strict: true, Hooks: []Hook{
 			{Command: []string{"a", "/data"}, User: "1000:100", Timeout: time.Minute, Inputs: []string{"/data/**/*.md", "/etc/x"}},
 			{Command: []string{"b"}, User: "root", Timeout: 5 * time.Second, Required: true, IfExists: "/data/c"},
 		}},
-		Control: Control{Socket: "/run/x/s", Others: "none"},
+		Control: Control{Socket: "/run/x/s", OtherUsers: "none"},
 	}
 	want.Services = map[string]Service{
 		"web": {
 			Name: "web", Command: []string{"httpd", "-p", "80", "/data", "${home}", "{home}"}, EnabledBy: "WEB", User: "www",
 			Cwd: "/data/web", Env: map[string]string{"B": "/usr/bin/agent", "HOME": "/data"},
 			Restart: Restart{
-				Initial: 3 * time.Second, Factor: 1, Max: 3 * time.Second, Jitter: 0.5, ResetAfter: 2 * time.Second,
-				ParkOn: []int{0, 255}, ImmediateOn: []int{9}, SuccessCodes: []int{3}, CrashLoopCount: 9, CrashLoopWindow: time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
+				InitialDelay: 3 * time.Second, DelayFactor: 1, Max: 3 * time.Second, Jitter: 0.5, ResetAfter: 2 * time.Second,
+				ParkCodes: []int{0, 255}, ImmediateCodes: []int{9}, SuccessCodes: []int{3}, CrashLoopCount: 9, CrashLoopWindow: time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 			},
 			Stop: Stop{Signal: syscall.SIGKILL, Grace: time.Second},
 			ProcessSettings: ProcessSettings{
@@ -291,14 +292,14 @@ runs:
 				Operator: OperatorSettings{"fronts", "hup", []string{"httpd", "stop", "/data"}},
 			},
 			Logs:  LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6, Compress: "none"},
-			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{Missed: MissedSkip}},
+			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{OnMissed: MissedSkip}},
 		},
 		"dashboard": {
 			Name: "dashboard", User: "dash", EnabledBy: "HERMES_DASHBOARD", Cwd: "/data",
 			Command: []string{"/usr/bin/agent", "dashboard", "--host", "0.0.0.0", "--port", "9119", "--no-open"},
 			Env:     map[string]string{"HOME": "/data", "X": "y"},
-			Restart: want.Restart, Stop: want.Stop, ProcessSettings: newSetup(), Logs: want.Logs.LogLimits,
-			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{Missed: MissedSkip}},
+			Restart: want.Restart, Stop: want.Stop, ProcessSettings: newProcessSettings(), Logs: want.Logs.LogLimits,
+			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{OnMissed: MissedSkip}},
 		},
 	}
 	want.Runs = map[string]Run{
@@ -448,8 +449,8 @@ func TestOwnServiceIsEnabledUnlessAVariableDecides(t *testing.T) {
 		{"{command: [a], enabled_by: W, enabled: true}", map[string]string{"W": ""}, true},
 	} {
 		c := mustLoad(t, "services: {w: "+tt.text+"}", tt.env)
-		if s := c.Services["w"]; s.Enabled != tt.want || !s.Log {
-			t.Errorf("%s with %v: enabled %t, log %t", tt.text, tt.env, s.Enabled, s.Log)
+		if s := c.Services["w"]; s.Enabled != tt.want || !s.HasLogFile {
+			t.Errorf("%s with %v: enabled %t, log %t", tt.text, tt.env, s.Enabled, s.HasLogFile)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 type decoder struct {
 	problems     *problems
 	origins      map[string]origin
-	violation    *trust.Violation // which other user can change the file; nil if only root can, or if hinit isn't root
+	changeableBy *trust.Violation // which other user can change the file; nil if only root can, or if hinit isn't root
 	servicesOnly bool             // the configuration is for hinit run
 }
 
@@ -59,7 +59,7 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	}
 	if n.Kind != yaml.MappingNode {
 		path := strings.TrimSuffix(prefix, ".")
-		d.problems.reportAtLine(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeys(" with keys ", keys), mappingHint(path)), describeNode(n))
+		d.problems.reportAtLine(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeysText(" with keys ", keys), mappingHint(path)), describeNode(n))
 		return nil
 	}
 	var out []entry
@@ -126,7 +126,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 			continue
 		}
 		i := slices.IndexFunc(schema, func(k Key) bool {
-			isShort := k.Short && isWord(e.value) && k.Path[:strings.LastIndexByte(k.Path, '.')] == path // a single text is valid in place of the mapping
+			isShort := k.AllowsShortForm && isTextNode(e.value) && k.Path[:strings.LastIndexByte(k.Path, '.')] == path // a single text is valid in place of the mapping
 			return k.Path == path || isShort && slices.Contains(names, e.key)
 		})
 		switch {
@@ -140,7 +140,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 	}
 }
 
-func isWord(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
+func isTextNode(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
 // keyNames returns the valid keys directly below the path within.
 func keyNames(fields []Key, within string, other map[string]func(*yaml.Node)) []string {
@@ -170,18 +170,18 @@ func (d *decoder) reportUnknownKey(line int, prefix, key string, names []string,
 	if d.problems.countIfFull() {
 		return
 	}
-	hint := listKeys("; known here: ", names)
+	hint := listKeysText("; known here: ", names)
 	if invisible := invisibleCharacter(key); invisible != "" && nearest.Word(key, names) == "" {
 		hint = invisible
-	} else if meant := meantKey(prefix, key, names, keyPaths(schema)); meant != "" {
+	} else if meant := suggestedKey(prefix, key, names, keyPaths(schema)); meant != "" {
 		hint = fmt.Sprintf("; did you mean %q?", meant)
 	}
 	d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, hint)
 }
 
-// meantKey returns the valid key that an unknown key below prefix probably means, or "". It tries the names that other programs
+// suggestedKey returns the valid key that an unknown key below prefix probably means, or "". It tries the names that other programs
 // use, then a similar spelling in this mapping, then the same name elsewhere below the same root.
-func meantKey(prefix, key string, names, paths []string) string {
+func suggestedKey(prefix, key string, names, paths []string) string {
 	// maxRestarts, max-restarts and MAX_RESTARTS become max_restarts
 	word := strings.ToLower(strings.ReplaceAll(caseBoundary().ReplaceAllString(key, "${1}_$2"), "-", "_"))
 	if other, known := foreignKeyNames[word]; known && slices.Contains(names, strings.Split(other, ".")[0]) {
@@ -206,7 +206,7 @@ func meantKey(prefix, key string, names, paths []string) string {
 // previous one.
 func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	key := base + k.Path
-	at := k.At(root)
+	at := k.ValuePointer(root)
 	was := reflect.ValueOf(at).Elem().Interface() // a shallow copy is enough: mappings and lists are replaced, never modified
 	before := len(d.problems.list)
 	d.decodeValue(e.value, key, at, strings.ReplaceAll(cmp.Or(k.Type, "text"), "`", ""))
@@ -225,7 +225,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 		d.problems.reportAtLine(e.value.Line, "cannot set %s: %s", key, reason)
 		return
 	}
-	if k.Root && d.violation != nil && !reflect.DeepEqual(was, reflect.ValueOf(at).Elem().Interface()) {
+	if k.RootOnly && d.changeableBy != nil && !reflect.DeepEqual(was, reflect.ValueOf(at).Elem().Interface()) {
 		d.reportViolation(e.line, key)
 		return
 	}
@@ -245,7 +245,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 
 // reportViolation reports a key that needs a file which only root can change.
 func (d *decoder) reportViolation(line int, key string) {
-	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.violation)
+	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.changeableBy)
 }
 
 // checkPlaceholders checks the placeholders in all texts of the variable that at points to. It returns why one is invalid, or "".
@@ -304,15 +304,15 @@ func quoteShort(s string, quotes bool) string {
 	return q
 }
 
-func listKeys(before string, keys []string) string {
+func listKeysText(before string, keys []string) string {
 	if len(keys) == 0 {
 		return ""
 	}
 	return before + strings.Join(keys, ", ")
 }
 
-// article puts "a" or "an" before what, unless what is a plural, a list of choices or "text".
-func article(what string) string {
+// withArticle puts "a" or "an" before what, unless what is a plural, a list of choices or "text".
+func withArticle(what string) string {
 	switch {
 	case strings.HasPrefix(what, "text"), strings.HasSuffix(what, "s"), strings.Contains(what, ", "), strings.Contains(what, " or "):
 		return what

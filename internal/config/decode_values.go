@@ -37,7 +37,7 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	case *Switch:
 		d.decodeSwitch(n, key, at)
 	case *int:
-		i, ok := integer(n)
+		i, ok := parseInteger(n)
 		_, err := strconv.ParseInt(n.Value, 0, 0)
 		switch {
 		case ok:
@@ -98,9 +98,9 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	tag := n.ShortTag()
 	switch {
 	case n.Kind != yaml.ScalarNode || tag == "!!null" || tag == "!!binary":
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, article(expected), describeNode(n))
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, withArticle(expected), describeNode(n))
 	case tag == "!!bool":
-		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s; write %q in quotes", key, article(expected), describeNode(n), n.Value)
+		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s; write %q in quotes", key, withArticle(expected), describeNode(n), n.Value)
 	case strings.Contains(n.Value, "\x00"):
 		d.problems.reportAtLine(n.Line, "cannot set %s: it contains a NUL byte", key)
 	default:
@@ -150,7 +150,7 @@ func (d *decoder) decodeHook(n *yaml.Node, key string) (h Hook, ok bool) {
 
 func (d *decoder) decodeNumbers(n *yaml.Node, key string) []int {
 	return decodeList(d, n, key, "numbers such as [78]", func(item *yaml.Node, _ string) (int, bool) {
-		i, ok := integer(item)
+		i, ok := parseInteger(item)
 		if !ok {
 			d.problems.reportAtLine(item.Line, "cannot set %s: expected whole numbers, got %s", key, describeNode(item))
 		}
@@ -181,7 +181,7 @@ func parseSize(n *yaml.Node, factor uint64) (size uint64, ok bool) {
 	digits := strings.TrimRight(n.Value, "BbiKMGTkmgt")
 	suffix := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(n.Value[len(digits):]), "B"), "I")
 	size, err := strconv.ParseUint(digits, 10, 63)
-	if !isWord(n) || err != nil || len(suffix) != 1 || !strings.Contains(sizeSuffixes, suffix) {
+	if !isTextNode(n) || err != nil || len(suffix) != 1 || !strings.Contains(sizeSuffixes, suffix) {
 		return 0, false
 	}
 	for range strings.Index(sizeSuffixes, suffix) + 1 {
@@ -209,7 +209,7 @@ func expectedWholeNumber(key string, n *yaml.Node) string {
 	return expected
 }
 
-func integer(n *yaml.Node) (int, bool) {
+func parseInteger(n *yaml.Node) (int, bool) {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
 		return 0, false
 	}

@@ -93,7 +93,7 @@ func appendSettings(leaves []settingValue, base string, fields []Key, root any) 
 			continue
 		}
 		key := base + k.Path
-		switch at := k.At(root).(type) {
+		switch at := k.ValuePointer(root).(type) {
 		case *map[string]string:
 			for name, value := range *at {
 				leaves = append(leaves, settingValue{key: key + "." + name, value: value, variable: name})
@@ -110,7 +110,7 @@ func appendSettings(leaves []settingValue, base string, fields []Key, root any) 
 		case *Actions:
 			for event, list := range *at {
 				for i := range list {
-					leaves = appendSettings(leaves, key+"."+event+"."+strconv.Itoa(i)+".", list[i].keys(), &list[i])
+					leaves = appendSettings(leaves, key+"."+event+"."+strconv.Itoa(i)+".", list[i].validKeys(), &list[i])
 				}
 			}
 		case *map[string]ResourceLimit:

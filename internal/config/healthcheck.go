@@ -153,7 +153,7 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 	}
 	seen := map[string]bool{}
 	return decodeList(d, n, key, "checks such as [{kind: alive, tcp: {port: 8080}}]", func(item *yaml.Node, one string) (Check, bool) {
-		own := decoder{d.problems, map[string]origin{}, d.violation, d.servicesOnly}
+		own := decoder{d.problems, map[string]origin{}, d.changeableBy, d.servicesOnly}
 		c, ok := own.decodeCheck(item, one)
 		if ok && seen[c.Name] {
 			d.problems.reportAtLine(item.Line, "cannot use %s: another check is called %q already; give one of them a name", one, c.Name)
@@ -215,7 +215,7 @@ func (c *Check) findContradiction() string {
 		wrong bool
 		why   string
 	}{
-		{c.Type, c.Kind != CheckReady && c.SuccessThreshold != 1, fmt.Sprintf("success_threshold of %s check is always 1", article(c.Kind))},
+		{c.Type, c.Kind != CheckReady && c.SuccessThreshold != 1, fmt.Sprintf("success_threshold of %s check is always 1", withArticle(c.Kind))},
 		{c.Type, c.Kind == CheckReady && c.OnFailure != "", "a ready check that fails makes the service not ready and does nothing else; remove on_failure, or use kind alive"},
 		{CheckHTTP, h.URL != "" && (h.Port != "" || h.Host != "" || h.Path != "/"), "http.url has all parts; remove http.host, http.port and http.path"},
 		{CheckHTTP, h.URL == "" && h.Port == "", "http.port is missing, or http.url"},
@@ -261,10 +261,10 @@ func (c *Config) ChecksOf(profile string) []Check {
 // decides instead of agent.deaf.
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
-	deaf.Action = c.ProfileOf(profile).Deaf
+	deaf.Action = c.ProfileOf(profile).DeafAction
 	for _, o := range c.ChecksOf(profile) {
 		if o.Type == CheckDeaf {
-			deaf.Action, deaf.After = DeafByCheck, o.Deaf.After
+			deaf.Action, deaf.MinSilence = DeafByCheck, o.Deaf.After
 		}
 	}
 	return deaf
@@ -280,11 +280,11 @@ func (l *loader) validateChecks(s *Service, prefix string) {
 		switch {
 		case c.Type == CheckState || c.Type == CheckDeaf:
 			l.problems.reportAtOrigin(at, "cannot use %s: only gateways have a state file and can be deaf; put it into agent.checks, or use another type of check", key)
-		case c.Type == CheckExec && l.violation != nil && s.User != l.cfg.Agent.User:
-			l.problems.reportAtOrigin(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.violation)
+		case c.Type == CheckExec && l.changeableBy != nil && s.User != l.cfg.Agent.User:
+			l.problems.reportAtOrigin(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.changeableBy)
 		}
 		for _, name := range c.Variables() {
-			if _, own := s.Env[name]; !own && !l.cfg.AgentInfluences(s.User) {
+			if _, own := s.Env[name]; !own && !l.cfg.AgentMayFillVariables(s.User) {
 				l.problems.reportAtOrigin(at, "cannot use %s: {env:%s} would come from a .env that the agent writes, and the service runs as %s; set %senv.%s, or let it run as %s",
 					key, name, s.User, prefix, name, l.cfg.Agent.User)
 			}

@@ -14,18 +14,18 @@ const ImageDir = "/usr/share/hinit/image"
 // image of July 2026.
 type Image struct {
 	Version     string   // version of the agent; "" if unknown
-	Stamp       string   // text that differs for each build of the image
+	BuildStamp  string   // text that differs for each build of the image
 	Subcommands []string // subcommands of the agent; a CMD that begins with one runs the agent, even if the image has a program of that name
 
-	// GatewayParks are the exit codes after which the image's s6 finish script leaves a gateway down. It is nil if the image has no
-	// such script.
-	GatewayParks []int
+	// GatewayParkCodes are the exit codes after which the image's s6 finish script leaves a gateway down. It is nil if the image
+	// has no such script.
+	GatewayParkCodes []int
 	// DashboardHost is the address on which the image's dashboard listens by default. "" means hinit's default.
 	DashboardHost string
-	// NoInsecure says that the image's dashboard has no flag --insecure.
-	NoInsecure bool
-	// Stage2Fails is what a failed boot step does: "2" ends the boot, "1" causes a warning, anything else a note.
-	Stage2Fails string
+	// DashboardLacksInsecure says that the image's dashboard has no flag --insecure.
+	DashboardLacksInsecure bool
+	// FailedStepEffect is what a failed boot step does: "2" ends the boot, "1" causes a warning, anything else a note.
+	FailedStepEffect string
 	// UnknownCommands are commands in the boot scripts of the image that hinit doesn't know, each with the name of its script
 	// first.
 	UnknownCommands []string
@@ -52,13 +52,13 @@ func readImage(dir string) (m Image) {
 		}
 		return ""
 	}
-	m.Version, m.Stamp, m.Subcommands = first("version"), first("stamp"), facts["subcommands"]
-	m.DashboardHost, m.NoInsecure, m.Stage2Fails = first("dashboard_host"), first("dashboard_insecure") == "no", first("stage2_fails")
+	m.Version, m.BuildStamp, m.Subcommands = first("version"), first("stamp"), facts["subcommands"]
+	m.DashboardHost, m.DashboardLacksInsecure, m.FailedStepEffect = first("dashboard_host"), first("dashboard_insecure") == "no", first("stage2_fails")
 	if codes, known := facts["gateway_parks"]; known {
-		m.GatewayParks = []int{}
+		m.GatewayParkCodes = []int{}
 		for _, w := range codes {
 			if code, err := strconv.Atoi(w); err == nil {
-				m.GatewayParks = append(m.GatewayParks, code)
+				m.GatewayParkCodes = append(m.GatewayParkCodes, code)
 			}
 		}
 	}
@@ -71,13 +71,13 @@ func readImage(dir string) (m Image) {
 // applyImage replaces defaults by the values that match the agent's image, for keys that hinit.yaml doesn't set.
 func (l *loader) applyImage() {
 	c := l.cfg
-	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {
-		c.Image.Stage2Fails = fails
+	if fails, ok := l.lookupVariable("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {
+		c.Image.FailedStepEffect = fails
 	}
-	if _, set := c.origins["boot.hooks"]; !set && c.Boot.Steps == StepsImage {
+	if _, set := c.origins["boot.hooks"]; !set && c.Boot.PreparedBy == PreparedByImage {
 		c.Boot.Hooks = nil // the image's own script runs the hooks
 	}
-	if _, set := c.origins["restart.park_on"]; !set && c.Image.GatewayParks != nil {
-		c.Restart.ParkOn = c.Image.GatewayParks
+	if _, set := c.origins["restart.park_on"]; !set && c.Image.GatewayParkCodes != nil {
+		c.Restart.ParkCodes = c.Image.GatewayParkCodes
 	}
 }

@@ -32,20 +32,20 @@ func TestTheImageDecidesWhatNothingElseDoes(t *testing.T) {
 	}
 	c := load("services: {own: {command: [x]}}\nprofiles: {coder: {env: {A: b}}}", map[string]string{"HERMES_DASHBOARD": "1", "HERMES_DASHBOARD_INSECURE": "1"})
 	want := Image{
-		Version: "0.99.0", Stamp: "abc", Subcommands: []string{"chat", "mcp"}, GatewayParks: []int{0, 78}, DashboardHost: "127.0.0.1", NoInsecure: true,
-		Stage2Fails: "2", UnknownCommands: []string{"stage2-hook.sh: cp a b", "02: true"},
+		Version: "0.99.0", BuildStamp: "abc", Subcommands: []string{"chat", "mcp"}, GatewayParkCodes: []int{0, 78}, DashboardHost: "127.0.0.1", DashboardLacksInsecure: true,
+		FailedStepEffect: "2", UnknownCommands: []string{"stage2-hook.sh: cp a b", "02: true"},
 	}
 	if !reflect.DeepEqual(c.Image, want) {
 		t.Errorf("image %+v", c.Image)
 	}
-	for name, got := range map[string][]int{"all": c.Restart.ParkOn, "default": c.ProfileOf("default").Restart.ParkOn, "coder": c.ProfileOf("coder").Restart.ParkOn} {
+	for name, got := range map[string][]int{"all": c.Restart.ParkCodes, "default": c.ProfileOf("default").Restart.ParkCodes, "coder": c.ProfileOf("coder").Restart.ParkCodes} {
 		if !slices.Equal(got, []int{0, 78}) {
 			t.Errorf("gateway of %s: %v", name, got)
 		}
 	}
 	for name, s := range c.Services {
-		if !slices.Equal(s.Restart.ParkOn, []int{78}) {
-			t.Errorf("service %s: %v", name, s.Restart.ParkOn)
+		if !slices.Equal(s.Restart.ParkCodes, []int{78}) {
+			t.Errorf("service %s: %v", name, s.Restart.ParkCodes)
 		}
 	}
 	words := strings.Join(c.Services[DashboardName].Command, " ")
@@ -54,7 +54,7 @@ func TestTheImageDecidesWhatNothingElseDoes(t *testing.T) {
 	}
 
 	c = load("restart: {park_on: [3]}", map[string]string{"HERMES_DASHBOARD_HOST": "0.0.0.0", "S6_BEHAVIOUR_IF_STAGE2_FAILS": "0", "HINIT_BOOT": "image"})
-	if !slices.Equal(c.Restart.ParkOn, []int{3}) || c.Image.Stage2Fails != "0" || len(c.Boot.Hooks) != 0 || !strings.Contains(strings.Join(c.Services[DashboardName].Command, " "), "--host 0.0.0.0 ") {
-		t.Errorf("%+v, stage 2 %q, hooks %v, dashboard %q", c.Restart, c.Image.Stage2Fails, c.Boot.Hooks, c.Services[DashboardName].Command)
+	if !slices.Equal(c.Restart.ParkCodes, []int{3}) || c.Image.FailedStepEffect != "0" || len(c.Boot.Hooks) != 0 || !strings.Contains(strings.Join(c.Services[DashboardName].Command, " "), "--host 0.0.0.0 ") {
+		t.Errorf("%+v, stage 2 %q, hooks %v, dashboard %q", c.Restart, c.Image.FailedStepEffect, c.Boot.Hooks, c.Services[DashboardName].Command)
 	}
 }

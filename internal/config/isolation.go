@@ -10,11 +10,11 @@ import (
 
 // Isolation says which files, ports and sockets a profile's gateway may use.
 type Isolation struct {
-	Mode    string `key:"mode,short" is:"oneof none files user"` // how the gateway is isolated: one of the Isolation constants
-	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths outside its home that the gateway may use; PATH:ro: read only
-	Ports   []int  `key:"ports" is:"ports"`                      // TCP and UDP ports on which the gateway may listen
-	Control bool   `key:"control"`                               // whether the profile may use the control socket
-	Missing string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
+	Mode                string `key:"mode,short" is:"oneof none files user"` // how the gateway is isolated: one of the Isolation constants
+	SharedPaths         Paths  `key:"share" is:"paths" fill:"."`             // templates of paths outside its home that the gateway may use; PATH:ro: read only
+	Ports               []int  `key:"ports" is:"ports"`                      // TCP and UDP ports on which the gateway may listen
+	MayUseControlSocket bool   `key:"control"`                               // whether the profile may use the control socket
+	Missing             string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
 }
 
 // The values of [Isolation].Mode.
@@ -49,13 +49,13 @@ func (c *Config) IsolationOf(profile string) Isolation {
 	return isolation
 }
 
-// Isolated reports whether any profile may have the given mode.
-func (c *Config) Isolated(mode string) bool {
+// AnyHasMode reports whether any profile may have the given mode.
+func (c *Config) AnyHasMode(mode string) bool {
 	return c.Isolation.Mode == mode || slices.ContainsFunc(sortedKeys(c.Profiles.Overrides), func(profile string) bool { return c.IsolationOf(profile).Mode == mode })
 }
 
-// AnyIsolation reports whether any profile may be isolated.
-func (c *Config) AnyIsolation() bool { return c.Isolated(IsolationFiles) || c.Isolated(IsolationUser) }
+// Isolates reports whether any profile may be isolated.
+func (c *Config) Isolates() bool { return c.AnyHasMode(IsolationFiles) || c.AnyHasMode(IsolationUser) }
 
 // UIDs is a range of uids. The gid of each user is the same number.
 type UIDs struct{ First, Last uint32 }
@@ -96,8 +96,8 @@ func parseUIDs(text string) (uids UIDs, err error) {
 	return UIDs{uint32(first), uint32(last)}, nil
 }
 
-// checkShared returns why an entry of [Isolation].Share is invalid, or "".
-func checkShared(entry string) string {
+// checkSharedPath returns why an entry of [Isolation].Share is invalid, or "".
+func checkSharedPath(entry string) string {
 	path := strings.TrimSuffix(entry, ShareReadOnly)
 	if path == "/" {
 		return `"/" shares everything; name the directories`
@@ -106,7 +106,7 @@ func checkShared(entry string) string {
 }
 
 func newIsolation() Isolation {
-	return Isolation{Mode: IsolationNone, Share: Paths{}, Ports: []int{}, Missing: MissingRefuse}
+	return Isolation{Mode: IsolationNone, SharedPaths: Paths{}, Ports: []int{}, Missing: MissingRefuse}
 }
 
 // validateIsolation reports isolation settings that contradict each other although each is valid by itself.
@@ -115,11 +115,11 @@ func (l *loader) validateIsolation() {
 	if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here && c.Profiles.Overrides[rootProfile].Isolation.IsIsolated() {
 		l.problems.reportAtOrigin(o, "cannot isolate the root profile: its home has the homes of all others in it; give each customer a profile with a name")
 	}
-	l.checkShares("", c.Isolation)
+	l.checkSharedPaths("", c.Isolation)
 	users := 0
 	for _, name := range sortedKeys(c.Profiles.Overrides) {
 		own := c.Profiles.Overrides[name].Isolation
-		l.checkShares("profiles."+name+".", own)
+		l.checkSharedPaths("profiles."+name+".", own)
 		if own.Mode == IsolationUser && name != rootProfile {
 			users++
 		}
@@ -134,18 +134,18 @@ func (l *loader) validateIsolation() {
 	case c.Isolation.Mode == IsolationUser && free < c.Profiles.Max:
 		l.problems.reportAtOrigin(c.origins[key], "cannot use %s: %s has a group and %d uids, and there may be %d profiles (profiles.max); "+
 			"make the range larger, or profiles.max smaller", key, c.Profiles.UIDs, free, c.Profiles.Max)
-	case c.Isolated(IsolationUser):
-		l.checkOtherUser("agent.user", c.Agent.User)
+	case c.AnyHasMode(IsolationUser):
+		l.checkUserOutsideRange("agent.user", c.Agent.User)
 		for _, name := range sortedKeys(c.Services) {
 			if user := c.Services[name].User; user != c.Agent.User {
-				l.checkOtherUser("services."+name+".user", user)
+				l.checkUserOutsideRange("services."+name+".user", user)
 			}
 		}
 	}
 }
 
-// checkOtherUser reports a user or group that is configured by number and lies in the range of the profiles' uids.
-func (l *loader) checkOtherUser(key, user string) {
+// checkUserOutsideRange reports a user or group that is configured by number and lies in the range of the profiles' uids.
+func (l *loader) checkUserOutsideRange(key, user string) {
 	for text := range strings.SplitSeq(user, ":") {
 		if id, err := strconv.ParseUint(text, 10, 32); err == nil && l.cfg.UIDRange().Contains(uint32(id)) {
 			const uids = "isolation.uids"
@@ -155,9 +155,9 @@ func (l *loader) checkOtherUser(key, user string) {
 	}
 }
 
-// checkShares reports a path in [Isolation].Share below which other profiles or hinit's own files are.
-func (l *loader) checkShares(prefix string, i Isolation) {
-	for _, entry := range i.Share {
+// checkSharedPaths reports a path in [Isolation].Share below which other profiles or hinit's own files are.
+func (l *loader) checkSharedPaths(prefix string, i Isolation) {
+	for _, entry := range i.SharedPaths {
 		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: l.cfg.Home + "/profiles/NAME"}))
 		for _, inside := range []string{l.cfg.Home + "/profiles/x", l.cfg.Home + "/.hinit/x", l.cfg.Control.Socket} {
 			if strings.HasPrefix(inside, path+"/") {

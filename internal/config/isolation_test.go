@@ -17,14 +17,14 @@ func TestAProfileFollowsTheIsolationOfAllButTheRootProfileHasNone(t *testing.T) 
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"coder": IsolationFiles, "plain": IsolationNone, "other": IsolationUser, "default": IsolationNone} {
-		if got := cfg.IsolationOf(name); got.Mode != want || !slices.Equal(got.Share, Paths{"/srv/board"}) {
+		if got := cfg.IsolationOf(name); got.Mode != want || !slices.Equal(got.SharedPaths, Paths{"/srv/board"}) {
 			t.Errorf("%s: %+v, want the mode %s", name, got, want)
 		}
 	}
 	if got := cfg.UIDRange(); got != (UIDs{30000, 39999}) || got.Size() != 10000 || got.Contains(29999) || !got.Contains(39999) {
 		t.Errorf("the range is %+v", got)
 	}
-	if !cfg.Isolated(IsolationFiles) || !cfg.Isolated(IsolationUser) {
+	if !cfg.AnyHasMode(IsolationFiles) || !cfg.AnyHasMode(IsolationUser) {
 		t.Error("it says that nothing is isolated")
 	}
 }

@@ -18,11 +18,11 @@ func TestTheProgramOfTheLeaseIsRootsService(t *testing.T) {
 	if s := c.Services[LeaseName]; !s.Enabled || s.User != "root" || s.Command[0] != "hinit-lease-kubernetes" || s.Notify.Protocol != NotifySystemd {
 		t.Errorf("%+v", s)
 	}
-	if c.OtherUser() != LeaseName {
-		t.Errorf("the other user is of %q", c.OtherUser())
+	if c.ServiceWithOtherUser() != LeaseName {
+		t.Errorf("the other user is of %q", c.ServiceWithOtherUser())
 	}
 	for _, off := range []string{"", "0", "no"} {
-		if c, err := load("{}", off); err != nil || c.Services[LeaseName].Enabled || c.OtherUser() != "" {
+		if c, err := load("{}", off); err != nil || c.Services[LeaseName].Enabled || c.ServiceWithOtherUser() != "" {
 			t.Errorf("HINIT_LEASE=%q: %v, %+v", off, err, c.Services[LeaseName])
 		}
 	}

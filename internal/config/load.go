@@ -76,12 +76,12 @@ type loader struct {
 
 	cfg          *Config
 	problems     problems
-	violation    *trust.Violation // which other user can change the file; nil if only root can
-	serviceNames []string         // names of all services, sorted; checkOrder sets it
+	changeableBy *trust.Violation // which other user can change the file; nil if only root can
+	serviceNames []string         // names of all services, sorted; checkReferences sets it
 }
 
-// lookup returns an environment variable. An empty one counts as unset.
-func (l *loader) lookup(name string) (string, bool) {
+// lookupVariable returns an environment variable. An empty one counts as unset.
+func (l *loader) lookupVariable(name string) (string, bool) {
 	v, ok := l.Env(name)
 	return v, ok && v != ""
 }
@@ -90,7 +90,7 @@ func (l *loader) lookup(name string) (string, bool) {
 func (l *loader) readConfigFile(path string) ([]byte, error) {
 	named := ""
 	if path == "" {
-		if p, ok := l.lookup("HINIT_CONFIG"); ok {
+		if p, ok := l.lookupVariable("HINIT_CONFIG"); ok {
 			path, named = p, " (named by HINIT_CONFIG)"
 		}
 	}
@@ -109,7 +109,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 	if doubt == nil && l.InForce != nil && !bytes.Equal(data, l.InForce.Text) {
 		return nil, fmt.Errorf("cannot read configuration %q: root has changed it, and it may be incomplete; root must reload it: hinit reload", path)
 	}
-	l.cfg.Path, l.problems.file, l.violation = path, path, doubt
+	l.cfg.Path, l.problems.file, l.changeableBy = path, path, doubt
 	if doubt != nil {
 		l.warn("others than root can change %s, so it may not set what is root's to decide: %s, or keep the file where only root can write", path, doubt)
 	}
@@ -198,7 +198,7 @@ func (l *loader) warn(format string, args ...any) {
 // without a file.
 func (l *loader) decodeDocument(doc *yaml.Node) {
 	c := l.cfg
-	d := &decoder{&l.problems, c.origins, l.violation, l.ServicesOnly}
+	d := &decoder{&l.problems, c.origins, l.changeableBy, l.ServicesOnly}
 	fields := Keys[Config]()
 	var services, runs, profileLogs *yaml.Node
 	var own []entry
@@ -213,7 +213,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	l.applyEnv(fields)
 	c.Home = filepath.Clean(c.Home)
 	l.validateRestart(&c.Restart, "")
-	l.validateSetup(&c.Agent.ProcessSettings, "agent.")
+	l.validateProcessSettings(&c.Agent.ProcessSettings, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
 	l.decodeServices(d, services) // decode services before applyImage, because its exit codes apply to gateways only
 	l.applyImage()
@@ -233,11 +233,11 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	if _, written := c.Services[ActionsName]; !written && c.hasActions() {
 		l.decodeService(d, ActionsName, entry{})
 	}
-	l.checkOrder()
+	l.checkReferences()
 	l.validateIsolation()
 	l.decodeRuns(d, runs)
 	if l.ServicesOnly {
-		l.refuseAgent()
+		l.reportAgentKeys()
 	}
 }
 
@@ -255,11 +255,11 @@ func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 // applyEnv sets keys from their environment variables, which win over the file.
 func (l *loader) applyEnv(fields []Key) {
 	for _, k := range fields {
-		value, set := l.lookup(k.Env)
+		value, set := l.lookupVariable(k.Env)
 		if k.Env == "" || !set || l.ServicesOnly && strings.HasPrefix(k.Env, "HERMES_") {
 			continue
 		}
-		reason, at := "", k.At(l.cfg)
+		reason, at := "", k.ValuePointer(l.cfg)
 		switch at := at.(type) {
 		case *string:
 			*at = value
@@ -294,15 +294,15 @@ func servicesOnlyDefaults() *Config {
 	if wd, err := os.Getwd(); err == nil {
 		c.Home = wd
 	}
-	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, SettleTime: c.Agent.SettleTime, Env: map[string]string{}, ProcessSettings: newSetup()}
-	c.Restart.ParkOn, c.Restart.ImmediateOn = []int{}, []int{} // these codes have a meaning only for the agent
+	c.Agent = Agent{Cwd: "{home}", ReadyWhen: ReadyUp, SettleTime: c.Agent.SettleTime, Env: map[string]string{}, ProcessSettings: newProcessSettings()}
+	c.Restart.ParkCodes, c.Restart.ImmediateCodes = []int{}, []int{} // these codes have a meaning only for the agent
 	c.Logs.Dir = "{home}/logs"
 	c.Boot.Hooks = nil
 	return c
 }
 
-// refuseAgent reports keys that hinit run doesn't accept, because it hosts no agent.
-func (l *loader) refuseAgent() {
+// reportAgentKeys reports keys that hinit run doesn't accept, because it hosts no agent.
+func (l *loader) reportAgentKeys() {
 	for _, key := range sortedKeys(l.cfg.origins) {
 		for _, prefix := range []string{"agent.", "profiles.", "logs.profiles.", "isolation."} {
 			if strings.HasPrefix(key, prefix) {
@@ -312,12 +312,12 @@ func (l *loader) refuseAgent() {
 	}
 }
 
-// ReadTrustedFile returns the content of the configuration file that the environment env selects. It returns nil if there is none, if
-// it can't be read or is too large, or if others than root can change it.
+// ReadTrustedFile returns the content of the configuration file that the environment env selects. It returns nil if there is none,
+// if it can't be read or is too large, or if others than root can change it.
 func ReadTrustedFile(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), Options: Options{Env: env}}
 	text, err := l.readConfigFile("")
-	if err != nil || l.violation != nil || yamltext.LineOfTooManyValues(text) > 0 {
+	if err != nil || l.changeableBy != nil || yamltext.LineOfTooManyValues(text) > 0 {
 		return nil
 	}
 	return text

@@ -60,7 +60,7 @@ type Schedule struct {
 	Cron     string        `key:"cron,short" is:"cron?"`      // times in the syntax of cron; "": no schedule
 	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": the time zone of the container
 	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay after a time of the schedule
-	Missed   string        `key:"missed" is:"oneof skip run"` // effect of missed times: one of the Missed constants
+	OnMissed string        `key:"missed" is:"oneof skip run"` // effect of missed times: one of the Missed constants
 }
 
 // IsTask reports whether the service is a task: it ends by itself and is then done.
@@ -74,9 +74,9 @@ func (s *Service) StartsAtBoot() bool {
 // Profile has the settings of one profile, including the inherited ones. The values of Env are templates.
 type Profile struct {
 	Env             map[string]string `key:"env" fill:"profile"`                                              // variables of this profile, added to [Agent].Env
-	On              Actions           `key:"on"`                                                              // actions after events of this gateway, see Config.On
+	Actions         Actions           `key:"on"`                                                              // actions after events of this gateway, see Config.Actions
 	Checks          []Check           `key:"checks"`                                                          // health checks of this gateway only
-	Deaf            string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // action if this gateway is deaf, in place of [Deaf].Action
+	DeafAction      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // action if this gateway is deaf, in place of [Deaf].Action
 	Needs           []Need            `key:"needs"`
 	RestartOn       []string          `key:"restart_on" is:"names"`
 	ProcessSettings `key:"" fill:"profile" inherits:"agent."`
@@ -101,7 +101,7 @@ const gatewayPrefix = "gateway-"
 func NewProfile(c *Config) Profile {
 	return Profile{
 		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, ProcessSettings: c.Agent.ProcessSettings,
-		Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation,
+		DeafAction: c.Agent.Deaf.Action, Isolation: c.Isolation,
 	}
 }
 
@@ -186,7 +186,7 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 		switch {
 		case e.value.Kind != yaml.MappingNode && e.value.ShortTag() != "!!null":
 			d.reportUnknownKey(e.line, within, e.key, append(slices.Clone(names), "names of profiles, as in {"+e.key+": {restart: never}}"), nil)
-		case !IsName(e.key):
+		case !IsValidName(e.key):
 			d.problems.reportAtLine(e.line, "cannot set profiles: %q cannot be the name of a profile", e.key)
 		default:
 			own = append(own, e)
@@ -204,7 +204,7 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 		d.decodeMapping(e.value, prefix, "", Keys[Profile](), &p, nil)
 		if len(d.problems.list) == before {
 			l.validateRestart(&p.Restart, prefix)
-			l.validateSetup(&p.ProcessSettings, prefix)
+			l.validateProcessSettings(&p.ProcessSettings, prefix)
 		}
 		l.cfg.Profiles.Overrides[e.key] = p
 		if n := len(l.cfg.ChecksOf(e.key)); n > maxChecks {
@@ -237,9 +237,9 @@ type reference struct {
 // references has the references of each service and gateway to others, by its name.
 type references map[string][]reference
 
-// checkOrder checks that all needs and restart_on refer to existing services, without cycles. It also sets the states that needs
-// wait for by default. Call it when all services are known.
-func (l *loader) checkOrder() {
+// checkReferences checks that all needs and restart_on refer to existing services, without cycles. It also sets the states that
+// needs wait for by default. Call it when all services are known.
+func (l *loader) checkReferences() {
 	c := l.cfg
 	l.serviceNames = sortedKeys(c.Services)
 	prefixes := map[string]string{} // prefix of the keys of each service and gateway, by its name
@@ -312,7 +312,7 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]
 	switch {
-	case isService, isGateway && IsName(profile) && !l.ServicesOnly:
+	case isService, isGateway && IsValidName(profile) && !l.ServicesOnly:
 		return true
 	case isGateway && l.ServicesOnly:
 		l.problems.reportAtLine(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
@@ -320,11 +320,11 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 		l.problems.reportAtLine(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
 	case l.problems.countIfFull():
 	default:
-		hint := listKeys("; there are: ", l.serviceNames) + "; a gateway is called gateway-NAME"
+		hint := listKeysText("; there are: ", l.serviceNames) + "; a gateway is called gateway-NAME"
 		if near := nearest.Word(name, l.serviceNames); near != "" {
 			hint = "; did you mean \"" + near + "\"?"
 		} else if l.ServicesOnly {
-			hint = listKeys("; there are: ", l.serviceNames) + "; add it below services"
+			hint = listKeysText("; there are: ", l.serviceNames) + "; add it below services"
 		}
 		l.problems.reportAtLine(line, "cannot set %s: there is no service %q%s", key, name, hint)
 	}

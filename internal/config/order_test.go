@@ -58,15 +58,15 @@ services:
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
-	if got := c.Services["backup"]; got.Restart.Policy != RestartNever || got.Task.Schedule != (Schedule{Cron: "0 3 * * *", Missed: MissedSkip}) {
+	if got := c.Services["backup"]; got.Restart.Policy != RestartNever || got.Task.Schedule != (Schedule{Cron: "0 3 * * *", OnMissed: MissedSkip}) {
 		t.Errorf("backup: %+v", got)
 	}
 	if got := c.Services["report"]; got.Restart.Policy != RestartOnFailure || got.Restart.MaxRestartsWindow != time.Hour ||
-		got.Task.Schedule != (Schedule{Cron: "@daily", Timezone: "UTC", Jitter: 5 * time.Minute, Missed: MissedRun}) {
+		got.Task.Schedule != (Schedule{Cron: "@daily", Timezone: "UTC", Jitter: 5 * time.Minute, OnMissed: MissedRun}) {
 		t.Errorf("report: %+v", got)
 	}
 	coder := c.ProfileOf("coder")
-	if coder.Restart.Policy != RestartOnFailure || coder.Restart.Max != 5*time.Minute || coder.Restart.Initial != time.Second || coder.Stop.Grace != time.Minute ||
+	if coder.Restart.Policy != RestartOnFailure || coder.Restart.Max != 5*time.Minute || coder.Restart.InitialDelay != time.Second || coder.Stop.Grace != time.Minute ||
 		coder.Env["A"] != "{profile}" || !reflect.DeepEqual(bare(coder.Needs), []Need{{Name: "db", Until: UntilReady}, {Name: "gateway-default", Until: UntilStarted}}) {
 		t.Errorf("coder: %+v", coder)
 	}

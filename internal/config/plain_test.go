@@ -42,7 +42,7 @@ func TestAPlainSupervisorHasNothingOfTheAgent(t *testing.T) {
 		t.Errorf("the budget is %v: hinit's own variables count", c.Shutdown.Budget)
 	}
 	web, kept := c.Services["web"], c.Services["kept"]
-	if web.Log || !kept.Log || web.Cwd != wd || len(web.Env) != 0 || web.User != "" || len(web.Restart.ParkOn) != 0 {
+	if web.HasLogFile || !kept.HasLogFile || web.Cwd != wd || len(web.Env) != 0 || web.User != "" || len(web.Restart.ParkCodes) != 0 {
 		t.Errorf("web is %+v, kept is %+v", web, kept)
 	}
 }
@@ -61,7 +61,7 @@ func TestAPlainSupervisorWithALogDirectoryKeepsAllLogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.Services["web"].Log || c.Services["not"].Log || c.Logs.Dir != "/var/log/mine" {
+	if !c.Services["web"].HasLogFile || c.Services["not"].HasLogFile || c.Logs.Dir != "/var/log/mine" {
 		t.Errorf("%+v in %s", c.Services, c.Logs.Dir)
 	}
 }

@@ -99,8 +99,8 @@ func (p *problems) err() error {
 	return errors.Join(errs...)
 }
 
-// NoServices returns the error for hinit run with a file that has no services.
-func NoServices(path string) error {
+// NoServicesError returns the error for hinit run with a file that has no services.
+func NoServicesError(path string) error {
 	return fmt.Errorf("cannot run the services of %q: it has none; add one below the key \"services\"", path)
 }
 

@@ -34,21 +34,21 @@ var Schema string
 //   - without: a key that the embedded struct defines and that is not allowed here.
 //   - alias: another spelling of the key. On a struct: keys of it that are also valid outside its mapping.
 type Key struct {
-	Path         string // path below the root, with dots
-	Env          string
-	Inherits     string
-	Alias        string   // path of the key for which this key is another spelling
-	Placeholders []string // valid placeholders; nil if the value is no template
-	Root         bool
-	Short        bool
+	Path            string // path below the root, with dots
+	Env             string
+	Inherits        string
+	Alias           string   // path of the key for which this key is another spelling
+	Placeholders    []string // valid placeholders; nil if the value is no template
+	RootOnly        bool
+	AllowsShortForm bool
 
 	valueType
 	index    []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
 	excluded string // key of the embedded struct that is not valid here
 }
 
-// At returns a pointer to the key's value. root is a pointer to the struct of the mapping.
-func (k *Key) At(root any) any {
+// ValuePointer returns a pointer to the key's value. root is a pointer to the struct of the mapping.
+func (k *Key) ValuePointer(root any) any {
 	return reflect.ValueOf(root).Elem().FieldByIndex(k.index).Addr().Interface()
 }
 
@@ -79,7 +79,7 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 		}
 		k := Key{
 			Path: in.Path + name, Env: tag.Get("env"), Inherits: tag.Get("inherits"), excluded: cmp.Or(tag.Get("without"), in.excluded),
-			Root: in.Root || strings.Contains(options, "root"), Short: strings.Contains(options, "short"), index: append(slices.Clone(in.index), i),
+			RootOnly: in.RootOnly || strings.Contains(options, "root"), AllowsShortForm: strings.Contains(options, "short"), index: append(slices.Clone(in.index), i),
 		}
 		if k.Inherits == "" && in.Inherits != "" {
 			k.Inherits = in.Inherits + name
@@ -125,7 +125,7 @@ type valueType struct {
 	check validator
 }
 
-// validator returns why the value that at points to is invalid, or "". at is the result of [Key.At].
+// validator returns why the value that at points to is invalid, or "". at is the result of [Key.ValuePointer].
 type validator func(at any) string
 
 // valueTypes maps the names that the struct tag "is" can have to their types.
@@ -147,8 +147,8 @@ var valueTypes = sync.OnceValue(func() map[string]valueType {
 		"name":        {check: newValidator(checkProfileName)},
 		"names":       {Type: "list of names"},
 		"notnegative": durationType("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
-		"path":        {"path", newValidator(checkAbs)},
-		"paths":       {"list of paths", checkEach[Paths](checkShared)},
+		"path":        {"path", newValidator(checkAbsolutePath)},
+		"paths":       {"list of paths", checkEach[Paths](checkSharedPath)},
 		"port":        portType(),
 		"ports":       {"list of ports", checkNumbers(1, 65535, "a port")},
 		"positive":    durationType("above zero", func(d time.Duration) bool { return d > 0 }),
@@ -179,7 +179,7 @@ func valueTypeOf(is string) (k valueType) {
 	case "oneof":
 		k = oneOf(words...)
 	case "between":
-		k = checkRange(words[0], words[1])
+		k = rangeType(words[0], words[1])
 	case "atleast":
 		least, _ := time.ParseDuration(words[0])
 		k = durationType(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })

@@ -15,7 +15,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	nodes := d.namedEntries(n, "services.", "service name %q", checkServiceName)
 	for _, b := range builtInServices {
 		_, written := nodes[b.name]
-		_, named := l.lookup(b.variable)
+		_, named := l.lookupVariable(b.variable)
 		if !written && !l.ServicesOnly && (named || b.name == DashboardName) {
 			nodes[b.name] = entry{}
 		}
@@ -30,7 +30,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
 	if l.ServicesOnly {
 		s.Env = map[string]string{} // hinit run passes its environment on unchanged
-		_, s.Log = l.cfg.origins["logs.dir"]
+		_, s.HasLogFile = l.cfg.origins["logs.dir"]
 	}
 	if name == ActionsName {
 		l.fillActions(&s)
@@ -44,14 +44,14 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRunsAsRoot(name) && !l.ServicesOnly && d.violation != nil { // this service runs as root whatever the file says, so another user must not change its settings
+	if e.value != nil && alwaysRunsAsRoot(name) && !l.ServicesOnly && d.changeableBy != nil { // this service runs as root whatever the file says, so another user must not change its settings
 		d.reportViolation(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
 	}
-	if _, kept := l.lookup(actionsState); name == ActionsName && !l.ServicesOnly && !kept && s.Env[actionsState] == "" && !l.cfg.AgentInfluences(s.User) {
+	if _, kept := l.lookupVariable(actionsStateVar); name == ActionsName && !l.ServicesOnly && !kept && s.Env[actionsStateVar] == "" && !l.cfg.AgentMayFillVariables(s.User) {
 		d.problems.reportAtLine(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
-			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsState, l.cfg.Agent.User)
+			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsStateVar, l.cfg.Agent.User)
 	}
 	if len(d.problems.list) == before {
 		l.completeService(&s, prefix, e.line)
@@ -80,12 +80,12 @@ const leaseRestart = 100 * time.Millisecond
 
 // fillLease makes the lease service run as root, because its messages decide which init serves the volume.
 func (l *loader) fillLease(s *Service) {
-	if kind, _ := l.lookup(leaseVar); !IsFalse(kind) && kind != "kubernetes" {
+	if kind, _ := l.lookupVariable(leaseVar); !IsFalse(kind) && kind != "kubernetes" {
 		l.problems.reportVariable(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
 	// The delays are short, because the service must run again before the lease expires.
-	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second
+	s.Restart.InitialDelay, s.Restart.Max = leaseRestart, time.Second
 }
 
 // builtInServices lists the built-in services. The environment variable named in variable enables the service. fill, if not nil,
@@ -103,16 +103,16 @@ var builtInServices = [...]struct {
 	{LeaseName, leaseVar, []string{"hinit-lease-kubernetes"}, (*loader).fillLease},
 }
 
-// sandboxRoots is an environment variable with directories for the sandbox service, which may be the agent's. A service of root
+// sandboxRootsVar is an environment variable with directories for the sandbox service, which may be the agent's. A service of root
 // doesn't inherit such a variable, so fillSandbox passes it on.
-const sandboxRoots = "HINIT_SANDBOX_ROOTS"
+const sandboxRootsVar = "HINIT_SANDBOX_ROOTS"
 
 // fillSandbox makes the sandbox service run as root, because it uses the engine's socket, which the agent must not get.
 func (l *loader) fillSandbox(s *Service) {
 	s.User, s.Command = "root", append(s.Command, l.cfg.Agent.User)
 	s.Env["HERMES_HOME"] = "{home}"
-	if roots, set := l.lookup(sandboxRoots); set {
-		s.Env[sandboxRoots] = roots
+	if roots, set := l.lookupVariable(sandboxRootsVar); set {
+		s.Env[sandboxRootsVar] = roots
 	}
 }
 
@@ -121,7 +121,7 @@ func (l *loader) fillSandbox(s *Service) {
 func (l *loader) fillDashboard(s *Service) {
 	var used []string
 	value := func(variable, builtin string, ok func(string) bool, wrong string) string {
-		v, set := l.lookup(variable)
+		v, set := l.lookupVariable(variable)
 		if !set {
 			return builtin
 		}
@@ -135,23 +135,23 @@ func (l *loader) fillDashboard(s *Service) {
 	host := value("HERMES_DASHBOARD_HOST", cmp.Or(l.cfg.Image.DashboardHost, "0.0.0.0"), isHostName, "expected an address or a host name")
 	port := value("HERMES_DASHBOARD_PORT", "9119", isPort, "expected a port from 1 to 65535")
 	s.Command = []string{"{agent}", "dashboard", "--host", host, "--port", port, "--no-open"}
-	if insecure := l.switchedOn("HERMES_DASHBOARD_INSECURE"); insecure && l.cfg.Image.NoInsecure {
+	if insecure := l.shellVariableIsOn("HERMES_DASHBOARD_INSECURE"); insecure && l.cfg.Image.DashboardLacksInsecure {
 		l.warn("HERMES_DASHBOARD_INSECURE has no effect: the dashboard of this image (%s) has no --insecure; for a login set "+
 			"HERMES_DASHBOARD_BASIC_AUTH_USERNAME and HERMES_DASHBOARD_BASIC_AUTH_PASSWORD", l.cfg.Image.Version)
 	} else if insecure {
 		s.Command = append(s.Command, "--insecure")
 		used = append(used, "HERMES_DASHBOARD_INSECURE")
 	}
-	s.Log = false // the output goes to the container log only (contract, section 7)
+	s.HasLogFile = false // the output goes to the container log only (contract, section 7)
 	if len(used) > 0 {
 		l.cfg.origins["services."+s.Name+".command"] = origin{env: strings.Join(used, ", ")}
 	}
 }
 
-// switchedOn reports whether the image's scripts would read the variable name as true. It warns about a value that they read as
-// false although it looks like "on".
-func (l *loader) switchedOn(name string) bool {
-	v, _ := l.lookup(name)
+// shellVariableIsOn reports whether the image's scripts would read the variable name as true. It warns about a value that they
+// read as false although it looks like "on".
+func (l *loader) shellVariableIsOn(name string) bool {
+	v, _ := l.lookupVariable(name)
 	if !IsShellTruthy(v) && !IsFalse(v) {
 		l.warn("%s=%q counts as off; 1, true and yes are on", name, v)
 	}
@@ -171,14 +171,14 @@ func (l *loader) completeService(s *Service, prefix string, line int) {
 	l.validateRestart(&s.Restart, prefix)
 	l.completeTask(s, prefix)
 	l.validateNotify(s, prefix)
-	l.validateSetup(&s.ProcessSettings, prefix)
+	l.validateProcessSettings(&s.ProcessSettings, prefix)
 	if _, set := c.origins[prefix+"enabled"]; !set {
 		s.Enabled = s.EnabledBy == ""
 	}
-	if _, set := l.lookup(s.EnabledBy); s.EnabledBy != "" && set {
-		s.Enabled = l.switchedOn(s.EnabledBy)
+	if _, set := l.lookupVariable(s.EnabledBy); s.EnabledBy != "" && set {
+		s.Enabled = l.shellVariableIsOn(s.EnabledBy)
 		if s.Name == LeaseName {
-			kind, _ := l.lookup(leaseVar)
+			kind, _ := l.lookupVariable(leaseVar)
 			s.Enabled = !IsFalse(kind)
 		}
 		c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
@@ -277,7 +277,7 @@ func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 		r, e, prefix := NewRun(), nodes[name], "runs."+name+"."
 		if name == KanbanWorker && !l.ServicesOnly {
 			r.Command = KanbanWorkerCommand()
-			if v, ok := l.lookup("HERMES_BIN"); ok {
+			if v, ok := l.lookupVariable("HERMES_BIN"); ok {
 				r.Command[0] = v
 				c.origins[prefix+"command"] = origin{env: "HERMES_BIN"}
 			}

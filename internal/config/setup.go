@@ -55,8 +55,8 @@ type Priority struct {
 
 // Quota limits the disk space of a profile; 0 means no limit. hinit measures the space every minute.
 type Quota struct {
-	Warn Bytes `key:"warn"` // size of the profile's files above which hinit warns
-	Stop Bytes `key:"stop"` // size of the profile's files above which its gateway doesn't run
+	WarnAbove Bytes `key:"warn"` // size of the profile's files above which hinit warns
+	StopAbove Bytes `key:"stop"` // size of the profile's files above which its gateway doesn't run
 }
 
 // IsSet reports whether q has a limit.
@@ -93,19 +93,19 @@ const (
 // Memory limits the memory of all processes of a service together. 0 means no limit. hinit measures it every few seconds. The
 // kernel enforces High and Max if the service has a control group. Otherwise High is treated as Warn, and Max as Restart.
 type Memory struct {
-	Warn    Bytes `key:"warn"`      // hinit warns above this size
-	Restart Bytes `key:"restart"`   // hinit restarts the service above this size
-	High    Bytes `key:"high,root"` // the kernel slows the service down above this size
-	Max     Bytes `key:"max,root"`  // the kernel kills one of the processes above this size
+	WarnAbove    Bytes `key:"warn"`      // hinit warns above this size
+	RestartAbove Bytes `key:"restart"`   // hinit restarts the service above this size
+	High         Bytes `key:"high,root"` // the kernel slows the service down above this size
+	Max          Bytes `key:"max,root"`  // the kernel kills one of the processes above this size
 }
 
 // IsSet reports whether m has any limit.
 func (m Memory) IsSet() bool { return m != Memory{} }
 
-// Supervised returns the limits that hinit itself enforces for a service without a control group: High counts as Warn, and Max as
+// WithoutCgroup returns the limits that hinit itself enforces for a service without a control group: High counts as Warn, and Max as
 // Restart.
-func (m Memory) Supervised() Memory {
-	return Memory{Warn: smallerLimit(m.Warn, m.High), Restart: smallerLimit(m.Restart, m.Max)}
+func (m Memory) WithoutCgroup() Memory {
+	return Memory{WarnAbove: smallerLimit(m.WarnAbove, m.High), RestartAbove: smallerLimit(m.RestartAbove, m.Max)}
 }
 
 // smallerLimit returns the smaller of two limits, where 0 means no limit.
@@ -133,12 +133,12 @@ func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
 		own = c.Agent.NoNewPrivs
 	}
-	return own == On || own == Auto && c.OtherUser() != ""
+	return own == On || own == Auto && c.ServiceWithOtherUser() != ""
 }
 
-// OtherUser returns the first service by name that runs as another user than the agent, or "". The sandbox and lease services count
-// only if they are enabled.
-func (c *Config) OtherUser() string {
+// ServiceWithOtherUser returns the first service by name that runs as another user than the agent, or "". The sandbox and lease
+// services count only if they are enabled.
+func (c *Config) ServiceWithOtherUser() string {
 	for _, name := range sortedKeys(c.Services) {
 		if s := c.Services[name]; !c.servicesOnly && s.User != "" && s.User != c.Agent.User && (!alwaysRunsAsRoot(name) || s.Enabled) {
 			return name
@@ -167,7 +167,7 @@ func (b Bytes) Text() string {
 	return strconv.FormatUint(n, 10)
 }
 
-func newSetup() ProcessSettings {
+func newProcessSettings() ProcessSettings {
 	return ProcessSettings{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operator: OperatorSettings{StopCommand: []string{}}}
 }
 
@@ -179,8 +179,8 @@ func checkEnvFile(path string) string {
 	return ""
 }
 
-// validateSetup reports process settings that contradict each other.
-func (l *loader) validateSetup(s *ProcessSettings, prefix string) {
+// validateProcessSettings reports process settings that contradict each other.
+func (l *loader) validateProcessSettings(s *ProcessSettings, prefix string) {
 	report := func(key, reason string) {
 		l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
 	}
@@ -196,12 +196,12 @@ func (l *loader) validateSetup(s *ProcessSettings, prefix string) {
 		lower, upper string
 		low, up      Bytes
 	}{
-		{"memory.warn", "memory.restart", s.Memory.Warn, s.Memory.Restart},
+		{"memory.warn", "memory.restart", s.Memory.WarnAbove, s.Memory.RestartAbove},
 		{"memory.high", "memory.max", s.Memory.High, s.Memory.Max},
-		{"memory.warn", "memory.max", s.Memory.Warn, s.Memory.Max},
-		{"memory.restart", "memory.max", s.Memory.Restart, s.Memory.Max},
-		{"memory.high", "memory.restart", s.Memory.High, s.Memory.Restart},
-		{"quota.warn", "quota.stop", s.Priority.Quota.Warn, s.Priority.Quota.Stop},
+		{"memory.warn", "memory.max", s.Memory.WarnAbove, s.Memory.Max},
+		{"memory.restart", "memory.max", s.Memory.RestartAbove, s.Memory.Max},
+		{"memory.high", "memory.restart", s.Memory.High, s.Memory.RestartAbove},
+		{"quota.warn", "quota.stop", s.Priority.Quota.WarnAbove, s.Priority.Quota.StopAbove},
 	} {
 		if pair.low > 0 && pair.up > 0 && pair.low >= pair.up {
 			report(pair.lower, fmt.Sprintf("%s is not below %s (%s)", pair.low.Text(), pair.upper, pair.up.Text()))
@@ -210,8 +210,8 @@ func (l *loader) validateSetup(s *ProcessSettings, prefix string) {
 	}
 }
 
-// minBytes is the smallest limit of memory or disk space that is accepted. A smaller number probably means megabytes.
-const minBytes = 1 << 20
+// minByteLimit is the smallest limit of memory or disk space that is accepted. A smaller number probably means megabytes.
+const minByteLimit = 1 << 20
 
 func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
 	size, ok := parseSize(n, 1024)
@@ -222,7 +222,7 @@ func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
 	switch {
 	case !ok:
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected a size such as 512MiB or 2GiB, got %s", key, describeNode(n))
-	case size > 0 && size < minBytes:
+	case size > 0 && size < minByteLimit:
 		megabytes := ""
 		if n.ShortTag() == "!!int" {
 			megabytes = fmt.Sprintf(", or %dMiB if megabytes are meant", size)
@@ -303,7 +303,7 @@ func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, boo
 	number, err := strconv.ParseUint(n.Value, 0, 63) // 63 bits, because the largest 64-bit number means unlimited
 	expected := "a number or unlimited"
 	switch {
-	case isWord(n) && n.Value == "unlimited":
+	case isTextNode(n) && n.Value == "unlimited":
 		return Unlimited, true
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int":
 		if err == nil {

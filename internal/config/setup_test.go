@@ -30,14 +30,14 @@ services:
     reload_signal: HUP
     stop_command: [webctl, "{home}"]
 `, nil)
-	agent := newSetup()
-	agent.EnvFile, agent.Priority.Nice, agent.Memory = Paths{"{profile_home}/gateway.env"}, 5, Memory{Warn: 512 << 20, Restart: 1 << 30}
+	agent := newProcessSettings()
+	agent.EnvFile, agent.Priority.Nice, agent.Memory = Paths{"{profile_home}/gateway.env"}, 5, Memory{WarnAbove: 512 << 20, RestartAbove: 1 << 30}
 	if got := c.Agent.ProcessSettings; !reflect.DeepEqual(got, agent) {
 		t.Errorf("gateways have %+v", got)
 	}
 	want := ProcessSettings{
 		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Priority: Priority{Nice: -5, Class: PriorityHigh, IONice: IONice{IOBestEffort, 3}, OOMScore: 300, CPUAffinity: "0-3,6"},
-		Umask: "027", NoNewPrivs: On, Memory: Memory{Restart: 1 << 30},
+		Umask: "027", NoNewPrivs: On, Memory: Memory{RestartAbove: 1 << 30},
 		Operator: OperatorSettings{"payments", "HUP", []string{"webctl", "/opt/data"}},
 		Limits:   map[string]ResourceLimit{"nofile": {1024, 4096}, "core": {}, "as": {1 << 30, Unlimited}, "nproc": {64, 64}},
 	}

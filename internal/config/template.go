@@ -21,10 +21,10 @@ const (
 	optionsPlaceholder     = "options"      // options of a one-shot run from the client; the placeholder must be a whole word of the command
 )
 
-// AgentInfluences reports whether the .env files of the agent may supply values for {env:NAME} in the command and checks of a
+// AgentMayFillVariables reports whether the .env files of the agent may supply values for {env:NAME} in the command and checks of a
 // service with this user. For any other user than the agent's, only hinit.yaml supplies them, so that the agent can't decide what
 // that user runs.
-func (c *Config) AgentInfluences(user string) bool { return user == "" || user == c.Agent.User }
+func (c *Config) AgentMayFillVariables(user string) bool { return user == "" || user == c.Agent.User }
 
 var variablePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
 
@@ -60,7 +60,7 @@ func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 
 // ExpandString is [Config.Expand] for one text.
 func (c *Config) ExpandString(s string, vars map[string]string) string {
-	return scanTemplate(s, func(name string) (string, bool) {
+	return replacePlaceholders(s, func(name string) (string, bool) {
 		value, known := vars[name]
 		switch {
 		case known:
@@ -78,8 +78,8 @@ var templateBraces = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$?\{[a-z_]+\}|\{\{[a-z_]+\}\}|\{\{\{[a-z_]+\}\}\}|\{\{`)
 })
 
-// scanTemplate replaces each placeholder in s with value(name). If value returns false, the placeholder stays.
-func scanTemplate(s string, value func(name string) (string, bool)) string {
+// replacePlaceholders replaces each placeholder in s with value(name). If value returns false, the placeholder stays.
+func replacePlaceholders(s string, value func(name string) (string, bool)) string {
 	if !strings.Contains(s, "{") {
 		return s
 	}
@@ -102,7 +102,7 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 // "".
 func checkTemplate(s string, known []string) string {
 	problem := ""
-	scanTemplate(s, func(name string) (string, bool) {
+	replacePlaceholders(s, func(name string) (string, bool) {
 		if problem != "" || slices.Contains(known, name) {
 			return "", false
 		}

@@ -19,7 +19,7 @@ const sunPathMax = 107
 // checkHome returns why s can't be the data directory, or "". It refuses relative paths, and directories of the system, because
 // the boot gives the data directory to the agent's user.
 func checkHome(s string) string {
-	if reason := checkAbs(s); reason != "" {
+	if reason := checkAbsolutePath(s); reason != "" {
 		return reason
 	}
 	switch home := filepath.Clean(s); home {
@@ -31,7 +31,7 @@ func checkHome(s string) string {
 	return ""
 }
 
-func checkAbs(s string) string {
+func checkAbsolutePath(s string) string {
 	if strings.HasPrefix(s, "$") || strings.HasPrefix(s, "~") {
 		return fmt.Sprintf("expected an absolute path, got %q; write it out, because variables and ~ are not filled in", s)
 	} else if !filepath.IsAbs(s) {
@@ -45,11 +45,11 @@ func checkDirTemplate(s string) string {
 	if strings.HasPrefix(s, "{"+homePlaceholder+"}") || strings.HasPrefix(s, "{"+profileHomePlaceholder+"}") {
 		return ""
 	}
-	return checkAbs(s)
+	return checkAbsolutePath(s)
 }
 
 func checkSocket(s string) string {
-	if reason := checkAbs(s); reason != "" {
+	if reason := checkAbsolutePath(s); reason != "" {
 		return reason
 	}
 	if len(s) > sunPathMax {
@@ -169,8 +169,8 @@ func durationType(is string, ok func(time.Duration) bool) valueType {
 	}}
 }
 
-// checkRange returns the type of numbers between least and most, which are the words of the struct tag.
-func checkRange(least, most string) valueType {
+// rangeType returns the type of numbers between least and most, which are the words of the struct tag.
+func rangeType(least, most string) valueType {
 	return valueType{check: func(at any) string {
 		n := reflect.ValueOf(at).Elem().Convert(reflect.TypeFor[float64]()).Float()
 		lo, _ := strconv.ParseFloat(least, 64)
@@ -199,11 +199,11 @@ func oneOf(words ...string) valueType {
 
 // checkRestart returns which values of a restart policy contradict each other, or "".
 func checkRestart(r *Restart) string {
-	if r.Max < r.Initial {
-		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))
+	if r.Max < r.InitialDelay {
+		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.InitialDelay))
 	}
-	for _, code := range r.ParkOn {
-		if slices.Contains(r.ImmediateOn, code) {
+	for _, code := range r.ParkCodes {
+		if slices.Contains(r.ImmediateCodes, code) {
 			return fmt.Sprintf("exit code %d is in both park_on and immediate_on", code)
 		}
 	}
@@ -219,14 +219,14 @@ func checkServiceName(name string) string {
 		return "the name is taken by hinit itself"
 	case strings.HasPrefix(name, "gateway-"):
 		return `names that begin with "gateway-" belong to the gateways of profiles`
-	case !IsName(name):
+	case !IsValidName(name):
 		return nameRule
 	}
 	return ""
 }
 
 func checkProfileName(name string) string {
-	if !IsName(name) {
+	if !IsValidName(name) {
 		return nameRule
 	}
 	return ""
@@ -234,9 +234,9 @@ func checkProfileName(name string) string {
 
 var validName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`) })
 
-// IsName reports whether s is valid as the name of a service, a profile or a group of services. The limit of 64 characters
+// IsValidName reports whether s is valid as the name of a service, a profile or a group of services. The limit of 64 characters
 // comes from the agent.
-func IsName(s string) bool { return validName().MatchString(s) }
+func IsValidName(s string) bool { return validName().MatchString(s) }
 
 // parseSecondsOrDuration parses a duration, or a number of seconds such as 7.5.
 func parseSecondsOrDuration(text string) (d time.Duration, reason string) {

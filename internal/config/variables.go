@@ -62,7 +62,7 @@ func IsFalse(s string) bool {
 }
 
 const (
-	fileSuffix = "_FILE"
+	fileVariableSuffix = "_FILE"
 	// secretsDir is where container engines mount secrets. Only a variable NAME_FILE with a path below it names the file of a
 	// secret. Other variables, such as SSL_CERT_FILE, are meant for the program itself.
 	secretsDir = "/run/secrets/"
@@ -78,7 +78,7 @@ func SecretFiles(environ []string) (files []string) {
 	}
 	for _, v := range environ {
 		file, at, _ := strings.Cut(v, "=")
-		name, is := strings.CutSuffix(file, fileSuffix)
+		name, is := strings.CutSuffix(file, fileVariableSuffix)
 		if is && name != "" && !strings.HasPrefix(name, "HINIT_") && !set[name] && strings.HasPrefix(path.Clean(at), secretsDir) {
 			files = append(files, name+"="+path.Clean(at))
 		}

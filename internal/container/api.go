@@ -28,8 +28,8 @@ func (c *container) controlHost() control.Backend {
 		Init:       c.describeInit,
 		StartDelay: func() time.Duration { return c.cfg.Load().Agent.SettleTime },
 		Boot: control.Boot{
-			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.Await(ctx, pid, c.loop.Snapshot) }, Expected: c.stage.Expected,
-			Booting: func() (bool, *client.BootHook) { return !c.boot.HasEnded(), c.boot.Hook() },
+			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.Await(ctx, pid, c.loop.Snapshot) }, ExpectedServices: c.stage.Expected,
+			BootProgress: func() (bool, *client.BootHook) { return !c.boot.HasEnded(), c.boot.Hook() },
 		},
 		ServiceFacts: control.ServiceFacts{
 			Output: c.logs.Output, Checks: c.health,
@@ -44,7 +44,7 @@ func (c *container) controlHost() control.Backend {
 		},
 		Gateways: control.Gateways{ServedBy: c.gateways.ServedBy, SetOwnGatewayAllowed: c.gateways.SetOwnGatewayAllowed, Topology: c.gateways.ChangeTopology},
 		S6: func() control.Slots {
-			if s6 := c.s6.On(); s6 != nil {
+			if s6 := c.s6.S6(); s6 != nil {
 				return s6
 			}
 			return nil

@@ -163,13 +163,13 @@ func (b *bootRun) startCmd() {
 		return
 	}
 	b.cmd = true
-	if s6 := b.c.s6.On(); s6 != nil {
+	if s6 := b.c.s6.S6(); s6 != nil {
 		b.c.gateways.AwaitSlots(b.ctx, s6.WhenQueued())
 		_ = s6.Scan(b.ctx) // Scan fails only if the container has ended
 	}
 	if !b.c.route.Load().Supervise {
 		b.c.stage.StartCmd(b.ctx)
-	} else if b.c.s6.On() != nil {
+	} else if b.c.s6.S6() != nil {
 		b.c.stage.StartPlaceholder(b.ctx, b.c.generation.Exe)
 	}
 }
@@ -212,7 +212,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	if !c.route.Load().Plain {
 		c.stage.RunStep("profiles", func() error {
 			return c.gateways.BringUp(ctx, gateways.Boot{
-				Services: len(cfg.Services), SlotsMade: c.s6.Made, SetRoute: c.route.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.HoldBackGateways,
+				Services: len(cfg.Services), SlotsMade: c.s6.SlotsMade, SetRoute: c.route.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.HoldBackGateways,
 			})
 		})
 	}

@@ -61,7 +61,7 @@ type container struct {
 	boot       *bootstatus.Status
 	generation *reexec.Generation
 	registry   *registry.Registry
-	s6         *personality.Switch
+	s6         *personality.Emulation
 }
 
 // newContainer makes all parts of a container and connects them. procs is a new process table, or the table of the previous
@@ -78,7 +78,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	if route.Plain {
 		env = boot.OuterEnv()
 	} else if personality.ActsAsS6() {
-		env = proc.SetEnv(env, map[string]string{"PATH": personality.Path(cfg.Home)})
+		env = proc.SetEnv(env, map[string]string{"PATH": personality.AgentPath(cfg.Home)})
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
@@ -136,14 +136,14 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 			c.stage.Owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
 	})
-	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.SetSlotMaker, func() personality.Settings {
+	c.s6 = personality.NewEmulation(s6Host{agents, c.registry, c.gateways}, c.registry.SetSlotMaker, func() personality.Settings {
 		return personality.Settings{
-			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
-			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // Main is false if hinit.yaml has a service of this name
+			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), StartedAt: c.started,
+			HasMainSlot: c.cfg.Load().Services[registry.MainHermes].Name == "", // Main is false if hinit.yaml has a service of this name
 		}
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{
-		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, IsDenied: c.registry.DeniesSocket,
+		AgentUID: agent.User.UID, OtherUsers: cfg.Control.OtherUsers, Log: func(line string) { c.Say("control: %s", line) }, IsDenied: c.registry.DeniesSocket,
 		OnRequest: c.reporter.RecordWork, Say: c.Say, Warn: c.Warn,
 	})
 	c.generation = reexec.FirstGeneration(&reexecHost{Signals: sig, c: c}, signals.Handled())

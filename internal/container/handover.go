@@ -163,7 +163,7 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 // resumeServices continues services and gateways after a re-execution, in place of a boot.
 func (c *container) resumeServices(ctx context.Context) {
 	c.s6.Start(ctx)
-	c.control.Rejoin(nil)
+	c.control.Reattach(nil)
 	ctx = c.lease.Resume(ctx)
 	if c.lease.Serves() {
 		c.registry.ChangeLock.Lock()
@@ -212,11 +212,11 @@ func (h *reexecHost) LockConfig(ctx context.Context) (release func(), err error)
 // After that, hinit serves no clients until wake is called, which the caller does if the re-execution fails. After a fault,
 // Quiesce does not wait for the volume.
 func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
-	h.socket = h.c.control.Leave()
+	h.socket = h.c.control.CloseForReexec()
 	release := func() {}
 	wake = func() {
 		release()
-		h.c.control.Rejoin(h.socket)
+		h.c.control.Reattach(h.socket)
 		h.socket = nil
 	}
 	if !fault {

@@ -28,7 +28,7 @@ const flushTime = 700 * time.Millisecond
 // signal to the process (complete_signal in Linux's kernel/signal.c). If that thread hung on a dead disk, hinit would not
 // notice SIGTERM.
 func Main(argv0 string, args []string) int {
-	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
+	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.AgentPath) })
 }
 
 // RunServicesOnly is an init that supervises only the services of a configuration file. If file is "", it looks in the usual

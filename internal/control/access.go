@@ -89,7 +89,7 @@ const (
 	rootClass class = iota
 	agentClass
 	otherClass
-	classes
+	numClasses
 )
 
 // policy decides what each client of the control socket may do.
@@ -100,7 +100,7 @@ type policy struct {
 }
 
 func newPolicy(o Options) policy {
-	return policy{ownUID: uint32(os.Geteuid()), agent: o.AgentUID, othersMayRead: o.Others == config.OthersStatus, isDenied: o.IsDenied}
+	return policy{ownUID: uint32(os.Geteuid()), agent: o.AgentUID, othersMayRead: o.OtherUsers == config.OthersMayReadStatus, isDenied: o.IsDenied}
 }
 
 // classOf returns the class of a client. An isolated process that may not use the socket has the rights of another user.
@@ -146,11 +146,11 @@ func (p policy) check(who peer, need access) *client.Error {
 // nor another user can lock root out.
 const maxConns = 128
 
-// fewConns replaces maxConns if PID 1 may open only few files. So many connections fit into the descriptors that PID 1 reserves
-// for itself (internal/tuning).
-const fewConns = 16
+// connsWithFewFiles replaces maxConns if PID 1 may open only few files. So many connections fit into the descriptors that PID 1
+// reserves for itself (internal/tuning).
+const connsWithFewFiles = 16
 
-// connLimit returns fewConns if the limit of open files is low, and otherwise maxConns.
+// connLimit returns connsWithFewFiles if the limit of open files is low, and otherwise maxConns.
 var connLimit = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
@@ -159,7 +159,7 @@ var connLimit = sync.OnceValue(func() int32 {
 
 func connsFor(files uint64) int32 {
 	if files < 4096 {
-		return fewConns
+		return connsWithFewFiles
 	}
 	return maxConns
 }
@@ -168,9 +168,9 @@ func connsFor(files uint64) int32 {
 // requests.
 func waitLimit() int32 { return connLimit() / 4 * 3 }
 
-// reserve is a divisor: beyond connLimit, each class has connLimit/reserve connections for clients from outside the container,
-// such as the probes of a pod. Without them, an agent could use up all connections, and the probes of its pod would fail.
-const reserve = 8
+// outsideDivisor limits the connections beyond connLimit for clients from outside the container, such as probes of a pod, to
+// connLimit/outsideDivisor. Without them, an agent could use up all connections, and the probes of its pod would fail.
+const outsideDivisor = 8
 
 // halfOpenTime is how long a refused connection stays half open, so that the client can read the error. At most connLimit/4
 // refused connections are half open at a time.
@@ -185,10 +185,10 @@ type limitedListener struct {
 
 // connCounts counts the connections and the waiting requests of each class of clients.
 type connCounts struct {
-	taken    [classes]atomic.Int32
-	waits    [classes]atomic.Int32 // requests that wait without a time limit
-	halfOpen atomic.Int32          // refused connections that are half open
-	closing  sync.Mutex            // the lock is held while a connection is closed
+	open     [numClasses]atomic.Int32
+	waiting  [numClasses]atomic.Int32 // requests that wait without a time limit
+	halfOpen atomic.Int32             // refused connections that are half open
+	closing  sync.Mutex               // the lock is held while a connection is closed
 }
 
 // close closes connections one at a time, so that closing occupies at most one thread. It must not take a turn of
@@ -225,9 +225,9 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	}
 	failed := c.raw.Read(func(fd uintptr) (done bool) {
 		if len(p) == 1 {
-			n, err = c.call(pollHangUp, fd, p)
+			n, err = c.callInTurn(pollHangUp, fd, p)
 		} else {
-			n, err = c.call(unix.Read, fd, p)
+			n, err = c.callInTurn(unix.Read, fd, p)
 		}
 		return !errors.Is(err, unix.EAGAIN)
 	})
@@ -252,7 +252,7 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	failed := c.raw.Write(func(fd uintptr) (done bool) {
 		for sent < len(p) {
 			n := 0
-			if n, err = c.call(unix.Write, fd, p[sent:]); err != nil {
+			if n, err = c.callInTurn(unix.Write, fd, p[sent:]); err != nil {
 				return !errors.Is(err, unix.EAGAIN)
 			}
 			sent += n
@@ -270,9 +270,8 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// call makes a system call that doesn't block, in a turn of internal/blocking. Root's turns are separate, so that other users
-// can't use them up.
-func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
+// callInTurn makes a system call that doesn't block, in a turn of internal/blocking. Root has separate turns.
+func (c *conn) callInTurn(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.DoWithPeer
 	if c.peer.uid == 0 {
 		turn = func(f func() error) error { return blocking.Do(blocking.Short, f) }
@@ -307,8 +306,8 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		}
 		who := peer{pid: cred.Pid, uid: cred.Uid, exited: func() bool { return proc.PeerExited(c) }}
 		who.isDenied = g.policy.isDenied(int(who.pid), who.uid, who.exited)
-		n := &g.counts.taken[g.policy.classOf(who)]
-		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(who)) {
+		n := &g.counts.open[g.policy.classOf(who)]
+		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/outsideDivisor || !fromOutside(who)) {
 			n.Add(-1)
 			g.refuseConnection(c, who)
 			continue
@@ -325,9 +324,9 @@ func fromOutside(who peer) bool {
 	return !inside && who.pid > 0 && !who.isGone()
 }
 
-// wait counts a request that has no time limit. It returns an error if the client's class already has waitLimit such requests.
-func (s *Server) wait(r *request) error {
-	n := &s.connCounts.waits[s.policy.classOf(r.client)]
+// countWaiting counts a request that has no time limit. It returns an error if its class already has waitLimit of them.
+func (s *Server) countWaiting(r *request) error {
+	n := &s.connCounts.waiting[s.policy.classOf(r.client)]
 	if n.Add(1) > waitLimit() {
 		n.Add(-1)
 		return refuse(client.KindBusy,
@@ -344,10 +343,9 @@ func (c *conn) Close() error {
 }
 
 // refuseConnection sends an error and closes the connection. The error fits into the empty buffer of a new socket, so the write
-// doesn't block; its deadline is only a precaution. The connection stays half open for a moment, because curl would report an
-// early close as a failed connection.
+// doesn't block. The connection stays half open for a moment, because curl would report an early close as a failed connection.
 func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
-	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, connLimit()))
+	out := errorReply(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, connLimit()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)
@@ -363,20 +361,20 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	time.AfterFunc(halfOpenTime, leave)
 }
 
-// maxUnsentBytes is the maximum total size of the answers that clients of one class have not read yet.
-const maxUnsentBytes = 16 << 20
+// maxUnreadBytes is the maximum total size of the answers that clients of one class have not read yet.
+const maxUnreadBytes = 16 << 20
 
-// readTime is how long an answer may stay unread when another answer needs memory. After that time, the server cuts off the
+// maxUnreadTime is how long an answer may stay unread when another answer needs memory. After that time, the server cuts off the
 // client.
-const readTime = time.Second / 4
+const maxUnreadTime = time.Second / 4
 
 // answerBudget limits the memory for answers that clients of one class have not read yet. The server makes one answer at a time
 // for each class. If an answer has no room, the server cuts off the client that has left its answer unread longest.
 type answerBudget struct {
-	token  chan struct{} // channel of capacity 1; the goroutine that makes an answer has put a token in
-	mu     sync.Mutex
-	unsent int
-	unread []*pendingAnswer // unread answers, oldest first
+	turn        chan struct{} // channel of capacity 1; the goroutine that makes an answer has put a token in
+	mu          sync.Mutex
+	unreadBytes int
+	unread      []*pendingAnswer // unread answers, oldest first
 }
 
 // pendingAnswer is an answer that the client has not read.
@@ -386,26 +384,26 @@ type pendingAnswer struct {
 	conn  net.Conn
 }
 
-func newAnswerBudgets() (out [classes]*answerBudget) {
+func newAnswerBudgets() (out [numClasses]*answerBudget) {
 	for i := range out {
-		out[i] = &answerBudget{token: make(chan struct{}, 1)}
+		out[i] = &answerBudget{turn: make(chan struct{}, 1)}
 	}
 	return out
 }
 
-// answer calls build when no other answer for this class of clients is being made. The returned answer counts as unread until its
-// function sent is called. A single answer may be larger than the whole budget.
-func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
-	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
+// makeAnswer calls build when no other answer for this class of clients is being made. The returned answer counts as unread until
+// its function sent is called. A single answer may be larger than the whole budget.
+func (m *answerBudget) makeAnswer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
+	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errNoAnswerMemory)
 	defer cancel()
 	select {
-	case m.token <- struct{}{}: // try the channel alone first: a select with two ready cases could choose the end of ctx
+	case m.turn <- struct{}{}: // try the channel alone first: a select with two ready cases could choose the end of ctx
 	default:
-		if !pause.Send(limit, m.token, struct{}{}) {
+		if !pause.Send(limit, m.turn, struct{}{}) {
 			return out, context.Cause(limit)
 		}
 	}
-	defer func() { <-m.token }()
+	defer func() { <-m.turn }()
 	if out, err = build(); err == nil && out.body != nil {
 		c, _ := ctx.Value(connKey{}).(net.Conn)
 		out.sent, err = m.reserve(limit, &pendingAnswer{len(out.body), time.Now(), c})
@@ -413,38 +411,38 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 	return out, err
 }
 
-var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
+var errNoAnswerMemory = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
 // reserve waits until the answer h fits into the budget, and then counts it as unread until sent is called.
 func (m *answerBudget) reserve(ctx context.Context, h *pendingAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
-		if m.unsent == 0 || m.unsent+h.bytes <= maxUnsentBytes {
-			m.unsent += h.bytes
+		if m.unreadBytes == 0 || m.unreadBytes+h.bytes <= maxUnreadBytes {
+			m.unreadBytes += h.bytes
 			m.unread = append(m.unread, h)
 			m.mu.Unlock()
-			return func() { m.free(h) }, nil
+			return func() { m.release(h) }, nil
 		}
 		oldest := m.unread[0]
 		m.mu.Unlock()
-		if oldest.conn != nil && time.Since(oldest.since) > readTime {
+		if oldest.conn != nil && time.Since(oldest.since) > maxUnreadTime {
 			_ = oldest.conn.Close() // the slow client sees a closed connection
 		}
-		if !pause.For(ctx, readTime/10) {
+		if !pause.For(ctx, maxUnreadTime/10) {
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-func (m *answerBudget) free(h *pendingAnswer) {
+func (m *answerBudget) release(h *pendingAnswer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.unsent -= h.bytes
+	m.unreadBytes -= h.bytes
 	m.unread = slices.DeleteFunc(m.unread, func(o *pendingAnswer) bool { return o == h })
 }
 
 // answerInTurn calls build to make a possibly large answer, when no other answer for the client's class is being made, and waits
 // until memory is free for it. build must not block, because it holds up all other answers for the class.
 func (s *Server) answerInTurn(r *request, build func() (reply, error)) (reply, error) {
-	return s.answerBudgets[s.policy.classOf(r.client)].answer(r.Context(), build)
+	return s.answerBudgets[s.policy.classOf(r.client)].makeAnswer(r.Context(), build)
 }

@@ -37,13 +37,13 @@ var effects = map[client.Verb]effect{
 // longestWait is the longest timeout that a client may ask for.
 const longestWait = time.Hour
 
-// command returns the handler of a verb. The handler gives the order and, unless the client doesn't want to wait, waits for the
-// effect. If once is set, the handler starts a task and waits for the end of the run. If the task is already running, it waits
+// commandHandler returns the handler of a verb. The handler gives the order and, unless the client doesn't want to wait, waits for
+// the effect. If once is set, the handler starts a task and waits for the end of the run. If the task is already running, it waits
 // for the end of that run.
-func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
+func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {
-		usual, words = onceTime, show.Ended
+		usual, words = taskTime, show.Ended
 	}
 	return func(s *Server, r *request) (reply, error) {
 		wait, timeout, force, err := parseWait(r.body, usual)
@@ -53,11 +53,11 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 		begin := time.Now()
 		limit := timeout
 		if !wait {
-			limit = min(timeout, bootTime)
+			limit = min(timeout, commandTime)
 		}
 		ctx, cancel := context.WithTimeoutCause(r.Context(), limit, timeLimitError(limit))
 		defer cancel()
-		before, err := s.lookup(ctx, r, limit)
+		before, err := s.findOrAwaitService(ctx, r, limit)
 		switch {
 		case err != nil:
 			return reply{}, err
@@ -67,7 +67,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 			s.core.SetOwnGatewayAllowed(before.Name)
 		}
 		if err := s.core.Command(ctx, verb, before.Name); err != nil {
-			return reply{}, s.withState(ctx, before.Name, err)
+			return reply{}, s.addState(ctx, before.Name, err)
 		}
 		after := s.latest(before)
 		if !wait {
@@ -80,8 +80,8 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// withState adds the present state of the service to a timeout error. It returns any other error unchanged.
-func (s *Server) withState(ctx context.Context, name string, err error) error {
+// addState adds the present state of the service to a timeout error. It returns any other error unchanged.
+func (s *Server) addState(ctx context.Context, name string, err error) error {
 	out := clientError(ctx, err)
 	v := s.core.Snapshot().Find(name)
 	if out.Kind != client.KindTimeout || v == nil {
@@ -92,20 +92,20 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 
 // commandReply answers a command with the service as JSON. A client that asks for text gets the line that words returns.
 func (s *Server) commandReply(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
-	view := s.view(r.Context(), v, r.client, nil)
+	view := s.serviceView(r.Context(), v, r.client, nil)
 	if wantsText(r.Request) {
-		return text(status, http.Header{}, []byte(words(view)+"\n")), nil
+		return textReply(status, http.Header{}, []byte(words(view)+"\n")), nil
 	}
 	return answerLater(status, view, nil)
 }
 
-// bootTime is the time limit of a command that doesn't wait for its effect. Even such a command waits for the boot, and until the
+// commandTime is the time limit of a command that doesn't wait for its effect. Even such a command waits for the boot, and until the
 // order is stored.
-const bootTime = 5 * time.Second
+const commandTime = 5 * time.Second
 
-// lookup finds the service that a request names. If it doesn't know the name, it waits for the end of the boot, and then looks on
-// the disk for a new profile. The call takes at most the time patience; ctx must end at the same time.
-func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
+// findOrAwaitService finds the service that a request names. If it doesn't know the name, it waits for the end of the boot, and
+// then looks on the disk for a new profile. The call takes at most the time patience; ctx must end at the same time.
+func (s *Server) findOrAwaitService(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)
 	if unknown == nil || r.route.boot != waitsForNames {
@@ -151,7 +151,7 @@ func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err e
 // parseWait reads from the body of a command whether to wait for the effect, and how long. The default is the time timeout.
 func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Duration, force bool, err error) {
 	var c client.Command
-	if err := decode(body, &c); err != nil {
+	if err := decodeBody(body, &c); err != nil {
 		return false, 0, false, err
 	}
 	if c.TimeoutMS < 0 || c.TimeoutMS > longestWait.Milliseconds() {
@@ -167,15 +167,15 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		var ask T
-		if err := decode(r.body, &ask); err != nil {
+		if err := decodeBody(r.body, &ask); err != nil {
 			return reply{}, err
 		}
 		return handle(s, r, ask)
 	}
 }
 
-// decode decodes a JSON body. An empty body counts as {}.
-func decode(body []byte, into any) error {
+// decodeBody decodes a JSON body. An empty body counts as {}.
+func decodeBody(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
 	}
@@ -195,7 +195,7 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 	if ask.Signal < 1 || ask.Signal > maxSignal {
 		return reply{}, refuse(client.KindBadRequest, "signal is %d; it goes from 1 to %d", ask.Signal, maxSignal)
 	}
-	v, err := s.lookup(r.Context(), r, readLimit)
+	v, err := s.findOrAwaitService(r.Context(), r, readLimit)
 	switch {
 	case err != nil:
 		return reply{}, err
@@ -267,7 +267,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 	if !follow {
 		return s.answerInTurn(r, func() (reply, error) {
 			runs, _ := s.core.Runs.Since(0)
-			return answer(client.RunsReply{Runs: nonNil(runs)})
+			return okReply(client.RunsReply{Runs: nonNil(runs)})
 		})
 	}
 	return s.stream(r, true, func(out *jsonLines) {
@@ -298,7 +298,7 @@ func getRun(s *Server, r *request) (reply, error) {
 	if bad != nil || ms < 0 || ms > longestWait.Milliseconds() {
 		return reply{}, refuse(client.KindBadRequest, "wait_ms is %q; it goes from 0 to %d", wait, longestWait.Milliseconds())
 	}
-	if err := s.wait(r); err != nil {
+	if err := s.countWaiting(r); err != nil {
 		return reply{}, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(ms)*time.Millisecond)
@@ -321,14 +321,14 @@ func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
 	return answerLater(http.StatusOK, run, err)
 }
 
-// maxSaid is the maximum length in bytes of the text that a service reports about itself.
-const maxSaid = 200
+// maxStatusText is the maximum length in bytes of the text that a service reports about itself.
+const maxStatusText = 200
 
-// postSay sets the text that the status shows for a service until its process ends. Only the main process of the service may set
-// it.
-func postSay(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
-	if len(c.Text) > maxSaid {
-		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)
+// postStatusText sets the text that the status shows for a service until its process ends. Only the main process of the service
+// may set it.
+func postStatusText(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
+	if len(c.Text) > maxStatusText {
+		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxStatusText)
 	}
 	v := s.core.Snapshot().Find(r.PathValue("name"))
 	if v == nil || v.PID == 0 || v.PID != int(r.client.pid) || r.client.isGone() {

@@ -66,11 +66,11 @@ type Loop interface {
 type Boot struct {
 	// AwaitBoot returns nil when the boot is over. For a process pid that is part of the boot, it returns an error.
 	AwaitBoot func(ctx context.Context, pid int) error
-	// Booting reports whether the boot is going on, and which hook is running, or nil.
-	Booting func() (bool, *client.BootHook)
-	// Expected returns the services that the boot is going to register. If all is set, it first waits until all these services are
-	// known. After the boot it returns nil.
-	Expected func(ctx context.Context, all bool) []*supervisor.Service
+	// BootProgress reports whether the boot is going on, and which hook is running, or nil.
+	BootProgress func() (bool, *client.BootHook)
+	// ExpectedServices returns the services that the boot is going to register. If all is set, it first waits until all these
+	// services are known. After the boot it returns nil.
+	ExpectedServices func(ctx context.Context, all bool) []*supervisor.Service
 }
 
 // ServiceFacts is the part of a [Backend] with facts about services that the supervisor doesn't have.
@@ -115,9 +115,9 @@ type Gateways struct {
 
 // Options are the settings of a Server.
 type Options struct {
-	AgentUID uint32           // agent's user, which may control hinit like root and hinit's own user
-	Others   string           // rights of other users: an Others constant of package config; anything else means OthersNone
-	Log      func(msg string) // function for messages about faults of the server; it must not block
+	AgentUID   uint32           // agent's user, which may control hinit like root and hinit's own user
+	OtherUsers string           // rights of other users: an Others constant of package config; anything else means OthersNone
+	Log        func(msg string) // function for messages about faults of the server; it must not block
 	// IsDenied reports whether the server must refuse a process because it belongs to an isolated profile. gone reports whether
 	// the process has ended. Its PID may then belong to another process.
 	IsDenied  func(pid int, uid uint32, gone func() bool) bool

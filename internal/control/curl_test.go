@@ -305,18 +305,18 @@ func TestWhoMayDoWhat(t *testing.T) {
 		uid            int
 		mayR, mayWrite bool
 	}{
-		{config.OthersStatus, 0, true, true},
-		{config.OthersStatus, 10000, true, true},
-		{config.OthersStatus, 65534, true, false},
-		{config.OthersNone, 0, true, true},
-		{config.OthersNone, 10000, true, true},
-		{config.OthersNone, 65534, false, false},
+		{config.OthersMayReadStatus, 0, true, true},
+		{config.OthersMayReadStatus, 10000, true, true},
+		{config.OthersMayReadStatus, 65534, true, false},
+		{config.OthersMayDoNothing, 0, true, true},
+		{config.OthersMayDoNothing, 10000, true, true},
+		{config.OthersMayDoNothing, 65534, false, false},
 		{"nonsense", 65534, false, false},
 	} {
 		core := goldenCore()
 		core.snap.Services = append(core.snap.Services, &supervisor.Service{Name: "report", Kind: supervisor.KindService, State: supervisor.Down, Task: true})
 		core.slots = map[string]client.Slot{"/run/service/coder": {Name: "coder", Up: true}}
-		s := serve(t, core, Options{AgentUID: 10000, Others: tt.others})
+		s := serve(t, core, Options{AgentUID: 10000, OtherUsers: tt.others})
 		try := func(args string, may bool, verb string) {
 			code, body := s.curl(t, tt.uid, strings.Split(args, " ")...)
 			if may && strings.HasSuffix(args, "/say") && strings.Contains(body, "not the main process") {

@@ -82,7 +82,7 @@ func (e *Endpoint) serve(l net.Listener) {
 	e.server, e.listener = server, l
 	e.mu.Unlock()
 	if dir := e.Dir(); dir != "" {
-		e.takeOrders(dir)
+		e.startOrders(dir)
 	}
 	guard.Go("answering on the control socket", func() {
 		if err := server.Serve(l); err != nil {
@@ -91,9 +91,9 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// takeOrders creates the FIFO in dir, and starts a goroutine that reads orders until the Endpoint is closed. The Server of the
+// startOrders creates the FIFO in dir, and starts a goroutine that reads orders until the Endpoint is closed. The Server of the
 // moment carries out each order.
-func (e *Endpoint) takeOrders(dir string) {
+func (e *Endpoint) startOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
 	e.mu.Unlock()
@@ -109,7 +109,7 @@ func (e *Endpoint) takeOrders(dir string) {
 	e.orders = f
 	e.mu.Unlock()
 	guard.Go("taking orders", func() {
-		serveOrders(f, func(order string) string { return e.serving().Order(context.Background(), order) }, e.options.Say)
+		serveOrders(f, func(order string) string { return e.currentServer().Order(context.Background(), order) }, e.options.Say)
 	})
 }
 
@@ -126,7 +126,7 @@ func (e *Endpoint) Dir() string {
 	return ""
 }
 
-func (e *Endpoint) serving() *Server {
+func (e *Endpoint) currentServer() *Server {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.server
@@ -139,7 +139,7 @@ func (e *Endpoint) Close(ctx context.Context) {
 		_ = e.orders.Close() // closing a reader loses nothing
 	}
 	e.mu.Unlock()
-	if server := e.serving(); server != nil {
+	if server := e.currentServer(); server != nil {
 		// Before Linux 6.16, closing the listener waits for TCP sockets that clients in the queue have passed, see
 		// [blocking.DoWithPeer].
 		_ = blocking.Wait(ctx, "the end of the control socket", func() error { return server.Close(ctx) })
@@ -160,22 +160,23 @@ func (e *Endpoint) Detach() *Socket {
 	return &socket
 }
 
-// Leave ends the requests in progress, and detaches the socket like [Endpoint.Detach]. [Endpoint.Rejoin] serves the socket again.
-func (e *Endpoint) Leave() *Socket {
+// CloseForReexec ends the requests in progress, and detaches the socket like [Endpoint.Detach]. [Endpoint.Reattach] serves the
+// socket again.
+func (e *Endpoint) CloseForReexec() *Socket {
 	socket := e.Detach()
-	if server := e.serving(); socket != nil && server != nil {
+	if server := e.currentServer(); socket != nil && server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
-		_ = server.Leave(ctx) // a client that doesn't read its answer loses it
+		_ = server.CloseForReexec(ctx) // a client that doesn't read its answer loses it
 	}
 	return socket
 }
 
-// Inherit stores the socket that the previous program has handed over, or nil. [Endpoint.Rejoin] serves it.
+// Inherit stores the socket that the previous program has handed over, or nil. [Endpoint.Reattach] serves it.
 func (e *Endpoint) Inherit(socket *Socket) { e.predecessor = socket }
 
-// Rejoin serves a socket that was detached. If socket is nil, it serves the socket from Inherit, if any.
-func (e *Endpoint) Rejoin(socket *Socket) {
+// Reattach serves a socket that was detached. If socket is nil, it serves the socket from Inherit, if any.
+func (e *Endpoint) Reattach(socket *Socket) {
 	e.mu.Lock()
 	if socket == nil && e.listener == nil {
 		socket = e.predecessor

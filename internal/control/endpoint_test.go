@@ -22,7 +22,7 @@ func emptyCore() Backend {
 	return Backend{
 		Loop: nothing{},
 		Init: func() client.Init { return client.Init{Version: "of the test"} },
-		Boot: Boot{Expected: func(context.Context, bool) []*supervisor.Service { return nil }},
+		Boot: Boot{ExpectedServices: func(context.Context, bool) []*supervisor.Service { return nil }},
 	}
 }
 
@@ -60,7 +60,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, said := filepath.Join(dir, "control.sock"), make(teller, 100)
-	s := NewEndpoint(emptyCore(), withDefaults(Options{Others: config.OthersNone, Say: said.Say, Warn: said.Warn}))
+	s := NewEndpoint(emptyCore(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
 	ask := func() {
 		t.Helper()
 		cl := dial.New(path)
@@ -81,27 +81,27 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	if socket := s.Detach(); socket != nil {
 		t.Errorf("there is a socket before it is opened: %+v", socket)
 	}
-	s.Rejoin(nil) // there is no socket to join
+	s.Reattach(nil) // there is no socket to join
 	if err := s.Open(path); err != nil {
 		t.Fatal(err)
 	}
 	ask()
 	order()
-	left := s.Leave()
+	left := s.CloseForReexec()
 	if left == nil {
 		t.Fatal("it cannot be left")
 	}
-	s.Rejoin(left)
+	s.Reattach(left)
 	ask()
 	order()
-	left = s.Leave()
+	left = s.CloseForReexec()
 	s.Close(t.Context())
-	next := NewEndpoint(emptyCore(), withDefaults(Options{Others: config.OthersNone, Say: said.Say, Warn: said.Warn}))
+	next := NewEndpoint(emptyCore(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
 	next.Inherit(left)
 	if again := next.Detach(); again != left {
 		t.Error("a program that has a fault before it serves would lose the socket")
 	}
-	next.Rejoin(nil)
+	next.Reattach(nil)
 	ask()
 	next.Close(t.Context())
 	if _, err := dial.New(path).Status(t.Context()); err == nil {
@@ -147,5 +147,5 @@ func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	}
 	close(hang)
 	<-closed
-	_ = e.serving().http.Close() // waits until the listener is closed
+	_ = e.currentServer().http.Close() // waits until the listener is closed
 }

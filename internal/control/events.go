@@ -17,8 +17,8 @@ import (
 	"hinit/supervisor"
 )
 
-// batch is the maximum number of events that the server holds in memory for one client at a time.
-const batch = 64
+// maxBatch is the maximum number of events that the server holds in memory for one client at a time.
+const maxBatch = 64
 
 // getEvents streams the history as JSON lines. since=N begins after event N, last=N sends at most N past events, and follow=1
 // continues with new events. By default it sends the whole history: the newest events of all services, and the last few events of
@@ -87,7 +87,7 @@ func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor u
 		if len(older) == 0 {
 			break
 		}
-		older = slices.Clone(older[:min(batch, len(older))])
+		older = slices.Clone(older[:min(maxBatch, len(older))])
 		for _, rec := range older {
 			out.write(eventView(rec))
 			kept = rec.Seq
@@ -111,17 +111,17 @@ func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor u
 // firstBatch returns a copy of the first items, at most batch of them, and whether more follow. The copy keeps a slow client from
 // holding the whole list in memory.
 func firstBatch[T any](all []T) (some []T, more bool) {
-	if len(all) <= batch {
+	if len(all) <= maxBatch {
 		return all, false
 	}
-	return slices.Clone(all[:batch]), true
+	return slices.Clone(all[:maxBatch]), true
 }
 
 // stream answers with the JSON lines that write produces. With follow, the request counts towards the limit of requests without a
 // time limit.
 func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (reply, error) {
 	if follow {
-		if err := s.wait(r); err != nil {
+		if err := s.countWaiting(r); err != nil {
 			return reply{}, err
 		}
 	}
@@ -143,12 +143,12 @@ func (l *jsonLines) write(v any) {
 	if l.err != nil {
 		return
 	}
-	l.server.allowWrite(l.w)
+	l.server.extendWriteDeadline(l.w)
 	if line, made := v.([]byte); made {
 		_, l.err = l.w.Write(line)
 		return
 	}
-	l.err = encoder(l.w).Encode(v)
+	l.err = newEncoder(l.w).Encode(v)
 }
 
 // writeUpdates calls look, which writes lines, until look returns false. If follow is set, it calls look again after each change,
@@ -171,7 +171,7 @@ func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, changed func(
 
 func (l *jsonLines) end() {
 	if l.err == nil {
-		l.server.allowWrite(l.w)
+		l.server.extendWriteDeadline(l.w)
 		l.err = l.flush.Flush()
 	}
 }
@@ -271,14 +271,14 @@ type follower struct {
 	problemSums []uint64 // checksums of long problem texts in the last line: such a text can change although its service does not
 }
 
-// next returns what has changed in the status since the last call. The first call returns all services, and so does a call after
-// a service was added or removed.
-func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
+// nextChange returns what has changed in the status since the last call. The first call returns all services, and so does a call
+// after a service was added or removed.
+func (f *follower) nextChange(ctx context.Context) (change client.StatusChange, any bool) {
 	ctx, cancel := context.WithTimeout(ctx, reapTime)
 	defer cancel()
 	if now := f.server.now(); now.Sub(f.reapedAt) >= reapGap {
 		for _, v := range f.sent {
-			f.server.observe(ctx, v)
+			f.server.reapAndRead(ctx, v)
 		}
 		f.reapedAt = now
 	}
@@ -288,9 +288,9 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	problems := make([]uint64, len(services))
 	change = client.StatusChange{IsComplete: !same, Init: f.server.initView(snap), Services: []client.Service{}}
 	for i, v := range services {
-		problems[i] = maphash.String(problemSeed, f.server.problem(v, f.server.policy.classOf(f.client) != otherClass))
+		problems[i] = maphash.String(problemSeed, f.server.problemText(v, f.server.policy.classOf(f.client) != otherClass))
 		if !same || v != f.sent[i] || problems[i] != f.problemSums[i] {
-			change.Services = append(change.Services, f.server.view(ctx, v, f.client, added))
+			change.Services = append(change.Services, f.server.serviceView(ctx, v, f.client, added))
 		}
 	}
 	if change.IsComplete {
@@ -312,8 +312,8 @@ func getFollow(s *Server, r *request) (reply, error) {
 		for {
 			next := s.core.Changed()
 			line, err := s.answerInTurn(r, func() (reply, error) {
-				if change, changed := f.next(r.Context()); changed || due {
-					return answer(change)
+				if change, changed := f.nextChange(r.Context()); changed || due {
+					return okReply(change)
 				}
 				return reply{}, nil
 			})

@@ -180,8 +180,8 @@ func TestFollowingWithCurl(t *testing.T) {
 }
 
 func (s *served) connections() (n int32) {
-	for i := range s.connCounts.taken {
-		n += s.connCounts.taken[i].Load()
+	for i := range s.connCounts.open {
+		n += s.connCounts.open[i].Load()
 	}
 	return n
 }

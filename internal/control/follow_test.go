@@ -77,8 +77,8 @@ func TestAFollowerLeavesNothing(t *testing.T) {
 		}
 	}
 	testkit.Until(t, "all connections are closed", func() bool { return s.connections() == 0 })
-	for class := range s.connCounts.waits {
-		if n := s.connCounts.waits[class].Load(); n != 0 {
+	for class := range s.connCounts.waiting {
+		if n := s.connCounts.waiting[class].Load(); n != 0 {
 			t.Errorf("%d places are still taken", n)
 		}
 	}
@@ -96,11 +96,11 @@ func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
 		}
 		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hinit\r\n\r\n", target)
 		if !strings.Contains(target, "slots") {
-			testkit.Until(t, "it has its place", func() bool { return s.connCounts.waits[class].Load() == 1 })
+			testkit.Until(t, "it has its place", func() bool { return s.connCounts.waiting[class].Load() == 1 })
 		}
 		fmt.Fprint(c, "x")
 		_ = c.Close()
-		testkit.Until(t, target+": its place is free", func() bool { return s.connCounts.waits[class].Load() == 0 && s.connections() == 0 })
+		testkit.Until(t, target+": its place is free", func() bool { return s.connCounts.waiting[class].Load() == 0 && s.connections() == 0 })
 	}
 }
 
@@ -129,8 +129,8 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	}
 	for _, m := range s.answerBudgets {
 		m.mu.Lock()
-		if m.unsent > maxUnsentBytes {
-			t.Errorf("%d bytes wait", m.unsent)
+		if m.unreadBytes > maxUnreadBytes {
+			t.Errorf("%d bytes wait", m.unreadBytes)
 		}
 		m.mu.Unlock()
 	}
@@ -142,7 +142,7 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	v := gateway("a", supervisor.Backoff, func(v *supervisor.Service) { v.LastExit, v.CrashLoop = exit, true })
 	s := serve(t, newFakeCore(v), everyone)
 	f := &follower{server: s.Server, client: peer{uid: 4711}}
-	change, changed := f.next(t.Context())
+	change, changed := f.nextChange(t.Context())
 	if !changed || len(change.Services) != 1 || len(change.Services[0].LastExit.Tail) != 0 || strings.Contains(change.Services[0].Problem, "secret") {
 		t.Errorf("%+v", change)
 	}
@@ -157,7 +157,7 @@ func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
 	f := follower{server: newServer(core, Options{}), client: peer{}}
 	f.server.now = func() time.Time { return now }
 	for i := range 11 {
-		f.next(t.Context())
+		f.nextChange(t.Context())
 		if want := 1 + i/5; searches != want {
 			t.Errorf("after %d lines it has searched %d times, want %d", i+1, searches, want)
 		}

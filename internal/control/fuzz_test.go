@@ -38,7 +38,7 @@ func FuzzRequests(f *testing.F) {
 		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), peerKey{}, peer{pid: 1, uid: uid}))
 		cancel() // a cancelled request does not wait for its effect
 		core := newFakeCore(gateway("coder", supervisor.Up), gateway("x", supervisor.Down))
-		s := newServer(core, Options{AgentUID: 10000, Others: config.OthersStatus})
+		s := newServer(core, Options{AgentUID: 10000, OtherUsers: config.OthersMayReadStatus})
 		w := httptest.NewRecorder()
 		begin := time.Now()
 		s.serve(w, r.WithContext(ctx))

@@ -64,7 +64,7 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := old.Leave(t.Context()); err != nil {
+			if err := old.CloseForReexec(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-served; err != nil {

@@ -28,8 +28,8 @@ func (c holdingCore) ReapNow(_ context.Context, dead ...int) error {
 	return nil
 }
 
-// A dead gateway that a tracer held was shown as up by a status, until a search had come to it. With many services, that took several
-// statuses, and a health check took minutes.
+// A dead gateway that a tracer held was shown as up by a status, until a search had come to it. With many services, that took
+// several statuses, and a health check took minutes.
 func TestADeadGatewayThatATracerHoldsIsShownAsUpInNoView(t *testing.T) {
 	dead := unreaped(t)
 	for view, state := range map[string]func(*Server) (up bool){
@@ -45,7 +45,7 @@ func TestADeadGatewayThatATracerHoldsIsShownAsUpInNoView(t *testing.T) {
 		"status that is followed": func(s *Server) bool {
 			now := time.Now()
 			f := &follower{server: s, sent: s.core.Snapshot().Services, reapedAt: now.Add(-reapGap)}
-			change, _ := f.next(t.Context())
+			change, _ := f.nextChange(t.Context())
 			return len(change.Services) != 1 || change.Services[0].State == client.StateUp
 		},
 	} {

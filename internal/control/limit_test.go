@@ -37,7 +37,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 		s.ask(t, wait)
 	}
 	s.ask(t, "/v1/events?follow=1")
-	testkit.Until(t, "all wait", func() bool { return s.connCounts.waits[class].Load() == waitLimit() })
+	testkit.Until(t, "all wait", func() bool { return s.connCounts.waiting[class].Load() == waitLimit() })
 	for _, target := range []string{wait, "/v1/events?follow=1"} {
 		answer, err := http.ReadResponse(s.ask(t, target), nil)
 		if err != nil {
@@ -58,7 +58,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 		}
 	}
 	core.put(slotDir, func(slot *client.Slot) { slot.Up = false })
-	testkit.Until(t, "those that waited for the slot give their places back", func() bool { return s.connCounts.waits[class].Load() == 1 })
+	testkit.Until(t, "those that waited for the slot give their places back", func() bool { return s.connCounts.waiting[class].Load() == 1 })
 }
 
 func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
@@ -86,7 +86,7 @@ func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 // Root's status must then answer at once.
 func TestWithFewDescriptorsNoCallerTakesThoseOfPID1(t *testing.T) {
 	for _, files := range []uint64{200, 1024} {
-		if n := connsFor(files) * int32(classes); n > 64 {
+		if n := connsFor(files) * int32(numClasses); n > 64 {
 			t.Errorf("%d connections at a limit of %d", n, files)
 		}
 	}

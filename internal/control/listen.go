@@ -48,7 +48,7 @@ func listen(path string) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("the path has %d bytes and a socket's can have %d; set HINIT_RUNTIME_DIR to a shorter one", len(path), maxPath)
 	}
-	dir, err := safeDir(filepath.Dir(path))
+	dir, err := openSafeDir(filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func listenUnix(name, path string) (*net.UnixListener, error) {
 	refusing := net.ListenConfig{Control: refuseDescriptors}
 	l, err := refusing.Listen(context.Background(), "unix", name)
 	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, errAlive(path)
+		return nil, errSocketInUse(path)
 	}
 	u, _ := l.(*net.UnixListener) // u is nil after an error
 	return u, withoutAddress(err)
@@ -79,7 +79,7 @@ func listenUnix(name, path string) (*net.UnixListener, error) {
 // listenIn creates the socket base in dir. path is the path that clients use.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
 	addr := "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base
-	if err := clearStale(dir, base, path, addr); err != nil {
+	if err := removeDeadSocket(dir, base, path, addr); err != nil {
 		return nil, err
 	}
 	u, err := listenUnix(addr, path)
@@ -98,9 +98,9 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 	return l, nil
 }
 
-// clearStale removes the socket base in dir if no server listens on it. It returns an error if a server listens, or if the file
-// is no socket.
-func clearStale(dir *os.File, base, path, addr string) error {
+// removeDeadSocket removes the socket base in dir if no server listens on it. It returns an error if a server listens, or if the
+// file is no socket.
+func removeDeadSocket(dir *os.File, base, path, addr string) error {
 	fd := int(dir.Fd())
 	var st unix.Stat_t
 	switch err := unix.Fstatat(fd, base, &st, unix.AT_SYMLINK_NOFOLLOW); {
@@ -116,17 +116,17 @@ func clearStale(dir *os.File, base, path, addr string) error {
 	case err == nil:
 		drain(conn)
 		_ = conn.Close() // the connection was only a test whether a server listens
-		return errAlive(path)
+		return errSocketInUse(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)
 	case errors.Is(err, unix.EAGAIN): // a server listens, and its queue is full
-		return errAlive(path)
+		return errSocketInUse(path)
 	}
 	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", withoutAddress(err))
 }
 
-// safeDir opens the directory name, if only root and this user can replace files in it. Otherwise it returns an error.
-func safeDir(name string) (*os.File, error) {
+// openSafeDir opens the directory name, if only root and this user can replace files in it. Otherwise it returns an error.
+func openSafeDir(name string) (*os.File, error) {
 	dir, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func checkDir(dir *os.File, self int) error {
 	return nil
 }
 
-func errAlive(path string) error {
+func errSocketInUse(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
 
@@ -243,7 +243,7 @@ func Attach(s Socket) (net.Listener, error) {
 	if s.Ino == 0 {
 		return u, nil
 	}
-	dir, err := safeDir(filepath.Dir(s.Path))
+	dir, err := openSafeDir(filepath.Dir(s.Path))
 	if err != nil {
 		_ = u.Close() // clients could no longer trust the socket
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)

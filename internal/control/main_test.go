@@ -106,7 +106,7 @@ func coreOf(c core) Backend {
 		Loop: c, StartRun: c.StartRun, Runs: runsOf{c},
 		Command: c.Command, Rescan: c.Rescan, Find: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
 		Config: c.Config, Init: c.Init, StartDelay: c.Settle,
-		Boot:         Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
+		Boot:         Boot{AwaitBoot: c.AwaitBoot, BootProgress: c.Booting, ExpectedServices: c.Expected},
 		ServiceFacts: ServiceFacts{Note: c.Note, Output: c.Output, Checks: c, Configured: c},
 		Gateways:     Gateways{ServedBy: c.ServedBy, SetOwnGatewayAllowed: c.SetOwnGatewayAllowed, Topology: c.Topology},
 		S6:           c.S6,
@@ -460,7 +460,7 @@ func (f *fakeProcs) Tail(_ string, done func([]string)) {
 }
 
 // everyone is a policy under which other users may read the status.
-var everyone = Options{AgentUID: 10000, Others: config.OthersStatus}
+var everyone = Options{AgentUID: 10000, OtherUsers: config.OthersMayReadStatus}
 
 type served struct {
 	*Server

@@ -217,7 +217,7 @@ func TestAStrangerCannotLockRootOut(t *testing.T) {
 		if line != fmt.Sprintf("holding %d\n", 2*maxConns) {
 			t.Fatalf("uid %d: %s", uid, line)
 		}
-		n := &s.connCounts.taken[s.policy.classOf(peer{uid: uid})]
+		n := &s.connCounts.open[s.policy.classOf(peer{uid: uid})]
 		testkit.Until(t, "its share is used up", func() bool { return n.Load() == maxConns })
 	}
 	if code, body := s.curl(t, 0, "/v1/health"); code != 200 {
@@ -273,7 +273,7 @@ func TestCloseAnswersWaitingClients(t *testing.T) {
 	}()
 	testkit.Until(t, "all ask", func() bool {
 		// The server has read the request for events by now, so the stop must wait for its answer.
-		waits := s.connCounts.waits[s.policy.classOf(peer{uid: uint32(os.Geteuid())})].Load()
+		waits := s.connCounts.waiting[s.policy.classOf(peer{uid: uint32(os.Geteuid())})].Load()
 		return s.connections() == 3 && waits > 0 && core.Snapshot().Find("gateway-x").State == supervisor.Stopping
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)

@@ -28,13 +28,13 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 			gives = append(gives, give)
 		}
 	}
-	if total == 0 || total > maxUnsentBytes {
+	if total == 0 || total > maxUnreadBytes {
 		t.Errorf("%d bytes are held", total)
 	}
 	waits := make(chan error, 1)
 	go func() {
 		// An answer that is larger than the whole budget is allowed while no other answer is held.
-		give, err := m.reserve(t.Context(), &pendingAnswer{maxUnsentBytes * 2, time.Now(), nil})
+		give, err := m.reserve(t.Context(), &pendingAnswer{maxUnreadBytes * 2, time.Now(), nil})
 		if err == nil {
 			give()
 		}
@@ -46,8 +46,8 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	if err := <-waits; err != nil {
 		t.Errorf("when all have read: %v", err)
 	}
-	if m.unsent != 0 {
-		t.Errorf("%d bytes are held at the end", m.unsent)
+	if m.unreadBytes != 0 {
+		t.Errorf("%d bytes are held at the end", m.unreadBytes)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	}
 	lines := list[7].LastExit.Tail
 	shortenTails(list)
-	out, err := answer(list)
+	out, err := okReply(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	s := newServer(newFakeCore(gateway("a", "up")), everyone)
 	who := peer{uid: 10000}
 	// the test takes the only turn, so that the next answer must wait
-	s.answerBudgets[s.policy.classOf(who)].token <- struct{}{}
+	s.answerBudgets[s.policy.classOf(who)].turn <- struct{}{}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, rt := range routes() {
@@ -100,7 +100,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 			r := httptest.NewRequestWithContext(gone, method, path+query, nil)
 			r.SetPathValue("name", "gateway-a")
 			ask := &request{Request: r, route: rt, client: who}
-			if method != http.MethodGet || few[rt.pattern] != "" || ask.parse() != nil {
+			if method != http.MethodGet || few[rt.pattern] != "" || ask.parseQuery() != nil {
 				continue
 			}
 			if _, err := rt.handle(s, ask); !errors.Is(err, context.Canceled) {
@@ -114,7 +114,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 // them in memory.
 func TestFollowedRunsComeInBatches(t *testing.T) {
 	core := newFakeCore()
-	for i := range 3*batch + 1 {
+	for i := range 3*maxBatch + 1 {
 		core.runs = append(core.runs, client.Run{ID: strconv.Itoa(i), Seq: uint64(i + 1)})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
@@ -126,7 +126,7 @@ func TestFollowedRunsComeInBatches(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, io.EOF) || len(got) != len(core.runs) || got[len(got)-1] != strconv.Itoa(3*batch) {
+	if !errors.Is(err, io.EOF) || len(got) != len(core.runs) || got[len(got)-1] != strconv.Itoa(3*maxBatch) {
 		t.Errorf("%v: %d runs", err, len(got))
 	}
 }
@@ -137,7 +137,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 	core := newFakeCore(gateway("a", "up"))
 	s := newServer(core, everyone)
 	who := peer{uid: 10000}
-	turn := s.answerBudgets[s.policy.classOf(who)].token
+	turn := s.answerBudgets[s.policy.classOf(who)].turn
 	for _, rt := range routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		body := ""

@@ -56,13 +56,13 @@ func routes() []route {
 		{"GET /v1/status", mayRead, neverWaits, readLimit, getStatus},
 		{"GET /v1/status/follow", mayRead, neverWaits, 0, getFollow},
 		{"GET /v1/services/{name}", mayRead, neverWaits, readLimit, getService},
-		{"POST /v1/services/{name}/start", mayControl, waitsForNames, 0, command(client.VerbStart, false)},
-		{"POST /v1/services/{name}/stop", mayControl, waitsForNames, 0, command(client.VerbStop, false)},
-		{"POST /v1/services/{name}/restart", mayControl, waitsForNames, 0, command(client.VerbRestart, false)},
-		{"POST /v1/services/{name}/run-once", mayControl, waitsForNames, 0, command(client.VerbStart, true)},
+		{"POST /v1/services/{name}/start", mayControl, waitsForNames, 0, commandHandler(client.VerbStart, false)},
+		{"POST /v1/services/{name}/stop", mayControl, waitsForNames, 0, commandHandler(client.VerbStop, false)},
+		{"POST /v1/services/{name}/restart", mayControl, waitsForNames, 0, commandHandler(client.VerbRestart, false)},
+		{"POST /v1/services/{name}/run-once", mayControl, waitsForNames, 0, commandHandler(client.VerbStart, true)},
 		{"POST /v1/services/{name}/checks", mayControl, neverWaits, readLimit, withBody(postChecks)},
 		{"POST /v1/services/{name}/signal", mayControl, neverWaits, readLimit, withBody(postSignal)},
-		{"POST /v1/services/{name}/say", mayControl, neverWaits, readLimit, withBody(postSay)},
+		{"POST /v1/services/{name}/say", mayControl, neverWaits, readLimit, withBody(postStatusText)},
 		{"POST /v1/runs", mayControl, waitsForBoot, workLimit, withBody(postRun)},
 		{"GET /v1/runs", mayControl, neverWaits, 0, getRuns},
 		{"GET /v1/runs/{id}", mayControl, neverWaits, 0, getRun},
@@ -84,8 +84,8 @@ func routes() []route {
 	}
 }
 
-// parse parses the parameters of a request. An unknown parameter is an error, since it may be a typing mistake.
-func (r *request) parse() (err error) {
+// parseQuery parses the parameters of a request. An unknown parameter is an error, since it may be a typing mistake.
+func (r *request) parseQuery() (err error) {
 	if r.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return refuse(client.KindBadRequest, "the parameters cannot be understood: %v", err)
 	}
@@ -145,11 +145,11 @@ func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
 }
 
 func getConfig(s *Server, r *request) (reply, error) {
-	return s.answerInTurn(r, func() (reply, error) { return answer(client.ConfigReply{Entries: nonNil(s.core.Config())}) })
+	return s.answerInTurn(r, func() (reply, error) { return okReply(client.ConfigReply{Entries: nonNil(s.core.Config())}) })
 }
 
-// pingTime is how long the supervisor's loop may take to answer before it counts as stuck.
-const pingTime = 3 * time.Second
+// loopAnswerTime is how long the supervisor's loop may take to answer before it counts as stuck.
+const loopAnswerTime = 3 * time.Second
 
 // getHealth answers hinit healthcheck, alone or with --startup, --ready or --live. The status is always 200; the result is the
 // field ok.
@@ -166,7 +166,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 			h.OK, h.Reason = false, reason
 		}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), pingTime)
+	ctx, cancel := context.WithTimeout(r.Context(), loopAnswerTime)
 	defer cancel()
 	if err := s.core.ReapNow(ctx); err != nil {
 		unless(fmt.Sprintf("the supervisor does not answer: %v", err))
@@ -175,7 +175,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 	if snap.Stopping && !live {
 		unless("the container is stopping")
 	}
-	if booting, hook := s.core.Booting(); booting && h.OK && !live {
+	if booting, hook := s.core.BootProgress(); booting && h.OK && !live {
 		unless("the container is booting" + show.Hook(hook))
 		h.Booting = true
 	}
@@ -200,10 +200,10 @@ func getHealth(s *Server, r *request) (reply, error) {
 		}
 		unless(idle)
 	}
-	if len(h.Troubled) > batch {
-		return s.answerInTurn(r, func() (reply, error) { return answer(h) })
+	if len(h.Troubled) > maxBatch {
+		return s.answerInTurn(r, func() (reply, error) { return okReply(h) })
 	}
-	return answer(h)
+	return okReply(h)
 }
 
 // countWanted counts in h the services that should be up, and names the services in trouble. unserved is a sentence about a
@@ -217,7 +217,7 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 		if !inStatus(v) && v.Kind != supervisor.KindCmd {
 			continue
 		}
-		v := s.view(ctx, v, peer{}, nil)
+		v := s.serviceView(ctx, v, peer{}, nil)
 		if unserved == "" && v.ServedBy == client.ServedByNone {
 			unserved = fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
 		}
@@ -282,7 +282,7 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if ask.PauseMS < 0 || ask.PauseMS > longestPause.Milliseconds() {
 		return reply{}, refuse(client.KindBadRequest, "pause_ms is %d; it goes from 0 to %d", ask.PauseMS, longestPause.Milliseconds())
 	}
-	v, err := s.lookup(r.Context(), r, readLimit)
+	v, err := s.findOrAwaitService(r.Context(), r, readLimit)
 	if err != nil {
 		return reply{}, err
 	}
@@ -296,5 +296,5 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if err := s.core.Checks.PauseChecksUntil(v.Name, until); err != nil {
 		return reply{}, err
 	}
-	return answerLater(http.StatusOK, s.view(r.Context(), v, r.client, nil), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
+	return answerLater(http.StatusOK, s.serviceView(r.Context(), v, r.client, nil), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
 }

@@ -135,7 +135,7 @@ func TestRunFromItsStartToItsEnd(t *testing.T) {
 	if err := cl.SetStatusText(t.Context(), "other", "3 ready"); !errors.Is(err, client.ErrNotAllowed) {
 		t.Errorf("one process says something for another: %v", err)
 	}
-	if err := cl.SetStatusText(t.Context(), "kanban", strings.Repeat("x", maxSaid+1)); !errors.Is(err, client.ErrBadRequest) {
+	if err := cl.SetStatusText(t.Context(), "kanban", strings.Repeat("x", maxStatusText+1)); !errors.Is(err, client.ErrBadRequest) {
 		t.Errorf("a long text: %v", err)
 	}
 }
@@ -159,7 +159,7 @@ func TestRunsAreForThoseWhoControl(t *testing.T) {
 			t.Errorf("%s may be asked by those who may only look", rt.pattern)
 		}
 	}
-	p := newPolicy(Options{AgentUID: 10000, Others: config.OthersStatus})
+	p := newPolicy(Options{AgentUID: 10000, OtherUsers: config.OthersMayReadStatus})
 	if p.check(peer{uid: 4242}, mayControl) == nil {
 		t.Error("a stranger may start runs")
 	}

@@ -54,9 +54,9 @@ type Server struct {
 	http          *http.Server
 	mux           *http.ServeMux
 	connCounts    connCounts
-	answerBudgets [classes]*answerBudget // memory for unread answers, by class of clients
+	answerBudgets [numClasses]*answerBudget // memory for unread answers, by class of clients
 	cancel        context.CancelCauseFunc
-	noticeLimit   [classes]noticeLimit
+	noticeLimit   [numClasses]noticeLimit
 
 	mu         sync.Mutex
 	closeError *client.Error // error for new requests once the server is closed; nil before
@@ -84,7 +84,7 @@ func New(core Backend, o Options) *Server {
 		ErrorLog: log.New(logWriter(s.log), "", 0),
 	}
 	for _, rt := range routes() {
-		s.mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.run(rt, w, r) })
+		s.mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serveRoute(rt, w, r) })
 	}
 	s.mux.HandleFunc("/", s.noRoute)
 	return s
@@ -104,8 +104,8 @@ func (s *Server) Serve(l net.Listener) error {
 // may be called only once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
-// Leave is Close for a re-execution: the answers tell waiting clients to ask again.
-func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
+// CloseForReexec is Close for a re-execution: the answers tell waiting clients to ask again.
+func (s *Server) CloseForReexec(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
 // close ends the server. New requests and waiting requests get the error why. Other requests have a short time to end and to send
 // their answers. Then close closes all connections. It returns an error if some handlers still run when ctx ends.
@@ -150,7 +150,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		if err.Kind == client.KindReplaced { // nothing was done, so the client may repeat the request
 			err = refuse(client.KindBusy, "%s", err.Message)
 		}
-		s.send(w, failure(err))
+		s.send(w, errorReply(err))
 		return
 	}
 	defer s.onRequest()
@@ -158,8 +158,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// run answers a request that has a route.
-func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
+// serveRoute answers a request that has a route.
+func (s *Server) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	out := s.handle(rt, w, r)
 	if out.sent != nil {
 		defer out.sent()
@@ -182,39 +182,40 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 	defer func() {
 		if p := recover(); p != nil {
 			s.reportPanic(r, p)
-			out = failure(refuse(client.KindInternal, "hinit has a fault in its control API; its log has the details"))
+			out = errorReply(refuse(client.KindInternal, "hinit has a fault in its control API; its log has the details"))
 		}
 	}()
 	who, ok := r.Context().Value(peerKey{}).(peer)
 	if !ok {
-		return failure(refuse(client.KindNotAllowed, "hinit does not know who is asking"))
+		return errorReply(refuse(client.KindNotAllowed, "hinit does not know who is asking"))
 	}
 	if err := s.policy.check(who, rt.access); err != nil {
-		return failure(err)
+		return errorReply(err)
 	}
 	if rt.access != mayRead && r.Method == http.MethodPost {
 		r = r.WithContext(supervisor.WithAuthor(r.Context(), authorOf(rt, who)))
 	}
 	body, bad := readBody(w, r)
 	if bad != nil {
-		return failure(bad)
+		return errorReply(bad)
 	}
 	req := &request{Request: r, route: rt, client: who, body: body}
-	err := req.parse()
+	err := req.parseQuery()
 	if err == nil {
-		out, err = s.answer(rt, req)
+		out, err = s.runHandler(rt, req)
 	}
 	if err == nil && out.deferred != nil {
-		out, err = s.answerBudgets[s.policy.classOf(who)].answer(r.Context(), func() (reply, error) { return withStatus(out.status, out.deferred) })
+		out, err = s.answerBudgets[s.policy.classOf(who)].makeAnswer(r.Context(), func() (reply, error) { return jsonReply(out.status, out.deferred) })
 	}
 	if err != nil {
-		return failure(clientError(r.Context(), err))
+		return errorReply(clientError(r.Context(), err))
 	}
 	return out
 }
 
-// answer runs the handler within the time limit of the route. If the route needs it, answer first waits for the end of the boot.
-func (s *Server) answer(rt route, r *request) (reply, error) {
+// runHandler runs the handler within the time limit of the route. If the route needs it, runHandler first waits for the end of the
+// boot.
+func (s *Server) runHandler(rt route, r *request) (reply, error) {
 	limit := s.limit(rt)
 	if limit == 0 {
 		return rt.handle(s, r)
@@ -253,14 +254,14 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 
 // noRoute answers a request for an unknown route. If the path exists with another method, the answer names that method.
 func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
-	out := failure(refuse(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
+	out := errorReply(refuse(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
 	out.status = http.StatusNotFound
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		other := r.Clone(r.Context())
 		other.Method = method
 		if _, pattern := s.mux.Handler(other); pattern != "/" {
 			w.Header().Set("Allow", method)
-			out = failure(refuse(client.KindBadRequest, "%q takes %s, not %s", r.URL.Path, method, r.Method))
+			out = errorReply(refuse(client.KindBadRequest, "%q takes %s, not %s", r.URL.Path, method, r.Method))
 			out.status = http.StatusMethodNotAllowed
 			break
 		}
@@ -329,11 +330,11 @@ type reply struct {
 	sent     func()        // the server calls sent when the body is written; nil: no call
 }
 
-func answer(v any) (reply, error) { return withStatus(http.StatusOK, v) }
+func okReply(v any) (reply, error) { return jsonReply(http.StatusOK, v) }
 
-func withStatus(status int, v any) (reply, error) {
+func jsonReply(status int, v any) (reply, error) {
 	var body bytes.Buffer
-	if err := encoder(&body).Encode(v); err != nil {
+	if err := newEncoder(&body).Encode(v); err != nil {
 		return reply{}, refuse(client.KindInternal, "hinit cannot write its answer as JSON: %v", err)
 	}
 	return reply{status: status, body: body.Bytes()}, nil
@@ -345,15 +346,15 @@ func answerLater(status int, v any, err error) (reply, error) {
 	return reply{status: status, deferred: v}, err
 }
 
-// encoder returns an encoder that writes one line of JSON per value, without HTML escapes.
-func encoder(w io.Writer) *json.Encoder {
+// newEncoder returns an encoder that writes one line of JSON per value, without HTML escapes.
+func newEncoder(w io.Writer) *json.Encoder {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return e
 }
 
-func failure(e *client.Error) reply {
-	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // encoding a struct of two strings never fails
+func errorReply(e *client.Error) reply {
+	out, _ := jsonReply(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // encoding a struct of two strings never fails
 	out.fault = e
 	return out
 }
@@ -361,8 +362,8 @@ func failure(e *client.Error) reply {
 // wantsText reports whether the client asks for plain text instead of JSON.
 func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
 
-// text returns an answer in plain text. It escapes characters that could control a terminal.
-func text(status int, header http.Header, body []byte) reply {
+// textReply returns an answer in plain text. It escapes characters that could control a terminal.
+func textReply(status int, header http.Header, body []byte) reply {
 	header.Set("Content-Type", client.Text+"; charset=utf-8")
 	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
 }
@@ -373,7 +374,7 @@ func (out reply) asText(r *http.Request) reply {
 	if out.fault == nil || !wantsText(r) {
 		return out
 	}
-	return text(out.status, http.Header{client.ErrorHeader: {string(out.fault.Kind)}}, []byte(out.fault.Message))
+	return textReply(out.status, http.Header{client.ErrorHeader: {string(out.fault.Kind)}}, []byte(out.fault.Message))
 }
 
 // send writes an answer to the client, unless the answer is a stream.
@@ -387,13 +388,13 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 	if out.status >= http.StatusBadRequest {
 		h.Set("Connection", "close")
 	}
-	s.allowWrite(w)
+	s.extendWriteDeadline(w)
 	w.WriteHeader(out.status)
 	_, _ = w.Write(out.body) // a client that is gone needs no answer
 }
 
-// allowWrite sets the deadline for the next write to the client.
-func (s *Server) allowWrite(w http.ResponseWriter) {
+// extendWriteDeadline sets the deadline for the next write to the client.
+func (s *Server) extendWriteDeadline(w http.ResponseWriter) {
 	// SetWriteDeadline never fails on a real connection
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime))
 }

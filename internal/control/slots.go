@@ -52,7 +52,7 @@ func getSlots(s *Server, r *request) (reply, error) {
 	query := r.query
 	if !query.Has("dir") {
 		return s.answerInTurn(r, func() (reply, error) {
-			return answer(client.SlotsReply{Slots: nonNil(s.slots().Slots(r.Context()))})
+			return okReply(client.SlotsReply{Slots: nonNil(s.slots().Slots(r.Context()))})
 		})
 	}
 	slot, err := slotAt(r.Context(), s.slots(), query.Get("dir"))
@@ -60,13 +60,13 @@ func getSlots(s *Server, r *request) (reply, error) {
 }
 
 func slotAt(ctx context.Context, core Slots, dir string) (client.Slot, error) {
-	if err := absolute(dir); err != nil {
+	if err := checkAbsolute(dir); err != nil {
 		return client.Slot{}, err
 	}
 	return core.Slot(ctx, dir)
 }
 
-func absolute(dir string) error {
+func checkAbsolute(dir string) error {
 	if !strings.HasPrefix(dir, "/") || strings.IndexByte(dir, 0) >= 0 {
 		return refuse(client.KindBadRequest, "dir is %q; it has to be an absolute path", dir)
 	}
@@ -74,7 +74,7 @@ func absolute(dir string) error {
 }
 
 func postSlotControl(s *Server, r *request, c client.SlotControl) (reply, error) {
-	if err := errors.Join(absolute(c.Dir), checkLetters(c.Flags, formats.Letters)); err != nil {
+	if err := errors.Join(checkAbsolute(c.Dir), checkLetters(c.Flags, formats.SvcLetters)); err != nil {
 		return reply{}, err
 	}
 	return reply{status: http.StatusNoContent}, s.slots().SlotControl(r.Context(), c.Dir, c.Flags)
@@ -116,7 +116,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if err := s.wait(r); err != nil {
+	if err := s.countWaiting(r); err != nil {
 		return reply{}, err
 	}
 	slot, err := s.awaitSlot(r.Context(), s.slots(), query.Get("dir"), goal)
@@ -126,8 +126,8 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 // slotGoal is the state of a slot for which s6-svwait waits. [dial.Client.SlotWait] explains the letters.
 type slotGoal struct {
 	letter byte
-	after  uint64 // number of a run; only a later run fulfils r and R
-	known  bool   // whether after is set
+	run    uint64 // number of a run; only a later run fulfils r and R
+	hasRun bool   // whether after is set
 }
 
 // parseUntil parses the parameter "until" of a wait: a letter, which the number of a run may follow.
@@ -136,10 +136,10 @@ func parseUntil(text string) (slotGoal, error) {
 	if text == "" || !strings.Contains("uUdDrR", text[:1]) {
 		return slotGoal{}, bad
 	}
-	u := slotGoal{letter: text[0], known: len(text) > 1}
-	if u.known {
+	u := slotGoal{letter: text[0], hasRun: len(text) > 1}
+	if u.hasRun {
 		var err error
-		if u.after, err = strconv.ParseUint(text[1:], 10, 64); err != nil {
+		if u.run, err = strconv.ParseUint(text[1:], 10, 64); err != nil {
 			return slotGoal{}, bad
 		}
 	}
@@ -150,7 +150,7 @@ func parseUntil(text string) (slotGoal, error) {
 // also counts as down.
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.known && s.Run > u.after // whether a later run exists
+	later := u.hasRun && s.Run > u.run // whether a later run exists
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -179,8 +179,8 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 			return client.Slot{}, err
 		}
 		last = slot
-		if first && !u.known {
-			u.after, u.known = slot.Run, u.letter == 'r' || u.letter == 'R'
+		if first && !u.hasRun {
+			u.run, u.hasRun = slot.Run, u.letter == 'r' || u.letter == 'R'
 		}
 		switch {
 		case u.reached(slot):

@@ -42,9 +42,9 @@ func getStatus(s *Server, r *request) (reply, error) {
 func statusAs(st client.Status, query url.Values) (reply, error) {
 	switch as := query["as"]; {
 	case len(as) == 0:
-		return answer(st)
+		return okReply(st)
 	case len(as) == 1 && as[0] == client.AsTable:
-		look := show.Layout{Named: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
+		look := show.Layout{NamesGiven: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
 		if width := query.Get("width"); width != "" {
 			n, err := parseNumber(width, "width")
 			if err != nil {
@@ -65,7 +65,7 @@ func statusTable(st client.Status, look show.Layout) reply {
 			down++
 		}
 	}
-	out := text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
+	out := textReply(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
 	out.body = show.Status(st, look) // the texts are already escaped, and the escape sequences for colours must stay
 	return out
 }
@@ -73,10 +73,10 @@ func statusTable(st client.Status, look show.Layout) reply {
 // reapTime limits how long one status request waits for the supervisor, in all calls of observe together.
 const reapTime = 100 * time.Millisecond
 
-// observe returns a service with the kernel's data about its main process. If the process is a zombie that the supervisor doesn't
-// know of, for example because a tracer holds it, observe makes the supervisor reap it first. The returned service is the state
-// after that.
-func (s *Server) observe(ctx context.Context, v *supervisor.Service) (*supervisor.Service, procstat.Stat) {
+// reapAndRead returns a service with the kernel's data about its main process. If the process is a zombie that the supervisor
+// doesn't know of, for example because a tracer holds it, observe makes the supervisor reap it first. The returned service is the
+// state after that.
+func (s *Server) reapAndRead(ctx context.Context, v *supervisor.Service) (*supervisor.Service, procstat.Stat) {
 	st := readStat(v.PID)
 	if st.State != 'Z' {
 		return v, st
@@ -110,11 +110,11 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 			}
 		}
 	}
-	with(s.core.Expected(ctx, false))
+	with(s.core.ExpectedServices(ctx, false))
 	if len(names) > 0 && missing() {
 		look, cancel := context.WithTimeout(ctx, s.bootListTime)
 		defer cancel()
-		with(s.core.Expected(look, true))
+		with(s.core.ExpectedServices(look, true))
 	}
 	return snap, added
 }
@@ -129,7 +129,7 @@ func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added ma
 		list := servicesInStatus(snap)
 		out.Services = slices.Grow(out.Services, len(list))
 		for _, v := range list {
-			out.Services = append(out.Services, s.view(ctx, v, who, added))
+			out.Services = append(out.Services, s.serviceView(ctx, v, who, added))
 		}
 		out.Init.OOMFirst = oomFirst(snap.Services, out.Services)
 	}
@@ -142,7 +142,7 @@ func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added ma
 			return client.Status{}, err
 		}
 		if out.Find(v.Name) == nil {
-			view := s.view(ctx, v, who, added)
+			view := s.serviceView(ctx, v, who, added)
 			if s.policy.classOf(who) != otherClass { // the client may read the configuration
 				view.Settings = s.core.Settings(v.Name)
 			}
@@ -218,7 +218,7 @@ func getService(s *Server, r *request) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		return answer(st.Services[0])
+		return okReply(st.Services[0])
 	})
 }
 
@@ -257,9 +257,9 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	return i
 }
 
-// view returns a service as the client who may see it. added has the services that the boot has not registered yet.
-func (s *Server) view(ctx context.Context, v *supervisor.Service, who peer, added map[*supervisor.Service]bool) client.Service {
-	v, st := s.observe(ctx, v)
+// serviceView returns a service as the client who may see it. added has the services that the boot has not registered yet.
+func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, who peer, added map[*supervisor.Service]bool) client.Service {
+	v, st := s.reapAndRead(ctx, v)
 	trusted := s.policy.classOf(who) != otherClass
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
@@ -285,16 +285,16 @@ func (s *Server) view(ctx context.Context, v *supervisor.Service, who peer, adde
 			out.LastExit.Tail = []string{}
 		}
 	}
-	out.Problem, out.ServedBy = s.problem(v, trusted), s.core.ServedBy(v)
+	out.Problem, out.ServedBy = s.problemText(v, trusted), s.core.ServedBy(v)
 	if trusted { // the service writes this text, so an untrusted client must not read it
 		out.StatusText = v.Status
 	}
 	return out
 }
 
-// problem describes what is wrong with a service besides its state, or returns "". It quotes output of the service only if
+// problemText describes what is wrong with a service besides its state, or returns "". It quotes output of the service only if
 // trusted is true: the client may read the service's log.
-func (s *Server) problem(v *supervisor.Service, trusted bool) string {
+func (s *Server) problemText(v *supervisor.Service, trusted bool) string {
 	switch {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:
 		return v.Warning

@@ -52,14 +52,14 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 
 // verdict says whether the goal is reached or has failed. If neither is set, the wait goes on.
 type verdict struct {
-	reached   bool
-	failed    *client.Error
-	runEnded  bool      // the goal has failed because a run has ended; await adds how it ended
-	recheckAt time.Time // time to compare again even without a change; zero: not needed
+	reached      bool
+	failed       *client.Error
+	failedByExit bool      // the goal has failed because a run has ended; await adds how it ended
+	recheckAt    time.Time // time to compare again even without a change; zero: not needed
 }
 
-// compare compares a service with the goal. v is the service in snap, or nil if the service was removed.
-func (g goal) compare(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
+// check compares a service with the goal. v is the service in snap, or nil if the service was removed.
+func (g goal) check(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
 		switch {
@@ -84,11 +84,11 @@ func (g goal) compare(now time.Time, snap *supervisor.Snapshot, v *supervisor.Se
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
 	case v.Want == supervisor.WantDown: // a task that has ended is wanted down
-		return verdict{reached: v.Done && v.State == supervisor.Down, runEnded: !v.Done && v.State == supervisor.Down}
+		return verdict{reached: v.Done && v.State == supervisor.Down, failedByExit: !v.Done && v.State == supervisor.Down}
 	case g.crashed(v): // a crash fails the start even if the service is up again
-		return verdict{runEnded: true}
+		return verdict{failedByExit: true}
 	case v.State == supervisor.Backoff, v.State == supervisor.Parked, v.State == supervisor.Failed:
-		return verdict{runEnded: true}
+		return verdict{failedByExit: true}
 	case v.State != supervisor.Up, v.Run <= g.after:
 		return verdict{}
 	case v.Announces:
@@ -123,17 +123,17 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 		snap := s.core.Snapshot()
 		v := snap.Find(g.service.Name)
 		now := time.Now()
-		is := g.compare(now, snap, v)
+		is := g.check(now, snap, v)
 		switch {
 		case is.reached && v == nil:
-			return removed(g.service), nil
+			return asRemoved(g.service), nil
 		case is.reached && g.once:
 			return s.withTail(ctx, v), nil
 		case is.reached:
 			return v, nil
 		case is.failed != nil:
 			return nil, is.failed
-		case is.runEnded:
+		case is.failedByExit:
 			reading, cancel := context.WithDeadline(ctx, end)
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
@@ -160,18 +160,18 @@ func (s *Server) latest(v *supervisor.Service) *supervisor.Service {
 	if now := s.core.Snapshot().Find(v.Name); now != nil {
 		return now
 	}
-	return removed(v)
+	return asRemoved(v)
 }
 
-func removed(v *supervisor.Service) *supervisor.Service {
+func asRemoved(v *supervisor.Service) *supervisor.Service {
 	gone := *v
 	gone.State, gone.Want, gone.Reason, gone.PID, gone.Ready = supervisor.Down, supervisor.WantDown, "removed", 0, false
 	gone.NextStart = time.Time{}
 	return &gone
 }
 
-// onceTime is how long a client waits by default for the end of a task.
-const onceTime = time.Hour
+// taskTime is how long a client waits by default for the end of a task.
+const taskTime = time.Hour
 
 // activeStates are the states of a task that is already running, so that a start begins no new run.
 var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
@@ -189,12 +189,12 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 	x := v.LastExit
 	reason := v.Reason
 	if v.State == supervisor.Down && x != nil { // a task that has ended is down; say how it ended
-		reason = endText(x)
+		reason = exitText(x)
 	}
 	over := slices.Contains([]supervisor.State{supervisor.Backoff, supervisor.Parked, supervisor.Failed, supervisor.Down}, v.State)
 	again := x != nil && x.PID != 0 && !over // a new run has already begun; describe the end of the run before it
 	if again {
-		fmt.Fprintf(&b, "%s %s", v.Name, endText(x))
+		fmt.Fprintf(&b, "%s %s", v.Name, exitText(x))
 	} else {
 		fmt.Fprintf(&b, "%s is %s: %s", v.Name, stateText(v), show.Line(reason))
 	}
@@ -244,7 +244,7 @@ func stateText(v *supervisor.Service) string {
 	return string(v.State)
 }
 
-func endText(x *supervisor.Exit) string {
+func exitText(x *supervisor.Exit) string {
 	switch {
 	case x.PID == 0:
 		return x.Error

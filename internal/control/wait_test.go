@@ -73,12 +73,12 @@ func TestJudge(t *testing.T) {
 		{"somebody wants it up", client.VerbStop, 0, v(supervisor.Stopping), false, "failed: superseded: gateway-x was asked to start meanwhile"},
 	} {
 		g := goal{effect: effects[tt.do], service: gateway("x", supervisor.Down), after: tt.run, settleTime: hold}
-		is := g.compare(now, &supervisor.Snapshot{Stopping: tt.stop}, tt.v)
+		is := g.check(now, &supervisor.Snapshot{Stopping: tt.stop}, tt.v)
 		got := "wait"
 		switch {
 		case is.reached:
 			got = "reached"
-		case is.runEnded:
+		case is.failedByExit:
 			got = "died"
 		case is.failed != nil:
 			got = string(is.failed.Kind) + ": " + is.failed.Message

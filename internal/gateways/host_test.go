@@ -85,7 +85,7 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Manager) {
 		t: t, home: home, cfg: new(config.Config), snap: new(supervisor.Snapshot), news: make(chan struct{}),
 		seen: seen{masked: make(map[string][]string), down: make(map[string]bool), starts: make(map[string]bool)},
 	}
-	h.cfg.Agent.Ready, h.cfg.Logs.Console = config.ReadyState, "raw"
+	h.cfg.Agent.ReadyWhen, h.cfg.Logs.Console = config.ReadyState, "raw"
 	h.store = profiles.Open(h.home, nil, "SOUL.md")
 	h.wants = profiles.NewIntents(h.store)
 	for _, name := range names {

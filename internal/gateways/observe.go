@@ -86,7 +86,7 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 	m.updateFromStateFile(profile)
 	service := profiles.SlotName(profile)
 	m.storeExclusives(service, profile)
-	if m.Config().Agent.Ready != config.ReadyState {
+	if m.Config().Agent.ReadyWhen != config.ReadyState {
 		return
 	}
 	m.enqueueIn(readyHintDelay, service, func() {
@@ -121,7 +121,7 @@ func (m *Manager) updateFromStateFile(profile string) {
 	if s.PID != 0 && profile == profiles.Default {
 		m.storeServedProfiles(s, state)
 	}
-	if s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
+	if s.State == supervisor.Up && m.Config().Agent.ReadyWhen == config.ReadyState {
 		ready, said := m.readiness(profile, state, s)
 		// Send the event even if the snapshot shows the same values, because the snapshot may be old.
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})

@@ -144,7 +144,7 @@ func row(base string, k reference.Key, doc string) string {
 		doc = "Variable: `" + k.Env + "`. " + doc
 	}
 	mark := ""
-	if k.Root {
+	if k.RootOnly {
 		mark = rootMark
 	}
 	return fmt.Sprintf("- `%s`%s %s: %s\n", base+k.Path, mark, withDefault(typ, defaultOf(base, k)), doc)
@@ -303,7 +303,7 @@ func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
 		}
 	}
 	for _, k := range keys {
-		if k.Short { // also allow a text, which users may write instead of the mapping
+		if k.AllowsShortForm { // also allow a text, which users may write instead of the mapping
 			parent := schema
 			for key := range strings.SplitSeq(k.Path[:strings.LastIndex(k.Path, ".")], ".") {
 				parent = parent["properties"].(object)[key].(object)

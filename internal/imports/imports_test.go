@@ -69,7 +69,7 @@ func TestMeaning(t *testing.T) {
 	if web := c.Services["web"]; web.Env["NAME"] != "the, web" || web.Env["MODE"] != "fast" || web.Stop.Grace.Seconds() != 10 || web.Logs.MaxSizeMB != 10 {
 		t.Errorf("web: %+v", web)
 	}
-	if c.Services["mail-queue"].Enabled || !c.Services["worker_01"].Enabled || c.Services["cache"].Log || c.Services["cache"].Umask != "027" {
+	if c.Services["mail-queue"].Enabled || !c.Services["worker_01"].Enabled || c.Services["cache"].HasLogFile || c.Services["cache"].Umask != "027" {
 		t.Error("autostart, numprocs or stdout_logfile is wrong")
 	}
 	if word := c.Services["needs-home"].Command[2]; !strings.Contains(word, "{agent}") || strings.Contains(word, "{{") {
@@ -99,7 +99,7 @@ func TestMeaning(t *testing.T) {
 	if db := c.Services["db"]; db.Env["STAGE"] != "site" || db.Env["REGION"] != "eu" || !c.Services["web"].Enabled || c.Services["batch"].Enabled {
 		t.Errorf("db: %+v", db)
 	}
-	if web := c.Services["web"]; web.Restart.Policy != config.RestartOnFailure || web.Restart.Initial.Milliseconds() != 100 || len(web.Needs) != 1 {
+	if web := c.Services["web"]; web.Restart.Policy != config.RestartOnFailure || web.Restart.InitialDelay.Milliseconds() != 100 || len(web.Needs) != 1 {
 		t.Errorf("web: %+v", web)
 	}
 }

@@ -196,7 +196,7 @@ func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
 	} {
 		c, _ := notesOf(t, "a.service", text+"Type=notify\nExecStart=/bin/a\nTimeoutSec=20min\n")
 		a := c.Services["a"]
-		if r := a.Restart; r.MaxRestarts != 0 || r.Initial != 5*time.Second || r.Max != 5*time.Minute {
+		if r := a.Restart; r.MaxRestarts != 0 || r.InitialDelay != 5*time.Second || r.Max != 5*time.Minute {
 			t.Errorf("%s: %+v", text, r)
 		}
 		if a.Notify.Timeout != 20*time.Minute || a.Stop.Grace != 20*time.Minute {

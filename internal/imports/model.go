@@ -128,7 +128,7 @@ func (s *service) node() *yaml.Node {
 func encode[T any](values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
 	for _, key := range config.Keys[T]() {
-		value := valueNode(key.At(new(T)), len(key.Placeholders) > 0, values[key.Path])
+		value := valueNode(key.ValuePointer(new(T)), len(key.Placeholders) > 0, values[key.Path])
 		if value == nil {
 			continue
 		}

@@ -220,7 +220,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, roundSigns{e.o.Lines(v.Name), beat, st})}
 		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.mayBecomeUnusual() || s.evidence.Log.mayBecomeUnusual())
 		r.examined = true
-		doubts := r.history.needsCloserLook(s.evidence, policy.After)
+		doubts := r.history.needsCloserLook(s.evidence, policy.MinSilence)
 		doubt = doubt || doubts && s.evidence.Idle
 		if doubts || !s.evidence.Stopped && (!r.portKnown || r.health != nil && !r.history.answered) {
 			closer = append(closer, &s)
@@ -295,7 +295,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 
 // probeGateway completes the evidence about one gateway. ticks is the processor time that all its processes have used.
 func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
-	after := s.policy.After
+	after := s.policy.MinSilence
 	doubts := s.history.needsCloserLook(s.evidence, after)
 	if s.health != nil && (doubts || !s.history.answered) {
 		s.evidence.HealthAnswers, _ = s.health.check(time.Now().Add(answerTimeout))
@@ -364,7 +364,7 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 // updateDeafness decides whether one gateway is deaf, adds it to found, records changes in the event history, and restarts the
 // gateway if the policy says so. If the disk did not answer in this round, the last decision stays valid.
 func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) {
-	deaf, why := DecideDeaf(s.evidence, s.policy.After)
+	deaf, why := DecideDeaf(s.evidence, s.policy.MinSilence)
 	byCheck := s.policy.Action == config.DeafByCheck
 	name := s.service.Name
 	if s.unknown {

@@ -79,7 +79,7 @@ func first(good bool, _ string) bool { return good }
 // act sets the action for deaf gateways.
 func (r *deafRig) act(action string) {
 	r.period = 30 * time.Second
-	r.policy = func(*supervisor.Service) config.Deaf { return config.Deaf{Action: action, After: 4 * time.Minute} }
+	r.policy = func(*supervisor.Service) config.Deaf { return config.Deaf{Action: action, MinSilence: 4 * time.Minute} }
 }
 
 // takeEvents returns the events since its last call.

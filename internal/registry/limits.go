@@ -83,7 +83,7 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 // that has ended is denied too, because hinit can't tell to which profile it belonged.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
-	if uid == 0 || pid == 0 || !cfg.AnyIsolation() { // pid 0 is a process outside this PID namespace
+	if uid == 0 || pid == 0 || !cfg.Isolates() { // pid 0 is a process outside this PID namespace
 		return false
 	}
 	theirs, own, err := confinementOf(pid)

@@ -130,7 +130,7 @@ func (r *Registry) gatewaySlot(p profiles.Profile, u supervisor.Unit, down bool)
 	cfg := r.o.Config()
 	return Slot{
 		Name: u.Name, Down: down, Argv: u.Spec.Argv, Env: r.o.Units.GatewayVars(cfg, p, u.Spec.Dir), Dir: u.Spec.Dir,
-		Cred: u.Spec.Cred, Finish: true, ParkOn: cfg.Restart.ParkOn,
+		Cred: u.Spec.Cred, Finish: true, ParkOn: cfg.Restart.ParkCodes,
 		Log: cfg.Logs.Dir + "/" + p.Name, LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
 	}
 }
@@ -144,7 +144,7 @@ func (r *Registry) serviceSlot(cfg *config.Config, s config.Service) Slot {
 	if u, err := r.o.Units.Service(cfg, s); err == nil {
 		out.Dir, out.Cred = u.Spec.Dir, u.Spec.Cred
 	}
-	if s.Log {
+	if s.HasLogFile {
 		out.Log = cfg.Logs.Dir + "/" + s.Name
 	}
 	return out

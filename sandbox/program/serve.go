@@ -182,7 +182,7 @@ func newCallerCheck(agent *account.User, isolates func() bool) func(daemon.Peer)
 // true to be safe.
 func isolatesAnyProfile() bool {
 	cfg, err := config.Load(config.Options{})
-	return err != nil || cfg.AnyIsolation()
+	return err != nil || cfg.Isolates()
 }
 
 // settings are the values that the operator sets for the service, by flags or environment variables.

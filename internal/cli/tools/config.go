@@ -101,7 +101,7 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	report := configReport{File: file, Problems: []configProblem{}, Warnings: []string{}}
 	cfg, err := config.Load(config.Options{Path: file, ServicesOnly: plain, Env: t.Env})
 	if err == nil && plain && len(cfg.Services) == 0 {
-		err = config.NoServices(cfg.Path)
+		err = config.NoServicesError(cfg.Path)
 	}
 	var problems []error
 	if err == nil {

@@ -233,7 +233,7 @@ func (x *doctorRun) configuration(cfg *config.Config) {
 		x.findings.OK("agent", "%s", cfg.Agent.Binary)
 	}
 	const lost = "sudo, ping with file capabilities and other set-user-id programs gain it nothing"
-	switch other := cfg.OtherUser(); {
+	switch other := cfg.ServiceWithOtherUser(); {
 	case cfg.NoNewPrivs(config.Auto) && other != "":
 		x.findings.OK("no_new_privs", "on for what runs as the agent, because service %q runs as another user: %s; for sudo, set agent.no_new_privs: false", other, lost)
 	case cfg.NoNewPrivs(config.Auto):
@@ -251,12 +251,12 @@ func (x *doctorRun) image(cfg *config.Config) {
 		return // the image was built without docker/remove-s6
 	}
 	exit := "starts again"
-	if slices.Contains(cfg.Restart.ParkOn, 0) {
+	if slices.Contains(cfg.Restart.ParkCodes, 0) {
 		exit = "stays down"
 	}
 	x.findings.OK("image", "version %s; a gateway that exits with code 0 by itself %s", m.Version, exit)
 	switch {
-	case cfg.Boot.Steps == config.StepsImage:
+	case cfg.Boot.PreparedBy == config.PreparedByImage:
 		x.findings.OK("image", "its own boot script prepares the data directory (HINIT_BOOT=image)")
 	case len(m.UnknownCommands) > 0:
 		x.findings.Warning("image", "hinit leaves out what it does not know of the boot scripts of version %s; to run the image's own script, set HINIT_BOOT=image; commands that are left out: %s",

@@ -298,7 +298,7 @@ func eventLine(e client.Event) string {
 		b.WriteString(e.Reason)
 	}
 	if e.By != nil {
-		fmt.Fprintf(b, ", by %s", show.By(e.By))
+		fmt.Fprintf(b, ", by %s", show.AuthorText(e.By))
 	}
 	if e.PID != 0 {
 		fmt.Fprintf(b, " [pid %d]", e.PID)

@@ -45,7 +45,7 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 	if err == nil {
 		err = t.Client().Events(context.Background(), client.EventOptions{}, func(e client.Event) error {
 			if e.By != nil {
-				orders[e.Service] = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.By(e.By))
+				orders[e.Service] = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.AuthorText(e.By))
 			}
 			return nil
 		})

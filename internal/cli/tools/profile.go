@@ -125,7 +125,7 @@ func (m *manager) create(name string) int {
 	if _, there, _ := m.lookUpProfile(name); there {
 		return m.Fail(cmdline.Failed, "cannot create profile %q: it exists already", name)
 	}
-	if code := m.change(m.cfg.Agent.ProfileCreate, map[string]string{"profile": name}, func() error { return manage.Create(m.store, name) }); code != cmdline.Done {
+	if code := m.change(m.cfg.Agent.ProfileCreateCommand, map[string]string{"profile": name}, func() error { return manage.Create(m.store, name) }); code != cmdline.Done {
 		return code
 	}
 	p, there, err := m.lookUpProfile(name)
@@ -183,7 +183,7 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 		}
 	}
 	itself := func() error { return manage.Delete(m.store, name) }
-	if code := m.change(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name}, itself); code != cmdline.Done {
+	if code := m.change(m.cfg.Agent.ProfileDeleteCommand, map[string]string{"profile": name}, itself); code != cmdline.Done {
 		return code
 	}
 	if m.json {
@@ -212,7 +212,7 @@ func (m *manager) rename(from, to string) int {
 		return m.Failed(m.doing, err)
 	}
 	itself := func() error { return manage.Rename(m.store, from, to) }
-	if code := m.change(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
+	if code := m.change(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
 		return code
 	}
 	if openErr == nil && m.isTenant(owner) {

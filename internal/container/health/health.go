@@ -106,7 +106,7 @@ func New(o Options) *Health {
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.configure(cfg)
 	if !h.o.ServicesOnly { // a plain supervisor has no gateways
-		h.deaf.Set(cfg.DeafOf("").Period, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
+		h.deaf.Set(cfg.DeafOf("").CheckPeriod, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
 	}
 	h.watchQuotas(cfg)
 }

@@ -152,7 +152,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	text := "memory: " + formatBytes(has)
 	switch {
 	case !m.HasOwnCgroup:
-		limit = limit.Supervised()
+		limit = limit.WithoutCgroup()
 	case m.OOMKills > 0 && v.Kind != supervisor.KindRun: // a command of a profile shares the control group of its gateway
 		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.OOMKills, limit.Max.Text())
 		if w.isNewMessage(v, "killed", killed) {
@@ -160,17 +160,17 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 		}
 	}
 	switch {
-	case limit.Restart > 0 && has >= uint64(limit.Restart):
-		text += " of " + formatBytes(uint64(limit.Restart))
+	case limit.RestartAbove > 0 && has >= uint64(limit.RestartAbove):
+		text += " of " + formatBytes(uint64(limit.RestartAbove))
 		w.loop.Post(supervisor.Unhealthy{Name: v.Name, Run: v.Run, Answer: text})
 		return text
-	case limit.Warn > 0 && has >= uint64(limit.Warn):
-		note = text + above + formatBytes(uint64(limit.Warn))
+	case limit.WarnAbove > 0 && has >= uint64(limit.WarnAbove):
+		note = text + above + formatBytes(uint64(limit.WarnAbove))
 		if w.isNewMessage(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
 	// A warning ends only 10 % below memory.warn. Otherwise a service near the limit would cause many warnings.
-	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above):
+	case limit.WarnAbove > 0 && has < uint64(limit.WarnAbove)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above):
 		w.isNewMessage(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
 	}

@@ -48,7 +48,7 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 			return []proc.Memory{{Bytes: bytes, HasOwnCgroup: grouped, OOMKills: killed}}
 		}}
 		w.configure(&config.Config{Services: map[string]config.Service{
-			"a":    {ProcessSettings: config.ProcessSettings{Memory: config.Memory{Warn: 512 << 20, Max: 1 << 30}}},
+			"a":    {ProcessSettings: config.ProcessSettings{Memory: config.Memory{WarnAbove: 512 << 20, Max: 1 << 30}}},
 			"free": {},
 		}})
 		step := func(has uint64, want ...string) {
@@ -99,7 +99,7 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, measure: func(mains []int) []proc.Memory {
 		return slices.Repeat([]proc.Memory{{Bytes: 2 << 30}}, len(mains))
 	}}
-	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{Warn: 1 << 20, Max: 1 << 30}}}})
+	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{WarnAbove: 1 << 20, Max: 1 << 30}}}})
 	w.measureAll()
 	want := supervisor.Unhealthy{Name: "run/t_1", Run: 1, Answer: "memory: 2.0 GiB of 1.0 GiB"}
 	if len(got) != 1 || got[0] != want {
@@ -147,7 +147,7 @@ func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
 	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, lastUsage: map[string]usageSample{}, measure: func(mains []int) []proc.Memory {
 		return slices.Repeat([]proc.Memory{{Bytes: 2 << 20}}, len(mains))
 	}}
-	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{Warn: 1 << 20}}}})
+	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{WarnAbove: 1 << 20}}}})
 	for _, profile := range []string{"one", "two", "three"} {
 		loop.snapshot = &supervisor.Snapshot{Services: []*supervisor.Service{
 			{Name: "gateway-" + profile, Kind: supervisor.KindGateway, Profile: profile, State: supervisor.Up, PID: 7, Run: 1},

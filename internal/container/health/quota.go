@@ -53,7 +53,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 			}
 		})
 	}
-	if cfg.Isolated(config.IsolationUser) && !h.o.ServicesOnly && h.quota.sharesWatched.CompareAndSwap(false, true) {
+	if cfg.AnyHasMode(config.IsolationUser) && !h.o.ServicesOnly && h.quota.sharesWatched.CompareAndSwap(false, true) {
 		confined := true // an earlier init may have left a profile confined
 		h.runEvery("sharing processors and ports", 0, freePeriod, func(int) {
 			if confined || resourcesAreScarce() {
@@ -126,7 +126,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 			all = append(all, boot.Gateway{
 				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).IsIsolated(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
 				Nice: max(own.Nice, proc.NiceOf(cmp.Or(own.CPUWeight, 100))),
-				Rank: priorityRanks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
+				Rank: priorityRanks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.WarnAbove), Stop: uint64(own.Quota.StopAbove),
 			})
 		}
 	}

@@ -63,7 +63,7 @@ func TestPID1KeptAnEmptyNoteForEachIsolatedProfile(t *testing.T) {
 // TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn checks that the results for all other profiles are used if the
 // measurement of one home fails.
 func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
-	cfg := &config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Priority: config.Priority{Quota: config.Quota{Stop: 1}}}}}
+	cfg := &config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Priority: config.Priority{Quota: config.Quota{StopAbove: 1}}}}}
 	procs, err := proc.New()
 	if err != nil {
 		t.Fatal(err)

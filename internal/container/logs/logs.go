@@ -60,7 +60,7 @@ func New(o Options) *Logs {
 	cfg := o.Config()
 	l := &Logs{o: o, Runs: runs.NewTracker(), registering: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
-		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
+		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.MaskSecrets,
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, OnWrite: o.OnOutput,
 		Warn: func(service, message string) { o.Say("log of %s: %s", cmp.Or(service, "console"), message) },
 	})
@@ -187,7 +187,7 @@ func (l *Logs) Output(service string) *client.Output {
 // ReadSecrets reads the .env of a profile, and hides its values on the console. It does nothing if logs.mask is off. It
 // blocks on the disk.
 func (l *Logs) ReadSecrets(service, profile string) {
-	if !l.o.Config().Logs.Mask {
+	if !l.o.Config().Logs.MaskSecrets {
 		return
 	}
 	values, more, err := l.o.Secrets(profile)

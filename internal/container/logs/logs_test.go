@@ -70,7 +70,7 @@ func TestSecretsAreMasked(t *testing.T) {
 	}
 	l.MaskSecrets("gateway-coder", "coder")
 	write("open " + secret)
-	cfg.Logs.Mask = true
+	cfg.Logs.MaskSecrets = true
 	l.MaskSecrets("gateway-coder", "coder")
 	write("first " + secret)
 	secret = "sk-fedcba9876543210"
@@ -95,7 +95,7 @@ func TestADiskThatHangsHoldsUpNoStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		cfg := new(config.Config)
-		cfg.Logs.Mask = true
+		cfg.Logs.MaskSecrets = true
 		l := &Logs{o: Options{Config: func() *config.Config { return cfg }, Secrets: func(string) ([]string, bool, error) {
 			<-answer
 			return nil, false, nil
@@ -155,7 +155,7 @@ func TestAHookWritesNothingToStandardOutput(t *testing.T) {
 // and that hinit says when it does not mask all. Each agent can write as many secrets as it likes.
 func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 	cfg := new(config.Config)
-	cfg.Logs.Mask = true
+	cfg.Logs.MaskSecrets = true
 	large := strings.Repeat("s", 16<<10)
 	l, _, said := newLogs(t, cfg, func(string) ([]string, bool, error) { return []string{large}, false, nil })
 	for i := range 2 * maxMaskedBytes / len(large) {

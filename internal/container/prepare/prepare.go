@@ -69,7 +69,7 @@ func (s *Stage) Connect() {
 // error means that the container must stop.
 func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error {
 	r := &preparation{Stage: s, ctx: ctx, cfg: cfg, ready: ready, job: s.Job(cfg)}
-	r.job.Hooks, r.job.Strict, r.job.Scripts = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.Stage2Fails == "2"
+	r.job.Hooks, r.job.Strict, r.job.Scripts = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.FailedStepEffect == "2"
 	if r.job.Plain {
 		ready()
 		if len(r.job.Hooks) == 0 {
@@ -117,7 +117,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	if err != nil {
 		return err
 	}
-	if cfg.Image.Stage2Fails == "1" && s.Status.Failed() {
+	if cfg.Image.FailedStepEffect == "1" && s.Status.Failed() {
 		s.Warn("a boot step has failed, and the boot goes on because S6_BEHAVIOUR_IF_STAGE2_FAILS is 1")
 	}
 	s.logLine(boot.LogLine{Text: boot.SetupComplete})
@@ -132,7 +132,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	}
 	return boot.Options{
 		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, RepairEverything: s.RepairAll.Load(),
-		Stamp: cfg.Image.Stamp, Seeds: cfg.Boot.Steps == config.StepsImage, Say: func(l boot.LogLine) { writeLine(s.Agents, l) },
+		Stamp: cfg.Image.BuildStamp, Seeds: cfg.Boot.PreparedBy == config.PreparedByImage, Say: func(l boot.LogLine) { writeLine(s.Agents, l) },
 	}
 }
 
@@ -201,7 +201,7 @@ func (s *Stage) ExpectServices(cfg *config.Config) {
 		of := cfg.Services[name]
 		v := s.expectedService(name, supervisor.KindService, registry.NeedBoot, of.StartsAtBoot())
 		v.Command = of.Command
-		if of.Log {
+		if of.HasLogFile {
 			v.Log = cfg.Logs.Dir + "/" + name + "/current"
 		}
 		list = append(list, v)

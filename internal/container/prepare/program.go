@@ -159,7 +159,7 @@ func (r *preparation) report(report *boot.Report) error {
 	switch {
 	case failing && r.cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
-	case ending && r.cfg.Image.Stage2Fails == "2":
+	case ending && r.cfg.Image.FailedStepEffect == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
 	r.RunStep("wait", func() error { // this step is the wait for background work, such as opening the control socket

@@ -102,7 +102,7 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 	}
 	cfg, err := registry.LoadConfig(config.Options{Path: file, ServicesOnly: true, Env: os.LookupEnv})
 	if err == nil && len(cfg.Services) == 0 {
-		err = config.NoServices(cfg.Path)
+		err = config.NoServicesError(cfg.Path)
 	}
 	if err != nil {
 		return start, initlog.ReportRefusal(exitUsage, err), false

@@ -121,7 +121,7 @@ func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool
 // LogLine returns the line about a record for the container log, or "" if the record is not important enough.
 func LogLine(r supervisor.Record) string {
 	if r.By != nil {
-		r.Reason += ", by " + show.By(r.By)
+		r.Reason += ", by " + show.AuthorText(r.By)
 	}
 	switch {
 	case r.Service == "":

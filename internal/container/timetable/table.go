@@ -157,7 +157,7 @@ func (s *scheduler) load(entries map[string]config.Schedule) {
 	maps.Copy(s.last, last)
 }
 
-func catchesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
+func catchesUp(e config.Schedule) bool { return e.OnMissed == config.MissedRun }
 
 // wallClock returns the time without a monotonic reading, because schedules follow the wall clock even if an operator sets
 // it.

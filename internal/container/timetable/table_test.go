@@ -93,7 +93,7 @@ func tasks(schedules map[string]config.Schedule) *config.Config {
 }
 
 func cron(text string) config.Schedule {
-	return config.Schedule{Cron: text, Timezone: "UTC", Missed: config.MissedSkip}
+	return config.Schedule{Cron: text, Timezone: "UTC", OnMissed: config.MissedSkip}
 }
 
 // bubble runs a test in virtual time, which begins at midnight UTC.
@@ -180,7 +180,7 @@ func TestAnotherImageGoesOn(t *testing.T) {
 
 func TestMissedTimes(t *testing.T) {
 	nightly := cron("0 3 * * *")
-	nightly.Missed = config.MissedRun
+	nightly.OnMissed = config.MissedRun
 	for _, tt := range []struct {
 		name string
 		last map[string]time.Duration // time from the last run to the start of the test
@@ -212,7 +212,7 @@ func TestMissedTimes(t *testing.T) {
 func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		hourly := cron("0 * * * *")
-		hourly.Missed = config.MissedRun
+		hourly.OnMissed = config.MissedRun
 		var warned []error
 		f, m := newFake(), &memory{hang: make(chan struct{})}
 		table := New(f, m, func(err error) { warned = append(warned, err) })

@@ -42,7 +42,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		// move HOME into the plan, so that all profiles can share one environment
 		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1)
 	}
-	for _, path := range own.Share {
+	for _, path := range own.SharedPaths {
 		path = cfg.ExpandString(path, placeholders(p))
 		if read, only := strings.CutSuffix(path, config.ShareReadOnly); only {
 			plan = append(plan, "read="+filepath.Clean(read))
@@ -54,7 +54,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		plan = append(plan, "port="+strconv.Itoa(port))
 	}
 	switch {
-	case own.Control:
+	case own.MayUseControlSocket:
 		plan = append(plan, "control", "share="+cfg.Control.Socket)
 	case own.Mode == config.IsolationFiles:
 		plan = append(plan, "marked")
@@ -98,7 +98,7 @@ func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string)
 // SaveRulesHook returns a boot step that writes the rules file (see sharedArguments). It is nil if no profile is isolated, or if
 // hinit does not run as root.
 func (m *Maker) SaveRulesHook(cfg *config.Config) *boot.Hook {
-	if m.agent.Cred == nil || !cfg.AnyIsolation() {
+	if m.agent.Cred == nil || !cfg.Isolates() {
 		return nil
 	}
 	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolation.Path(), m.sharedArguments(cfg, "save="), nil, []string{"true"}), User: "root"}

@@ -86,7 +86,7 @@ func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSetting
 		return cfg.Services[v.Name].ProcessSettings
 	case supervisor.KindRun:
 		if own := cfg.ProfileOf(v.Profile).Memory; v.Profile != "" {
-			return config.ProcessSettings{Memory: config.Memory{Restart: own.Restart, Max: own.Max}}
+			return config.ProcessSettings{Memory: config.Memory{RestartAbove: own.RestartAbove, Max: own.Max}}
 		}
 	default:
 	}

@@ -150,9 +150,9 @@ func (m *Maker) agentVars(cfg *config.Config) map[string]string {
 // s6 service directory exports. Variables of hinit.yaml and of hinit override them.
 func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[string]string) supervisor.Unit {
 	vars := placeholders(p)
-	command := cfg.Agent.Gateway
+	command := cfg.Agent.GatewayCommand
 	if p.Name == profiles.Default {
-		command = cfg.Agent.GatewayDefault
+		command = cfg.Agent.DefaultGatewayCommand
 	}
 	if m.MayRunOwnGateway(p.Name) {
 		command = append(slices.Clone(command), "--force")
@@ -169,7 +169,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
 	policy.Sheddable = own.Priority.Class != config.PriorityCritical
-	policy.ReportsReadiness = cfg.Agent.Ready == config.ReadyState
+	policy.ReportsReadiness = cfg.Agent.ReadyWhen == config.ReadyState
 	policy.LimitedStarts = true
 	spec := m.profileSpec(cfg, p, cfg.Expand(command, vars), cfg.ExpandString(cfg.Agent.Cwd, vars), own.Limits, exports, m.gatewayVars(cfg, p))
 	spec.Env, spec.OOM = shareList(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
@@ -278,7 +278,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 		},
 	}
 	m.limitByCgroup(&s.ProcessSettings, s.Name, false, &u.Spec)
-	if s.Log {
+	if s.HasLogFile {
 		u.Log = cfg.Logs.Dir + "/" + s.Name + "/current"
 	}
 	return u, nil
@@ -425,9 +425,9 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 		return slices.DeleteFunc(slices.Clone(codes), func(code int) bool { return slices.Contains(r.SuccessCodes, code) })
 	}
 	return supervisor.Policy{
-		Backoff:    backoff.Policy{Initial: r.Initial, Max: r.Max, Factor: r.Factor, Jitter: r.Jitter},
+		Backoff:    backoff.Policy{Initial: r.InitialDelay, Max: r.Max, Factor: r.DelayFactor, Jitter: r.Jitter},
 		ResetAfter: r.ResetAfter, LoopCount: r.CrashLoopCount, LoopWindow: r.CrashLoopWindow,
-		ParkOn: bad(r.ParkOn), ImmediateOn: bad(r.ImmediateOn), Successes: r.SuccessCodes,
+		ParkOn: bad(r.ParkCodes), ImmediateOn: bad(r.ImmediateCodes), Successes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,
 		RestartAndNeeds: supervisor.RestartAndNeeds{RestartPolicy: restartAfterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
 	}

@@ -15,10 +15,10 @@ import (
 
 // Layout says how to show a status.
 type Layout struct {
-	Named   bool // whether the user has named services; then names and errors are shown in full
-	Width   int  // columns of the terminal, treated as at least 40; 0: no limit
-	Colour  bool
-	Verbose bool // show how long the boot and its steps took
+	NamesGiven bool // whether the user has named services; then names and errors are shown in full
+	Width      int  // columns of the terminal, treated as at least 40; 0: no limit
+	Colour     bool
+	Verbose    bool // show how long the boot and its steps took
 }
 
 // minWidth is the width below which a table isn't made narrower.
@@ -30,7 +30,7 @@ func Status(st client.Status, look Layout) []byte {
 		look.Width = max(look.Width, minWidth)
 	}
 	w := &wrappedText{layout: look}
-	w.writeHead(st.Init)
+	w.writeInit(st.Init)
 	if len(st.Services) == 0 {
 		w.writeLine("no services")
 		return w.Bytes()
@@ -42,9 +42,9 @@ func Status(st client.Status, look Layout) []byte {
 		s := &st.Services[i]
 		verdict := VerdictOf(s)
 		grades[i] = verdict.Grade
-		name, last, about := Line(s.Name), Line(lastCell(s)), Line(Note(s, time.Now()))
-		if !look.Named {
-			name, last, about = shorten(name, nameWidth), shorten(last, phraseWidth), shorten(about, phraseWidth)
+		name, last, about := Line(s.Name), Line(lastExitCell(s)), Line(Note(s, time.Now()))
+		if !look.NamesGiven {
+			name, last, about = shorten(name, maxNameWidth), shorten(last, maxCellWidth), shorten(about, maxCellWidth)
 		}
 		rows = append(rows, row{
 			name, stateWord(s, verdict), Duration(time.Since(s.Since)), Number(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
@@ -56,7 +56,7 @@ func Status(st client.Status, look Layout) []byte {
 	}
 	below := w.fitWidth(rows)
 	w.writeRows(rows, grades, below)
-	if look.Named {
+	if look.NamesGiven {
 		for i := range st.Services {
 			s := &st.Services[i]
 			for _, fact := range [][2]string{{s.Name + " says", s.StatusText}, {"isolation of " + s.Name, Isolation(s)}, {"limits of " + s.Name, Limits(s)}} {
@@ -71,8 +71,8 @@ func Status(st client.Status, look Layout) []byte {
 	return w.Bytes()
 }
 
-// lastCell describes the last exit for the table. An error that is already in the service's note is left out.
-func lastCell(s *client.Service) string {
+// lastExitCell describes the last exit for the table. An error that is already in the service's note is left out.
+func lastExitCell(s *client.Service) string {
 	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(Note(s, time.Now()), x.Error) {
 		return "not started, " + Duration(time.Since(x.At)) + " ago"
 	}
@@ -122,8 +122,8 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 	}
 }
 
-// writeHead writes the lines about hinit itself, above the table.
-func (w *wrappedText) writeHead(in client.Init) {
+// writeInit writes the lines about hinit itself, above the table.
+func (w *wrappedText) writeInit(in client.Init) {
 	where := "home " + Line(in.Home)
 	if in.ServicesFile != "" {
 		where = "services of " + Line(in.ServicesFile)
@@ -181,8 +181,8 @@ const (
 	colNote
 )
 
-// gap is the number of blanks between two columns.
-const gap = 2
+// columnGap is the number of blanks between two columns.
+const columnGap = 2
 
 // fitWidth makes the table fit the width of the terminal: it drops less important columns and shortens long cells. If the user
 // has named services, it moves the last exit and the note out of the table instead. below has the lines to print under each row.
@@ -190,7 +190,7 @@ func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	if w.layout.Width == 0 {
 		return nil
 	}
-	if w.layout.Named && total(rows) > w.layout.Width {
+	if w.layout.NamesGiven && tableWidth(rows) > w.layout.Width {
 		below = make([][]string, len(rows))
 		for i := range rows {
 			if i > 0 && rows[i][colLast] != "-" {
@@ -206,14 +206,14 @@ func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	shrinkColumn(rows, w.layout.Width, colNote, 24)
 	shrinkColumn(rows, w.layout.Width, colLast, 16)
 	for _, column := range []int{colRestarts, colMemory, colPID, colLast, colSince, colServed} {
-		if total(rows) <= w.layout.Width {
+		if tableWidth(rows) <= w.layout.Width {
 			break
 		}
 		dropColumn(rows, column)
 	}
 	shrinkColumn(rows, w.layout.Width, colNote, 10)
 	shrinkColumn(rows, w.layout.Width, colName, 16)
-	if total(rows) > w.layout.Width {
+	if tableWidth(rows) > w.layout.Width {
 		dropColumn(rows, colNote)
 	}
 	shrinkColumn(rows, w.layout.Width, colName, 12)
@@ -222,11 +222,11 @@ func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 
 // shrinkColumn shortens the cells of a column until the rows fit into width, but never below least characters.
 func shrinkColumn(rows []row, width, column, least int) {
-	over := total(rows) - width
+	over := tableWidth(rows) - width
 	if over <= 0 {
 		return
 	}
-	most := max(widths(rows)[column]-gap-over, least)
+	most := max(columnWidths(rows)[column]-columnGap-over, least)
 	for i := range rows {
 		rows[i][column] = shorten(rows[i][column], most)
 	}
@@ -238,19 +238,19 @@ func dropColumn(rows []row, column int) {
 	}
 }
 
-func widths(rows []row) (width [len(row{})]int) {
+func columnWidths(rows []row) (width [len(row{})]int) {
 	for i := range rows {
 		for j, cell := range rows[i] {
 			if cell != "" {
-				width[j] = max(width[j], columns(cell)+gap)
+				width[j] = max(width[j], columns(cell)+columnGap)
 			}
 		}
 	}
 	return width
 }
 
-func total(rows []row) int {
-	width, most := widths(rows), 0
+func tableWidth(rows []row) int {
+	width, most := columnWidths(rows), 0
 	for i := range rows {
 		n := 0
 		for j, cell := range rows[i] {
@@ -265,7 +265,7 @@ func total(rows []row) int {
 
 // writeRows writes each row, followed by its lines in below. It writes no blanks at the end of a line.
 func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
-	width := widths(rows)
+	width := columnWidths(rows)
 	for i := range rows {
 		pad := 0
 		for j, cell := range rows[i] {
@@ -301,15 +301,15 @@ func stateWord(s *client.Service, v Verdict) string {
 
 // Note says what happens next to a service, or why nothing happens, and what is wrong with it. The text is not escaped.
 func Note(s *client.Service, now time.Time) string {
-	next := transition(s, now)
+	next := nextStep(s, now)
 	if strings.Contains(s.Problem, next) {
 		return s.Problem
 	}
 	return strings.TrimSuffix(next+"; "+s.Problem, "; ")
 }
 
-// transition says what happens next to a service, or why it stays as it is.
-func transition(s *client.Service, now time.Time) string {
+// nextStep says what happens next to a service, or why it stays as it is.
+func nextStep(s *client.Service, now time.Time) string {
 	if s.Drifted {
 		return "drifted: restart to apply"
 	}

@@ -59,7 +59,7 @@ func TestStatusOfANamedServiceSaysMore(t *testing.T) {
 		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",
 		Settings: []client.ConfigEntry{{Key: "nice", Value: 3}, {Key: "needs", Value: []string{"db"}}, {Key: "user", Value: "\x1bx"}},
 	}}}
-	named := string(Status(st, Layout{Named: true}))
+	named := string(Status(st, Layout{NamesGiven: true}))
 	for _, want := range []string{"api says: 3 \\u202e of 4\n", "settings of api:\n    nice 3\n    needs [\"db\"]\n    user \\x1bx\n"} {
 		if !strings.Contains(named, want) {
 			t.Errorf("there is no %q in\n%s", want, named)
@@ -132,7 +132,7 @@ func crowded() client.Status {
 func TestStatusFitsTheTerminal(t *testing.T) {
 	for width := 40; width < 300; width++ {
 		for _, named := range []bool{false, true} {
-			got := string(Status(crowded(), Layout{Width: width, Named: named}))
+			got := string(Status(crowded(), Layout{Width: width, NamesGiven: named}))
 			for line := range strings.Lines(got) {
 				if n := columns(strings.TrimSuffix(line, "\n")); n > width {
 					t.Fatalf("%d columns, named %v: this one has %d: %q", width, named, n, line)

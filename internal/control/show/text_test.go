@@ -36,7 +36,7 @@ func TestNothingInANameMovesATerminal(t *testing.T) {
 
 func TestANameIsNotWiderThanItsColumn(t *testing.T) {
 	for _, name := range []string{strings.Repeat("x", 251), strings.Repeat("名", 80), strings.Repeat("\x1b", 200), strings.Repeat("e\u0301", 100)} {
-		if got := Name(name); columns(got) > nameWidth || columns(got) < nameWidth-2 || !strings.HasSuffix(got, "…") {
+		if got := Name(name); columns(got) > maxNameWidth || columns(got) < maxNameWidth-2 || !strings.HasSuffix(got, "…") {
 			t.Errorf("%q is %d columns wide", got, columns(got))
 		}
 	}
@@ -88,7 +88,7 @@ func FuzzNames(f *testing.F) {
 			Services: []client.Service{s, waiting, exited},
 		}
 		for _, named := range []bool{false, true} {
-			got := string(Status(st, Layout{Named: named, Verbose: true}))
+			got := string(Status(st, Layout{NamesGiven: named, Verbose: true}))
 			if what := hostile(got); what != "" {
 				t.Errorf("status has %q in it: %q", what, got)
 			}
@@ -104,7 +104,7 @@ func FuzzNames(f *testing.F) {
 				t.Errorf("%q has %q in it", got, what)
 			}
 		}
-		if got := Name(name); columns(got) > nameWidth {
+		if got := Name(name); columns(got) > maxNameWidth {
 			t.Errorf("%q is %d columns wide", got, columns(got))
 		}
 	})

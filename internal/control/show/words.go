@@ -46,8 +46,8 @@ func Duration(d time.Duration) string {
 // Seconds is Duration for a number of seconds.
 func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }
 
-// By says who gave an order: "uid 0 (hinit, exec)".
-func By(by *client.Author) string {
+// AuthorText says who gave an order: "uid 0 (hinit, exec)".
+func AuthorText(by *client.Author) string {
 	if by.Program == "" {
 		return fmt.Sprintf("uid %d (%s)", by.UID, by.Way)
 	}
@@ -286,22 +286,22 @@ func Check(c *client.Check) string {
 }
 
 const (
-	// nameWidth is the widest name in a table, in columns.
-	nameWidth = 40
-	// phraseWidth is the widest cell with words, in columns.
-	phraseWidth = 120
+	// maxNameWidth is the widest name in a table, in columns.
+	maxNameWidth = 40
+	// maxCellWidth is the widest cell with words, in columns.
+	maxCellWidth = 120
 	// maxMarks is the maximum number of combining marks on one letter. No language needs more than two, and a pile of marks would
 	// cover other lines.
 	maxMarks = 2
-	// blanks are invisible characters that Unicode counts as letters or symbols.
-	blanks = "\u115f\u1160\u2800\u3164\uffa0"
+	// invisibleLetters are invisible characters that Unicode counts as letters or symbols.
+	invisibleLetters = "\u115f\u1160\u2800\u3164\uffa0"
 )
 
 // Line makes a text that the agent may have chosen safe to print on one line of a terminal or a log. It escapes characters that
 // are invisible, move the cursor, change the direction of writing or pile up on others. It uses the escapes of Go: \n, \x1b,
 // \u202e, and \xff for invalid UTF-8.
 func Line(text string) string {
-	if plainText(text) {
+	if isPlain(text) {
 		return text
 	}
 	var b strings.Builder
@@ -311,7 +311,7 @@ func Line(text string) string {
 
 // Text is [Line] for a text of several lines.
 func Text(text string) string {
-	if plainText(strings.ReplaceAll(text, "\n", "")) {
+	if isPlain(strings.ReplaceAll(text, "\n", "")) {
 		return text
 	}
 	lines := strings.Split(text, "\n")
@@ -322,9 +322,9 @@ func Text(text string) string {
 }
 
 // Name is [Line] for a name in a table, cut to 40 columns.
-func Name(name string) string { return shorten(Line(name), nameWidth) }
+func Name(name string) string { return shorten(Line(name), maxNameWidth) }
 
-func plainText(text string) bool {
+func isPlain(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
@@ -339,7 +339,7 @@ func escape(b *strings.Builder, text string) {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(b, `\x%02x`, text[0])
 			marks = maxMarks
-		case mark && marks >= maxMarks, !strconv.IsPrint(r), strings.ContainsRune(blanks, r):
+		case mark && marks >= maxMarks, !strconv.IsPrint(r), strings.ContainsRune(invisibleLetters, r):
 			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
 			marks = maxMarks

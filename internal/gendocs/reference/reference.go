@@ -31,7 +31,7 @@ func Keys() map[string][]Key {
 // keysOf returns the keys of the mapping that root holds.
 func keysOf[T any](root *T) (keys []Key) {
 	for _, k := range config.Keys[T]() {
-		keys = append(keys, Key{k, k.At(root)})
+		keys = append(keys, Key{k, k.ValuePointer(root)})
 	}
 	return keys
 }

@@ -37,8 +37,8 @@ type Call struct {
 	Out, Err io.Writer
 	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
-	// Root is a prefix for the paths of files in the image. Only tests set it.
-	Root string
+	// RootPrefix is a prefix for the paths of files in the image. Only tests set it.
+	RootPrefix string
 }
 
 func (c *Call) fatal(code int, text string) int { return c.printMessage(code, "fatal: "+text) }
@@ -106,7 +106,7 @@ var tools = map[string]tool{
 	"s6-envdir":      {"IinfL", "c", 2, "[ -I | -i ] [ -n ] [ -f ] [ -L ] [ -c nullchar ] dir prog...", envdir},
 	"s6-log":         {"qvbp", "dl", 1, "[ -d notif ] [ -q | -v ] [ -b ] [ -p ] [ -l linelimit ] [ -- ] logging_script", logMain},
 	"s6-setuidgid":   {"", "", 2, "username prog...", setuidgid},
-	"s6-svc":         {formats.Letters, "wTs", 1, "[ -wu | -wU | -wd | -wD | -wr | -wR ] [ -T timeout ] [ -s signal | -abqhkti12pcyrlPCK ] [ -oduDUxOQ ] servicedir...", svc},
+	"s6-svc":         {formats.SvcLetters, "wTs", 1, "[ -wu | -wU | -wd | -wD | -wr | -wR ] [ -T timeout ] [ -s signal | -abqhkti12pcyrlPCK ] [ -oduDUxOQ ] servicedir...", svc},
 	"s6-svdt":        {"Ss", "n", 1, "[ -S | -s ] [ -n maxentries ] servicedir", svdt},
 	"s6-svok":        {"", "", 1, "servicedir", svok},
 	"s6-svscanctl":   {"zabhitqnN", "", 1, "[ -zabhitqnN ] svscandir", svscanctl},

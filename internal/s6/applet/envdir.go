@@ -25,8 +25,8 @@ import (
 const containerEnvironment = "/run/s6/container_environment"
 
 // withContenv runs a program in the environment of the container, with the caller's PATH if that environment has none. If
-// S6_KEEP_ENV is a number other than 0, the program gets the caller's environment instead. If the caller is root, rootEnv removes
-// unsafe variables.
+// S6_KEEP_ENV is a number other than 0, the program gets the caller's environment instead. If the caller is root, safeRootEnv
+// removes unsafe variables.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.exec(c.Name, c.Args, c.Env)
@@ -35,19 +35,19 @@ func withContenv(c *Call, _ []option) int {
 	if path := proc.Getenv(c.Env, "PATH"); path != "" {
 		env = append(env, "PATH="+path)
 	}
-	env, err := readEnvDir(env, c.Root+containerEnvironment, envDirRules{whole: true, null: '\n'})
+	env, err := readEnvDir(env, c.RootPrefix+containerEnvironment, envDirRules{wholeFile: true, nullReplacement: '\n'})
 	if err != nil {
 		return c.fatal(exitSystem, "unable to envdir "+containerEnvironment+": "+strerror(err))
 	}
 	if unix.Geteuid() == 0 {
-		env = rootEnv(env)
+		env = safeRootEnv(env)
 	}
 	return c.exec(c.Name, c.Args, env)
 }
 
-// rootEnv returns the variables of env that are safe for root. It removes directories from PATH in which other users can write.
+// safeRootEnv returns the variables of env that are safe for root. It removes directories from PATH in which other users can write.
 // It also removes variables whose paths lead into the data volume, except HERMES_*, by which scripts find the volume.
-func rootEnv(env []string) []string {
+func safeRootEnv(env []string) []string {
 	volume := filepath.Clean(proc.Getenv(env, "HERMES_HOME"))
 	if !filepath.IsAbs(volume) {
 		volume = "/opt/data"
@@ -70,7 +70,7 @@ func rootEnv(env []string) []string {
 }
 
 func envdir(c *Call, options []option) int {
-	rules, mustExist := envDirRules{null: '\n'}, true
+	rules, mustExist := envDirRules{nullReplacement: '\n'}, true
 	for _, o := range options {
 		switch o.letter {
 		case 'I':
@@ -78,15 +78,15 @@ func envdir(c *Call, options []option) int {
 		case 'i':
 			mustExist = true
 		case 'n':
-			rules.asIs = true
+			rules.keepBlanks = true
 		case 'f':
-			rules.whole = true
+			rules.wholeFile = true
 		case 'L': // hinit's version has no limit on the length of values
 		case 'c':
 			if len(o.value) != 1 {
 				return wrongUsage
 			}
-			rules.null = o.value[0]
+			rules.nullReplacement = o.value[0]
 		}
 	}
 	env, err := readEnvDir(c.Env, c.Args[0], rules)
@@ -97,9 +97,9 @@ func envdir(c *Call, options []option) int {
 }
 
 type envDirRules struct {
-	whole bool // read the whole file, not only its first line
-	asIs  bool // keep blanks at the end of a line, and the newline at the end of a whole file
-	null  byte // replaces each NUL byte
+	wholeFile       bool // read the whole file, not only its first line
+	keepBlanks      bool // keep blanks at the end of a line, and the newline at the end of a whole file
+	nullReplacement byte // replaces each NUL byte
 }
 
 const (
@@ -150,7 +150,7 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 		if e.IsDir() {
 			return env, unix.EISDIR
 		}
-		text, err := readEnvFile(d, name, flags, rules.whole)
+		text, err := readEnvFile(d, name, flags, rules.wholeFile)
 		if err != nil {
 			return env, fmt.Errorf("%s: %w", name, err)
 		}
@@ -195,22 +195,22 @@ func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error)
 
 func (r envDirRules) value(text []byte) string {
 	switch {
-	case !r.whole:
+	case !r.wholeFile:
 		text, _, _ = bytes.Cut(text, []byte("\n"))
-		if !r.asIs {
+		if !r.keepBlanks {
 			text = bytes.TrimRight(text, " \t")
 		}
-	case !r.asIs:
+	case !r.keepBlanks:
 		text = bytes.TrimSuffix(text, []byte("\n"))
 	}
-	return string(bytes.ReplaceAll(text, []byte{0}, []byte{r.null}))
+	return string(bytes.ReplaceAll(text, []byte{0}, []byte{r.nullReplacement}))
 }
 
 // setuidgid runs a program as another user, given by name or as numbers "uid:gid". The environment stays the same, even HOME and
 // USER. Messages are worded as in s6, where s6-setuidgid executes s6-envuidgid and s6-applyuidgid.
 func setuidgid(c *Call, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
-	u, err := account.Lookup(c.Root, who)
+	u, err := account.Lookup(c.RootPrefix, who)
 	switch {
 	case errors.Is(err, account.ErrNotFound) && strings.Contains(who, ":"):
 		return wrongUsage

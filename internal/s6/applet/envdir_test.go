@@ -47,7 +47,7 @@ func TestAVariableIsNotReadFromWhatNeverEnds(t *testing.T) {
 		if err := make(filepath.Join(dir, "B")); err != nil {
 			t.Fatal(err)
 		}
-		env, err := envOf(t, dir, envDirRules{null: '\n'})
+		env, err := envOf(t, dir, envDirRules{nullReplacement: '\n'})
 		if err == nil || !slices.Equal(env, []string{"OLD=1"}) {
 			t.Errorf("%s: %.60q, %v", name, env, err)
 		}
@@ -57,7 +57,7 @@ func TestAVariableIsNotReadFromWhatNeverEnds(t *testing.T) {
 	if err := os.Symlink("/dev/null", filepath.Join(dir, "OLD")); err != nil {
 		t.Fatal(err)
 	}
-	if env, err := envOf(t, dir, envDirRules{null: '\n'}); err != nil || !slices.Equal(env, []string{"A=a"}) {
+	if env, err := envOf(t, dir, envDirRules{nullReplacement: '\n'}); err != nil || !slices.Equal(env, []string{"A=a"}) {
 		t.Errorf("%.60q, %v", env, err)
 	}
 }
@@ -93,7 +93,7 @@ func TestMoreVariablesThanAProgramCanGetAreRefused(t *testing.T) {
 	for i := range maxEnvTotal/maxEnvValue + 1 {
 		put(t, filepath.Join(dir, "V"+strings.Repeat("x", i)), strings.Repeat("x", maxEnvValue))
 	}
-	if _, err := envOf(t, dir, envDirRules{whole: true}); err == nil {
+	if _, err := envOf(t, dir, envDirRules{wholeFile: true}); err == nil {
 		t.Error("they were read")
 	}
 }
@@ -110,7 +110,7 @@ func TestRootGetsNothingOfTheAgentsFromTheContainersEnvironment(t *testing.T) {
 	if err := errors.Join(os.Chmod(loose, 0o777), os.Chown(his, 10000, 10000)); err != nil {
 		t.Fatal(err)
 	}
-	got := rootEnv([]string{
+	got := safeRootEnv([]string{
 		"HERMES_HOME=/data", "PATH=" + his + "/bin:" + own + ":" + loose + ":relative::/data/.local/bin:" + dir + "/none", "LD_PRELOAD=/data/x.so",
 		"NODE_OPTIONS=--require=/data/x.js", "PLAIN=/database",
 	})

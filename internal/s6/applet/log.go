@@ -24,24 +24,24 @@ const (
 
 // logger is the state of one s6-log: it reads lines and carries out the logging script for each.
 type logger struct {
-	call       *Call
-	steps      []scriptStep
-	dirs       []*logDir
-	limit      int // length at which lines are split; 0: never
-	verbose    int
-	ignoreTerm bool // SIGTERM doesn't end s6-log
-	blocking   bool // option -b: read no input while output waits
+	call           *Call
+	steps          []scriptStep
+	dirs           []*logDir
+	maxLineLength  int // length at which lines are split; 0: never
+	verbose        int
+	ignoreTerm     bool // SIGTERM doesn't end s6-log
+	waitsForOutput bool // option -b: read no input while output waits
 
-	partial []byte // the incomplete last line
-	out     []byte // output that is not yet written to stdout
-	outGone bool   // the reader of stdout has closed it
+	partialLine  []byte // the incomplete last line
+	out          []byte // output that is not yet written to stdout
+	stdoutClosed bool   // the reader of stdout has closed it
 	// Time of the current input, as local time and as a TAI64N label.
 	local []byte
 	label []byte
 }
 
 func logMain(c *Call, options []option) int {
-	l := &logger{call: c, limit: lineLimit, verbose: 1}
+	l := &logger{call: c, maxLineLength: lineLimit, verbose: 1}
 	notify, ok := l.applyOptions(options)
 	if !ok {
 		return wrongUsage
@@ -91,7 +91,7 @@ func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 		case 'v':
 			l.verbose++
 		case 'b':
-			l.blocking = true
+			l.waitsForOutput = true
 		case 'p':
 			l.ignoreTerm = true
 		case 'd':
@@ -105,9 +105,9 @@ func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 			if err != nil {
 				return 0, false
 			}
-			l.limit = int(n)
+			l.maxLineLength = int(n)
 			if n > 0 {
-				l.limit = max(l.limit, minLineLimit)
+				l.maxLineLength = max(l.maxLineLength, minLineLimit)
 			}
 		}
 	}
@@ -176,7 +176,7 @@ func (l *logger) run(wake int) int {
 			}
 		}
 		l.flush(now)
-		if !ending.IsZero() && !readable && len(l.partial) == 0 {
+		if !ending.IsZero() && !readable && len(l.partialLine) == 0 {
 			break // all input from before the signal has been read
 		}
 	}
@@ -184,13 +184,13 @@ func (l *logger) run(wake int) int {
 }
 
 func (l *logger) mayRead() bool {
-	return !slices.ContainsFunc(l.dirs, func(d *logDir) bool { return len(d.pending) > maxPending || l.blocking && len(d.pending) > 0 })
+	return !slices.ContainsFunc(l.dirs, func(d *logDir) bool { return len(d.pending) > maxPending || l.waitsForOutput && len(d.pending) > 0 })
 }
 
 // pollTimeout returns for how many milliseconds to wait for input: until the next attempt to write to a directory, or until
 // s6-log must end. -1 means no limit.
 func (l *logger) pollTimeout(now, ending time.Time) int {
-	if !ending.IsZero() && len(l.partial) == 0 {
+	if !ending.IsZero() && len(l.partialLine) == 0 {
 		return 0
 	}
 	next := ending
@@ -229,17 +229,17 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 	for len(input) > 0 {
 		i := bytes.IndexAny(input, "\n\x00")
 		if i < 0 {
-			l.partial = append(l.partial, input...)
+			l.partialLine = append(l.partialLine, input...)
 			l.cutLongLine(now)
 			return
 		}
-		if len(l.partial) == 0 && (l.limit == 0 || i <= l.limit) {
+		if len(l.partialLine) == 0 && (l.maxLineLength == 0 || i <= l.maxLineLength) {
 			l.handleLine(input[:i], now)
 		} else {
-			l.partial = append(l.partial, input[:i]...)
+			l.partialLine = append(l.partialLine, input[:i]...)
 			l.cutLongLine(now)
-			l.handleLine(l.partial, now)
-			l.partial = l.partial[:0]
+			l.handleLine(l.partialLine, now)
+			l.partialLine = l.partialLine[:0]
 		}
 		input = input[i+1:]
 	}
@@ -248,12 +248,12 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 // cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly this length stays whole, because its
 // newline may come next.
 func (l *logger) cutLongLine(now time.Time) {
-	rest := l.partial
-	for l.limit > 0 && len(rest) > l.limit {
-		l.handleLine(rest[:l.limit], now)
-		rest = rest[l.limit:]
+	rest := l.partialLine
+	for l.maxLineLength > 0 && len(rest) > l.maxLineLength {
+		l.handleLine(rest[:l.maxLineLength], now)
+		rest = rest[l.maxLineLength:]
 	}
-	l.partial = append(l.partial[:0], rest...)
+	l.partialLine = append(l.partialLine[:0], rest...)
 }
 
 // handleLine carries out the script for one line. The steps + and - select or deselect the line. The step f selects it if no
@@ -311,9 +311,9 @@ func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		d.flush(now)
 	}
-	if len(l.out) > 0 && !l.outGone {
+	if len(l.out) > 0 && !l.stdoutClosed {
 		if _, err := l.call.Out.Write(l.out); err != nil {
-			l.outGone = true
+			l.stdoutClosed = true
 			l.warn("unable to write to stdout: " + strerror(err) + "; closing it")
 		}
 	}
@@ -323,15 +323,15 @@ func (l *logger) flush(now time.Time) {
 // finishAll writes all pending output, with the incomplete line, and marks the log files as complete. It returns the exit code.
 func (l *logger) finishAll() int {
 	now := time.Now()
-	if len(l.partial) > 0 {
+	if len(l.partialLine) > 0 {
 		l.local, l.label = l.local[:0], l.label[:0]
-		l.handleLine(l.partial, now)
-		l.partial = nil
+		l.handleLine(l.partialLine, now)
+		l.partialLine = nil
 	}
 	l.flush(now)
 	code := exitDone
 	for _, d := range l.dirs {
-		if !d.end(now) {
+		if !d.finish(now) {
 			code = l.call.fatal(exitSystem, "lines are lost: "+d.rules.path+"/current cannot be written")
 		}
 	}

@@ -153,7 +153,7 @@ func FuzzScriptsNeverHurt(f *testing.F) {
 			t.Fatalf("%q: %d steps, %q", script, len(steps), wrong)
 		}
 		for _, s := range steps {
-			if s.action == '/' && (s.dir.tolerance > s.dir.size || s.dir.size < minSize) {
+			if s.action == '/' && (s.dir.tolerance > s.dir.rotateSize || s.dir.rotateSize < minSize) {
 				t.Fatalf("%q: %+v", script, s.dir)
 			}
 		}

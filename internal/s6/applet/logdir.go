@@ -52,17 +52,17 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	if err != nil {
 		return nil, "unable to open " + rules.path + "/lock", err
 	}
-	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.same)) {
+	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.isSameDir)) {
 		return nil, "unable to lock " + rules.path + "/lock", err
 	}
 	// The file state belongs to processors, programs of s6-log that filter archives. hinit's version has no processors, but makes
 	// this file in a new directory.
-	if !l.finished() {
+	if !l.isComplete() {
 		if fd, err := l.open("state", unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK); err == nil {
 			_ = unix.Close(fd) // the file need only exist
 		}
 	}
-	if err := l.begin(now); err != nil {
+	if err := l.openCurrent(now); err != nil {
 		return nil, "unable to open " + rules.path + "/current", err
 	}
 	if st, err := fsutil.Fstat(l.current); err == nil {
@@ -106,7 +106,7 @@ func othersCanCreate(dir int) (bool, error) {
 
 var errOtherNames = errors.New("it has other names (hard links)")
 
-func (l *logDir) same(other *logDir) bool {
+func (l *logDir) isSameDir(other *logDir) bool {
 	a, err1 := fsutil.Fstat(l.lock)
 	b, err2 := fsutil.Fstat(other.lock)
 	return err1 == nil && err2 == nil && a.Dev == b.Dev && a.Ino == b.Ino
@@ -130,10 +130,10 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens the file current. If the last s6-log has completed this file, new lines are appended. If the last s6-log was
+// openCurrent opens the file current. If the last s6-log has completed this file, new lines are appended. If the last s6-log was
 // killed, begin archives the file with the suffix ".u" and makes a new one.
-func (l *logDir) begin(now time.Time) error {
-	if !l.finished() {
+func (l *logDir) openCurrent(now time.Time) error {
+	if !l.isComplete() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
@@ -167,7 +167,7 @@ func (l *logDir) refuseLinks(fd int) error {
 	return err
 }
 
-func (l *logDir) finished() bool {
+func (l *logDir) isComplete() bool {
 	var st unix.Stat_t
 	return unix.Fstatat(l.dir, "current", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&0o100 != 0
 }
@@ -203,7 +203,7 @@ func (l *logDir) removeOldest() {
 		if unix.Fstatat(l.dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 			total += uint64(st.Size)
 		}
-		if uint64(i) < l.rules.archives && (l.rules.total == 0 || total <= l.rules.total) {
+		if uint64(i) < l.rules.maxArchives && (l.rules.maxArchiveBytes == 0 || total <= l.rules.maxArchiveBytes) {
 			continue
 		}
 		if err := unix.Unlinkat(l.dir, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -230,7 +230,7 @@ func isArchive(name string) bool {
 
 // add appends a line to the pending output. If the file is full, it begins a new file with this line.
 func (l *logDir) add(stamp, line []byte) {
-	if l.size >= l.rules.size-l.rules.tolerance {
+	if l.size >= l.rules.rotateSize-l.rules.tolerance {
 		l.startNewFile()
 	}
 	l.pending = append(append(append(l.pending, stamp...), line...), '\n')
@@ -254,8 +254,8 @@ func (l *logDir) flush(now time.Time) {
 	l.retryAt = time.Time{}
 	for l.current < 0 || len(l.pending) > 0 || len(l.fileStarts) > 0 {
 		if l.current < 0 {
-			if err := l.begin(now); err != nil {
-				l.failed(now, "open", err)
+			if err := l.openCurrent(now); err != nil {
+				l.recordFailure(now, "open", err)
 				return
 			}
 		}
@@ -268,12 +268,12 @@ func (l *logDir) flush(now time.Time) {
 			l.dropWritten(n)
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			l.failed(now, "write to", err)
+			l.recordFailure(now, "write to", err)
 			return
 		}
 		if len(l.fileStarts) > 0 && l.fileStarts[0] == 0 {
 			if err := l.rotate(now); err != nil {
-				l.failed(now, "rotate", err)
+				l.recordFailure(now, "rotate", err)
 				return
 			}
 			l.fileStarts = l.fileStarts[1:]
@@ -288,14 +288,14 @@ func (l *logDir) dropWritten(n int) {
 	}
 }
 
-func (l *logDir) failed(now time.Time, verb string, err error) {
-	l.retryAt = now.Add(time.Duration(l.rules.retry) * time.Millisecond)
+func (l *logDir) recordFailure(now time.Time, verb string, err error) {
+	l.retryAt = now.Add(time.Duration(l.rules.retryMilliseconds) * time.Millisecond)
 	l.warn("unable to " + verb + " " + l.rules.path + "/current: " + strerror(err))
 }
 
 // rotate marks current as complete and archives it. It does not open a new file.
 func (l *logDir) rotate(now time.Time) error {
-	if err := l.complete(); err != nil {
+	if err := l.markComplete(); err != nil {
 		return err
 	}
 	if err := l.archive(now, ".s"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -306,7 +306,7 @@ func (l *logDir) rotate(now time.Time) error {
 	return nil
 }
 
-func (l *logDir) complete() error {
+func (l *logDir) markComplete() error {
 	if err := unix.Fchmod(l.current, finalMode); err != nil {
 		return err
 	}
@@ -316,12 +316,12 @@ func (l *logDir) complete() error {
 	return nil
 }
 
-// end writes the pending output and marks current as complete. If it returns false, lines are lost.
-func (l *logDir) end(now time.Time) bool {
+// finish writes the pending output and marks current as complete. If it returns false, lines are lost.
+func (l *logDir) finish(now time.Time) bool {
 	l.retryAt = time.Time{}
 	l.flush(now)
 	if l.current >= 0 {
-		if err := l.complete(); err != nil {
+		if err := l.markComplete(); err != nil {
 			l.warn("unable to complete " + l.rules.path + "/current: " + strerror(err))
 		}
 	}

@@ -28,18 +28,18 @@ type scriptStep struct {
 type stampKind struct{ tai64n, local bool }
 
 type dirRules struct {
-	path      string
-	archives  uint64 // number of archives to keep
-	size      uint64 // a file is rotated when it is larger than size minus tolerance
-	tolerance uint64
-	total     uint64 // largest size of all archives together; 0: no limit
-	retry     uint64 // milliseconds from an error to the next attempt
+	path              string
+	maxArchives       uint64 // number of archives to keep
+	rotateSize        uint64 // a file is rotated when it is larger than size minus tolerance
+	tolerance         uint64
+	maxArchiveBytes   uint64 // largest size of all archives together; 0: no limit
+	retryMilliseconds uint64 // milliseconds from an error to the next attempt
 }
 
 // parseScript parses a logging script. If the script is invalid, wrong is the message of s6-log about the first invalid
 // directive.
 func parseScript(words []string) (steps []scriptStep, wrong string) {
-	rules := dirRules{archives: 10, size: 99_999, tolerance: 2000, retry: 2000}
+	rules := dirRules{maxArchives: 10, rotateSize: 99_999, tolerance: 2000, retryMilliseconds: 2000}
 	var stamp stampKind
 	label, acts := "", false
 	for _, word := range words {
@@ -110,19 +110,19 @@ func (r *dirRules) parseDirective(kind byte, value, word string) (wrong string) 
 	}
 	switch kind {
 	case 'n':
-		r.archives = n
+		r.maxArchives = n
 	case 's':
-		r.size = max(n, minSize)
-		r.tolerance = min(r.tolerance, r.size/2)
+		r.rotateSize = max(n, minSize)
+		r.tolerance = min(r.tolerance, r.rotateSize/2)
 	case 'S':
-		r.total = n
+		r.maxArchiveBytes = n
 	case 'l':
-		if n > r.size/2 {
+		if n > r.rotateSize/2 {
 			return "directive " + word + " conflicts with previous s directive"
 		}
 		r.tolerance = n
 	case 'r':
-		r.retry = n
+		r.retryMilliseconds = n
 	}
 	return ""
 }

@@ -78,7 +78,8 @@ func lockScanDir(t *testing.T, dir string) {
 	}
 }
 
-// A command to a directory in which no scanner works must not end the container. An s6-svscan that has ended leaves such a directory.
+// A command to a directory in which no scanner works must not end the container. An s6-svscan that has ended leaves such a
+// directory.
 func TestACommandToAnotherScanDirectoryDoesNotReachTheContainer(t *testing.T) {
 	init := scanDir(t)
 	for _, dir := range []string{"up", "down"} {
@@ -213,20 +214,20 @@ func TestToolsAnswerAsThoseOfS6(t *testing.T) {
 func TestCommandsReachTheInitInTheirOrder(t *testing.T) {
 	init := scanDir(t)
 	for words, want := range map[string][]string{
-		"s6-svc -du up down":                 {"du up", "du down"},
-		"s6-svc -d -u up":                    {"du up"},
-		"s6-svc -OQ told":                    {"OQ told"},
-		"s6-svc -s USR1 -t up":               {"1t up"},
-		"s6-svc -s SIGUSR1 -s 12 up":         {"12 up"},
-		"s6-svc -skill up":                   {"k up"},
-		"s6-svc -wu -u up":                   {"u up"},
-		"s6-svc -w D -T 1500 -d down":        {"d down"},
-		"s6-svc -wu -T0 -u up":               {"u up"},
-		"s6-svc up":                          nil,
-		"s6-svc -- up":                       nil,
-		"s6-svc -" + formats.Letters + " up": {formats.Letters + " up"},
-		"s6-svscanctl -an .":                 {"scan an"},
-		"s6-svscanctl -a -n .":               {"scan an"},
+		"s6-svc -du up down":                    {"du up", "du down"},
+		"s6-svc -d -u up":                       {"du up"},
+		"s6-svc -OQ told":                       {"OQ told"},
+		"s6-svc -s USR1 -t up":                  {"1t up"},
+		"s6-svc -s SIGUSR1 -s 12 up":            {"12 up"},
+		"s6-svc -skill up":                      {"k up"},
+		"s6-svc -wu -u up":                      {"u up"},
+		"s6-svc -w D -T 1500 -d down":           {"d down"},
+		"s6-svc -wu -T0 -u up":                  {"u up"},
+		"s6-svc up":                             nil,
+		"s6-svc -- up":                          nil,
+		"s6-svc -" + formats.SvcLetters + " up": {formats.SvcLetters + " up"},
+		"s6-svscanctl -an .":                    {"scan an"},
+		"s6-svscanctl -a -n .":                  {"scan an"},
 	} {
 		init.commands, init.waits = nil, map[string]error{"up u": nil, "down D": nil}
 		if got := call(init, words); got != (said{}) || !slices.Equal(init.commands, want) {

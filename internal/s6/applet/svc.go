@@ -55,7 +55,7 @@ func svc(c *Call, options []option) int {
 	}
 	code := exitDone
 	for _, dir := range c.Args {
-		if err := c.send(ctx, dir, string(letters)); err != nil {
+		if err := c.sendLetters(ctx, dir, string(letters)); err != nil {
 			c.warn("unable to control " + dir + ": " + strerror(err))
 			if code == exitDone {
 				code = exitSystem
@@ -89,7 +89,7 @@ func (c *Call) reachableState(until byte) byte {
 	return until
 }
 
-func (c *Call) send(ctx context.Context, dir, letters string) error {
+func (c *Call) sendLetters(ctx context.Context, dir, letters string) error {
 	init, path, err := c.connect(dir)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (c *Call) controlScanner(dir, letters string) error {
 
 // svcLetter returns the command letter of s6-svc that sends the signal number to the main process. If there is none, ok is false.
 func svcLetter(number int) (letter byte, ok bool) {
-	for _, letter := range []byte(formats.Letters) {
+	for _, letter := range []byte(formats.SvcLetters) {
 		if n, group := formats.SvcSignal(letter); n == number && n > 0 && !group {
 			return letter, true
 		}

@@ -79,28 +79,28 @@ func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	other := "up"
 	switch {
 	case s.Up:
-		b.WriteString("up (pid " + strconv.Itoa(s.PID) + ") " + wholeSeconds(s.Since, now) + " seconds")
+		b.WriteString("up (pid " + strconv.Itoa(s.PID) + ") " + secondsBetween(s.Since, now) + " seconds")
 		other = "down"
 	case s.Started:
-		b.WriteString("down (" + cause(max(s.ExitCode, 0), s.Signal, numbers) + ") " + wholeSeconds(s.Since, now) + " seconds")
+		b.WriteString("down (" + endText(max(s.ExitCode, 0), s.Signal, numbers) + ") " + secondsBetween(s.Since, now) + " seconds")
 	default:
 		b.WriteString("down (not started yet) ")
 	}
-	writeIf(&b, s.NormallyUp != s.Up, "normally "+other)
-	writeIf(&b, s.Up && s.Paused, "paused")
-	writeIf(&b, s.WantUp != s.Up, "want "+other)
-	writeIf(&b, s.Up && s.Ready || ended(s) && !s.Finishing, "ready "+wholeSeconds(readySince(s), now)+" seconds")
+	appendIf(&b, s.NormallyUp != s.Up, "normally "+other)
+	appendIf(&b, s.Up && s.Paused, "paused")
+	appendIf(&b, s.WantUp != s.Up, "want "+other)
+	appendIf(&b, s.Up && s.Ready || hasEnded(s) && !s.Finishing, "ready "+secondsBetween(readySince(s), now)+" seconds")
 	return b.String()
 }
 
-func writeIf(b *strings.Builder, is bool, text string) {
+func appendIf(b *strings.Builder, is bool, text string) {
 	if is {
 		b.WriteString(", " + text)
 	}
 }
 
-// cause describes how a run has ended. signal is 0 if no signal has ended it.
-func cause(exitCode, signal int, numbers bool) string {
+// endText describes how a run has ended. signal is 0 if no signal has ended it.
+func endText(exitCode, signal int, numbers bool) string {
 	switch {
 	case signal == 0:
 		return "exitcode " + strconv.Itoa(exitCode)
@@ -117,16 +117,16 @@ func readySince(s client.Slot) time.Time {
 	return s.ReadySince
 }
 
-func ended(s client.Slot) bool { return !s.Up && s.Started }
+func hasEnded(s client.Slot) bool { return !s.Up && s.Started }
 
-// wholeSeconds returns the number of whole seconds between two times; 0 if the clock was set back.
-func wholeSeconds(since, now time.Time) string {
+// secondsBetween returns the number of whole seconds between two times; 0 if the clock was set back.
+func secondsBetween(since, now time.Time) string {
 	return strconv.FormatInt(int64(max(now.Sub(since), 0)/time.Second), 10)
 }
 
 // fields returns the values of all fields of s6-svstat -o, by name.
 func fields(s client.Slot, now time.Time) map[string]string {
-	signalled, signal := ended(s) && s.Signal != 0, "NA"
+	signalled, signal := hasEnded(s) && s.Signal != 0, "NA"
 	if signalled {
 		signal = signalName(s.Signal)
 	}
@@ -136,19 +136,19 @@ func fields(s client.Slot, now time.Time) map[string]string {
 		"normallyup":  strconv.FormatBool(s.NormallyUp),
 		"ready":       strconv.FormatBool(s.Up && s.Ready),
 		"paused":      strconv.FormatBool(s.Up && s.Paused),
-		"pid":         number(s.PID, s.Up),
-		"pgid":        number(s.PGID, s.Up),
-		"exitcode":    number(s.ExitCode, ended(s) && s.Signal == 0),
-		"signum":      number(s.Signal, signalled),
+		"pid":         numberText(s.PID, s.Up),
+		"pgid":        numberText(s.PGID, s.Up),
+		"exitcode":    numberText(s.ExitCode, hasEnded(s) && s.Signal == 0),
+		"signum":      numberText(s.Signal, signalled),
 		"signal":      signal,
 		"updownsince": formats.TAI64N(s.Since),
 		"readysince":  formats.TAI64N(readySince(s)),
-		"updownfor":   wholeSeconds(s.Since, now),
-		"readyfor":    wholeSeconds(readySince(s), now),
+		"updownfor":   secondsBetween(s.Since, now),
+		"readyfor":    secondsBetween(readySince(s), now),
 	}
 }
 
-func number(n int, has bool) string {
+func numberText(n int, has bool) string {
 	if !has {
 		return "-1"
 	}
@@ -190,7 +190,7 @@ func svdt(c *Call, options []option) int {
 	}
 	deaths := formats.Deaths(tally)
 	for _, d := range deaths[max(0, len(deaths)-most):] {
-		if code := c.print(formats.TAI64N(d.At) + " " + cause(d.Code, d.Signal, numbers)); code != exitDone {
+		if code := c.print(formats.TAI64N(d.At) + " " + endText(d.Code, d.Signal, numbers)); code != exitDone {
 			return code
 		}
 	}

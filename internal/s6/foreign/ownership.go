@@ -14,7 +14,7 @@ import (
 const (
 	// Limits for a service directory whose service may run as root: number of files, and depth of directories.
 	maxFiles = 4096
-	deepest  = 16
+	maxDepth = 16
 )
 
 // writtenByOthers searches a service directory for files that users other than root may have written. It describes the first such
@@ -28,7 +28,7 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	if fsutil.UID(info) != 0 {
 		return "the directory is another's", false
 	}
-	if why := writable(info); why != "" {
+	if why := whyWritable(info); why != "" {
 		return "the directory " + why, true
 	}
 	run, err := d.Lstat(formats.RunFile)
@@ -47,8 +47,8 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 // writtenByOthersIn describes a file in the directory rel that a user other than root can write, or returns "" if there is none.
 // left is the number of files that may still be examined.
 func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
-	if depth > deepest {
-		return fmt.Sprintf("%s lies deeper than %d directories", rel, deepest)
+	if depth > maxDepth {
+		return fmt.Sprintf("%s lies deeper than %d directories", rel, maxDepth)
 	}
 	entries, more, err := d.ReadAtMost(rel, *left)
 	switch {
@@ -73,7 +73,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 		case err != nil:
 			return err.Error()
 		}
-		if why := writable(info); why != "" {
+		if why := whyWritable(info); why != "" {
 			return name + " " + why
 		}
 		if info.IsDir() {
@@ -85,8 +85,8 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	return ""
 }
 
-// writable says why users other than root can change a file, or returns "" if they can't.
-func writable(info fs.FileInfo) string {
+// whyWritable says why users other than root can change a file, or returns "" if they can't.
+func whyWritable(info fs.FileInfo) string {
 	switch {
 	case fsutil.UID(info) != 0:
 		return "is another user's"

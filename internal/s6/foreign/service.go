@@ -28,8 +28,8 @@ type Supervisor interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
-	// ForeignSpec returns a Spec with the user, environment and directory of a service. If root is true, the service runs as root, and
-	// nothing in the Spec comes from the agent. Otherwise the service runs as the agent.
+	// ForeignSpec returns a Spec with the user, environment and directory of a service. If root is true, the service runs as root,
+	// and nothing in the Spec comes from the agent. Otherwise the service runs as the agent.
 	ForeignSpec(root bool) proc.Spec
 	Say(format string, args ...any)
 }
@@ -79,8 +79,8 @@ func (s *Service) Copy() *Service {
 	return &c
 }
 
-// Gone reports whether the service and its logger have ended and are forgotten.
-func (s *Service) Gone() bool { return s.Forgotten && s.LoggerEnds.IsZero() }
+// HasEnded reports whether the service and its logger have ended and are forgotten.
+func (s *Service) HasEnded() bool { return s.Forgotten && s.LoggerEnds.IsZero() }
 
 // Close closes all files of the service.
 func (s *Service) Close() {
@@ -119,10 +119,10 @@ func (s *Service) OpenDirectory(path string, link bool) error {
 	return nil
 }
 
-// Begin registers the service with the supervisor.
-func (s *Service) Begin() {
+// Supervise registers the service with the supervisor.
+func (s *Service) Supervise() {
 	s.scanner.Watch(s.Main.Path)
-	s.define()
+	s.superviseAll()
 }
 
 // Refresh reads the definitions again and repeats the ownership check. Changes take effect at the next start of the service.
@@ -131,18 +131,18 @@ func (s *Service) Refresh() {
 		return
 	}
 	if s.LoggerDir != nil {
-		if next := s.reopened(s.LoggerDir); next != nil {
+		if next := s.recheckOwner(s.LoggerDir); next != nil {
 			s.LoggerDir = next
 		}
 	}
-	if next := s.reopened(&s.Main); next != nil {
+	if next := s.recheckOwner(&s.Main); next != nil {
 		s.Main = *next
 	}
-	s.define()
+	s.superviseAll()
 }
 
-// define registers the service and its logger with their present definitions.
-func (s *Service) define() {
+// superviseAll registers the service and its logger with their present definitions.
+func (s *Service) superviseAll() {
 	def := formats.ReadDefinition(s.Main.dir)
 	had := s.LoggerDir
 	if def.Logger {
@@ -244,12 +244,12 @@ func (s *Service) BeginRemoval() {
 	s.Main.closeDir()
 	s.scanner.Unwatch(s.Main.Path) // usually the kernel has removed the watch with the directory
 	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
-		s.markLeft()
+		s.releaseRemoved()
 	}
 }
 
-// markLeft is called when the service of a removed directory has ended. It releases the directory and lets the logger end.
-func (s *Service) markLeft() {
+// releaseRemoved is called when the service of a removed directory has ended. It releases the directory and lets the logger end.
+func (s *Service) releaseRemoved() {
 	s.dropLogger()
 	s.Main.close()
 	s.Leaving, s.Forgotten = false, true
@@ -291,7 +291,7 @@ func (s *Service) endLogger() {
 // the supervisor no longer knows. It also removes a logger that has ended or whose time is over.
 func (s *Service) RepairLost() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
-		s.markLeft()
+		s.releaseRemoved()
 	}
 	if !s.LoggerEnds.IsZero() {
 		s.endLogger()
@@ -302,7 +302,7 @@ func (s *Service) RepairLost() {
 func (s *Service) Observe(r supervisor.Record) {
 	switch {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
-		s.markLeft()
+		s.releaseRemoved()
 	case r.Exit != nil && !s.Forgotten:
 		s.Refresh() // refresh before countDeath: the directory may no longer belong to root
 		s.countDeath(r)
@@ -315,7 +315,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	if r.Service != s.Name {
 		at = s.LoggerDir
 	}
-	if at == nil || at.dir == nil || at.Definition.Tally == 0 || r.Exit.PID == 0 || !at.mayRecordDeaths() {
+	if at == nil || at.dir == nil || at.Definition.MaxDeaths == 0 || r.Exit.PID == 0 || !at.mayRecordDeaths() {
 		return
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
@@ -324,7 +324,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	} else if err != nil {
 		return
 	}
-	tally = formats.AddDeath(tally, r.Exit.At, r.Exit.Code, r.Exit.Signal, at.Definition.Tally)
+	tally = formats.AddDeath(tally, r.Exit.At, r.Exit.Code, r.Exit.Signal, at.Definition.MaxDeaths)
 	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // after an error, the file keeps its old content
 }
 
@@ -348,10 +348,10 @@ func (s *Service) TakeOver(link bool) {
 func (s *Service) Adopt(scanner Scanner) { s.scanner = scanner }
 
 const (
-	restartDelay = time.Second // time from the end of a run and of its finish program to the next run
-	spawnRetry   = time.Minute // time from a failed start to the next attempt
-	readyEnough  = time.Second // a run that was ready for this time is restarted at once
-	permanent    = 125         // exit code of a finish program that means no restart
+	restartDelay          = time.Second // time from the end of a run and of its finish program to the next run
+	spawnRetry            = time.Minute // time from a failed start to the next attempt
+	immediateRestartAfter = time.Second // a run that was ready for this time is restarted at once
+	finishCodeNoRestart   = 125         // exit code of a finish program that means no restart
 )
 
 // unit returns the definition of the service or logger in the directory p for the supervisor, with the restart policy of
@@ -367,11 +367,11 @@ func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
 		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, KillScope: supervisor.ScopeMain, LeaveDescendants: true,
-		Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent},
+		Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{finishCodeNoRestart},
 		ReportsReadiness: def.NotifyFD != 0,
 	}
 	if policy.ReportsReadiness {
-		policy.ReadyRestart = readyEnough // a service that doesn't report readiness has no ready time
+		policy.ReadyRestart = immediateRestartAfter // a service that doesn't report readiness has no ready time
 	}
 	if def.KillGroup {
 		policy.KillScope = supervisor.ScopeGroup

@@ -24,7 +24,7 @@ type Directory struct {
 
 	Definition   formats.Definition `reexec:"-"` // content of the directory when it was last read
 	dir          *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil if it could not be opened after a re-execution
-	isLink       bool               `reexec:"-"` // Path is a symbolic link
+	isSymlink    bool               `reexec:"-"` // Path is a symbolic link
 	unregistered bool               `reexec:"-"` // the supervisor doesn't know this directory yet
 }
 
@@ -51,10 +51,10 @@ func (p *Directory) close() {
 // of the agent's user, because the agent may have made the link.
 func (s *Service) open(path string, link bool) (*Directory, error) {
 	_, agent := s.scanner.Agent()
-	p := &Directory{Path: path, isLink: link, unregistered: true}
+	p := &Directory{Path: path, isSymlink: link, unregistered: true}
 	var err error
 	if !link && agent.Switches() {
-		p.dir, p.ID, p.Pin, err = s.openRoots(path)
+		p.dir, p.ID, p.Pin, err = s.openIfRootsAlone(path)
 	}
 	p.Root = p.dir != nil
 	if !p.Root && err == nil {
@@ -95,10 +95,10 @@ func (p *Directory) checkLogger(logs *Directory) error {
 	return err
 }
 
-// openRoots opens a service directory and its pin, if only root can have written to the directory, so that its service may run as
-// root. The service runs from the pin, an open directory that no other directory can replace. For any other directory openRoots
-// returns nil.
-func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
+// openIfRootsAlone opens a service directory and its pin, if only root can have written to the directory, so that its service may
+// run as root. The service runs from the pin, an open directory that no other directory can replace. For any other directory
+// openIfRootsAlone returns nil.
+func (s *Service) openIfRootsAlone(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().Limited(blocking.Foreign))
 	if err != nil {
 		return nil, fsutil.ID{}, nil, err
@@ -121,10 +121,10 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, erro
 	return d, id, pin, nil
 }
 
-// reopened repeats the ownership check of a directory. If its service must now run as another user, reopened closes p and returns
-// a new Directory. Otherwise it returns nil.
-func (s *Service) reopened(p *Directory) *Directory {
-	if _, agent := s.scanner.Agent(); p.dir == nil || p.isLink || !agent.Switches() {
+// recheckOwner repeats the ownership check of a directory. If its service must now run as another user, reopened closes p and
+// returns a new Directory. Otherwise it returns nil.
+func (s *Service) recheckOwner(p *Directory) *Directory {
+	if _, agent := s.scanner.Agent(); p.dir == nil || p.isSymlink || !agent.Switches() {
 		return nil
 	}
 	what, _ := writtenByOthers(p.dir)
@@ -158,7 +158,7 @@ func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	case !link && id != p.ID:
 		_ = dir.Close() // the name now leads to another directory
 	default:
-		p.dir, p.ID, p.isLink = dir, id, link
+		p.dir, p.ID, p.isSymlink = dir, id, link
 	}
 }
 
@@ -173,7 +173,7 @@ func (p *Directory) mayRecordDeaths() bool {
 		if name != "" && errors.Is(err, fs.ErrNotExist) {
 			continue // root creates a missing directory itself
 		}
-		if err != nil || writable(info) != "" {
+		if err != nil || whyWritable(info) != "" {
 			return false
 		}
 	}

@@ -21,7 +21,7 @@ func Exports(script []byte) (set map[string]string, unclear []string) {
 		for found {
 			var name, value string
 			var clear bool
-			name, value, clear, rest = assignment(strings.TrimLeft(rest, " \t"))
+			name, value, clear, rest = parseAssignment(strings.TrimLeft(rest, " \t"))
 			if name == "" {
 				break
 			}
@@ -47,9 +47,9 @@ func afterWord(text, word string) (rest string, found bool) {
 	return rest, found && rest != "" && (rest[0] == ' ' || rest[0] == '\t')
 }
 
-// assignment parses NAME=WORD at the beginning of text. If text begins differently, name is "". clear reports whether the value
+// parseAssignment parses NAME=WORD at the beginning of text. If text begins differently, name is "". clear reports whether the value
 // is literal.
-func assignment(text string) (name, value string, clear bool, rest string) {
+func parseAssignment(text string) (name, value string, clear bool, rest string) {
 	n := 0
 	for n < len(text) && (text[n] == '_' || isLetter(text[n]) || n > 0 && isDigit(text[n])) {
 		n++
@@ -57,12 +57,12 @@ func assignment(text string) (name, value string, clear bool, rest string) {
 	if n == 0 || n == len(text) || text[n] != '=' {
 		return "", "", false, text
 	}
-	value, rest, clear = literal(text[n+1:])
+	value, rest, clear = parseLiteral(text[n+1:])
 	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // no variable can have a NUL
 }
 
-// literal parses a shell word at the beginning of text. If only a shell could expand it, ok is false.
-func literal(text string) (value, rest string, ok bool) {
+// parseLiteral parses a shell word at the beginning of text. If only a shell could expand it, ok is false.
+func parseLiteral(text string) (value, rest string, ok bool) {
 	var b strings.Builder
 	quote := byte(0) // the open quote; 0: none
 	for i := 0; i < len(text); i++ {

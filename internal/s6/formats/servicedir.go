@@ -42,8 +42,8 @@ const (
 	MaxName = 251
 	// maxDefinition is the maximum size of a file with a setting in bytes.
 	maxDefinition = 4 << 10
-	// maxFD is the highest descriptor that notification-fd may contain. Each start needs a table of this size.
-	maxFD                = 1023
+	// maxNotifyFD is the highest descriptor that notification-fd may contain. Each start needs a table of this size.
+	maxNotifyFD          = 1023
 	defaultFinishTimeout = 5 * time.Second
 )
 
@@ -64,7 +64,7 @@ type Definition struct {
 	DownSignal    int
 	ReloadSignal  int
 	NotifyFD      int  // descriptor on which the service says that it is ready; 0: none
-	Tally         int  // number of deaths to keep in TallyFile
+	MaxDeaths     int  // number of deaths to keep in TallyFile
 	Down          bool // the service does not start without a command
 	Logger        bool // the service has a logger, in the directory log
 	// Warnings describe files that could not be parsed. Their defaults are used.
@@ -74,29 +74,29 @@ type Definition struct {
 // ReadDefinition reads the settings in a service directory. It never fails: a file that can't be read or parsed causes a warning,
 // and without an executable run file the field Broken says why.
 func ReadDefinition(dir Files) Definition {
-	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, Tally: defaultTally}
-	d.Broken = unrunnable(dir)
+	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, MaxDeaths: defaultTally}
+	d.Broken = whyUnrunnable(dir)
 	d.Down = exists(dir, DownFile)
 	d.KillGroup = exists(dir, killGroupFile)
 	if info, err := dir.Lstat(LogDir); err == nil {
 		d.Logger = info.IsDir()
 	}
-	line(&d, dir, finishTimeoutFile, &d.FinishTimeout, ParseMilliseconds, "not a number of milliseconds")
-	line(&d, dir, killTimeoutFile, &d.KillTimeout, ParseMilliseconds, "not a number of milliseconds")
-	line(&d, dir, downSignalFile, &d.DownSignal, ParseSignal, "not a signal")
-	line(&d, dir, reloadSignalFile, &d.ReloadSignal, ParseSignal, "not a signal")
-	line(&d, dir, notifyFile, &d.NotifyFD, func(text string) (int, bool) {
+	parseSetting(&d, dir, finishTimeoutFile, &d.FinishTimeout, ParseMilliseconds, "not a number of milliseconds")
+	parseSetting(&d, dir, killTimeoutFile, &d.KillTimeout, ParseMilliseconds, "not a number of milliseconds")
+	parseSetting(&d, dir, downSignalFile, &d.DownSignal, ParseSignal, "not a signal")
+	parseSetting(&d, dir, reloadSignalFile, &d.ReloadSignal, ParseSignal, "not a signal")
+	parseSetting(&d, dir, notifyFile, &d.NotifyFD, func(text string) (int, bool) {
 		fd, err := strconv.Atoi(text)
-		return fd, err == nil && fd >= 1 && fd <= maxFD
-	}, "not a descriptor from 1 to "+strconv.Itoa(maxFD))
-	line(&d, dir, tallyLimitFile, &d.Tally, func(text string) (int, bool) {
+		return fd, err == nil && fd >= 1 && fd <= maxNotifyFD
+	}, "not a descriptor from 1 to "+strconv.Itoa(maxNotifyFD))
+	parseSetting(&d, dir, tallyLimitFile, &d.MaxDeaths, func(text string) (int, bool) {
 		n, err := strconv.Atoi(text)
 		return min(n, MaxTally), err == nil && n >= 0
 	}, "not a number of deaths")
 	return d
 }
 
-func unrunnable(dir Files) string {
+func whyUnrunnable(dir Files) string {
 	info, err := dir.Lstat(RunFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -118,9 +118,9 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// line parses the first line of a file with a setting into *into. If the file is missing, *into stays unchanged. wrong is the
-// warning about an invalid line.
-func line[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
+// parseSetting parses the first line of a file with a setting into *into. If the file is missing, *into stays unchanged. wrong is
+// the warning about an invalid line.
+func parseSetting[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {
 		return

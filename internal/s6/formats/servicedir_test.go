@@ -37,7 +37,7 @@ func (f files) ReadFile(name string, max int64) ([]byte, error) {
 }
 
 func TestAServiceDirectoryWithoutFurtherFilesHasTheDefaultsOfS6(t *testing.T) {
-	want := Definition{FinishTimeout: 5 * time.Second, DownSignal: 15, ReloadSignal: 1, Tally: 100}
+	want := Definition{FinishTimeout: 5 * time.Second, DownSignal: 15, ReloadSignal: 1, MaxDeaths: 100}
 	if got := ReadDefinition(files{"run": ""}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -51,7 +51,7 @@ func TestAServiceDirectoryIsReadAsItIsWritten(t *testing.T) {
 	})
 	want := Definition{
 		Down: true, Logger: true, KillGroup: true, KillTimeout: 2500 * time.Millisecond,
-		DownSignal: 2, ReloadSignal: 12, NotifyFD: 3, Tally: 4096,
+		DownSignal: 2, ReloadSignal: 12, NotifyFD: 3, MaxDeaths: 4096,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -67,7 +67,7 @@ func TestWhatCantBeUnderstoodIsToldAndHasNoEffect(t *testing.T) {
 		t.Errorf("warnings: %q, want six", got.Warnings)
 	}
 	got.Warnings = nil
-	if want := (Definition{FinishTimeout: 5 * time.Second, DownSignal: 15, ReloadSignal: 1, Tally: 100}); !reflect.DeepEqual(got, want) {
+	if want := (Definition{FinishTimeout: 5 * time.Second, DownSignal: 15, ReloadSignal: 1, MaxDeaths: 100}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := ReadDefinition(files{"run": "", "timeout-kill": strings.Repeat("1", 1<<20)}); len(got.Warnings) != 1 {
@@ -91,7 +91,7 @@ func FuzzReadDefinition(f *testing.F) {
 		d := ReadDefinition(files{
 			"run": run, "timeout-finish": finish, "timeout-kill": kill, "down-signal": down, "reload-signal": reload, "notification-fd": fd,
 		})
-		if d.Broken != "" || d.FinishTimeout < 0 || d.KillTimeout < 0 || d.NotifyFD < 0 || d.NotifyFD > maxFD ||
+		if d.Broken != "" || d.FinishTimeout < 0 || d.KillTimeout < 0 || d.NotifyFD < 0 || d.NotifyFD > maxNotifyFD ||
 			d.DownSignal < 1 || d.DownSignal > lastSignal || d.ReloadSignal < 1 || d.ReloadSignal > lastSignal {
 			t.Errorf("%q %q %q %q %q: %+v", finish, kill, down, reload, fd, d)
 		}

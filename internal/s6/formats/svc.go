@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Letters are the commands of s6-svc, in the order of its manual.
-const Letters = "abqhkti12pcyrlPCKoduDUxOQ"
+// SvcLetters are the commands of s6-svc, in the order of its manual.
+const SvcLetters = "abqhkti12pcyrlPCKoduDUxOQ"
 
 // svcSignals maps commands of s6-svc to signals.
 var svcSignals = map[byte]struct {
@@ -33,8 +33,8 @@ func ParseMilliseconds(text string) (time.Duration, bool) {
 	return time.Duration(ms) * time.Millisecond, err == nil
 }
 
-// synonyms are more names of signals for ParseSignal.
-var synonyms = map[string]int{"IOT": 6, "CLD": 17, "POLL": 29}
+// signalSynonyms are more names of signals for ParseSignal.
+var signalSynonyms = map[string]int{"IOT": 6, "CLD": 17, "POLL": 29}
 
 const lastSignal = 64
 
@@ -44,6 +44,6 @@ func ParseSignal(text string) (number int, ok bool) {
 		return n, n > 0 && n <= lastSignal
 	}
 	name := strings.TrimPrefix(strings.ToUpper(text), "SIG")
-	number = cmp.Or(int(unix.SignalNum("SIG"+name)), synonyms[name])
+	number = cmp.Or(int(unix.SignalNum("SIG"+name)), signalSynonyms[name])
 	return number, number != 0
 }

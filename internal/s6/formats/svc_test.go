@@ -11,7 +11,7 @@ import (
 
 func TestLettersSendTheSignalsOfTheContract(t *testing.T) {
 	got := make(map[string]string)
-	for _, letter := range []byte(formats.Letters) {
+	for _, letter := range []byte(formats.SvcLetters) {
 		if n, group := formats.SvcSignal(letter); n != 0 {
 			name := unix.SignalName(syscall.Signal(n))
 			if group {

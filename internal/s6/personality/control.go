@@ -32,7 +32,7 @@ func (s *S6) Slots(ctx context.Context) []client.Slot {
 			services[v.Name] = v
 		}
 		for _, slot := range s.Scanner.Slots() {
-			if v := services[slot.Name]; v != nil || slot.Fixed() { // a slot whose service is not registered isn't shown
+			if v := services[slot.Name]; v != nil || slot.IsFixed() { // a slot whose service is not registered isn't shown
 				out = append(out, s.viewSlot(slot, v))
 			}
 		}
@@ -53,7 +53,7 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 			return err
 		}
 		v := s.host.Snapshot().Find(slot.Name)
-		if v == nil && !slot.Fixed() {
+		if v == nil && !slot.IsFixed() {
 			return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("%s is not supervised", slot.Name)}
 		}
 		out = s.viewSlot(slot, v)
@@ -68,8 +68,8 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 // viewSlot returns a slot in the form that the programs of s6 expect. A fixed slot has no service, so hinit itself appears as its
 // process.
 func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
-	if slot.Fixed() {
-		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), ProcessSince: s.since}
+	if slot.IsFixed() {
+		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), ProcessSince: s.startedAt}
 	}
 	return viewOf(v, slot.Dir, slot.NormallyUp())
 }
@@ -102,7 +102,7 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)
 		slot, err := s.Find(ctx, dir)
-		if err != nil || slot.Fixed() {
+		if err != nil || slot.IsFixed() {
 			return err
 		}
 		for i := 0; i < len(letters) && err == nil; i++ {
@@ -115,7 +115,7 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 // carryOutLetter carries out one command letter of s6-svc. For hinit's own services, it also records the operator's intent. For
 // foreign services, it does what s6 does.
 func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte) error {
-	name, native := slot.Name, slot.Native()
+	name, native := slot.Name, slot.IsNative()
 	switch letter {
 	case 'u', 'U':
 		if native {
@@ -200,7 +200,7 @@ func (s *S6) ControlScanner(ctx context.Context, letters string) error {
 		case 'a', 'h':
 			err = s.Scan(ctx)
 		case 'n', 'N':
-			err = s.Prune(ctx)
+			err = s.HandleRemoved(ctx)
 		case 't', 'q', 'b', 'i':
 			err = s.host.Do(ctx, supervisor.Shutdown{Reason: "s6-svscanctl asked for it"})
 		}

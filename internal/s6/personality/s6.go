@@ -40,19 +40,19 @@ type Host interface {
 
 // Settings describe the container that the personality serves.
 type Settings struct {
-	Agent *fsutil.Actor // agent's user, who owns the scan directory
-	Cred  *proc.Cred    // user of services; nil for hinit's own user
-	Env   []string      // environment of the container
-	Since time.Time     // start time of the container
-	Main  bool          // whether to make a slot main-hermes, which stands for the CMD; no service has this name
+	Agent       *fsutil.Actor // agent's user, who owns the scan directory
+	Cred        *proc.Cred    // user of services; nil for hinit's own user
+	Env         []string      // environment of the container
+	StartedAt   time.Time     // start time of the container
+	HasMainSlot bool          // whether to make a slot main-hermes, which stands for the CMD; no service has this name
 }
 
 // S6 makes PID 1 act as s6, for the programs of s6 and for the agent.
 type S6 struct {
 	*scandir.Scanner
-	host  Host
-	cred  *proc.Cred
-	since time.Time // start time of the container
+	host      Host
+	cred      *proc.Cred
+	startedAt time.Time // start time of the container
 }
 
 func (w Settings) layout() scandir.Layout {
@@ -65,27 +65,27 @@ func (w Settings) layout() scandir.Layout {
 
 // Publish implements [registry.SlotMaker].
 func (s *S6) Publish(ctx context.Context, d registry.Slot) {
-	if err := s.Scanner.Publish(ctx, d.Name, s.files(d), d.Down); err != nil && !errors.Is(err, context.Canceled) {
+	if err := s.Scanner.Publish(ctx, d.Name, s.slotFiles(d), d.Down); err != nil && !errors.Is(err, context.Canceled) {
 		s.host.Say("%v", err) // only a message: a warning would stay in the status even after the scanner has made the slot
 	}
 }
 
 // Enqueue implements [registry.SlotMaker].
-func (s *S6) Enqueue(d registry.Slot) { s.Scanner.Enqueue(d.Name, s.files(d), d.Down) }
+func (s *S6) Enqueue(d registry.Slot) { s.Scanner.Enqueue(d.Name, s.slotFiles(d), d.Down) }
 
 const (
-	// variable is the environment variable that turns the personality on or off in every image.
-	variable = "HINIT_S6"
+	// enableVar is the environment variable that turns the personality on or off in every image.
+	enableVar = "HINIT_S6"
 	// commandDir is the directory of the programs of s6 in an image that was made for s6.
 	commandDir = "/command"
-	// comm is the process name of PID 1 by which the agent's commands recognise s6.
-	comm = "s6-svscan"
+	// processName is the process name of PID 1 by which the agent's commands recognise s6.
+	processName = "s6-svscan"
 )
 
 // ActsAsS6 reports whether this init must act as s6. The variable HINIT_S6 decides. If it isn't set, the init acts as s6 if it is
 // PID 1 in an image made for s6.
 func ActsAsS6() bool {
-	if v, set := os.LookupEnv(variable); set && v != "" {
+	if v, set := os.LookupEnv(enableVar); set && v != "" {
 		return config.IsTruthy(v)
 	}
 	info, err := stat(commandDir)
@@ -96,17 +96,17 @@ func stat(path string) (fs.FileInfo, error) {
 	return blocking.Get(blocking.Foreign, func() (fs.FileInfo, error) { return os.Stat(path) })
 }
 
-// Path returns the PATH of all processes that this init starts as the agent's user. home is the agent's home directory.
-func Path(home string) string {
+// AgentPath returns the PATH of all processes that this init starts as the agent's user. home is the agent's home directory.
+func AgentPath(home string) string {
 	path := agentuser.Path(os.Getenv("PATH"), home)
 	if ActsAsS6() {
-		path = withCommands(path)
+		path = withS6Commands(path)
 	}
 	return path
 }
 
-// withCommands puts the directories of s6 at the front of PATH, if they are missing.
-func withCommands(path string) string {
+// withS6Commands puts the directories of s6 at the front of PATH, if they are missing.
+func withS6Commands(path string) string {
 	dirs := filepath.SplitList(path)
 	for _, dir := range []string{"/bin", "/usr/bin", commandDir} {
 		if !slices.Contains(dirs, dir) {
@@ -119,38 +119,38 @@ func withCommands(path string) string {
 // Handover is the state of the scan directory that a re-execution passes to the next program.
 type Handover = scandir.Handover
 
-// Switch holds the personality of a container, which a successful Open or TakeOver turns on. Until then, the other methods do
+// Emulation holds the personality of a container, which a successful Open or TakeOver turns on. Until then, the other methods do
 // nothing. Any goroutine may call them.
-type Switch struct {
+type Emulation struct {
 	host         Host
 	setSlotMaker func(f registry.SlotMaker, exports map[string]map[string]string)
 	settings     func() Settings
 	s6           atomic.Pointer[S6]
 }
 
-// NewSwitch returns a Switch whose personality is off. When the personality is turned on, the Switch passes it to setSlotMaker,
+// NewEmulation returns a Switch whose personality is off. When the personality is turned on, the Switch passes it to setSlotMaker,
 // together with the variables that the script of each slot exports. setSlotMaker must make the registry report all slots to the
 // personality.
-func NewSwitch(host Host, setSlotMaker func(registry.SlotMaker, map[string]map[string]string), with func() Settings) *Switch {
-	return &Switch{host: host, setSlotMaker: setSlotMaker, settings: with}
+func NewEmulation(host Host, setSlotMaker func(registry.SlotMaker, map[string]map[string]string), with func() Settings) *Emulation {
+	return &Emulation{host: host, setSlotMaker: setSlotMaker, settings: with}
 }
 
-// On returns the personality, or nil while it is off.
-func (w *Switch) On() *S6 { return w.s6.Load() }
+// S6 returns the personality, or nil while it is off.
+func (w *Emulation) S6() *S6 { return w.s6.Load() }
 
 // Open creates the directories of s6, and acts as s6 until ctx ends. If it fails, hinit continues without the personality.
-func (w *Switch) Open(ctx context.Context) error {
+func (w *Emulation) Open(ctx context.Context) error {
 	with := w.settings()
 	scanner, err := scandir.Open(ctx, w.host, with.layout())
 	if err != nil {
 		return fmt.Errorf("hinit does not answer as s6: %w", err)
 	}
 	// The name belongs to the whole process, not only to this thread (proc(5)).
-	if err := os.WriteFile("/proc/self/comm", []byte(comm), 0); err != nil {
-		w.host.Warn("cannot be called %s, so the agent's commands do not find it: %v", comm, err)
+	if err := os.WriteFile("/proc/self/comm", []byte(processName), 0); err != nil {
+		w.host.Warn("cannot be called %s, so the agent's commands do not find it: %v", processName, err)
 	}
-	if with.Main {
-		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
+	if with.HasMainSlot {
+		run := shellScript(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
 		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
 			w.host.Say("%v", err) // the scanner tries again later
 		}
@@ -161,7 +161,7 @@ func (w *Switch) Open(ctx context.Context) error {
 
 // TakeOver continues to act as s6 after a re-execution, if the previous program did. It changes no file. Call it before the
 // supervisor's loop runs, and call Start after that.
-func (w *Switch) TakeOver(old *Handover) {
+func (w *Emulation) TakeOver(old *Handover) {
 	if old == nil {
 		return
 	}
@@ -174,83 +174,83 @@ func (w *Switch) TakeOver(old *Handover) {
 	w.activate(scanner, with)
 }
 
-func (w *Switch) activate(scanner *scandir.Scanner, with Settings) {
-	s6 := &S6{scanner, w.host, with.Cred, with.Since}
+func (w *Emulation) activate(scanner *scandir.Scanner, with Settings) {
+	s6 := &S6{scanner, w.host, with.Cred, with.StartedAt}
 	w.s6.Store(s6)
 	w.setSlotMaker(s6, s6.Exports())
 }
 
 // HandOver returns the state for TakeOver in the next program. While the personality is off, it returns nil.
-func (w *Switch) HandOver() *Handover {
-	if s6 := w.On(); s6 != nil {
+func (w *Emulation) HandOver() *Handover {
+	if s6 := w.S6(); s6 != nil {
 		return s6.HandOver()
 	}
 	return nil
 }
 
 // Hold stops the scanner for a re-execution, see [scandir.Scanner.Hold].
-func (w *Switch) Hold() (release func(), err error) {
-	if s6 := w.On(); s6 != nil {
+func (w *Emulation) Hold() (release func(), err error) {
+	if s6 := w.S6(); s6 != nil {
 		return s6.Hold()
 	}
 	return func() {}, nil
 }
 
 // Start begins the work of the scanner after a re-execution.
-func (w *Switch) Start(ctx context.Context) {
-	if s6 := w.On(); s6 != nil {
+func (w *Emulation) Start(ctx context.Context) {
+	if s6 := w.S6(); s6 != nil {
 		s6.Start(ctx)
 	}
 }
 
 // Observe passes a record of the supervisor to the scanner, see [scandir.Scanner.Observe].
-func (w *Switch) Observe(r supervisor.Record) {
-	if s6 := w.On(); s6 != nil {
+func (w *Emulation) Observe(r supervisor.Record) {
+	if s6 := w.S6(); s6 != nil {
 		s6.Observe(r)
 	}
 }
 
-// Made returns a channel that is closed when all slots that are queued now have been made. While the personality is off, it
+// SlotsMade returns a channel that is closed when all slots that are queued now have been made. While the personality is off, it
 // returns nil.
-func (w *Switch) Made() <-chan struct{} {
-	if s6 := w.On(); s6 != nil {
+func (w *Emulation) SlotsMade() <-chan struct{} {
+	if s6 := w.S6(); s6 != nil {
 		return s6.WhenQueued()
 	}
 	return nil
 }
 
-// files returns the scripts of a slot. hinit never runs them; they are for people. The agent can read them, so they contain no
+// slotFiles returns the scripts of a slot. hinit never runs them; they are for people. The agent can read them, so they contain no
 // variables of services that run as root or another user: the values may be secrets.
-func (s *S6) files(d registry.Slot) scandir.Files {
+func (s *S6) slotFiles(d registry.Slot) scandir.Files {
 	if !reflect.DeepEqual(d.Cred, s.cred) {
 		d.Env = nil
 	}
-	f := scandir.Files{Run: script(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same, but only the agent's services have their variables here.")}
+	f := scandir.Files{Run: shellScript(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same, but only the agent's services have their variables here.")}
 	if d.Finish {
 		f.Finish = finishScript(d.ParkOn)
 	}
 	if d.Log != "" {
 		size := strconv.Itoa(max(d.LogSizeMB, 1) * 1_000_000)
 		argv := []string{commandDir + "/s6-log", "1", "n" + strconv.Itoa(d.LogArchives), "s" + size, "T", d.Log}
-		f.Log = script(s.cred, nil, "", argv, "hinit writes this log by itself and does not run this file.")
+		f.Log = shellScript(s.cred, nil, "", argv, "hinit writes this log by itself and does not run this file.")
 	}
 	return f
 }
 
-// script returns a shell script that runs argv in the directory dir, with the variables in env, as the user cred. comment
+// shellScript returns a shell script that runs argv in the directory dir, with the variables in env, as the user cred. comment
 // explains the script to people.
-func script(cred *proc.Cred, env map[string]string, dir string, argv []string, comment string) string {
+func shellScript(cred *proc.Cred, env map[string]string, dir string, argv []string, comment string) string {
 	var b strings.Builder
 	b.WriteString(interpreter() + "# " + comment + "\nset -e\n")
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		b.WriteString("export " + name + "=" + quote(env[name]) + "\n")
+		b.WriteString("export " + name + "=" + shellQuote(env[name]) + "\n")
 	}
 	if dir != "" {
-		b.WriteString("cd " + quote(dir) + "\n")
+		b.WriteString("cd " + shellQuote(dir) + "\n")
 	}
 	words := make([]string, len(argv))
 	for i, word := range argv {
-		words[i] = quote(word)
+		words[i] = shellQuote(word)
 	}
 	command := strings.Join(words, " ")
 	if cred != nil { // use numbers, because the user may have another name in the image
@@ -279,4 +279,4 @@ var interpreter = sync.OnceValue(func() string {
 	return "#!/bin/sh\n"
 })
 
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -16,7 +16,7 @@ func TestThePathHasWhatS6PutsBeforeIt(t *testing.T) {
 		"":                       "/command:/usr/bin:/bin",
 		"/command:/bin:/usr/bin": "/command:/bin:/usr/bin",
 	} {
-		if got := withCommands(path); got != want {
+		if got := withS6Commands(path); got != want {
 			t.Errorf("PATH %q becomes %q, want %q", path, got, want)
 		}
 	}
@@ -24,7 +24,7 @@ func TestThePathHasWhatS6PutsBeforeIt(t *testing.T) {
 
 func TestTheScriptOfASlotRunsTheCommandAsItIs(t *testing.T) {
 	nasty := `it's "$HOME" \ *` + "\n" + `second`
-	text := script(nil, map[string]string{"GREETING": nasty}, "/", []string{"printf", `%s|%s|%s`, "-n", nasty, `$(echo no)`}, "comment")
+	text := shellScript(nil, map[string]string{"GREETING": nasty}, "/", []string{"printf", `%s|%s|%s`, "-n", nasty, `$(echo no)`}, "comment")
 	if !strings.HasPrefix(text, "#!") {
 		t.Errorf("the script begins with %q", strings.SplitN(text, "\n", 2)[0])
 	}
@@ -32,7 +32,7 @@ func TestTheScriptOfASlotRunsTheCommandAsItIs(t *testing.T) {
 	if want := "-n|" + nasty + "|$(echo no)"; err != nil || string(out) != want {
 		t.Errorf("it prints %q, %v; want %q", out, err, want)
 	}
-	root := script(&proc.Cred{UID: 10000, GID: 10001}, nil, "", []string{"true"}, "comment")
+	root := shellScript(&proc.Cred{UID: 10000, GID: 10001}, nil, "", []string{"true"}, "comment")
 	if want := "/command/s6-setuidgid 10000:10001 'true'"; !strings.Contains(root, want) {
 		t.Errorf("as root it does not drop with %s:\n%s", want, root)
 	}
@@ -51,7 +51,7 @@ func TestTheAgentReadNoVariablesOfOtherUsersInRunScripts(t *testing.T) {
 		{nil, nil, true},    // hinit runs as the agent
 	} {
 		s := &S6{cred: tt.agent}
-		run := s.files(registry.Slot{Name: "vpn", Argv: []string{"true"}, Env: map[string]string{"VPN_TOKEN": "secret"}, Cred: tt.service}).Run
+		run := s.slotFiles(registry.Slot{Name: "vpn", Argv: []string{"true"}, Env: map[string]string{"VPN_TOKEN": "secret"}, Cred: tt.service}).Run
 		if strings.Contains(run, "VPN_TOKEN='secret'") != tt.shown {
 			t.Errorf("the run script of a service of %v, with the agent's user %v:\n%s", tt.service, tt.agent, run)
 		}

@@ -22,7 +22,7 @@ import (
 // done. Calls that arrive before a scan begins share this scan.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
-	return s.do(ctx, func() {
+	return s.doInScanner(ctx, func() {
 		if s.lastScan.After(asked) {
 			return
 		}
@@ -32,12 +32,12 @@ func (s *Scanner) Scan(ctx context.Context) error {
 	})
 }
 
-// Prune handles removed directories as Scan does, and ignores new ones.
-func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.checkSlots) }
+// HandleRemoved handles removed directories as Scan does, and ignores new ones.
+func (s *Scanner) HandleRemoved(ctx context.Context) error { return s.doInScanner(ctx, s.checkSlots) }
 
 // Refresh reads the definition of a foreign service again, for its next start. It ignores other services.
 func (s *Scanner) Refresh(ctx context.Context, name string) error {
-	return s.do(ctx, func() {
+	return s.doInScanner(ctx, func() {
 		if service := s.service(name); service != nil {
 			service.Refresh()
 		}
@@ -54,7 +54,7 @@ func (s *Scanner) checkSlots() {
 		switch {
 		case gone[name]:
 			s.handleRemoved(e)
-		case e.Slot != nil && e.Slot.Kind == other:
+		case e.Slot != nil && e.Slot.Kind == foreignSlot:
 			e.Service.Refresh()
 		}
 		if e.Service != nil {
@@ -94,12 +94,12 @@ func (s *Scanner) handleRemoved(e *entry) {
 	slot := e.Slot
 	s.forget(e)
 	switch slot.Kind {
-	case native:
+	case nativeSlot:
 		s.host.SlotRemoved(s.ctx, slot.Name)
-	case other:
+	case foreignSlot:
 		s.host.Say("%s: its service directory is gone", slot.Name)
 		e.Service.BeginRemoval()
-	case fixed:
+	case fixedSlot:
 	}
 }
 
@@ -124,7 +124,7 @@ func (s *Scanner) superviseNew() {
 		if name[0] == '.' || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp") || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(name) != nil {
 			continue
 		}
-		if why := s.limitReached(); why != "" {
+		if why := s.whyLimitReached(); why != "" {
 			partial = why
 			break
 		}
@@ -139,8 +139,8 @@ func (s *Scanner) superviseNew() {
 	s.limitMessage = partial
 }
 
-// limitReached says why no more services can be supervised. If there is room, it returns "".
-func (s *Scanner) limitReached() string {
+// whyLimitReached says why no more services can be supervised. If there is room, it returns "".
+func (s *Scanner) whyLimitReached() string {
 	services := 0
 	for _, e := range s.entries {
 		if e.Slot != nil {
@@ -210,7 +210,7 @@ func (s *Scanner) accept(name string, link bool) error {
 // acceptGateway accepts a slot that the agent has made for a gateway. It uses only the variables that the slot's run script
 // exports.
 func (s *Scanner) acceptGateway(name, profile string) error {
-	slot, err := s.open(name, native)
+	slot, err := s.openSlot(name, nativeSlot)
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
-	slot := &Slot{Name: name, Kind: other}
+	slot := &Slot{Name: name, Kind: foreignSlot}
 	if link {
 		info, err := s.dir.Lstat(name)
 		if err != nil {
@@ -255,7 +255,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 	}
 	slot.ID = service.Main.ID
 	e.Slot, e.Service = slot, service
-	service.Begin()
+	service.Supervise()
 	return nil
 }
 

@@ -38,7 +38,7 @@ func (s *Scanner) Hold() (release func(), err error) {
 		s.publish()
 		pause.Until(s.ctx, released)
 	}
-	if err := s.send(ctx, rest); err != nil { // the scanner takes requests only between two tasks
+	if err := s.sendToScanner(ctx, rest); err != nil { // the scanner takes requests only between two tasks
 		return nil, err
 	}
 	return func() { close(released) }, nil
@@ -97,7 +97,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 		e.Service.LoggerEnds = at
 	}
 	for _, slot := range h.Slots {
-		if e := s.entries[slot.Name]; slot.Kind == other && (e == nil || e.Service == nil) {
+		if e := s.entries[slot.Name]; slot.Kind == foreignSlot && (e == nil || e.Service == nil) {
 			continue // the supervisor doesn't know this service yet
 		}
 		slot.Dir = filepath.Join(layout.Scan, slot.Name)
@@ -131,10 +131,10 @@ func (s *Scanner) reopen() {
 		if e.Service != nil {
 			e.Service.TakeOver(e.Slot != nil && e.Slot.Link != fsutil.ID{})
 		}
-		if e.Slot == nil || e.Slot.Kind == other {
+		if e.Slot == nil || e.Slot.Kind == foreignSlot {
 			continue
 		}
-		opened, err := s.open(name, e.Slot.Kind)
+		opened, err := s.openSlot(name, e.Slot.Kind)
 		switch {
 		case err != nil:
 		case opened.ID != e.Slot.ID:

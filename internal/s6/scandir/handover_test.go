@@ -117,16 +117,16 @@ func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(g.Base, "container_environment/A")); !os.IsNotExist(err) {
 		t.Errorf("the environment was written again: %v", err)
 	}
-	if slot, err := next.Find(t.Context(), g.Scan+"/gateway-a"); err != nil || slot.NormallyUp() || !slot.Native() {
+	if slot, err := next.Find(t.Context(), g.Scan+"/gateway-a"); err != nil || slot.NormallyUp() || !slot.IsNative() {
 		t.Errorf("%v, %v", slot, err)
 	}
-	if slot, err := next.Find(t.Context(), g.Scan+"/"+mainHermes); err != nil || !slot.Fixed() {
+	if slot, err := next.Find(t.Context(), g.Scan+"/"+mainHermes); err != nil || !slot.IsFixed() {
 		t.Errorf("%v, %v", slot, err)
 	}
 	if _, err := Open(t.Context(), h, g); err == nil {
 		t.Error("another scanner could take the directory over")
 	}
-	must(t, next.Prune(t.Context()))
+	must(t, next.HandleRemoved(t.Context()))
 	if gone := h.unregistered(); len(gone) != 0 || h.heard("") != 0 {
 		t.Errorf("gone: %v, said: %v", gone, h.said)
 	}
@@ -146,7 +146,7 @@ func TestASuccessorHasThePipeBetweenAServiceAndItsLogger(t *testing.T) {
 	must(t, err)
 
 	next := successor(t, h, g, s, stop)
-	must(t, next.Prune(t.Context()))
+	must(t, next.HandleRemoved(t.Context()))
 	_, err = h.unit("logged").StdOverrides[1].WriteString("after\n")
 	must(t, err)
 	text := make([]byte, len("before\nafter\n"))

@@ -59,7 +59,7 @@ type Layout struct {
 // (package internal/blocking).
 func (l Layout) withLimits() Layout {
 	l.mostServices, l.clearTimeout = cmp.Or(l.mostServices, maxServices), cmp.Or(l.clearTimeout, clearTimeout)
-	l.completeAfter, l.holdTimeout = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdTimeout, holdTime)
+	l.completeAfter, l.holdTimeout = cmp.Or(l.completeAfter, missingFilesDelay), cmp.Or(l.holdTimeout, holdTime)
 	l.self, l.foreign, l.Agent = fsutil.Self().Limited(blocking.Runtime), l.Agent.Limited(blocking.Foreign), l.Agent.Limited(blocking.Runtime)
 	return l
 }
@@ -168,7 +168,7 @@ func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	return parent.Remove(name)
 }
 
-var errTaken = errors.New("another s6-svscan or hinit works there")
+var errScanDirLocked = errors.New("another s6-svscan or hinit works there")
 
 // checkFree returns an error if another scanner has locked the scan directory. A scan directory other than DefaultScan must also
 // be empty, or have been used as a scan directory before.
@@ -180,7 +180,7 @@ func (l Layout) checkFree() error {
 	if lock != nil {
 		_ = lock.Close() // the lock was only a test
 	}
-	if errors.Is(err, errTaken) {
+	if errors.Is(err, errScanDirLocked) {
 		return err
 	}
 	if l.Scan == DefaultScan {
@@ -214,7 +214,7 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	}
 	err = blocking.Do(blocking.Runtime, func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errTaken
+		err = errScanDirLocked
 	}
 	if err != nil {
 		_ = lock.Close() // nothing was written through it

@@ -111,7 +111,7 @@ func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
 	g := newLayout(t)
 	first := open(t, newHost(), g)
 	must(t, first.Publish(t.Context(), "gateway-a", Files{Run: "#!/bin/sh\n"}, false))
-	if _, err := Open(t.Context(), newHost(), g); err == nil || !strings.Contains(err.Error(), errTaken.Error()) {
+	if _, err := Open(t.Context(), newHost(), g); err == nil || !strings.Contains(err.Error(), errScanDirLocked.Error()) {
 		t.Errorf("a second one: %v", err)
 	}
 	if _, err := os.Stat(g.Scan + "/gateway-a/run"); err != nil {

@@ -87,7 +87,7 @@ func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
 		must(t, os.RemoveAll(filepath.Join(g.Scan, names[i])))
 	}
 	until(t, "all are gone", func() bool { return len(s.Slots()) == 0 })
-	until(t, "those that have ended make room", func() bool { _ = s.Prune(t.Context()); return !slices.ContainsFunc(names, s.Foreign) })
+	until(t, "those that have ended make room", func() bool { _ = s.HandleRemoved(t.Context()); return !slices.ContainsFunc(names, s.Foreign) })
 	h.whileLocked(func() { h.full = errors.New("no descriptor is left") })
 	makeMany(t, g, "second-%d", 3, true)
 	must(t, s.Scan(t.Context()))

@@ -21,19 +21,19 @@ import (
 // Publish makes the slot of one of hinit's services. It keeps an existing directory of hinit. It also accepts a slot that the
 // agent has made for a gateway without asking for a scan.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
-	return s.publishSlot(ctx, name, native, files, down)
+	return s.publishSlot(ctx, name, nativeSlot, files, down)
 }
 
 // PublishFixed makes a fixed slot: it has no service, and always appears as up.
 func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) error {
-	return s.publishSlot(ctx, name, fixed, files, false)
+	return s.publishSlot(ctx, name, fixedSlot, files, false)
 }
 
-func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Files, down bool) error {
+func (s *Scanner) publishSlot(ctx context.Context, name string, k slotKind, files Files, down bool) error {
 	var err error
-	if lost := s.do(ctx, func() {
+	if lost := s.doInScanner(ctx, func() {
 		// The new definition replaces one that Enqueue may have stored.
-		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, minimal: k == fixed})
+		s.queue.storeDefinition(name, definition{Kind: k, Files: files, Down: down, definingFilesOnly: k == fixedSlot})
 		err = s.makeQueued(name)
 		s.publish()
 	}); lost != nil {
@@ -58,13 +58,13 @@ func (s *Scanner) makeQueued(name string) error {
 	switch {
 	case err == nil, errors.Is(err, errForeign):
 		s.unpublished = append(s.unpublished, madeSlot{name, d.Down})
-	case errors.Is(err, errLater):
+	case errors.Is(err, errAgentIsMaking):
 		s.retries[name], err = true, nil
-		s.checkTimer.Reset(makingPoll)
+		s.checkTimer.Reset(agentMakingPoll)
 	default:
 		s.retries[name] = true
 		s.checkTimer.Reset(slotRetry)
-		s.queue.change(name, func(d *definition) { d.Failed, d.minimal = true, false })
+		s.queue.change(name, func(d *definition) { d.Failed, d.definingFilesOnly = true, false })
 		if d.Failed {
 			err = nil
 		}
@@ -81,12 +81,12 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	if old := e.Slot; old != nil {
-		if old.Kind == other {
+		if old.Kind == foreignSlot {
 			return errForeign
 		}
 		if s.nameUnchanged(old) {
-			if !d.minimal {
-				s.complete(e)
+			if !d.definingFilesOnly {
+				s.addMissingFiles(e)
 			}
 			return nil
 		}
@@ -97,9 +97,9 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 		err = s.acceptGateway(name, profile) // the slot was made by another program that has not yet asked for a scan
 	} else if err == nil {
 		var slot *Slot
-		if slot, err = s.open(name, d.Kind); err == nil {
+		if slot, err = s.openSlot(name, d.Kind); err == nil {
 			e.Slot = slot
-			if d.minimal {
+			if d.definingFilesOnly {
 				e.missingFiles = d.Files.otherFiles()
 				s.idleTimer.Reset(s.layout.completeAfter)
 			}
@@ -108,19 +108,19 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 	return err
 }
 
-var errLater = errors.New("somebody else is making it")
+var errAgentIsMaking = errors.New("somebody else is making it")
 
-// makeDir makes the directory of a slot. If the agent is making the same slot at this moment, it returns errLater. The agent has
-// already checked that the name is free, and its rename would now fail (contract, section 9.3).
+// makeDir makes the directory of a slot. If the agent is making the same slot at this moment, it returns errAgentIsMaking. The
+// agent has already checked that the name is free, and its rename would now fail (contract, section 9.3).
 func (s *Scanner) makeDir(name string, d definition) error {
 	nodes := d.Files.definingFiles(d.Down)
-	if !d.minimal {
+	if !d.definingFilesOnly {
 		nodes = append(nodes, d.Files.otherFiles()...)
 	}
 	return s.dir.WithIdentity(func(in *fsutil.Dir) error {
 		return in.MakeTree(name, 0o755, nodes, func() error {
 			if s.agentIsMaking(in, name) {
-				return errLater
+				return errAgentIsMaking
 			}
 			return nil
 		})
@@ -136,13 +136,13 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	e := s.entries[name]
 	for _, temp := range []string{"." + name + ".tmp", name + ".tmp"} {
 		info, err := dir.Lstat(temp)
-		if err != nil || time.Since(info.ModTime()).Abs() >= makingTime {
+		if err != nil || time.Since(info.ModTime()).Abs() >= agentMakingTime {
 			continue
 		}
 		if e.firstSeenMaking.IsZero() {
 			e.firstSeenMaking = time.Now()
 		}
-		return time.Since(e.firstSeenMaking) < makingLimit
+		return time.Since(e.firstSeenMaking) < agentMakingLimit
 	}
 	e.firstSeenMaking = time.Time{}
 	return false
@@ -150,12 +150,12 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 
 // definition describes a slot of hinit that must be made. A re-execution hands over all fields except those with the tag "-".
 type definition struct {
-	Kind   kind  `reexec:"kind"`
-	Files  Files `reexec:"files"`
-	Down   bool  `reexec:"down"`
-	Failed bool  `reexec:"failed"` // an earlier attempt has failed and was reported
+	Kind   slotKind `reexec:"kind"`
+	Files  Files    `reexec:"files"`
+	Down   bool     `reexec:"down"`
+	Failed bool     `reexec:"failed"` // an earlier attempt has failed and was reported
 
-	minimal bool `reexec:"-"` // make only the files run and down now, and the others when the scanner is idle
+	definingFilesOnly bool `reexec:"-"` // make only the files run and down now, and the others when the scanner is idle
 }
 
 // retryFailed tries again to make the slots whose last attempt has failed.
@@ -170,8 +170,8 @@ func (s *Scanner) retryFailed() {
 	}
 }
 
-// open opens the existing directory name as a slot.
-func (s *Scanner) open(name string, k kind) (*Slot, error) {
+// openSlot opens the existing directory name as a slot.
+func (s *Scanner) openSlot(name string, k slotKind) (*Slot, error) {
 	d, err := s.dir.Sub(name)
 	if err != nil {
 		return nil, err
@@ -188,11 +188,11 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 // directory.
 func (s *Scanner) RemoveSlot(ctx context.Context, name string) error {
 	var err error
-	if lost := s.do(ctx, func() {
+	if lost := s.doInScanner(ctx, func() {
 		s.queue.drop(name)
 		e := s.entryOf(name)
 		defer s.removeUnused(name)
-		if e.Slot == nil || e.Slot.Kind == other {
+		if e.Slot == nil || e.Slot.Kind == foreignSlot {
 			return
 		}
 		if s.nameUnchanged(e.Slot) {
@@ -240,9 +240,9 @@ func (s *Scanner) checkPresent(slot *Slot) error {
 		return nil
 	}
 	if top != nil && s.checkRequested.CompareAndSwap(false, true) {
-		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // the goroutine ends with the scanner at the latest
+		guard.Go("looking at the scan directory", func() { _ = s.doInScanner(context.Background(), s.checkSlots) }) // the goroutine ends with the scanner at the latest
 	}
-	return unknown("no such slot: %q is gone", slot.Dir)
+	return notASlotError("no such slot: %q is gone", slot.Dir)
 }
 
 // nameUnchanged reports whether the slot's name still leads to the slot's own directory.
@@ -254,7 +254,7 @@ type queue struct {
 	wake chan struct{} // holds a token while order has elements
 
 	mu                sync.Mutex
-	order             []queueItem           // items in the order in which the scanner processes them
+	items             []queueItem           // items in the order in which the scanner processes them
 	definitionsByName map[string]definition // definitions by name, of slots in the queue and of slots that are made but not yet published
 }
 
@@ -267,13 +267,13 @@ type queueItem struct {
 // Enqueue asks the scanner to make the directory of one of hinit's services later. Unlike [Scanner.Publish], it doesn't block.
 // The scanner reports errors to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
-	s.queue.add(name, definition{Kind: native, Files: files, Down: down, minimal: true})
+	s.queue.add(name, definition{Kind: nativeSlot, Files: files, Down: down, definingFilesOnly: true})
 }
 
 // WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is queued now.
 func (s *Scanner) WhenQueued() <-chan struct{} {
 	reached := make(chan struct{})
-	s.queue.await(queueItem{done: reached})
+	s.queue.appendItem(queueItem{done: reached})
 	return reached
 }
 
@@ -286,27 +286,27 @@ func (s *Scanner) makeIfQueued(ctx context.Context, path string) error {
 	if !s.queue.has(name) {
 		return nil
 	}
-	return s.do(ctx, func() {
+	return s.doInScanner(ctx, func() {
 		s.makeOrReport(name)
 		s.publish()
 	})
 }
 
 func (q *queue) add(name string, d definition) {
-	q.setWithoutTurn(name, d)
-	q.await(queueItem{name: name})
+	q.storeDefinition(name, d)
+	q.appendItem(queueItem{name: name})
 }
 
-// setWithoutTurn stores the definition of a slot, but adds no item to the queue, because the caller makes the slot itself.
-func (q *queue) setWithoutTurn(name string, d definition) {
+// storeDefinition stores the definition of a slot, but adds no item to the queue, because the caller makes the slot itself.
+func (q *queue) storeDefinition(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.definitionsByName[name] = d
 }
 
-func (q *queue) await(t queueItem) {
+func (q *queue) appendItem(t queueItem) {
 	q.mu.Lock()
-	q.order = append(q.order, t)
+	q.items = append(q.items, t)
 	q.mu.Unlock()
 	pause.Wake(q.wake)
 }
@@ -347,11 +347,11 @@ func (q *queue) drop(name string) (d definition, open bool) {
 func (q *queue) next() (first queueItem, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.order) == 0 {
+	if len(q.items) == 0 {
 		return queueItem{}, false
 	}
-	first, q.order = q.order[0], q.order[1:]
-	return first, len(q.order) > 0
+	first, q.items = q.items[0], q.items[1:]
+	return first, len(q.items) > 0
 }
 
 func (q *queue) definitions() map[string]definition {
@@ -407,19 +407,19 @@ func (s *Scanner) removePublished() {
 	}
 }
 
-// completeNext adds the remaining files to one slot. The scanner calls it only when it is idle, because it must not delay the end
-// of the container. On an overlay file system it can take longer than a short CMD.
-func (s *Scanner) completeNext() {
+// addNextMissingFiles adds the remaining files to one slot. The scanner calls it only when it is idle, because it must not delay
+// the end of the container. On an overlay file system it can take longer than a short CMD.
+func (s *Scanner) addNextMissingFiles() {
 	for _, e := range s.entries {
 		if e.missingFiles != nil {
-			s.complete(e)
+			s.addMissingFiles(e)
 			s.idleTimer.Reset(0)
 			return
 		}
 	}
 }
 
-func (s *Scanner) complete(e *entry) {
+func (s *Scanner) addMissingFiles(e *entry) {
 	nodes := e.missingFiles
 	e.missingFiles = nil
 	if len(nodes) == 0 {

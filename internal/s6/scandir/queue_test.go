@@ -42,7 +42,7 @@ func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 	if !g.exists(last + "/run") {
 		t.Error("the slot that was asked for is not there")
 	}
-	if slot, err := s.Find(t.Context(), filepath.Join(g.Scan, last)); err != nil || !slot.Native() || !slot.NormallyUp() {
+	if slot, err := s.Find(t.Context(), filepath.Join(g.Scan, last)); err != nil || !slot.IsNative() || !slot.NormallyUp() {
 		t.Errorf("the slot that was asked for: %+v, %v", slot, err)
 	}
 	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.Scan, names[200], "log")))
@@ -106,7 +106,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	if !g.exists("gateway-c/log/supervise/control") {
 		t.Error("a slot of the queue that somebody waits for is not complete")
 	}
-	must(t, s.do(t.Context(), func() { s.idleTimer.Reset(0) }))
+	must(t, s.doInScanner(t.Context(), func() { s.idleTimer.Reset(0) }))
 	until(t, "the slots are complete", func() bool {
 		return g.exists("gateway-a/log/supervise/control") && g.exists(mainHermes+"/supervise/control")
 	})
@@ -120,7 +120,7 @@ func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	g, h := newLayout(t), newHost()
 	s, stop := first(t, h, g)
 	// One step enqueues all slots, so that the queue makes none of them before the last is in it.
-	must(t, s.do(context.Background(), func() { enqueueMany(s, 40) }))
+	must(t, s.doInScanner(context.Background(), func() { enqueueMany(s, 40) }))
 	next := successor(t, h, g, s, stop)
 	<-next.WhenQueued()
 	if !g.exists("gateway-p000/down") || !g.exists("gateway-p039/down") || !next.Has("gateway-p039") {
@@ -139,7 +139,7 @@ func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
 	}
 	s.Enqueue("gateway-b", gatewayFiles, true)
 	<-s.WhenQueued()
-	must(t, s.do(t.Context(), s.retryFailed))
+	must(t, s.doInScanner(t.Context(), s.retryFailed))
 	if n := h.heard("cannot make the slot of"); n != 1 {
 		t.Errorf("what can't be made was told %d times", n)
 	}

@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	maxServices  = 1000
-	makingTime   = 5 * time.Second        // how long to wait for another program that is making the same slot
-	makingPoll   = 100 * time.Millisecond // time between two checks whether that program has finished
-	makingLimit  = 3 * makingTime         // longest wait for a program that makes its temporary directory again and again
-	idlePoll     = time.Hour              // time between checks if file notifications work and all slots are hinit's own
-	foreignPoll  = time.Minute            // time between checks if another program has made a slot
-	busyPoll     = 5 * time.Second        // time between checks if file notifications don't work
-	settleTime   = 50 * time.Millisecond  // time from a notification to the check that it causes
-	checkGap     = time.Second            // shortest time between two checks that notifications cause
-	completeTime = 100 * time.Millisecond // after this time without a new slot, the scanner adds missing files to slots
-	holdTime     = 3 * time.Second        // how long each of the two programs of a re-execution waits for its scanner
+	maxServices       = 1000
+	agentMakingTime   = 5 * time.Second        // how long to wait for another program that is making the same slot
+	agentMakingPoll   = 100 * time.Millisecond // time between two checks whether that program has finished
+	agentMakingLimit  = 3 * agentMakingTime    // longest wait for a program that makes its temporary directory again and again
+	idlePoll          = time.Hour              // time between checks if file notifications work and all slots are hinit's own
+	foreignPoll       = time.Minute            // time between checks if another program has made a slot
+	busyPoll          = 5 * time.Second        // time between checks if file notifications don't work
+	settleTime        = 50 * time.Millisecond  // time from a notification to the check that it causes
+	checkGap          = time.Second            // shortest time between two checks that notifications cause
+	missingFilesDelay = 100 * time.Millisecond // after this time without a new slot, the scanner adds missing files to slots
+	holdTime          = 3 * time.Second        // how long each of the two programs of a re-execution waits for its scanner
 )
 
 // Host is the part of PID 1 that a scanner uses. The scanner's goroutine calls the methods, which may block.
 type Host interface {
-	// SlotMade registers the gateway of a profile whose slot a client has made. If start is set, it also starts the gateway. exports are
-	// the variables that the slot's run script adds to the container's environment.
+	// SlotMade registers the gateway of a profile whose slot a client has made. If start is set, it also starts the gateway.
+	// exports are the variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
 	// SlotRemoved reports that a client has removed the slot of one of hinit's services.
 	SlotRemoved(ctx context.Context, service string)
@@ -143,10 +143,10 @@ func (s *Scanner) removeUnused(name string) {
 	if e == nil {
 		return
 	}
-	if e.Service != nil && e.Service.Gone() {
+	if e.Service != nil && e.Service.HasEnded() {
 		e.Service = nil
 	}
-	if e.empty() {
+	if e.isEmpty() {
 		delete(s.entries, name)
 	}
 }
@@ -195,12 +195,12 @@ func (s *Scanner) Ended() <-chan struct{} { return s.ended }
 
 func (s *Scanner) run() {
 	defer close(s.ended)
-	s.work()
-	s.end() // after a panic, files stay open for the next program
+	s.loop()
+	s.closeFiles() // after a panic, files stay open for the next program
 }
 
-// work is the loop of the scanner's goroutine. It runs until the scanner's context ends.
-func (s *Scanner) work() {
+// loop is the loop of the scanner's goroutine. It runs until the scanner's context ends.
+func (s *Scanner) loop() {
 	changes, lost := s.watches.Events, s.watches.Lost
 	for {
 		select {
@@ -224,7 +224,7 @@ func (s *Scanner) work() {
 			}
 			s.scheduleCheck()
 		case <-s.idleTimer.C:
-			s.completeNext()
+			s.addNextMissingFiles()
 		case <-s.checkTimer.C:
 			s.checkScheduled = false
 			s.checkTimer.Reset(s.untilNextCheck())
@@ -262,8 +262,8 @@ func (s *Scanner) needsCheck(ev watch.Event) bool {
 	return formats.IsDefinitionFile(name)
 }
 
-// end closes all open files of the scanner and releases its lock on the scan directory.
-func (s *Scanner) end() {
+// closeFiles closes all open files of the scanner and releases its lock on the scan directory.
+func (s *Scanner) closeFiles() {
 	s.watches.Close()
 	for _, e := range s.entries {
 		if e.Service != nil {
@@ -277,12 +277,13 @@ func (s *Scanner) end() {
 	_ = s.lock.Close() // releases the lock
 }
 
-var errGone = errors.New("the scanner has ended")
+var errScannerEnded = errors.New("the scanner has ended")
 
-// do runs f in the scanner's goroutine and waits until f returns. If ctx ends first, do returns an error, and f may still run.
-func (s *Scanner) do(ctx context.Context, f func()) error {
+// doInScanner runs f in the scanner's goroutine and waits until f returns. If ctx ends first, do returns an error, and f may still
+// run.
+func (s *Scanner) doInScanner(ctx context.Context, f func()) error {
 	done := make(chan struct{})
-	if err := s.send(ctx, func() { defer close(done); f() }); err != nil {
+	if err := s.sendToScanner(ctx, func() { defer close(done); f() }); err != nil {
 		return err
 	}
 	select {
@@ -291,18 +292,18 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	case <-ctx.Done():
 		return fmt.Errorf("cannot get an answer of the scan directory: %w", context.Cause(ctx))
 	case <-s.ended:
-		return errGone
+		return errScannerEnded
 	}
 }
 
-// send passes f to the scanner's goroutine. It returns when that goroutine has received f, without waiting until f returns.
-func (s *Scanner) send(ctx context.Context, f func()) error {
+// sendToScanner passes f to the scanner's goroutine. It returns when that goroutine has received f, without waiting until f returns.
+func (s *Scanner) sendToScanner(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("cannot reach the scan directory %q: %w", s.layout.Scan, context.Cause(ctx))
 	case <-s.ended:
-		return errGone
+		return errScannerEnded
 	}
 }

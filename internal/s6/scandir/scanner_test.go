@@ -33,7 +33,7 @@ func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
 		}
 	}
 	slot, err := s.Find(t.Context(), g.Scan+"/gateway-a")
-	if err != nil || slot.Name != "gateway-a" || !slot.Native() || slot.NormallyUp() {
+	if err != nil || slot.Name != "gateway-a" || !slot.IsNative() || slot.NormallyUp() {
 		t.Errorf("%v, %v", slot, err)
 	}
 	s.SetDown("gateway-a", false)
@@ -86,7 +86,7 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 	makeServiceDir(t, g, "gateway-half", nil)
 	makeServiceDir(t, g, "gateway-new.tmp", map[string]string{"run": "#!/bin/sh\n"})
 	makeServiceDir(t, g, ".gateway-new", map[string]string{"run": "#!/bin/sh\n"})
-	must(t, s.Prune(t.Context()))
+	must(t, s.HandleRemoved(t.Context()))
 	if len(s.Slots()) != 0 {
 		t.Errorf("%v were taken in without a scan", s.Slots())
 	}
@@ -140,7 +140,7 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 		t.Errorf("a slot of hinit's own exports %v", got)
 	}
 	must(t, os.RemoveAll(filepath.Join(g.Scan, "gateway-a")))
-	must(t, s.Prune(t.Context()))
+	must(t, s.HandleRemoved(t.Context()))
 	if got := s.Exports()["gateway-a"]; got != nil {
 		t.Errorf("without a slot it exports %v", got)
 	}
@@ -170,7 +170,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 	for i, temp := range []string{".gateway-a.tmp", "gateway-b.tmp"} {
 		name := []string{"gateway-a", "gateway-b"}[i]
 		fresh := makeServiceDir(t, g, temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "mine": ""})
-		late := time.Now().Add(makingTime - time.Second) // on a slow machine, the agent may take up to twice its time
+		late := time.Now().Add(agentMakingTime - time.Second) // on a slow machine, the agent may take up to twice its time
 		must(t, os.Chtimes(fresh, late, late))
 		must(t, s.Publish(t.Context(), name, gatewayFiles, true))
 		if _, err := os.Lstat(filepath.Join(g.Scan, name)); !os.IsNotExist(err) {
@@ -301,7 +301,7 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 		t.Errorf("with a down file it is wanted %s", v.Want)
 	}
 	slot, err := s.Find(t.Context(), dir)
-	if err != nil || slot.Native() || slot.Fixed() || slot.ReloadSignal() != 12 || slot.NormallyUp() {
+	if err != nil || slot.IsNative() || slot.IsFixed() || slot.ReloadSignal() != 12 || slot.NormallyUp() {
 		t.Errorf("%+v, %v", slot, err)
 	}
 	// A change must apply at the next start, without a scan.
@@ -343,7 +343,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	must(t, os.RemoveAll(dir+"/supervise"))
 	must(t, os.Symlink(outside, dir+"/supervise"))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 30, At: time.Now()}})
-	must(t, s.Prune(t.Context()))
+	must(t, s.HandleRemoved(t.Context()))
 	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 0 {
 		t.Errorf("outside there is %v, %v", entries, err)
 	}
@@ -369,8 +369,8 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	must(t, s.Scan(t.Context()))
 	must(t, os.Link(secret, dir+"/"+formats.TallyFile))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10, Code: 1, At: time.Now()}})
-	must(t, s.Prune(t.Context())) // returns when the tally would have been written
-	must(t, s.Prune(t.Context()))
+	must(t, s.HandleRemoved(t.Context())) // returns when the tally would have been written
+	must(t, s.HandleRemoved(t.Context()))
 	info, err := os.Lstat(dir + "/" + formats.TallyFile)
 	if err != nil || info.Size() != 28 || info.Mode().Perm() != 0o600 {
 		t.Errorf("in its place there is now %v, %v", info, err)

@@ -18,19 +18,19 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-type kind int
+type slotKind int
 
 const (
-	native kind = iota // hinit itself defines the service
-	fixed              // hinit has no service for the slot, which always appears as up
-	other              // another program has made the directory, which defines a foreign service (package foreign)
+	nativeSlot  slotKind = iota // hinit itself defines the service
+	fixedSlot                   // hinit has no service for the slot, which always appears as up
+	foreignSlot                 // another program has made the directory, which defines a foreign service (package foreign)
 )
 
 // Slot is a directory in the scan directory, or the directory of a logger inside it. It is immutable. A re-execution hands over
 // all fields except those with the tag "-".
 type Slot struct {
 	Name    string            // name of the service
-	Kind    kind              // who defines the service
+	Kind    slotKind          // who defines the service
 	ID      fsutil.ID         // identity of the directory
 	Link    fsutil.ID         // identity of the link, if the name is a symbolic link
 	Exports map[string]string // variables that the run script exports, if a client has made the slot of this gateway
@@ -50,7 +50,7 @@ type entry struct {
 	missingFiles    []fsutil.Node `reexec:"-"` // files that must still be added to the slot
 }
 
-func (e *entry) empty() bool {
+func (e *entry) isEmpty() bool {
 	return e.Slot == nil && e.Service == nil && e.Refused == fsutil.ID{} && e.firstSeenMaking.IsZero()
 }
 
@@ -63,11 +63,11 @@ func (e *entry) copy() *entry {
 	return &c
 }
 
-// Native reports whether hinit itself defines the service: a gateway, or a service of hinit.yaml.
-func (s *Slot) Native() bool { return s.Kind == native }
+// IsNative reports whether hinit itself defines the service: a gateway, or a service of hinit.yaml.
+func (s *Slot) IsNative() bool { return s.Kind == nativeSlot }
 
-// Fixed reports whether the slot has no service. Such a slot ignores commands and always appears as up.
-func (s *Slot) Fixed() bool { return s.Kind == fixed }
+// IsFixed reports whether the slot has no service. Such a slot ignores commands and always appears as up.
+func (s *Slot) IsFixed() bool { return s.Kind == fixedSlot }
 
 // ReloadSignal returns the signal that asks the service to read its configuration again.
 func (s *Slot) ReloadSignal() int { return cmp.Or(s.reload, int(syscall.SIGHUP)) }
@@ -110,7 +110,7 @@ func (s *Slot) hasName(in *fsutil.Dir) bool {
 }
 
 func (s *Slot) close() {
-	if s.dir != nil && s.Kind != other {
+	if s.dir != nil && s.Kind != foreignSlot {
 		_ = s.dir.Close() // an error means that the directory is already closed
 	}
 }
@@ -118,7 +118,7 @@ func (s *Slot) close() {
 // slotsOf returns the slots of a foreign service and its logger. named is the service's own slot.
 func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	at := func(name string, p *foreign.Directory, link fsutil.ID) *Slot {
-		return &Slot{Name: name, Kind: other, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}
+		return &Slot{Name: name, Kind: foreignSlot, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}
 	}
 	slots := []*Slot{at(named.Name, &s.Main, named.Link)}
 	if s.LoggerDir != nil {
@@ -192,7 +192,7 @@ func (s *Scanner) publish() {
 		t.entries[name] = e.copy()
 		switch {
 		case e.Slot == nil:
-		case e.Slot.Kind == other:
+		case e.Slot.Kind == foreignSlot:
 			t.add(slotsOf(e.Slot, e.Service)...)
 		default:
 			t.add(e.Slot)
@@ -221,7 +221,7 @@ func (s *Scanner) Exports() map[string]map[string]string {
 		exports[name] = nil
 	}
 	for _, slot := range s.table.Load().sorted {
-		if slot.Native() {
+		if slot.IsNative() {
 			exports[slot.Name] = slot.Exports
 		}
 	}
@@ -251,15 +251,15 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 		return slot, s.checkPresent(slot)
 	}
 	if filepath.Base(path) == formats.LogDir { // path may be the logger directory of one of hinit's services
-		if slot := s.slotOfPath(filepath.Dir(path)); slot != nil && slot.Native() {
-			return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}, s.checkPresent(slot)
+		if slot := s.slotOfPath(filepath.Dir(path)); slot != nil && slot.IsNative() {
+			return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixedSlot}, s.checkPresent(slot)
 		}
 	}
-	return nil, unknown("no such slot at %q", path)
+	return nil, notASlotError("no such slot at %q", path)
 }
 
-// unknown returns the error that a directory isn't the service directory of a supervised service.
-func unknown(format string, args ...any) error {
+// notASlotError returns the error that a directory isn't the service directory of a supervised service.
+func notASlotError(format string, args ...any) error {
 	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf(format, args...)}
 }
 
