@@ -51,7 +51,7 @@ func BenchmarkStopOfMany(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				ends := make(chan os.Signal, 1)
-				l := supervisor.NewLoop(supervisor.Config{Procs: &endingSpawner{ends: ends}, Logs: deafLogs{}, Children: ends, Budget: 8e9})
+				l := supervisor.NewLoop(supervisor.Config{Procs: &endingSpawner{ends: ends}, Logs: deafLogs{}, SIGCHLD: ends, ShutdownBudget: 8e9})
 				ended := make(chan int)
 				go func() { ended <- l.Run() }()
 				for i := range n {

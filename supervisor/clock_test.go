@@ -34,7 +34,7 @@ func TestStepsOfTheClockMoveNoDeadline(t *testing.T) {
 	const tenYears = 10 * 365 * 24 * time.Hour
 	for _, step := range []time.Duration{tenYears, -tenYears, time.Hour, -time.Hour} {
 		t.Run(step.String(), func(t *testing.T) {
-			m := Machine{Budget: 8 * time.Second}
+			m := Machine{ShutdownBudget: 8 * time.Second}
 			now := time.Now()
 			run := func(e Event) []Action {
 				var all []Action
@@ -90,7 +90,7 @@ func TestStepsOfTheClockMoveNoDeadline(t *testing.T) {
 				}
 				run(Tick{})
 			}
-			if took := now.Sub(begin); took > m.Budget {
+			if took := now.Sub(begin); took > m.ShutdownBudget {
 				t.Errorf("the end took %v", took)
 			}
 		})

@@ -55,7 +55,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 // container begins to serve.
 func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
 	r := newRig(t)
-	r.m.Budget = 2 * time.Minute
+	r.m.ShutdownBudget = 2 * time.Minute
 	r.up()
 	r.do(Shutdown{})
 	r.want(Stopping)

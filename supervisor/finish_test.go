@@ -15,10 +15,10 @@ import (
 func (b *bench) directory(t *testing.T, change ...func(*Unit)) {
 	t.Helper()
 	p := s6like
-	p.Finish, p.FinishTimeout, p.PermanentFinish = true, 5*time.Second, []int{125}
+	p.RunsFinish, p.FinishTimeout, p.PermanentFinishCodes = true, 5*time.Second, []int{125}
 	u := Unit{
 		Name: "s", Kind: KindService, Policy: p, Spec: proc.Spec{Argv: []string{"./run", "s"}},
-		Finish: "./finish",
+		FinishProgram: "./finish",
 	}
 	for _, f := range change {
 		f(&u)
@@ -116,7 +116,7 @@ func TestLoopGoesOnWhenTheFinishCommandCannotBeStarted(t *testing.T) {
 		b.procs.failing(nil)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		b.directory(t, func(u *Unit) { u.Finish = "" })
+		b.directory(t, func(u *Unit) { u.FinishProgram = "" })
 		b.die(1)
 		b.want(t, Backoff)
 		b.shutdown(t)

@@ -71,7 +71,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{
-		t: t, m: Machine{Budget: 8 * time.Second, Parallel: 1}, now: time.Unix(1000, 0), pids: 100,
+		t: t, m: Machine{ShutdownBudget: 8 * time.Second, MaxStarting: 1}, now: time.Unix(1000, 0), pids: 100,
 		procs: map[string]*process{}, stops: map[string]*process{},
 	}
 }
@@ -331,7 +331,7 @@ func (w *world) mayKill(name string, p *process) {
 
 func (w *world) check() {
 	fresh := Machine{order: w.m.order}
-	fresh.index()
+	fresh.rebuildIndexes()
 	for name := range maps.Keys(fresh.dependants) {
 		if want, is := fresh.dependants[name], w.m.dependants[name]; len(is) != len(want) || len(without(want, func(s *service) bool { return slices.Contains(is, s) })) > 0 {
 			w.t.Fatalf("the dependants of %s are %v, and the machine has %v", name, want, is)
@@ -412,7 +412,7 @@ func (w *world) shutdown() {
 		}
 		w.step(Tick{})
 	}
-	if took := w.now.Sub(begin); took > w.m.Budget {
+	if took := w.now.Sub(begin); took > w.m.ShutdownBudget {
 		w.t.Fatalf("shutdown took %v", took)
 	}
 }

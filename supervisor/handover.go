@@ -11,15 +11,15 @@ import (
 // Handover is the state that a loop passes to the loop of the new program when PID 1 re-executes itself. internal/reexec
 // encodes it.
 type Handover struct {
-	Machine  Machine
-	Services []*service // all services, in the order of registration
-	Units    []*unit
-	Runs     map[uint64]string // service names by run number
-	Lingers  []uint64
-	Orphans  uint64
-	OOMKills uint64
-	History  []Record
-	Notify   map[uint64]*os.File // readiness pipes of live runs, by run number
+	Machine       Machine
+	Services      []*service // all services, in the order of registration
+	Units         []*unit
+	Runs          map[uint64]string // service names by run number
+	LingeringRuns []uint64          `reexec:"Lingers"`
+	Orphans       uint64
+	OOMKills      uint64
+	History       []Record
+	Notify        map[uint64]*os.File // readiness pipes of live runs, by run number
 }
 
 // RunInLoop executes call in the loop's goroutine, between two events. It blocks until call has returned. It returns the same
@@ -32,7 +32,7 @@ func (l *Loop) RunInLoop(ctx context.Context, call func()) error {
 // RunInLoop or OnPanic.
 func (l *Loop) HandOver() *Handover {
 	h := &Handover{
-		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, Lingers: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills.explained,
+		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, LingeringRuns: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills.explained,
 		Notify: make(map[uint64]*os.File),
 	}
 	for _, s := range l.machine.order {
@@ -56,10 +56,10 @@ func (l *Loop) HandOver() *Handover {
 // exit that had already happened. TakeOver finds such an event by comparing the state with mainPID. When it returns, the
 // snapshot shows all services.
 func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
-	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
+	h.Machine.ShutdownBudget, h.Machine.Random, h.Machine.MaxStarting, h.Machine.ExtraStarting = l.machine.ShutdownBudget, l.machine.Random, l.machine.MaxStarting, l.machine.ExtraStarting
 	l.machine = h.Machine
 	l.machine.order = h.Services
-	l.machine.index()
+	l.machine.rebuildIndexes()
 	for _, s := range h.Services {
 		l.machine.effects.changed = append(l.machine.effects.changed, s.name) // the first step checks all waiting services
 		l.units[s.name] = &unit{Unit: &Unit{Name: s.name, Policy: *s.policy}}
@@ -74,27 +74,27 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 			l.watchReadiness(run, &readinessPipe{r: r})
 		}
 	}
-	l.lingeringRuns = h.Lingers
+	l.lingeringRuns = h.LingeringRuns
 	l.orphans.Store(h.Orphans)
 	l.oomKills.explained = h.OOMKills
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, mainPID(s.liveRun()))
 		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil { // lines that the old program did not read are lost
-			l.resumed = append(l.resumed, LastLines{s.name, x.Run, nil})
+			l.firstEvents = append(l.firstEvents, LastLines{s.name, x.Run, nil})
 		}
 		// The stop command has ended, but a panic of the old loop lost this event.
 		if s.stopCommand.run != 0 && mainPID(s.stopCommand.run) == 0 && !slices.Contains(l.lingeringRuns, s.stopCommand.run) {
 			l.addLingering(s.name, s.stopCommand.run)
-			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.stopCommand.run, Leftover: true})
+			l.firstEvents = append(l.firstEvents, StopCommandEnded{Name: s.name, Run: s.stopCommand.run, Leftover: true})
 		}
 	}
-	l.dropped = true // this makes publish rebuild all entries of the snapshot
+	l.serviceDropped = true // this makes publish rebuild all entries of the snapshot
 	l.publish()
 }
 
-// Resume queues an event that Run handles before any other. Call it before Run.
-func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
+// QueueFirst queues an event that Run handles before any other. Call it before Run.
+func (l *Loop) QueueFirst(e Event) { l.firstEvents = append(l.firstEvents, e) }
 
 // reconcile compares the state of a service with mainPID, the PID of its main process (0 if none is alive). If a panic of the
 // old loop lost a start or an exit, reconcile queues that event for Run.
@@ -104,12 +104,12 @@ func (l *Loop) reconcile(s *service, mainPID int) {
 	switch {
 	case starting && mainPID != 0:
 		l.runs[run] = s.name
-		l.resumed = append(l.resumed, Spawned{s.name, mainPID})
+		l.firstEvents = append(l.firstEvents, Spawned{s.name, mainPID})
 	case starting:
-		l.resumed = append(l.resumed, SpawnFailed{Name: s.name, Error: "hinit had a fault while it was starting it", Code: 126})
+		l.firstEvents = append(l.firstEvents, SpawnFailed{Name: s.name, Error: "hinit had a fault while it was starting it", Code: 126})
 	case s.pid != 0 && s.pid != mainPID:
 		l.addLingering(s.name, run) // the next reap looks for living descendants
-		l.resumed = append(l.resumed,
+		l.firstEvents = append(l.firstEvents,
 			Remark{Service: s.name, Text: "how it ended is not known: hinit had a fault at that moment"},
 			Exited{Name: s.name, PID: s.pid, Code: -1, Leftover: true})
 	case s.leftover:

@@ -20,7 +20,7 @@ import (
 // succeed returns the successor of a machine and its history. Both were encoded and decoded, as in a re-execution.
 func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	t.Helper()
-	old := NewLoop(Config{Budget: m.Budget})
+	old := NewLoop(Config{ShutdownBudget: m.ShutdownBudget})
 	old.machine = m
 	return successor(t, old, main)
 }
@@ -73,9 +73,9 @@ func FuzzHandover(f *testing.F) {
 				}
 				return 0
 			})
-			next.resumed = slices.DeleteFunc(next.resumed, func(e Event) bool { _, lines := e.(LastLines); return lines }) // this world has no log
-			if len(next.resumed) > 0 {
-				t.Fatalf("the successor has something to say although nothing was missed: %+v", next.resumed)
+			next.firstEvents = slices.DeleteFunc(next.firstEvents, func(e Event) bool { _, lines := e.(LastLines); return lines }) // this world has no log
+			if len(next.firstEvents) > 0 {
+				t.Fatalf("the successor has something to say although nothing was missed: %+v", next.firstEvents)
 			}
 			if was, is := look(t, &w.m), look(t, &next.machine); was != is {
 				t.Fatalf("the successor differs:\n%s\n%s", was, is)
@@ -108,9 +108,9 @@ func FuzzUndo(f *testing.F) {
 			for _, e := range everyEvent(&w.m) {
 				before := look(t, &w.m)
 				var u undo
-				u.prepare(&w.m)
+				u.beginStep(&w.m)
 				w.m.Step(time.Now(), e)
-				u.restore(&w.m)
+				u.undoStep(&w.m)
 				if after := look(t, &w.m); after != before {
 					t.Fatalf("%T was not undone:\n%s\n%s", e, before, after)
 				}
@@ -132,13 +132,13 @@ func TestAPanicInAnyStepLeavesNoTrace(t *testing.T) {
 			for _, e := range everyEvent(&w.m) {
 				before := look(t, &w.m)
 				var u undo
-				u.prepare(&w.m)
+				u.beginStep(&w.m)
 				w.m.Random = func() float64 { panic("in the middle") }
 				func() {
 					defer func() { _ = recover() }()
 					w.m.Step(w.now, e)
 				}()
-				u.restore(&w.m)
+				u.undoStep(&w.m)
 				if after := look(t, &w.m); after != before {
 					t.Fatalf("%T was not undone:\n%s\n%s", e, before, after)
 				}
@@ -281,7 +281,7 @@ func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 	run := m.services["s"].number
 	main := func(uint64) int { return 7 }
 	generation := func(h *Handover) *Loop {
-		l := NewLoop(Config{Budget: 10 * time.Millisecond, Procs: newFakeProcs(), OnSignal: func(os.Signal) Event { return nil }})
+		l := NewLoop(Config{ShutdownBudget: 10 * time.Millisecond, Procs: newFakeProcs(), OnSignal: func(os.Signal) Event { return nil }})
 		l.TakeOver(h, main)
 		go l.Run()
 		t.Cleanup(func() { l.Post(Shutdown{}); l.Post(Shutdown{}); <-l.Ended() })
@@ -340,8 +340,8 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 		Remark{Service: "lost", Text: "how it ended is not known: hinit had a fault at that moment"},
 		Exited{Name: "lost", PID: 103, Code: -1, Leftover: true},
 	}
-	if !reflect.DeepEqual(next.resumed, want) {
-		t.Errorf("got %+v", next.resumed)
+	if !reflect.DeepEqual(next.firstEvents, want) {
+		t.Errorf("got %+v", next.firstEvents)
 	}
 	if !slices.Equal(next.lingeringRuns, []uint64{run("lost")}) {
 		t.Errorf("lingers: %v", next.lingeringRuns)
@@ -356,7 +356,7 @@ func TestAnExitWhoseLinesWereNotReadIsNotPendingForEver(t *testing.T) {
 	m.Step(now, Spawned{"s", 100})
 	m.Step(now, Exited{Name: "s", PID: 100, Code: 1})
 	next := succeed(t, m, func(uint64) int { return 0 })
-	for _, e := range next.resumed {
+	for _, e := range next.firstEvents {
 		next.step(e)
 	}
 	if x := next.machine.services["s"].lastExit; x.Tail == nil {
@@ -381,7 +381,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	procs := &panicProcs{newFakeProcs(), true}
 	var told any
 	cfg := Config{
-		Procs: procs, Logs: procs, Budget: time.Second, Children: procs.sigchld, Signals: make(chan os.Signal),
+		Procs: procs, Logs: procs, ShutdownBudget: time.Second, SIGCHLD: procs.sigchld, Signals: make(chan os.Signal),
 		OnSignal: func(os.Signal) Event { return nil },
 	}
 	var data json.RawMessage
@@ -398,7 +398,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	code := make(chan int, 1)
 	go func() { code <- old.Run() }()
 	ctx := t.Context()
-	if err := old.Register(ctx, Unit{Name: "good", Policy: policy, Log: "/log"}, WantUp); err != nil {
+	if err := old.Register(ctx, Unit{Name: "good", Policy: policy, LogFile: "/log"}, WantUp); err != nil {
 		t.Fatal(err)
 	}
 	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // the loop has panicked, so it does not answer

@@ -52,15 +52,15 @@ type LogSink interface {
 
 // Config configures a [Loop]. The loop calls its functions in the loop's goroutine, so they must not block.
 type Config struct {
-	Procs         Spawner
-	Logs          LogSink
-	Budget        time.Duration         // time limit of a container shutdown
-	Parallel      int                   // how many services with Policy.LimitedStarts may be starting at the same time; 0 for no limit
-	ParallelExtra int                   // added to Parallel after one of the starting services has become ready
-	Children      <-chan os.Signal      // channel that delivers SIGCHLD; its capacity is 1
-	MuteSIGCHLD   func(bool)            // function that turns SIGCHLD off (true) or on (false); nil if that is impossible
-	Signals       <-chan os.Signal      // signals for OnSignal
-	OnSignal      func(os.Signal) Event // function that returns the event for a signal, or nil to ignore the signal
+	Procs          Spawner
+	Logs           LogSink
+	ShutdownBudget time.Duration         // time limit of a container shutdown
+	MaxStarting    int                   // how many services with Policy.LimitedStarts may be starting at the same time; 0 for no limit
+	ExtraStarting  int                   // added to MaxStarting after one of the starting services has become ready
+	SIGCHLD        <-chan os.Signal      // channel that delivers SIGCHLD; its capacity is 1
+	MuteSIGCHLD    func(bool)            // function that turns SIGCHLD off (true) or on (false); nil if that is impossible
+	Signals        <-chan os.Signal      // signals for OnSignal
+	OnSignal       func(os.Signal) Event // function that returns the event for a signal, or nil to ignore the signal
 	// function whose error refuses the start of a main process; nil allows all starts
 	CheckStart func(name string, kind Kind) error
 	// function that counts the out-of-memory kills in the container; nil if the kernel does not count them
@@ -90,25 +90,25 @@ type Loop struct {
 	flood          orphanFlood
 	oomKills       oomKills
 	undo           undo
-	resumed        []Event        // events of TakeOver and Resume, which Run handles first
-	orderedBy      *client.Author // the client whose command the next step carries out; nil for none
+	firstEvents    []Event        // events of TakeOver and QueueFirst, which Run handles first
+	commandAuthor  *client.Author // the client whose command the next step carries out; nil for none
 
 	// The state that readers see, and the changes for the next snapshot.
 
-	snapshot atomic.Pointer[Snapshot]
-	changes  broadcast
-	history  Ring
-	changed  []*unit // units that changed since the last snapshot, each once
-	dropped  bool    // whether a service was removed since the last snapshot
+	snapshot       atomic.Pointer[Snapshot]
+	changes        broadcast
+	history        Ring
+	changed        []*unit // units that changed since the last snapshot, each once
+	serviceDropped bool    // whether a service was removed since the last snapshot
 }
 
 // request is a message from another goroutine to the loop. The loop replies when its effect shows in the snapshot.
 type request struct {
-	event Event
-	unit  *Unit  // the new definition, if event is Add
-	call  func() // function for the loop to call, instead of an event
-	reply chan error
-	by    *client.Author // client that gave the command; nil for none
+	event  Event
+	unit   *Unit  // the new definition, if event is Add
+	call   func() // function for the loop to call, instead of an event
+	reply  chan error
+	author *client.Author // client that gave the command; nil for none
 }
 
 type authorKey struct{}
@@ -129,7 +129,7 @@ func AuthorOf(ctx context.Context) *client.Author {
 func NewLoop(cfg Config) *Loop {
 	l := &Loop{
 		cfg:            cfg,
-		machine:        Machine{Budget: cfg.Budget, Random: rand.Float64, Parallel: cfg.Parallel, ParallelExtra: cfg.ParallelExtra},
+		machine:        Machine{ShutdownBudget: cfg.ShutdownBudget, Random: rand.Float64, MaxStarting: cfg.MaxStarting, ExtraStarting: cfg.ExtraStarting},
 		units:          make(map[string]*unit),
 		runs:           make(map[uint64]string),
 		readinessPipes: make(map[uint64]*readinessPipe),
@@ -188,7 +188,7 @@ func (l *Loop) sendRequest(ctx context.Context, r request) error { return l.enqu
 
 // enqueue queues a request for the loop. The returned function blocks until the loop has answered.
 func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
-	r.reply, r.by = make(chan error, 1), AuthorOf(ctx)
+	r.reply, r.author = make(chan error, 1), AuthorOf(ctx)
 	select {
 	case l.requests <- r:
 	case <-l.ended:
@@ -254,7 +254,7 @@ func (l *Loop) Run() (code int) {
 		defer func() {
 			if p := recover(); p != nil {
 				stack := debug.Stack()
-				l.undo.restore(&l.machine)
+				l.undo.undoStep(&l.machine)
 				l.history.publish()
 				code = l.cfg.OnPanic(p, stack)
 			}
@@ -262,10 +262,10 @@ func (l *Loop) Run() (code int) {
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for _, e := range l.resumed {
+	for _, e := range l.firstEvents {
 		l.step(e)
 	}
-	l.resumed = nil
+	l.firstEvents = nil
 	l.reap() // processes may have ended before hinit listened for SIGCHLD
 	var answers []request
 	for {
@@ -274,7 +274,7 @@ func (l *Loop) Run() (code int) {
 			case r := <-l.requests:
 				answers = l.handleRequest(r, answers)
 				continue
-			case <-l.cfg.Children:
+			case <-l.cfg.SIGCHLD:
 				l.reap()
 				continue
 			case s := <-l.cfg.Signals:
@@ -288,7 +288,7 @@ func (l *Loop) Run() (code int) {
 			l.step(Tick{})
 			l.reap() // a traced process (ptrace) may end without a SIGCHLD
 		}
-		if l.flood.on && !l.shutdownDone && !time.Now().Before(l.flood.next) {
+		if l.flood.active && !l.shutdownDone && !time.Now().Before(l.flood.next) {
 			l.reap()
 		}
 		l.publish()
@@ -309,7 +309,7 @@ func (l *Loop) Run() (code int) {
 		select {
 		case r := <-l.requests:
 			answers = l.handleRequest(r, answers)
-		case <-l.cfg.Children:
+		case <-l.cfg.SIGCHLD:
 			l.reap()
 		case s := <-l.cfg.Signals:
 			l.handleSignal(s)
@@ -321,7 +321,7 @@ func (l *Loop) Run() (code int) {
 // nextDeadline returns the next time at which the loop must act without an input. The result is false if there is none.
 func (l *Loop) nextDeadline() (time.Time, bool) {
 	at, ok := l.machine.Deadline()
-	if l.flood.on && (!ok || l.flood.next.Before(at)) {
+	if l.flood.active && (!ok || l.flood.next.Before(at)) {
 		return l.flood.next, true
 	}
 	return at, ok
@@ -346,7 +346,7 @@ func (l *Loop) handleRequest(r request, answers []request) []request {
 			u.setDefinition(r.unit)
 			l.markChanged(u)
 		}
-		l.orderedBy = r.by
+		l.commandAuthor = r.author
 		l.step(r.event)
 		if r.reply != nil {
 			answers = append(answers, r)
@@ -394,11 +394,11 @@ func (l *Loop) handleSignal(s os.Signal) {
 // caused.
 func (l *Loop) step(e Event) {
 	var follow []Event
-	by := l.orderedBy
-	l.orderedBy = nil
-	l.undo.prepare(&l.machine)
+	by := l.commandAuthor
+	l.commandAuthor = nil
+	l.undo.beginStep(&l.machine)
 	actions := l.machine.Step(time.Now(), e)
-	l.undo.finish(&l.machine)
+	l.undo.endStep(&l.machine)
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Spawn:
@@ -424,7 +424,7 @@ func (l *Loop) step(e Event) {
 			}
 			if a.Record.Dropped {
 				delete(l.units, a.Record.Service)
-				l.dropped = true
+				l.serviceDropped = true
 			}
 		case CloseOutput:
 			if u := l.units[a.Name]; u != nil && !u.Stdio && u.Files[1] != nil {

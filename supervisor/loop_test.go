@@ -168,7 +168,7 @@ func newBenchWith(t *testing.T, change func(*bench, *Config)) *bench {
 	t.Helper()
 	b := &bench{procs: newFakeProcs(), signals: make(chan os.Signal, 1), code: make(chan int, 1)}
 	cfg := Config{
-		Procs: b.procs, Logs: b.procs, Budget: 8 * time.Second, Children: b.procs.sigchld, Signals: b.signals,
+		Procs: b.procs, Logs: b.procs, ShutdownBudget: 8 * time.Second, SIGCHLD: b.procs.sigchld, Signals: b.signals,
 		OnSignal: func(os.Signal) Event { return Shutdown{Reason: "signal"} },
 	}
 	change(b, &cfg)
@@ -555,7 +555,7 @@ func TestTheMachineKnowsTheSystemsSignals(t *testing.T) {
 func TestTheOrderThatEndsTheLoopIsAnswered(t *testing.T) {
 	for range 20 {
 		procs := newFakeProcs()
-		l := NewLoop(Config{Procs: procs, Logs: procs, Budget: time.Second, Children: procs.sigchld})
+		l := NewLoop(Config{Procs: procs, Logs: procs, ShutdownBudget: time.Second, SIGCHLD: procs.sigchld})
 		ended := make(chan int, 1)
 		go func() { ended <- l.Run() }()
 		answer := l.enqueue(t.Context(), request{event: Shutdown{Code: 3}})

@@ -12,12 +12,12 @@ package supervisor
 //	full, room          memory is short; memory is no longer short
 //	due                 the schedule of a task wants a run
 //	follow              a service of Policy.RestartOn has started again
-//	crash, again, park  the process exited; with a code of Policy.ImmediateOn; with a code of Policy.ParkOn
+//	crash, again, park  the process exited; with a code of Policy.NoDelayCodes; with a code of Policy.ParkCodes
 //	over, never, limit  the restart policy forbids a restart: after a success; after a failure; MaxRestarts is reached
 //	leftover, gone      descendants outlive the main process; the last descendant has ended
 //	ending              the service has sent STOPPING=1 with sd_notify
 //	dies                the main process ended, and the service has a finish command
-//	finished, permanent the finish command ended; it asks that the service stays down (Policy.PermanentFinish)
+//	finished, permanent the finish command ended; it asks that the service stays down (Policy.PermanentFinishCodes)
 //	inputssoon          the input files changed right after the service was parked
 //	shed                memory is short, so the service must end
 //
@@ -153,7 +153,7 @@ const (
 	// services have ended.
 	drainTime = time.Second
 	// maxQuickRestarts is how many times in a row a service can obtain a restart without a delay by its exit code
-	// (Policy.ImmediateOn). Only runs shorter than the first restart delay count. Further restarts get that delay.
+	// (Policy.NoDelayCodes). Only runs shorter than the first restart delay count. Further restarts get that delay.
 	maxQuickRestarts = 3
 )
 
@@ -163,7 +163,7 @@ const (
 	ReasonReplaced = "another instance has taken over" // the service is parked, because another instance does its work
 	// SuffixProfileGone is the suffix of the reason of an exit that followed the renaming or removal of the service's profile.
 	SuffixProfileGone = "because its profile was renamed or removed"
-	ReasonLoop        = "crash loop" // prefix of the record that explains why a service is in a crash loop
+	ReasonCrashLoop   = "crash loop" // prefix of the record that explains why a service is in a crash loop
 
 	reasonEndedAsRequested = "ended as asked"
 )
@@ -181,21 +181,21 @@ const (
 // Machine decides when services start and stop. It is a pure state machine, see the package comment. Only the goroutine of
 // the [Loop] may use it.
 type Machine struct {
-	// Budget is the maximum duration of a container shutdown, from the first Shutdown event to the EndLoop action.
-	Budget time.Duration `reexec:"-"`
+	// ShutdownBudget is the maximum duration of a container shutdown, from the first Shutdown event to the EndLoop action.
+	ShutdownBudget time.Duration `reexec:"-"`
 	// Random returns a number in [0,1), for the random part of restart delays.
 	Random func() float64 `reexec:"-"`
-	// Parallel is how many services with Policy.LimitedStarts may be starting at the same time; 0 means no limit.
-	Parallel int `reexec:"-"`
-	// ParallelExtra is added to Parallel as soon as one of these services has become ready. A starting service often waits for
+	// MaxStarting is how many services with Policy.LimitedStarts may be starting at the same time; 0 means no limit.
+	MaxStarting int `reexec:"-"`
+	// ExtraStarting is added to MaxStarting as soon as one of these services has become ready. A starting service often waits for
 	// disk or network, so a few more starts keep the processor busy.
-	ParallelExtra int `reexec:"-"`
+	ExtraStarting int `reexec:"-"`
 
 	services   map[string]*service   `reexec:"-"`
 	order      []*service            `reexec:"-"` // all services, in the order of registration
 	dependants map[string][]*service `reexec:"-"` // services that name the key in Policy.Needs or Policy.RestartOn
 	turns
-	runs        uint64
+	lastRun     uint64 `reexec:"runs"`
 	phase       phase
 	exitCode    int        `reexec:"code"`
 	shortage    shortage   `reexec:"short"`
@@ -252,7 +252,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 			m.handleServiceEvent(now, s, e)
 		}
 	}
-	m.startReleased(now)
+	m.startUnblocked(now)
 	m.startQueued(now)
 	m.advanceShutdown(now)
 	m.effects.changed = m.effects.changed[:0]
@@ -265,7 +265,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 	switch e := e.(type) {
 	case Remove:
-		s.removing = true
+		s.beingRemoved = true
 		m.stop(now, s, "removed")
 		m.dropIfDown(now, s)
 	case Start:
@@ -310,9 +310,9 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 			s.lastExit = &last
 			m.markChanged(s)
 			m.parkByOutput(now, s)
-			if s.looping && !s.loopReported {
+			if s.inCrashLoop && !s.loopReported {
 				s.loopReported = true
-				m.emit(AppendRecord{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.lastExit.Explanation()}})
+				m.emit(AppendRecord{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonCrashLoop + ": " + s.lastExit.Explanation()}})
 			}
 		}
 	case Ready:
@@ -333,7 +333,7 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 		}
 	case ForwardSignal:
 		if s.isRunning() {
-			m.emit(Signal{s.name, s.number, e.Signal, ScopeMain, slices.Contains(wakingSignals, e.Signal)})
+			m.emit(Signal{s.name, s.number, e.Signal, ScopeMain, slices.Contains(signalsThatNeedCont, e.Signal)})
 		}
 	}
 }
@@ -388,8 +388,8 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		case other && s.state == Waiting && len(s.needs) == 0:
 			m.startOrWait(now, s, "it needs something else now")
 		}
-		if s.removing { // the service is added again before its removal is complete
-			s.removing = false
+		if s.beingRemoved { // the service is added again before its removal is complete
+			s.beingRemoved = false
 			if e.Want == WantUp {
 				m.start(now, s)
 			}
@@ -398,7 +398,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		return
 	}
 	if m.services == nil {
-		m.index()
+		m.rebuildIndexes()
 	}
 	s := &service{
 		name: e.Name, policy: e.Policy, needs: slices.Clone(e.Needs), hasChecks: e.HasReadinessChecks, readySince: now,
@@ -434,13 +434,13 @@ func (m *Machine) startOrWait(now time.Time, s *service, reason string) {
 
 // startRun begins the next run of a service.
 func (m *Machine) startRun(now time.Time, s *service, reason string) {
-	m.runs++
-	s.run = run{number: m.runs}
+	m.lastRun++
+	s.run = run{number: m.lastRun}
 	if s.respawn {
 		s.respawn = false
 		s.restarts++
 		if s.lastExit != nil {
-			s.restartCauses = s.restartCauses.with(s.lastExit.Cause, 1)
+			s.restartCauses = s.restartCauses.plus(s.lastExit.Cause, 1)
 		}
 	}
 	m.setState(now, s, Starting, time.Time{}, reason)

@@ -20,12 +20,12 @@ const (
 	sigStop = 19
 )
 
-// wakingSignals lists the signals that ask a process to end or to reload. A process that is stopped (SIGSTOP) can't handle
+// signalsThatNeedCont lists the signals that ask a process to end or to reload. A process that is stopped (SIGSTOP) can't handle
 // them, so the machine sends SIGCONT after each of them.
-var wakingSignals = []int{sigHup, sigInt, sigQuit, sigTerm}
+var signalsThatNeedCont = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 func (m *Machine) start(now time.Time, s *service) {
-	if m.phase != running || s.removing { // only an Add event brings a removed service back
+	if m.phase != running || s.beingRemoved { // only an Add event brings a removed service back
 		return
 	}
 	held := m.shortage.held[s.name] != ""
@@ -91,7 +91,7 @@ func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
 
 // startOnce starts a service for a single run, after which it stays down.
 func (m *Machine) startOnce(now time.Time, s *service) {
-	if m.phase != running || s.removing {
+	if m.phase != running || s.beingRemoved {
 		return
 	}
 	s.want, s.restartAfterRun, s.respawns = WantDown, false, nil
@@ -112,7 +112,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 		return
 	}
 	m.save(s)
-	s.removing = true
+	s.beingRemoved = true
 	m.setWantDown(now, s, e.Reason)
 	if s.hasProcess() {
 		s.stopCommand.end = now
@@ -176,8 +176,8 @@ func (m *Machine) sendStop(now time.Time, s *service) {
 	if len(s.policy.StopCommand) > 0 {
 		m.emit(Signal{s.name, s.number, sigCont, ScopeMain, false})
 		if s.stopCommand.run == 0 {
-			m.runs++
-			s.stopCommand.run, s.stopCommand.end = m.runs, m.deadlineIn(now, s, s.policy.Grace, false)
+			m.lastRun++
+			s.stopCommand.run, s.stopCommand.end = m.lastRun, m.deadlineIn(now, s, s.policy.Grace, false)
 			m.emit(SpawnStop{s.name, s.stopCommand.run})
 		}
 		return
@@ -206,7 +206,7 @@ func (m *Machine) handleStopCommandEnded(now time.Time, s *service, e StopComman
 		m.emit(Signal{s.name, s.stopCommand.run, sigKill, ScopeTree, false})
 	}
 	if only {
-		m.leftoversGone(now, s)
+		m.afterLeftovers(now, s)
 	}
 }
 

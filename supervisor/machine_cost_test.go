@@ -91,7 +91,7 @@ func TestALateEndLeftProcessesAlive(t *testing.T) {
 	r.m.Step(r.now, Add{Name: "db", Policy: new(policy), Want: WantUp})
 	r.m.Step(r.now, Spawned{"db", 7})
 	r.m.Step(r.now, Shutdown{Reason: "test"})
-	acts := r.m.Step(r.now.Add(r.m.Budget+time.Second), Tick{})
+	acts := r.m.Step(r.now.Add(r.m.ShutdownBudget+time.Second), Tick{})
 	end := slices.IndexFunc(acts, func(a Action) bool { _, is := a.(EndLoop); return is })
 	if kill := slices.Index(acts, Action(SignalDescendants{sigKill})); kill < 0 || end < kill {
 		t.Errorf("at the end it did %+v", acts)

@@ -22,7 +22,7 @@ func (m *Machine) handleSpawned(now time.Time, s *service, e Spawned) {
 	s.pid, s.processSince, s.readySince = e.PID, now, time.Time{}
 	s.started, s.singleRun = true, false
 	forget := time.Time{}
-	if s.failures > 0 || s.looping {
+	if s.failures > 0 || s.inCrashLoop {
 		forget = now.Add(s.policy.ResetAfter)
 	}
 	m.setState(now, s, Up, forget, "started")
@@ -81,7 +81,7 @@ func (m *Machine) handleExited(now time.Time, s *service, e Exited) {
 	}
 	exit := &Exit{
 		Run: s.number, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.processSince),
-		Cause: s.classify(e), CPU: e.CPU, MaxRSS: e.MaxRSS, Error: s.failedAnswer,
+		Cause: s.causeOf(e), CPU: e.CPU, MaxRSS: e.MaxRSS, Error: s.failedAnswer,
 	}
 	if s.policy.SingleRun {
 		s.want = WantDown
@@ -110,11 +110,11 @@ func (m *Machine) handleExited(now time.Time, s *service, e Exited) {
 
 // endLeftovers sends SIGTERM to the descendants that outlive a process of the service, and sets the deadline for SIGKILL.
 // dead names the process that has ended, for the reason of the state. If leftover is false, no descendant is alive, and
-// endLeftovers calls leftoversGone at once.
+// endLeftovers calls afterLeftovers at once.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
-		m.leftoversGone(now, s)
+		m.afterLeftovers(now, s)
 		return
 	}
 	if s.state == Killing {
@@ -129,29 +129,29 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead st
 	m.emit(Signal{s.name, s.liveRun(), sigTerm, ScopeTree, false})
 }
 
-// leftoversGone is called when the last descendant of the run, or of its finish command, has ended. It waits for a stop
+// afterLeftovers is called when the last descendant of the run, or of its finish command, has ended. It waits for a stop
 // command that is still alive. Then it starts the finish command, or enters the next state if the finish command has already
 // run.
-func (m *Machine) leftoversGone(now time.Time, s *service) {
+func (m *Machine) afterLeftovers(now time.Time, s *service) {
 	if s.stopCommand.run != 0 {
 		m.awaitStopCommand(now, s)
 		return
 	}
-	if !s.policy.Finish || s.finishRun != 0 || m.phase != running && !now.Before(m.killAt) {
+	if !s.policy.RunsFinish || s.finishRun != 0 || m.phase != running && !now.Before(m.killAt) {
 		m.enterNextState(now, s)
 		return
 	}
-	m.runs++
-	s.finishRun, s.killProgress.kills = m.runs, 0
+	m.lastRun++
+	s.finishRun, s.killProgress.kills = m.lastRun, 0
 	m.setState(now, s, Finishing, m.deadlineIn(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describeExit(s.lastExit))
 	m.emit(SpawnFinish{s.name, s.finishRun, *s.lastExit})
 }
 
 // handleFinishExit handles the exit code of a finish command; -1 if it could not be run. The restart delay begins now. A code in
-// Policy.PermanentFinish keeps the service down, unless an operator asked for a start after the main process had ended.
+// Policy.PermanentFinishCodes keeps the service down, unless an operator asked for a start after the main process had ended.
 func (m *Machine) handleFinishExit(now time.Time, s *service, code int) {
 	s.next.delayStart = now
-	if slices.Contains(s.policy.PermanentFinish, code) && !s.restartAfterRun {
+	if slices.Contains(s.policy.PermanentFinishCodes, code) && !s.restartAfterRun {
 		s.want, s.staysDown = WantDown, true
 		s.next = nextState{state: Down, reason: "its finish command says not to start it again (code " + strconv.Itoa(code) + ")"}
 	}
@@ -184,10 +184,10 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	}
 	// own means that the process chose its exit code. After a signal or a failed check, the code means nothing.
 	own := exit.Signal == 0 && exit.Cause != CauseHealth
-	if own && slices.Contains(s.policy.ParkOn, exit.Code) {
+	if own && slices.Contains(s.policy.ParkCodes, exit.Code) {
 		return nextState{state: Parked, reason: reason}
 	}
-	if own && slices.Contains(s.policy.ImmediateOn, exit.Code) {
+	if own && slices.Contains(s.policy.NoDelayCodes, exit.Code) {
 		s.quickRestarts++
 		if exit.Uptime >= s.policy.Backoff.Initial {
 			s.quickRestarts = 0
@@ -242,11 +242,11 @@ func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
 func (m *Machine) countFailure(now time.Time, s *service) {
 	s.failures++
 	s.respawn = true
-	s.recentFastExits = without(s.recentFastExits, func(t time.Time) bool { return now.Sub(t) >= s.policy.LoopWindow })
-	if s.policy.LoopCount > 0 {
+	s.recentFastExits = without(s.recentFastExits, func(t time.Time) bool { return now.Sub(t) >= s.policy.CrashLoopWindow })
+	if s.policy.CrashLoopExits > 0 {
 		s.recentFastExits = append(s.recentFastExits, now)
-		if len(s.recentFastExits) >= s.policy.LoopCount {
-			s.looping = true
+		if len(s.recentFastExits) >= s.policy.CrashLoopExits {
+			s.inCrashLoop = true
 			s.recentFastExits = nil
 		}
 	}
@@ -274,7 +274,7 @@ func ShortenText(text string) string {
 // recordExit stores an exit as the service's last exit, counts it, and adds it to the history.
 func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	s.lastExit = exit
-	s.exits = s.exits.with(exit.Cause, 1)
+	s.exits = s.exits.plus(exit.Cause, 1)
 	m.emit(AppendRecord{Record{At: now, Service: s.name, Reason: describeExit(exit), PID: exit.PID, Exit: exit}})
 	m.markChanged(s)
 }
@@ -298,11 +298,11 @@ func (m *Machine) handleRunEnded(now time.Time, s *service, e RunEnded) {
 	case s.stopCommand.run != 0 && s.stopCommand.run == e.Run:
 		s.stopCommand.run = 0
 		if only {
-			m.leftoversGone(now, s)
+			m.afterLeftovers(now, s)
 		}
 	case s.liveRun() == e.Run && s.pid == 0 && s.leftover:
 		s.leftover = false
-		m.leftoversGone(now, s)
+		m.afterLeftovers(now, s)
 	}
 }
 
@@ -312,7 +312,7 @@ func (m *Machine) enterNextState(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = nextState{}, now
 	switch {
-	case s.removing || m.phase != running || s.policy.IsCMD:
+	case s.beingRemoved || m.phase != running || s.policy.IsCMD:
 		m.setState(now, s, Down, time.Time{}, "ended")
 	case s.want == WantDown && next.state == Down:
 		m.setState(now, s, Down, time.Time{}, next.reason)
@@ -335,7 +335,7 @@ func (m *Machine) enterNextState(now time.Time, s *service) {
 
 // dropIfDown forgets a service that is being removed, once it is down.
 func (m *Machine) dropIfDown(now time.Time, s *service) {
-	if s.removing && s.state == Down {
+	if s.beingRemoved && s.state == Down {
 		delete(m.services, s.name)
 		m.removeFromDependants(s)
 		m.effects.changed = append(m.effects.changed, s.name)
@@ -344,9 +344,9 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 	}
 }
 
-// certainCauses lists the causes of exits that hinit brought about itself. It knows them for certain, so no CorrectCause
+// causesByHinit lists the causes of exits that hinit brought about itself. It knows them for certain, so no CorrectCause
 // event replaces them.
-var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
+var causesByHinit = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
 // parkByOutput parks a service that waits for its restart delay, if its last lines of output say that a restart would not help
 // (Policy.ParkOnOutput).
@@ -365,12 +365,12 @@ func (m *Machine) parkByOutput(now time.Time, s *service) {
 }
 
 func (m *Machine) correctCause(now time.Time, s *service, e CorrectCause) {
-	if s.lastExit == nil || s.lastExit.Run != e.Run || slices.Contains(certainCauses, s.lastExit.Cause) || s.lastExit.Cause == e.Cause {
+	if s.lastExit == nil || s.lastExit.Run != e.Run || slices.Contains(causesByHinit, s.lastExit.Cause) || s.lastExit.Cause == e.Cause {
 		return
 	}
 	last := *s.lastExit
 	last.Cause = e.Cause
-	s.exits = s.exits.with(s.lastExit.Cause, -1).with(e.Cause, 1)
+	s.exits = s.exits.plus(s.lastExit.Cause, -1).plus(e.Cause, 1)
 	s.lastExit = &last
 	why := ", explained: " + string(e.Cause)
 	if e.Cause == CauseOperator {

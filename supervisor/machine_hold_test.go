@@ -90,7 +90,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 // is queued again after that.
 func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r := newRig(t)
-	r.m.Parallel = 1
+	r.m.MaxStarting = 1
 	turns := sheds
 	turns.LimitedStarts, turns.ReportsReadiness = true, true
 	r.do(Add{Name: "first", Policy: new(turns), Want: WantUp})

@@ -47,7 +47,7 @@ type RestartAndNeeds struct {
 	Needs              []Need
 	RestartOn          []string  // names of services and tasks; this service restarts when such a service starts again, or such a task succeeds
 	IsConfiguredTask   bool      `reexec:"OneShot"`   // a task of hinit.yaml: it is expected to end
-	LimitedStarts      bool      `reexec:"Turns"`     // at most [Machine.Parallel] services with this flag start at the same time
+	LimitedStarts      bool      `reexec:"Turns"`     // at most [Machine.MaxStarting] services with this flag start at the same time
 	LastUsed           time.Time `reexec:"Used"`      // when the service was last used; the queue starts recently used services first
 	RunBeforeEachStart bool      `reexec:"EachStart"` // a task that runs before each start of a service that needs it with UntilDone
 }
@@ -97,12 +97,12 @@ func (m *Machine) startNeededTasks(now time.Time, s *service) {
 		if t == nil || t == s || !t.policy.RunBeforeEachStart || n.Until != UntilDone || s.taskNeedFor(n.Name) != nil {
 			continue
 		}
-		after := m.runs
+		after := m.lastRun
 		if slices.Contains(runningStates, t.state) && t.requestedCause == "" {
 			after = t.number - 1 // the current run of the task also meets the need
 		}
 		s.taskNeeds = append(s.taskNeeds, taskNeed{n.Name, after})
-		if slices.Contains(idleStates, t.state) && !t.removing {
+		if slices.Contains(idleStates, t.state) && !t.beingRemoved {
 			m.save(t)
 			m.wantUpAgain(t)
 			m.startOrWait(now, t, "needed by "+s.name)
@@ -213,9 +213,9 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	return true
 }
 
-// startReleased starts waiting services whose needs are now met. Step calls it after each event. It looks only at the
+// startUnblocked starts waiting services whose needs are now met. Step calls it after each event. It looks only at the
 // dependants of services that have changed.
-func (m *Machine) startReleased(now time.Time) {
+func (m *Machine) startUnblocked(now time.Time) {
 	if m.phase != running {
 		return
 	}
@@ -301,7 +301,7 @@ func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
 	m.markChanged(s)
 	switch {
-	case !e.Now || m.phase != running || s.removing:
+	case !e.Now || m.phase != running || s.beingRemoved:
 	case slices.Contains(idleStates, s.state):
 		m.wantUpAgain(s)
 		m.startOrWait(now, s, "its time has come")

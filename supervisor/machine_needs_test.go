@@ -33,7 +33,7 @@ func (r *rig) order(word string) []string {
 		r.do(Add{Name: "o", Policy: new(policy), Want: WantUp})
 		return r.do(Spawned{"o", 50})
 	case "crowded", "turn":
-		r.m.Parallel = 1
+		r.m.MaxStarting = 1
 		p := policy
 		p.LimitedStarts, p.ReportsReadiness = true, true
 		r.do(Add{Name: "o", Policy: new(p), Want: WantUp})
@@ -448,10 +448,10 @@ func TestAStepThatPanickedLeavesNoOrder(t *testing.T) {
 	c.add("a", RestartAndNeeds{Needs: needs("keys:done")})
 	c.spawn("keys")
 	var u undo
-	u.prepare(&c.m)
+	u.beginStep(&c.m)
 	c.ends("keys", 0)
 	c.is("a", Starting)
-	u.restore(&c.m)
+	u.undoStep(&c.m)
 	c.is("keys", Up)
 	c.is("a", Waiting)
 	if len(c.of("a").taskNeeds) != 1 || len(c.m.dependants["keys"]) != 1 {

@@ -17,7 +17,7 @@ type service struct {
 	deadline time.Time // when the machine must act on this state (handleTick); zero for never
 
 	want          Want
-	removing      bool
+	beingRemoved  bool  `reexec:"removing"`
 	singleRun     bool  `reexec:"once"` // the pending start is for one run only
 	respawn       bool  // the pending start is an automatic restart
 	queuePosition int64 `reexec:"place"` // place in the queue of services that wait to start, lowest first; 0 when not queued
@@ -42,9 +42,9 @@ type service struct {
 
 	failures        int         // number of fast exits in a row
 	quickRestarts   int         `reexec:"quick"`  // consecutive short runs whose exit code requested a restart
-	recentFastExits []time.Time `reexec:"recent"` // times of the fast exits within Policy.LoopWindow
-	looping         bool
-	loopReported    bool `reexec:"loopTold"` // the history already explains the crash loop
+	recentFastExits []time.Time `reexec:"recent"` // times of the fast exits within Policy.CrashLoopWindow
+	inCrashLoop     bool        `reexec:"looping"`
+	loopReported    bool        `reexec:"loopTold"` // the history already explains the crash loop
 
 	taskNeeds []taskNeed `reexec:"gates"` // runs of RunBeforeEachStart tasks that must succeed before this start, in state waiting
 	unmet     []string   `reexec:"lacks"` // names of the unmet needs, in state waiting
@@ -108,7 +108,7 @@ func (n nextState) startTime() time.Time {
 
 // forgetFailures resets the counters of fast exits, so the next restart gets the shortest delay.
 func (s *service) forgetFailures() {
-	s.failures, s.quickRestarts, s.looping, s.loopReported = 0, 0, false, false
+	s.failures, s.quickRestarts, s.inCrashLoop, s.loopReported = 0, 0, false, false
 	s.recentFastExits = nil
 }
 
@@ -134,7 +134,7 @@ func (s *service) stopCommandAlone() bool { return s.stopCommand.run != 0 && s.p
 // hasProcess reports whether any process of the service is alive, also a finish or stop command.
 func (s *service) hasProcess() bool { return s.pid != 0 || s.leftover || s.stopCommand.run != 0 }
 
-func (s *service) classify(e Exited) Cause {
+func (s *service) causeOf(e Exited) Cause {
 	switch {
 	case s.requestedCause != "":
 		return s.requestedCause
@@ -144,9 +144,9 @@ func (s *service) classify(e Exited) Cause {
 		return CauseOOM
 	case e.Signal != 0:
 		return CauseSignal
-	case e.Code != 0 && slices.Contains(s.policy.ParkOn, e.Code):
+	case e.Code != 0 && slices.Contains(s.policy.ParkCodes, e.Code):
 		return CauseConfig
-	case s.policy.success(e.Code), slices.Contains(s.policy.ImmediateOn, e.Code):
+	case s.policy.success(e.Code), slices.Contains(s.policy.NoDelayCodes, e.Code):
 		return CauseClean
 	}
 	return CauseCrash
@@ -159,15 +159,15 @@ func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(sl
 // causeCounts counts exits by cause. It is immutable, so snapshots can share it.
 type causeCounts []CauseCount
 
-// with returns a copy in which the count of cause is increased by n.
-func (c causeCounts) with(cause Cause, n int) causeCounts {
+// plus returns a copy in which the count of cause is increased by n.
+func (c causeCounts) plus(cause Cause, n int) causeCounts {
 	out := slices.Clone(c)
 	i := slices.IndexFunc(out, func(of CauseCount) bool { return of.Cause == cause })
 	if i < 0 {
 		return append(out, CauseCount{cause, n})
 	}
-	out[i].N += n
-	if out[i].N <= 0 {
+	out[i].Count += n
+	if out[i].Count <= 0 {
 		out = slices.Delete(out, i, i+1)
 	}
 	return out

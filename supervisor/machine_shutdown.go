@@ -22,8 +22,8 @@ func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
 // remains for the time after SIGKILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
-	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
-	m.forcedEnd = now.Add(m.Budget)
+	m.killAt = now.Add(m.ShutdownBudget - min(m.ShutdownBudget/10, leftoverGrace))
+	m.forcedEnd = now.Add(m.ShutdownBudget)
 	m.emit(AppendRecord{Record{At: now, Reason: "stopping the container: " + reason}})
 	heights, top := m.dependantHeights()
 	for _, s := range m.order {

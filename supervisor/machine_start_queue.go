@@ -13,9 +13,9 @@ import (
 const (
 	// turnTime is how long a service that is not ready keeps its turn. After that, the next service may start.
 	turnTime = 10 * time.Second
-	// shortTurn replaces turnTime after many services in a row have kept their turn for the whole time. Such services probably
+	// shortTurnTime replaces turnTime after many services in a row have kept their turn for the whole time. Such services probably
 	// never report readiness. With turnTime, the last of 500 would start after 40 minutes.
-	shortTurn = time.Second
+	shortTurnTime = time.Second
 	// ReasonTurn is the prefix of the reason for a wait in the queue of starts: too many services are starting.
 	ReasonTurn = "waits for its turn"
 	// maxShownPositions is the length of queue up to which the status of each waiting service shows its position.
@@ -30,7 +30,7 @@ type turns struct {
 	lastPosition int64      `reexec:"tickets"` // highest queue position that was given to a service
 	// turns that ran out before their service was ready; 0 again when a service becomes ready
 	timedOutTurns int  `reexec:"-"`
-	anyReady      bool `reexec:"-"` // a service has become ready since `starting` was last empty, so ParallelExtra applies
+	anyReady      bool `reexec:"-"` // a service has become ready since `starting` was last empty, so ExtraStarting applies
 }
 
 // holdsTurn reports whether a service still counts as starting: it is not ready, and its turn has not run out.
@@ -40,8 +40,8 @@ func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 
 // turnLimit returns how long a service that is not ready keeps its turn.
 func (m *Machine) turnLimit() time.Duration {
-	if m.timedOutTurns >= 2*m.Parallel {
-		return shortTurn
+	if m.timedOutTurns >= 2*m.MaxStarting {
+		return shortTurnTime
 	}
 	return turnTime
 }
@@ -57,7 +57,7 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 			m.updateQueuePositions()
 		}
 		return true
-	case m.Parallel == 0 || !s.policy.LimitedStarts || s.respawn:
+	case m.MaxStarting == 0 || !s.policy.LimitedStarts || s.respawn:
 		return false
 	case len(m.queue) == 0 && m.freeTurns(now) > 0:
 		m.anyReady = m.anyReady && len(m.starting) > 0
@@ -88,9 +88,9 @@ func (m *Machine) freeTurns(now time.Time) int {
 		m.timedOutTurns += ended // turnLimit and holdsTurn read the count, so it changes only after the calls above
 	}
 	if m.anyReady {
-		return m.Parallel + m.ParallelExtra - len(m.starting)
+		return m.MaxStarting + m.ExtraStarting - len(m.starting)
 	}
-	return m.Parallel - len(m.starting)
+	return m.MaxStarting - len(m.starting)
 }
 
 // dequeue removes a service from the queue of starts. It does nothing if the service is not in the queue.

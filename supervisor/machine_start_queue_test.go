@@ -11,7 +11,7 @@ import (
 // the others must say how many are before them.
 func TestOnlySoManyStartAtOnce(t *testing.T) {
 	c := newCrew(t)
-	c.m.Parallel = 2
+	c.m.MaxStarting = 2
 	p := policy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	names := []string{"a", "b", "old", "new", "middle"}
@@ -110,7 +110,7 @@ func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 // After a boot, the gateways that were used last must start first, not the first by name.
 func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	c := newCrew(t)
-	c.m.Parallel = 2
+	c.m.MaxStarting = 2
 	p := policy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i, name := range []string{"a", "b", "old", "new", "middle"} {
@@ -129,7 +129,7 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 // An agent can set the time of its files to 0.
 func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	c := newCrew(t)
-	c.m.Parallel = 1
+	c.m.MaxStarting = 1
 	p := policy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for _, name := range []string{"a", "b", "c"} {
@@ -144,7 +144,7 @@ func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 // Services that never report readiness must not delay each other by 5 s each when many are started.
 func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	c := newCrew(t)
-	c.m.Parallel = 2
+	c.m.MaxStarting = 2
 	const many = 100
 	p := policy
 	p.LimitedStarts, p.ReportsReadiness = true, true
@@ -178,7 +178,7 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 // processors.
 func TestMoreStartWhenOneIsReady(t *testing.T) {
 	c := newCrew(t)
-	c.m.Parallel, c.m.ParallelExtra = 2, 1
+	c.m.MaxStarting, c.m.ExtraStarting = 2, 1
 	p := policy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range 6 {
@@ -206,7 +206,7 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 // together. With twice as many, the first would be ready as late as the second.
 func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	c := newCrew(t)
-	c.m.Parallel, c.m.ParallelExtra = 2, 2
+	c.m.MaxStarting, c.m.ExtraStarting = 2, 2
 	p := policy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	c.do(Add{Name: "default", Policy: new(p), Want: WantUp})

@@ -13,15 +13,15 @@ import (
 
 var policy = Policy{
 	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Minute, Factor: 2},
-	ResetAfter: time.Minute, LoopCount: 5, LoopWindow: time.Minute,
-	ParkOn: []int{78}, ImmediateOn: []int{75},
+	ResetAfter: time.Minute, CrashLoopExits: 5, CrashLoopWindow: time.Minute,
+	ParkCodes: []int{78}, NoDelayCodes: []int{75},
 	StopSignal: sigTerm, Grace: 30 * time.Second,
 }
 
 // finishing is the policy of a service with a finish command.
 var finishing = func() Policy {
 	p := policy
-	p.Finish, p.FinishTimeout, p.PermanentFinish = true, 5*time.Second, []int{125}
+	p.RunsFinish, p.FinishTimeout, p.PermanentFinishCodes = true, 5*time.Second, []int{125}
 	return p
 }()
 
@@ -35,7 +35,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	return &rig{t: t, m: Machine{Budget: 8 * time.Second}, now: time.Unix(1000, 0), pid: 100}
+	return &rig{t: t, m: Machine{ShutdownBudget: 8 * time.Second}, now: time.Unix(1000, 0), pid: 100}
 }
 
 // do runs one step and answers starts as the loop does. It returns the kinds of the actions except timers and the like.
@@ -268,11 +268,11 @@ func TestDelaysGrowAndAreForgottenAfterALongLife(t *testing.T) {
 		r.wait(want * time.Second)
 		r.spawned()
 	}
-	if !r.s().looping || r.s().restarts != 8 {
-		t.Errorf("crash loop %v, restarts %d; want true, 8", r.s().looping, r.s().restarts)
+	if !r.s().inCrashLoop || r.s().restarts != 8 {
+		t.Errorf("crash loop %v, restarts %d; want true, 8", r.s().inCrashLoop, r.s().restarts)
 	}
 	r.wait(time.Minute)
-	if r.s().looping || r.s().failures != 0 {
+	if r.s().inCrashLoop || r.s().failures != 0 {
 		t.Error("a minute up does not clear the crash loop")
 	}
 	r.exit(1)
@@ -322,7 +322,7 @@ func TestCrashLoopShowsAtTheFifthFastExit(t *testing.T) {
 	r.up()
 	for i := 1; i <= 5; i++ {
 		r.exit(1)
-		if got := r.s().looping; got != (i == 5) {
+		if got := r.s().inCrashLoop; got != (i == 5) {
 			t.Fatalf("after %d exits crash loop is %v", i, got)
 		}
 		r.do(Tick{})
@@ -330,7 +330,7 @@ func TestCrashLoopShowsAtTheFifthFastExit(t *testing.T) {
 		r.spawned()
 	}
 	r.do(Restart{"s"})
-	if r.s().looping {
+	if r.s().inCrashLoop {
 		t.Error("an operator's restart does not clear the mark")
 	}
 }
@@ -346,8 +346,8 @@ func TestStartSkipsTheDelayAndCountsTheRestart(t *testing.T) {
 		}
 		r.up()
 	}
-	if r.s().restarts != 20 || r.s().looping {
-		t.Errorf("restarts %d, crash loop %v", r.s().restarts, r.s().looping)
+	if r.s().restarts != 20 || r.s().inCrashLoop {
+		t.Errorf("restarts %d, crash loop %v", r.s().restarts, r.s().inCrashLoop)
 	}
 }
 
@@ -360,8 +360,8 @@ func TestStartOfARunningServiceForgetsItsFailures(t *testing.T) {
 		r.spawned()
 	}
 	r.do(Start{"s"})
-	if r.s().looping || r.s().failures != 0 {
-		t.Errorf("crash loop %v, failures %d", r.s().looping, r.s().failures)
+	if r.s().inCrashLoop || r.s().failures != 0 {
+		t.Errorf("crash loop %v, failures %d", r.s().inCrashLoop, r.s().failures)
 	}
 	r.want(Up)
 }
@@ -557,7 +557,7 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 		r.wait(r.s().deadline.Sub(r.now))
 		r.spawned()
 	}
-	if !r.s().looping {
+	if !r.s().inCrashLoop {
 		t.Error("it is not shown as a crash loop")
 	}
 	// An edit after a quiet minute must start the service at once.
@@ -565,8 +565,8 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 	r.now = r.now.Add(time.Minute)
 	r.do(InputsChanged{"s"})
 	r.want(Starting)
-	if s := r.s(); s.looping || s.failures != 0 {
-		t.Errorf("crash loop %v, failures %d", s.looping, s.failures)
+	if s := r.s(); s.inCrashLoop || s.failures != 0 {
+		t.Errorf("crash loop %v, failures %d", s.inCrashLoop, s.failures)
 	}
 }
 
@@ -812,7 +812,7 @@ func TestShutdownLetsAFinishCommandRunWithinTheBudget(t *testing.T) {
 	}
 	r.do(Spawned{"s", 50})
 	at, ok := r.m.Deadline()
-	if !ok || at.Sub(begin) > r.m.Budget {
+	if !ok || at.Sub(begin) > r.m.ShutdownBudget {
 		t.Fatalf("the finish command is not bounded: %v, %v", at.Sub(begin), ok)
 	}
 	if got := r.wait(at.Sub(r.now)); !slices.Equal(got, []string{"signaltree"}) {
@@ -908,7 +908,7 @@ func TestAStopWithoutAGraceNeverKillsAndCanBeRepeated(t *testing.T) {
 	}
 	r.do(Shutdown{Reason: "asked"})
 	at, ok := r.m.Deadline()
-	if !ok || at.Sub(r.now) >= r.m.Budget {
+	if !ok || at.Sub(r.now) >= r.m.ShutdownBudget {
 		t.Fatalf("at the end of the container: %v %v", at.Sub(r.now), ok)
 	}
 	if got := r.wait(at.Sub(r.now)); !slices.Equal(got, []string{"signaltree"}) {
@@ -1155,7 +1155,7 @@ func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 }
 
 func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
-	m := Machine{Budget: 8 * time.Second}
+	m := Machine{ShutdownBudget: 8 * time.Second}
 	now := time.Unix(1000, 0)
 	names := []string{"a", "b", "c"}
 	for i, n := range names {
@@ -1243,7 +1243,7 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 		{Exited{Name: "cmd", PID: 5, Code: -1, Signal: 15}, 143},
 		{Exited{Name: "cmd", PID: 5, Code: 0, Leftover: true}, 0},
 	} {
-		m := Machine{Budget: time.Second}
+		m := Machine{ShutdownBudget: time.Second}
 		now := time.Unix(1000, 0)
 		m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
 		m.Step(now, Spawned{"cmd", 5})
@@ -1270,7 +1270,7 @@ func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 		{Exited{Name: "cmd", PID: 5, Code: 143}, 0, 143},
 		{Exited{Name: "cmd", PID: 5, Code: 7}, 0, 7},
 	} {
-		m := Machine{Budget: time.Second}
+		m := Machine{ShutdownBudget: time.Second}
 		now := time.Unix(1000, 0)
 		m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
 		m.Step(now, Spawned{"cmd", 5})
@@ -1304,7 +1304,7 @@ func TestATaskRunsOnce(t *testing.T) {
 }
 
 func TestACmdThatCannotStartEndsTheContainer(t *testing.T) {
-	m := Machine{Budget: time.Second}
+	m := Machine{ShutdownBudget: time.Second}
 	now := time.Unix(1000, 0)
 	m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true}, Want: WantUp})
 	m.Step(now, SpawnFailed{Name: "cmd", Error: "no", Code: 127})
@@ -1327,7 +1327,7 @@ func TestOnlyTheEarliestDeadlineIsAskedFor(t *testing.T) {
 
 func TestTheCmdIsTriedAgainWhereTheKernelWasShortOfMemory(t *testing.T) {
 	for passing, want := range map[bool]State{true: Backoff, false: Down} {
-		m := Machine{Budget: time.Second}
+		m := Machine{ShutdownBudget: time.Second}
 		now := time.Unix(1000, 0)
 		m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true, SpawnRetry: time.Second}, Want: WantUp})
 		m.Step(now, SpawnFailed{Name: "cmd", Error: "cannot allocate memory", Code: 126, Temporary: passing})

@@ -45,7 +45,7 @@ func (l *Loop) spawn(a Spawn) Event {
 // spawnFinish starts the finish command of a service, and returns Spawned or SpawnFailed.
 func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	u := l.units[a.Name]
-	if u.Finish == "" {
+	if u.FinishProgram == "" {
 		return SpawnFailed{Name: a.Name, Error: "none is defined", Code: 127}
 	}
 	code := a.Exit.Code
@@ -54,8 +54,8 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	}
 	u.lastFinishRun = a.Run
 	spec := u.Spec
-	spec.Path, spec.Argv = "", []string{u.Finish, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), a.Name, strconv.Itoa(a.Exit.PID)}
-	return l.startProcess(u, a.Run, spec, oomAdjCheap, nil)
+	spec.Path, spec.Argv = "", []string{u.FinishProgram, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), a.Name, strconv.Itoa(a.Exit.PID)}
+	return l.startProcess(u, a.Run, spec, oomAdjExpendable, nil)
 }
 
 // spawnStopCommand starts the stop command of a service. It returns StopCommandEnded if the command can't be started.
@@ -63,7 +63,7 @@ func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 	u := l.units[a.Name]
 	spec := u.Spec
 	spec.Path, spec.Argv = "", u.Policy.StopCommand
-	if failed, is := l.startProcess(u, a.Run, spec, oomAdjCheap, nil).(SpawnFailed); is {
+	if failed, is := l.startProcess(u, a.Run, spec, oomAdjExpendable, nil).(SpawnFailed); is {
 		return []Event{StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + ShortenText(failed.Error)}}
 	}
 	return nil
@@ -127,9 +127,9 @@ func (l *Loop) reap() {
 	l.sampleOOMKills()
 	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
-	if l.cfg.MuteSIGCHLD != nil && l.flood.countOrphans(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
-		l.cfg.MuteSIGCHLD(l.flood.on)
-		if !l.flood.on { // processes may have ended while SIGCHLD was off
+	if l.cfg.MuteSIGCHLD != nil && l.flood.recordReap(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
+		l.cfg.MuteSIGCHLD(l.flood.active)
+		if !l.flood.active { // processes may have ended while SIGCHLD was off
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 		}
 	}

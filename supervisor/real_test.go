@@ -56,7 +56,7 @@ func realLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
 	children, signals := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	l := NewLoop(Config{
-		Procs: procs, Logs: stdout{w}, Budget: budget, Children: children, Signals: signals,
+		Procs: procs, Logs: stdout{w}, ShutdownBudget: budget, SIGCHLD: children, Signals: signals,
 		OnSignal: func(os.Signal) Event { return Shutdown{Reason: "end of the test"} },
 	})
 	ended := make(chan int, 1)

@@ -16,30 +16,30 @@ const (
 // the loop reaps every floodPause instead, and so notices the end of a service later by up to this time. The zero value means
 // no flood.
 type orphanFlood struct {
-	on        bool
+	active    bool
 	orphans   int       // outside a flood: orphans reaped since `since`
 	since     time.Time // outside a flood: start of the present floodWindow
 	next      time.Time // during a flood: time of the next reap
 	idleReaps int       // during a flood: consecutive reaps without an orphan
 }
 
-// countOrphans decides whether a flood begins or ends. The loop calls it after each reap, with the number of reaped orphans.
+// recordReap decides whether a flood begins or ends. The loop calls it after each reap, with the number of reaped orphans.
 // mayFlood is false during a shutdown, which must notice each exit immediately: then a flood ends at once, and none begins.
-// changed reports whether f.on has changed.
-func (f *orphanFlood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
-	if f.on {
+// changed reports whether f.active has changed.
+func (f *orphanFlood) recordReap(now time.Time, orphans int, mayFlood bool) (changed bool) {
+	if f.active {
 		f.idleReaps++
 		if orphans > 0 {
 			f.idleReaps = 0
 		}
-		if f.idleReaps == floodEnd || !matters {
+		if f.idleReaps == floodEnd || !mayFlood {
 			*f = orphanFlood{}
 			return true
 		}
 		f.next = now.Add(floodPause)
 		return false
 	}
-	if orphans == 0 || !matters {
+	if orphans == 0 || !mayFlood {
 		return false
 	}
 	if now.Sub(f.since) > floodWindow {
@@ -49,6 +49,6 @@ func (f *orphanFlood) countOrphans(now time.Time, orphans int, matters bool) (ch
 	if f.orphans < floodOrphans {
 		return false
 	}
-	*f = orphanFlood{on: true, next: now.Add(floodPause)}
+	*f = orphanFlood{active: true, next: now.Add(floodPause)}
 	return true
 }

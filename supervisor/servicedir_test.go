@@ -34,11 +34,11 @@ func serviceDir(t *testing.T, name, run, finish string) Unit {
 	script("finish", finish)
 	p := s6like
 	p.Backoff.Initial, p.Backoff.Max, p.SpawnRetry = 10*time.Millisecond, 10*time.Millisecond, 50*time.Millisecond
-	p.ReportsReadiness, p.Finish, p.FinishTimeout, p.PermanentFinish = false, true, time.Minute, []int{125}
+	p.ReportsReadiness, p.RunsFinish, p.FinishTimeout, p.PermanentFinishCodes = false, true, time.Minute, []int{125}
 	spec := proc.Spec{Env: os.Environ(), Dir: dir}
 	u := Unit{Name: name, Kind: KindService, Policy: p, Spec: spec}
 	u.Spec.Argv = []string{"./run", name}
-	u.Finish = "./finish"
+	u.FinishProgram = "./finish"
 	return u
 }
 
@@ -207,7 +207,7 @@ echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sle
 				t.Errorf("got %q", got)
 			}
 			s := untilState(t, l, Up)
-			if s.Ready || !s.ReadySince.IsZero() || !s.Announces {
+			if s.Ready || !s.ReadySince.IsZero() || !s.ReportsReadiness {
 				t.Fatalf("before the newline: %+v", s)
 			}
 			if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {

@@ -73,14 +73,14 @@ const (
 // oomAdj has, for each kind of service, by how much the oom_score_adj of its processes exceeds hinit's own. 50 points weigh as
 // much as 5 % of the memory. When memory runs out, the kernel kills the process with the highest score. A gateway is restarted after
 // that, but the death of the CMD or of PID 1 ends the container.
-var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjCheap, KindRun: oomAdjCheap, KindCheck: oomAdjCheap}
+var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjExpendable, KindRun: oomAdjExpendable, KindCheck: oomAdjExpendable}
 
 // OOMAdj returns how much the oom_score_adj of processes of this kind exceeds hinit's own. [proc.Spec].OOM overrides it.
 func (k Kind) OOMAdj() int { return oomAdj[k] }
 
-// oomAdjCheap is for finish and stop commands, hooks, client commands and checks. Their loss costs least, so the kernel kills
+// oomAdjExpendable is for finish and stop commands, hooks, client commands and checks. Their loss costs least, so the kernel kills
 // them first.
-const oomAdjCheap = 900
+const oomAdjExpendable = 900
 
 // SignalScope says which processes of a run receive a signal.
 type SignalScope int
@@ -97,12 +97,12 @@ const (
 type Policy struct {
 	Backoff          backoff.Policy
 	ResetAfter       time.Duration // a run of at least this length clears the count of earlier failures
-	LoopCount        int           // number of fast exits within LoopWindow that are a crash loop
-	LoopWindow       time.Duration // time window of LoopCount
-	ParkOn           []int         // exit codes after which the service is parked
-	ParkOnOutput     string        `reexec:"Refusal"` // a failed run with a line of this prefix in its last output parks the service; "" for none
-	ImmediateOn      []int         // exit codes after which the service restarts at once, without counting a failure
-	Successes        []int         // exit codes other than 0 that mean success
+	CrashLoopExits   int           `reexec:"LoopCount"`   // number of fast exits within CrashLoopWindow that are a crash loop
+	CrashLoopWindow  time.Duration `reexec:"LoopWindow"`  // time window of CrashLoopExits
+	ParkCodes        []int         `reexec:"ParkOn"`      // exit codes after which the service is parked
+	ParkOnOutput     string        `reexec:"Refusal"`     // a failed run with a line of this prefix in its last output parks the service; "" for none
+	NoDelayCodes     []int         `reexec:"ImmediateOn"` // exit codes after which the service restarts at once, without counting a failure
+	SuccessCodes     []int         `reexec:"Successes"`   // exit codes other than 0 that mean success
 	StopSignal       int           // signal that asks the service to end
 	Grace            time.Duration // time from the stop signal to SIGKILL
 	StopCommand      []string      // command that a stop runs before it sends the stop signal; empty for none
@@ -126,13 +126,13 @@ type Policy struct {
 	KillNever    bool          // a stop never sends SIGKILL, and a second stop repeats the stop signal; only a shutdown kills
 	KillScope    SignalScope   `reexec:"Kill"` // processes that get SIGKILL after Grace or FinishTimeout; a shutdown always kills the whole tree
 
-	Finish          bool          // run Unit.Finish after each run, before the service enters its next state
-	FinishTimeout   time.Duration // time limit of the finish command, after which it is killed; 0 for none
-	PermanentFinish []int         // exit codes of the finish command that mean: do not start the service again
+	RunsFinish           bool          `reexec:"Finish"` // run Unit.FinishProgram after each run, before the service enters its next state
+	FinishTimeout        time.Duration // time limit of the finish command, after which it is killed; 0 for none
+	PermanentFinishCodes []int         `reexec:"PermanentFinish"` // exit codes of the finish command that mean: do not start the service again
 }
 
 // success reports whether an exit code means success.
-func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.Successes, code) }
+func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.SuccessCodes, code) }
 
 // Exit describes how a run ended. It is never modified: when hinit has read the last lines of output, a copy with Tail
 // replaces it.
@@ -150,9 +150,9 @@ type Exit struct {
 	Tail   []string      // last lines of output, oldest first; nil until hinit has read the output
 }
 
-// Wire converts the exit to the type of the API. It leaves Tail empty, because not every reader may see the output of the
+// ToClient converts the exit to the type of the API. It leaves Tail empty, because not every reader may see the output of the
 // service.
-func (x *Exit) Wire() client.Exit {
+func (x *Exit) ToClient() client.Exit {
 	out := client.Exit{Cause: string(x.Cause), At: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID}
 	switch {
 	case x.Signal != 0:

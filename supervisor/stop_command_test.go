@@ -170,7 +170,7 @@ func TestASuccessCodeIsAsGoodAsZero(t *testing.T) {
 	for code, want := range map[int]State{0: Down, 3: Down, 4: Backoff} {
 		r := newRig(t)
 		p := policy
-		p.RestartPolicy, p.Successes, p.IsConfiguredTask = RestartOnFailure, []int{3}, true
+		p.RestartPolicy, p.SuccessCodes, p.IsConfiguredTask = RestartOnFailure, []int{3}, true
 		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 		r.spawned()
 		r.exit(code)

@@ -8,7 +8,7 @@ import (
 // undo restores the machine if a step panics, so that the loop of the next program starts from a consistent state. It keeps
 // only shallow copies. So a step must replace slices and maps, and never change their contents.
 type undo struct {
-	armed        bool
+	stepping     bool
 	savedMachine Machine
 }
 
@@ -24,34 +24,34 @@ func (m *Machine) save(s *service) {
 	m.effects.saved = append(m.effects.saved, savedService{s, *s})
 }
 
-// prepare copies the machine before a step.
-func (u *undo) prepare(m *Machine) { u.armed, u.savedMachine = true, *m }
+// beginStep copies the machine before a step.
+func (u *undo) beginStep(m *Machine) { u.stepping, u.savedMachine = true, *m }
 
-// finish drops the copies after a step that did not panic. It also releases their memory if a step needed unusually many.
-func (u *undo) finish(m *Machine) {
-	u.armed = false
+// endStep drops the copies after a step that did not panic. It also releases their memory if a step needed unusually many.
+func (u *undo) endStep(m *Machine) {
+	u.stepping = false
 	if cap(m.effects.saved) > 2*len(m.queue)+16 {
 		m.effects.saved = nil
 	}
 }
 
-// restore resets the machine to the state before the last step, if that step panicked.
-func (u *undo) restore(m *Machine) {
-	if !u.armed {
+// undoStep resets the machine to the state before the last step, if that step panicked.
+func (u *undo) undoStep(m *Machine) {
+	if !u.stepping {
 		return
 	}
-	u.armed = false
+	u.stepping = false
 	saved := m.effects.saved
 	*m = u.savedMachine
 	for _, c := range slices.Backward(saved) {
 		*c.service = c.before
 	}
-	m.index()
+	m.rebuildIndexes()
 }
 
-// index rebuilds what the machine derives from m.order: the maps of services and dependants, and the time of the next
+// rebuildIndexes rebuilds what the machine derives from m.order: the maps of services and dependants, and the time of the next
 // deadline.
-func (m *Machine) index() {
+func (m *Machine) rebuildIndexes() {
 	m.services, m.dependants = make(map[string]*service, len(m.order)), make(map[string][]*service)
 	m.effects.wakeAt = time.Time{}
 	for _, s := range m.order {

@@ -23,7 +23,7 @@ type Unit struct {
 	YieldsToProfile bool `reexec:"Yields"` // an agent may have created this service; a profile of the same name replaces it
 	Policy          Policy
 	Spec            proc.Spec // how to start the process; the loop sets ID, Name and Files at each start
-	Log             string
+	LogFile         string    `reexec:"Log"`
 	Needs           []string
 	Group           string // name under which operators address several services; "" for none
 
@@ -41,10 +41,10 @@ type Unit struct {
 	// HasReadinessChecks means that the service has readiness checks. It is then ready only after a ChecksReported event.
 	HasReadinessChecks bool `reexec:"Checked"`
 
-	// Finish is the program that runs after each run, if Policy.Finish is set. It gets the descriptors, environment, directory
+	// FinishProgram is the program that runs after each run, if Policy.RunsFinish is set. It gets the descriptors, environment, directory
 	// and user of the service. The arguments are the same as in s6: exit code (256 after a signal), signal or 0, name, PID. A
 	// missing program is ignored.
-	Finish string
+	FinishProgram string `reexec:"Finish"`
 
 	// OpenDir is an open directory, if Spec.Dir names it by descriptor number (/proc/self/fd/N), or nil. The unit keeps it open
 	// so that the number can't refer to another file.
@@ -64,7 +64,7 @@ type unit struct {
 	lastFinishRun uint64   `reexec:"-"` // run number of the finish command that was started last
 	view          *Service `reexec:"-"`
 	index         int      `reexec:"-"` // index of view in the snapshot
-	dirty         bool     `reexec:"-"` // whether view is out of date
+	viewOutdated  bool     `reexec:"-"` // whether view is out of date
 }
 
 // setDefinition replaces the unit's definition. The running process keeps the old one until its next start.

@@ -93,8 +93,8 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	sig.Configure(route.HasCommand(), prepare.IsControllingTerminal(os.Stdin), func() { c.registry.ReloadAndSay() }, c.boot.DuringHook)
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
-		Children: sig.Children, MuteSIGCHLD: proc.SIGCHLDSwitch(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
+		Procs: procs, Logs: c.logs, ShutdownBudget: cfg.Shutdown.Budget, MaxStarting: turns, ExtraStarting: spare,
+		SIGCHLD: sig.Children, MuteSIGCHLD: proc.SIGCHLDSwitch(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
 		OnPanic: c.loopPanicked, CheckStart: func(name string, kind supervisor.Kind) error { return c.lease.CheckStart(name, kind) },
 	})
 	c.reporter = report.New(report.Options{

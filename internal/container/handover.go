@@ -156,7 +156,7 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 	c.signals.PutBack(taken.Signals)
 	c.s6.TakeOver(old.S6)
 	c.control.Inherit(old.Control)
-	c.loop.Resume(supervisor.Remark{Text: c.generation.ResumeMessage(old.PastGenerations, taken)})
+	c.loop.QueueFirst(supervisor.Remark{Text: c.generation.ResumeMessage(old.PastGenerations, taken)})
 	return c, nil
 }
 

@@ -161,7 +161,7 @@ func TestAReexecWaitsForTheLastLines(t *testing.T) {
 	}
 	cfg := new(config.Config)
 	c := &container{logs: logs.New(logs.Options{Config: func() *config.Config { return cfg }, Say: t.Logf, Warn: t.Logf, OnOutput: func() {}})}
-	c.loop = supervisor.NewLoop(supervisor.Config{Procs: procs, Logs: slowLines{c.logs}, Children: children, Budget: time.Second})
+	c.loop = supervisor.NewLoop(supervisor.Config{Procs: procs, Logs: slowLines{c.logs}, SIGCHLD: children, ShutdownBudget: time.Second})
 	go c.loop.Run()
 	c.logs.Open("s", "", "", supervisor.KindService)
 	unit := supervisor.Unit{Name: "s", Kind: supervisor.KindService, Policy: supervisor.Policy{SingleRun: true}, Spec: proc.Spec{Argv: []string{"/bin/echo", "the last line"}}}

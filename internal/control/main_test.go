@@ -318,7 +318,7 @@ func newLoopCore(t *testing.T) *loopCore {
 	procs := &fakeProcs{pid: 4 << 20, live: map[uint64]int{}, obey: true, sigchld: make(chan os.Signal, 1)}
 	signals := make(chan os.Signal, 1)
 	c := &loopCore{procs: procs, settle: hold, Loop: supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: procs, Budget: 8 * time.Second, Children: procs.sigchld, Signals: signals,
+		Procs: procs, Logs: procs, ShutdownBudget: 8 * time.Second, SIGCHLD: procs.sigchld, Signals: signals,
 		OnSignal: func(os.Signal) supervisor.Event { return supervisor.Shutdown{Reason: "end of the test"} },
 	})}
 	ended := make(chan struct{})
@@ -341,7 +341,7 @@ func (c *loopCore) add(t *testing.T, name string, want supervisor.Want, change .
 	u := supervisor.Unit{
 		Name: "gateway-" + name, Profile: name, Kind: supervisor.KindGateway,
 		Policy: supervisor.Policy{
-			ResetAfter: time.Minute, ParkOn: []int{78}, ImmediateOn: []int{75}, StopSignal: 15, Grace: time.Minute,
+			ResetAfter: time.Minute, ParkCodes: []int{78}, NoDelayCodes: []int{75}, StopSignal: 15, Grace: time.Minute,
 		},
 	}
 	u.Policy.Backoff.Initial, u.Policy.Backoff.Max, u.Policy.Backoff.Factor = time.Second, time.Minute, 2

@@ -264,8 +264,8 @@ func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, who pee
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
-		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
-		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.Restarted),
+		Ready: v.Ready, Announces: v.ReportsReadiness, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
+		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.DefinitionChanged, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.RestartCauses),
 	}
 	out.Checks, out.Output, out.Expected = s.checks(v, who), s.core.Output(v.Name), added[v]
 	out.Isolation, out.Limits = s.core.Isolation(v), s.core.Limits(v)
@@ -299,7 +299,7 @@ func (s *Server) problemText(v *supervisor.Service, trusted bool) string {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:
 		return v.Warning
 	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:
-		return supervisor.ReasonLoop + ": " + v.LastExit.Explanation()
+		return supervisor.ReasonCrashLoop + ": " + v.LastExit.Explanation()
 	case (v.State == supervisor.Backoff || v.State == supervisor.Parked) && v.LastExit != nil && len(v.LastExit.Tail) > 0 && trusted:
 		return v.LastExit.Explanation()
 	case v.State == supervisor.Down || v.State == supervisor.Up:
@@ -309,7 +309,7 @@ func (s *Server) problemText(v *supervisor.Service, trusted bool) string {
 }
 
 func exitView(x *supervisor.Exit) *client.Exit {
-	out := x.Wire()
+	out := x.ToClient()
 	out.At, out.Tail, out.UptimeSeconds = wireTime(x.At), nonNil(x.Tail), seconds(x.Uptime)
 	out.TailPending = x.Tail == nil && x.PID != 0
 	return &out
@@ -321,7 +321,7 @@ func countsByCause(by []supervisor.CauseCount) map[string]int {
 	}
 	out := make(map[string]int, len(by))
 	for _, of := range by {
-		out[string(of.Cause)] = of.N
+		out[string(of.Cause)] = of.Count
 	}
 	return out
 }

@@ -91,7 +91,7 @@ func (g goal) check(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failedByExit: true}
 	case v.State != supervisor.Up, v.Run <= g.after:
 		return verdict{}
-	case v.Announces:
+	case v.ReportsReadiness:
 		return verdict{reached: v.Ready}
 	}
 	held := v.Since.Add(g.settleTime)
@@ -222,7 +222,7 @@ func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) strin
 	switch {
 	case g.once:
 		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it goes on", v.Name, show.Duration(timeout), stateText(v), show.Line(v.Reason))
-	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.Announces:
+	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.ReportsReadiness:
 		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, show.Duration(timeout))
 		if v.Warning != "" {
 			text += ": " + show.Line(v.Warning)

@@ -15,7 +15,7 @@ import (
 
 // announces makes a service one that reports its readiness, and sets whether it has.
 func announces(ready bool) func(*supervisor.Service) {
-	return func(s *supervisor.Service) { s.Announces, s.Ready = true, ready }
+	return func(s *supervisor.Service) { s.ReportsReadiness, s.Ready = true, ready }
 }
 
 // crashed gives a service a first run that has ended with cause.
@@ -287,7 +287,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 					if v.State == supervisor.Down && v.LastExit.Cause == supervisor.CauseClean {
 						return // the service is a task
 					}
-					if v.State != supervisor.Up || !v.Announces && time.Since(v.Since) < hold || !v.Ready {
+					if v.State != supervisor.Up || !v.ReportsReadiness && time.Since(v.Since) < hold || !v.Ready {
 						t.Errorf("got %+v", v)
 					}
 				}

@@ -100,7 +100,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 	u.Needs = r.unmetNeeds(u)
 	r.o.Health.Prepare(&u)
 	release := r.o.Logs.Protect(u.Name)
-	r.o.Logs.Open(u.Name, u.Profile, u.Log, u.Kind)
+	r.o.Logs.Open(u.Name, u.Profile, u.LogFile, u.Kind)
 	if u.Kind == supervisor.KindGateway {
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
 	}

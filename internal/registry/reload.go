@@ -267,7 +267,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	// these settings reach the process as environment variables
 	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog
 	switch spec := env || !before.Spec.Same(after.Spec); {
-	case spec && runs && (v.Drifted || !done):
+	case spec && runs && (v.DefinitionChanged || !done):
 		return "~", changed + ", restart to apply"
 	case spec && runs:
 		return "~", changed + " to what runs"
@@ -277,9 +277,9 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 		return "~", changed + " its schedule, in force at once"
 	case !slices.Equal(before.Policy.Needs, after.Policy.Needs) && (v == nil || v.State != supervisor.Waiting):
 		return "~", changed + " what it needs, in force when it starts"
-	case !reflect.DeepEqual(before.Policy, after.Policy), before.Log != after.Log, !reflect.DeepEqual(old.Logs, def.Logs), old.Task != def.Task:
+	case !reflect.DeepEqual(before.Policy, after.Policy), before.LogFile != after.LogFile, !reflect.DeepEqual(old.Logs, def.Logs), old.Task != def.Task:
 		return "~", changed + ", in force at once"
-	case runs && v.Drifted:
+	case runs && v.DefinitionChanged:
 		return "~", "changed before, restart to apply"
 	}
 	return "", ""

@@ -111,7 +111,7 @@ func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
 		new: &config.Config{Services: map[string]config.Service{"new": on, "on": on, "runs": on, "down": on}},
 	}
 	now := &supervisor.Snapshot{Services: []*supervisor.Service{
-		{Name: "runs", PID: 7, Drifted: true}, {Name: "drifted", PID: 8, Drifted: true}, {Name: "matches", PID: 9}, {Name: "gateway-x", PID: 10, Drifted: true},
+		{Name: "runs", PID: 7, DefinitionChanged: true}, {Name: "drifted", PID: 8, DefinitionChanged: true}, {Name: "matches", PID: 9}, {Name: "gateway-x", PID: 10, DefinitionChanged: true},
 	}}
 	for done, want := range map[bool][]string{
 		false: {

@@ -159,7 +159,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 	b.live[e.ID], b.byTag[e.Tag] = e, e
 	b.mu.Unlock()
 	err := b.loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
-		Name: e.Service, Profile: o.Profile, Kind: supervisor.KindRun, Spec: o.Spec, Log: o.Log,
+		Name: e.Service, Profile: o.Profile, Kind: supervisor.KindRun, Spec: o.Spec, LogFile: o.Log,
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: o.Grace},
 	}, supervisor.WantUp)
 	b.mu.Lock()
@@ -354,7 +354,7 @@ func (b *Tracker) compareRun(e *entry, v *supervisor.Service) (over bool) {
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
 		x := v.LastExit
-		e.End = &client.RunEnd{Exit: x.Wire(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}
+		e.End = &client.RunEnd{Exit: x.ToClient(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}
 		over = true
 	default:
 		if v.PID != 0 && e.PID == 0 {

@@ -34,7 +34,7 @@ func supervise(t *testing.T) *supervisor.Loop {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	loop := supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: noLogs{}, Children: children, MuteSIGCHLD: proc.SIGCHLDSwitch(), OnSignal: func(os.Signal) supervisor.Event { return nil },
+		Procs: procs, Logs: noLogs{}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSwitch(), OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	go loop.Run()
 	t.Cleanup(func() {

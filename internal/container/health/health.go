@@ -198,7 +198,7 @@ func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.no
 func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, s := range h.o.Loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck {
-			h.o.Loop.Resume(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
+			h.o.Loop.QueueFirst(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
 		}
 	}
 	h.checks.TakeOver(old.Checks)

@@ -350,7 +350,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 		if rank, sheds := priorityRanks[units.SettingsOf(w.limits.Load(), v).Priority.Class]; sheds {
 			s = candidate{
 				name: v.Name, priority: rank, bytes: cmp.Or(w.lastUsage[v.Name].bytes, w.memoryBefore.get(v.Name)), running: v.State == supervisor.Up && v.PID != 0,
-				isHeld: v.Held && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
+				isHeld: v.IsHeld && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
 			}
 		}
 		list = append(list, s)

@@ -234,7 +234,7 @@ func (s *Stage) expectProfiles(cfg *config.Config) {
 			state, _ := s.Store.ReadState(p.Name) // after an error the state is zero
 			v := s.expectedService(profiles.SlotName(p.Name), supervisor.KindGateway, registry.NeedProfiles, named || state.Start())
 			u := s.Units.Gateway(cfg, p, nil)
-			v.Profile, v.Log, v.Command = p.Name, u.Log, u.Spec.Argv
+			v.Profile, v.Log, v.Command = p.Name, u.LogFile, u.Spec.Argv
 			gateways = append(gateways, v)
 		}
 		return gateways

@@ -130,7 +130,7 @@ func LogLine(r supervisor.Record) string {
 		return "" // the boot reports its hooks itself
 	case runs.IsRun(r.Service): // clients run many commands, and each client learns the result of its own
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
-			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
+			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.ToClient())))
 		}
 		return ""
 	case r.Service == units.CmdName:
@@ -141,8 +141,8 @@ func LogLine(r supervisor.Record) string {
 	case r.Exit != nil && strings.HasSuffix(r.Reason, supervisor.SuffixProfileGone): // the exit itself was reported before
 		return fmt.Sprintf("%s: no crash: it %s", r.Service, r.Reason)
 	case r.Exit != nil:
-		return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
-	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonLoop):
+		return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.ToClient())))
+	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonCrashLoop):
 		return fmt.Sprintf("%s: %s; see: hinit status %s", r.Service, r.Reason, r.Service)
 	case r.From == r.To && probe.IsOwnRemark(r.Reason):
 		return r.Service + ": " + r.Reason

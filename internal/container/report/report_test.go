@@ -29,7 +29,7 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	signal.Notify(children, syscall.SIGCHLD)
 	defer signal.Stop(children)
 	loop := supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: noLogs{}, Children: children, MuteSIGCHLD: proc.SIGCHLDSwitch(), OnSignal: func(os.Signal) supervisor.Event { return nil },
+		Procs: procs, Logs: noLogs{}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSwitch(), OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	go loop.Run()
 	var said []string

@@ -178,7 +178,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operator.Group, Kind: supervisor.KindGateway, Policy: policy, Spec: spec,
-		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
+		LogFile: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
 }
 
@@ -279,7 +279,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	}
 	m.limitByCgroup(&s.ProcessSettings, s.Name, false, &u.Spec)
 	if s.HasLogFile {
-		u.Log = cfg.Logs.Dir + "/" + s.Name + "/current"
+		u.LogFile = cfg.Logs.Dir + "/" + s.Name + "/current"
 	}
 	return u, nil
 }
@@ -426,8 +426,8 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 	}
 	return supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: r.InitialDelay, Max: r.Max, Factor: r.DelayFactor, Jitter: r.Jitter},
-		ResetAfter: r.ResetAfter, LoopCount: r.CrashLoopCount, LoopWindow: r.CrashLoopWindow,
-		ParkOn: bad(r.ParkCodes), ImmediateOn: bad(r.ImmediateCodes), Successes: r.SuccessCodes,
+		ResetAfter: r.ResetAfter, CrashLoopExits: r.CrashLoopCount, CrashLoopWindow: r.CrashLoopWindow,
+		ParkCodes: bad(r.ParkCodes), NoDelayCodes: bad(r.ImmediateCodes), SuccessCodes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,
 		RestartAndNeeds: supervisor.RestartAndNeeds{RestartPolicy: restartAfterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
 	}

@@ -61,10 +61,10 @@ restart: {initial: 3s, jitter: 0.25, park_on: [78]}
 	if u.Name != "gateway-coder" || u.Profile != "coder" || !slices.Equal(u.Spec.Argv, []string{"agent", "-p", "coder", "run"}) || u.Spec.Dir != p.Home {
 		t.Errorf("it is %+v", u)
 	}
-	if u.Log != cfg.Logs.Dir+"/coder/current" {
-		t.Errorf("its log is %q", u.Log)
+	if u.LogFile != cfg.Logs.Dir+"/coder/current" {
+		t.Errorf("its log is %q", u.LogFile)
 	}
-	if b := u.Policy.Backoff; b.Initial != 3*time.Second || b.Jitter != 0.25 || !slices.Equal(u.Policy.ParkOn, []int{78}) {
+	if b := u.Policy.Backoff; b.Initial != 3*time.Second || b.Jitter != 0.25 || !slices.Equal(u.Policy.ParkCodes, []int{78}) {
 		t.Errorf("its policy is %+v", u.Policy)
 	}
 	for name, want := range map[string]string{"WHO": "coder", "SLOT": "1", "HOME": "/opt/data", "LANG": "C"} {

@@ -367,7 +367,7 @@ func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
 		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, KillScope: supervisor.ScopeMain, LeaveDescendants: true,
-		Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{finishCodeNoRestart},
+		RunsFinish: true, FinishTimeout: def.FinishTimeout, PermanentFinishCodes: []int{finishCodeNoRestart},
 		ReportsReadiness: def.NotifyFD != 0,
 	}
 	if policy.ReportsReadiness {
@@ -378,7 +378,7 @@ func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 	}
 	return supervisor.Unit{
 		Name: name, Kind: supervisor.KindService, YieldsToProfile: !p.Root, Policy: policy, NotifyFD: def.NotifyFD,
-		Spec:   spec,
-		Finish: "./" + formats.FinishFile, OpenDir: p.Pin,
+		Spec:          spec,
+		FinishProgram: "./" + formats.FinishFile, OpenDir: p.Pin,
 	}
 }

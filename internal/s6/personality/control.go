@@ -78,13 +78,13 @@ func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 // by itself, so it appears as wanted down.
 func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	s := client.Slot{
-		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.Announces,
+		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.ReportsReadiness,
 		WantUp:    v.Want == supervisor.WantUp && !v.StaysDown,
 		Permanent: v.StaysDown, Run: v.Run, PID: v.PID, PGID: v.PID, ExitCode: -1,
 		Since: v.ProcessSince.UTC(), ReadySince: v.ReadySince.UTC(),
 	}
 	if s.Up {
-		s.Ready, s.Paused = v.Ready && v.Announces, v.Paused
+		s.Ready, s.Paused = v.Ready && v.ReportsReadiness, v.Paused
 		if !s.Ready {
 			s.ReadySince = time.Time{}
 		}

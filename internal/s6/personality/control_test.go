@@ -207,7 +207,7 @@ func TestASlotLooksAsTheServiceDoes(t *testing.T) {
 			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Run: 4, Started: true, ExitCode: -1, Since: at},
 		},
 		"up and ready": {
-			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Ready: true, Announces: true, ReadySince: at, Started: true, ProcessSince: at},
+			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Ready: true, ReportsReadiness: true, ReadySince: at, Started: true, ProcessSince: at},
 			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Ready: true, Notifies: true, Started: true, ExitCode: -1, Since: at, ReadySince: at},
 		},
 		"told to end": {

@@ -291,10 +291,10 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 	u := h.unit("foo")
 	p := u.Policy
 	if p.StopSignal != 2 || p.Grace != 1500*time.Millisecond || p.KillNever || p.KillScope != supervisor.ScopeGroup || p.FinishTimeout != 0 ||
-		!p.ReportsReadiness || !p.Finish || !slices.Equal(p.PermanentFinish, []int{125}) || u.NotifyFD != 4 || !p.LeaveDescendants {
+		!p.ReportsReadiness || !p.RunsFinish || !slices.Equal(p.PermanentFinishCodes, []int{125}) || u.NotifyFD != 4 || !p.LeaveDescendants {
 		t.Errorf("policy %+v, notification %d", p, u.NotifyFD)
 	}
-	if !slices.Equal(u.Spec.Argv, []string{"./run", "foo"}) || u.Spec.Dir != dir || u.StdOverrides[1] != nil || u.Finish != "./finish" {
+	if !slices.Equal(u.Spec.Argv, []string{"./run", "foo"}) || u.Spec.Dir != dir || u.StdOverrides[1] != nil || u.FinishProgram != "./finish" {
 		t.Errorf("%+v", u.Spec)
 	}
 	if v := h.Snapshot().Find("foo"); v.Want != supervisor.WantDown {
