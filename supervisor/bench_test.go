@@ -118,7 +118,7 @@ func (*instantSpawner) SignalGroup(uint64, int) error   { return nil }
 func (*instantSpawner) SignalTree(uint64, int) int      { return 0 }
 func (*instantSpawner) SignalDescendants(int)           {}
 func (*instantSpawner) Reap(bool, func(proc.Exit)) bool { return true }
-func (*instantSpawner) MayBeHeld(...int)                {}
+func (*instantSpawner) CheckForTracer(...int)           {}
 func (*instantSpawner) EndedRuns([]uint64) []uint64     { return nil }
 func (*instantSpawner) Forget(uint64)                   {}
 

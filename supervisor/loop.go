@@ -35,7 +35,7 @@ type Spawner interface {
 	SignalTree(id uint64, signal int) (found int)
 	SignalDescendants(signal int)
 	Reap(trees bool, each func(proc.Exit)) (childless bool)
-	MayBeHeld(pids ...int)
+	CheckForTracer(pids ...int)
 	EndedRuns(ids []uint64) []uint64
 	Forget(id uint64)
 }
@@ -169,7 +169,7 @@ func (l *Loop) Do(ctx context.Context, e Event) error { return l.sendRequest(ctx
 // processes that look dead: if a tracer (ptrace(2)) holds one, the kernel does not report its end, so ReapNow examines these
 // processes itself. It returns the same errors as Do.
 func (l *Loop) ReapNow(ctx context.Context, dead ...int) error {
-	return l.sendRequest(ctx, request{call: func() { l.cfg.Procs.MayBeHeld(dead...); l.reap() }})
+	return l.sendRequest(ctx, request{call: func() { l.cfg.Procs.CheckForTracer(dead...); l.reap() }})
 }
 
 // Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.

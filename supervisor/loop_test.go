@@ -119,7 +119,7 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 	}
 }
 
-func (f *fakeProcs) MayBeHeld(...int) {}
+func (f *fakeProcs) CheckForTracer(...int) {}
 
 func (f *fakeProcs) mute(quiet bool) {
 	f.mu.Lock()

@@ -76,7 +76,7 @@ func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify
 		return SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}
 	}
 	defer closeAll(own...)
-	spec.ID, spec.Name, spec.Files, spec.OOM = run, u.Name, notify.addTo(files), cmp.Or(spec.OOM, oom)
+	spec.ID, spec.Name, spec.Files, spec.OOMIncrease = run, u.Name, notify.addTo(files), cmp.Or(spec.OOMIncrease, oom)
 	pid, err := l.cfg.Procs.Spawn(spec)
 	if err != nil {
 		failed := SpawnFailed{Name: u.Name, Error: err.Error(), Code: 126}

@@ -77,7 +77,7 @@ func (s *service) snapshot(u *unit) *Service {
 	v := &Service{
 		Name: s.name, Profile: u.Profile, Group: u.Group, Kind: u.Kind, YieldsToProfile: u.YieldsToProfile, Log: u.LogFile, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
-		ProcessSince: s.processSince, Run: s.number, Ready: s.ready, ReadySince: s.readySince, ReportsReadiness: s.policy.ReportsReadiness || s.hasChecks, Warning: s.readinessText, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
+		ProcessSince: s.processSince, Run: s.number, Ready: s.ready, ReadySince: s.readySince, ReportsReadiness: s.policy.ReportsReadiness || s.hasChecks, Warning: s.readinessText, OOMAdj: cmp.Or(u.Spec.OOMIncrease, oomAdj[u.Kind]),
 		Paused: s.paused, Started: s.started, StaysDown: s.staysDown || s.state == Parked || s.state == Failed,
 		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.inCrashLoop, LastExit: s.lastExit,
 		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.IsConfiguredTask, Done: s.succeeded, RestartPolicy: s.policy.RestartPolicy,

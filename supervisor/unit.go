@@ -71,7 +71,7 @@ type unit struct {
 func (u *unit) setDefinition(next *Unit) {
 	ran := cmp.Or(u.LastSpec, &u.Spec)
 	u.Unit, u.LastSpec = next, nil
-	if !next.Spec.Same(*ran) {
+	if !next.Spec.StartsTheSame(*ran) {
 		u.LastSpec = ran
 	}
 	u.Stdio, u.Files = next.Stdio != nil, next.StdOverrides

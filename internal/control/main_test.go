@@ -435,7 +435,7 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 }
 
 func (f *fakeProcs) SignalDescendants(int)                     {}
-func (f *fakeProcs) MayBeHeld(...int)                          {}
+func (f *fakeProcs) CheckForTracer(...int)                     {}
 func (f *fakeProcs) RecordMembers(uint64)                      {}
 func (f *fakeProcs) RunOf(int) uint64                          { return 0 }
 func (f *fakeProcs) EndedRuns(runs []uint64) []uint64          { return runs }

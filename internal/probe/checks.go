@@ -37,7 +37,7 @@ func newExec(c config.Check, t *target) *execCheck {
 	for i, word := range c.Command {
 		argv[i] = t.Expand(word)
 	}
-	spec := proc.Spec{Argv: isolation.Wrap(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits, Setup: t.Spec.Setup}
+	spec := proc.Spec{Argv: isolation.Wrap(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, DirIsFD: t.Spec.DirIsFD, Cred: t.Spec.Cred, Limits: t.Spec.Limits, Setup: t.Spec.Setup}
 	// run the check outside the service's group, because the kernel could not kill it there in one step
 	spec.Setup.Cgroup, spec.Setup.CgroupWrites = "", nil
 	return &execCheck{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}

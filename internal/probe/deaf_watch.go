@@ -160,7 +160,7 @@ func (e *DeafWatch) run() {
 				e.resumeRounds()
 			}
 		case <-stopped:
-			if proc.Stopped() {
+			if proc.AnyChildStopped() {
 				e.Resume()
 			}
 		case <-e.wake:

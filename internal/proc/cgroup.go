@@ -113,7 +113,7 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 // cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
-	value := func(name string) uint64 { n, _ := valueOf(stat, name); return n }
+	value := func(name string) uint64 { n, _ := fieldOf(stat, name); return n }
 	idle, swapped, shared := uint64(0), uint64(0), max(value("shmem"), value("total_shmem"))
 	kernel = value("kernel") - min(value("kernel"), value("slab_reclaimable")+value("pagetables")) + value("sock")
 	if n, ok = readNumber(path.Join(dir, "memory.current")); ok { // control groups of version 2
@@ -136,9 +136,9 @@ func readNumber(file string) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// valueOf returns the number after a name in a cgroup file such as memory.stat. Each line of such a file has a name and a
+// fieldOf returns the number after a name in a cgroup file such as memory.stat. Each line of such a file has a name and a
 // number.
-func valueOf(text []byte, name string) (n uint64, ok bool) {
+func fieldOf(text []byte, name string) (n uint64, ok bool) {
 	for line := range bytes.Lines(text) {
 		if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == name {
 			n, err := strconv.ParseUint(string(f[1]), 10, 64)
@@ -305,9 +305,9 @@ func (t *Table) runByCgroup(pid int) (id uint64) {
 	return id
 }
 
-// killGroup kills all processes in the control group of a run in one step, however fast they fork. It does nothing if another
+// killCgroup kills all processes in the control group of a run in one step, however fast they fork. It does nothing if another
 // run uses the same group.
-func (t *Table) killGroup(r *run) {
+func (t *Table) killCgroup(r *run) {
 	if r.cgroup == "" {
 		return
 	}

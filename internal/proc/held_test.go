@@ -88,11 +88,11 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 // and each exit waited for 500 reads below /proc.
 func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 	table := newTable(t)
-	const services = 2*heldSearchMost + 1
+	const services = 2*heldSearchMax + 1
 	for n := range services {
 		spawn(t, table, Spec{ID: uint64(n + 1), Argv: []string{"/bin/sleep", "1000"}})
 	}
-	for _, left := range []int{services - heldSearchMost, 1, 0} {
+	for _, left := range []int{services - heldSearchMax, 1, 0} {
 		table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
 		if len(table.heldUnsearched) != left {
 			t.Errorf("%d services are left to the next calls, want %d", len(table.heldUnsearched), left)
@@ -109,7 +109,7 @@ func TestAHeldProcessThatACallerHasSeenIsFoundAtOnce(t *testing.T) {
 	_, held := spawn(t, table, Spec{ID: 2, Argv: testproc.Argv("tracer", strconv.Itoa(main))})
 	line(t, held)
 	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) }) // the next search is not due for a while
-	table.MayBeHeld(main)
+	table.CheckForTracer(main)
 	table.Reap(true, func(x Exit) { t.Errorf("it lives: %+v", x) })
 	if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestAHeldProcessThatACallerHasSeenIsFoundAtOnce(t *testing.T) {
 	})
 	table.heldSearched = time.Now()
 	var ended []int
-	table.MayBeHeld(main)
+	table.CheckForTracer(main)
 	table.Reap(true, func(x Exit) { ended = append(ended, x.PID) })
 	if len(ended) != 1 || ended[0] != main {
 		t.Errorf("ended: %v, want %d", ended, main)

@@ -43,7 +43,7 @@ func BenchmarkStart(b *testing.B) {
 			id := uint64(0)
 			for b.Loop() {
 				id++
-				if _, err := table.Spawn(Spec{ID: id, Argv: []string{"/bin/true"}, OOM: oom}); err != nil {
+				if _, err := table.Spawn(Spec{ID: id, Argv: []string{"/bin/true"}, OOMIncrease: oom}); err != nil {
 					b.Fatal(err)
 				}
 				b.StopTimer()

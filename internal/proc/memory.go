@@ -192,11 +192,11 @@ func OOMKillCounter() func() uint64 {
 // oomKillsIn returns how many processes the kernel has killed for lack of memory in a control group of version 2.
 func oomKillsIn(group string) (uint64, bool) {
 	text, _ := os.ReadFile(group + "/memory.events")
-	return valueOf(text, "oom_kill")
+	return fieldOf(text, "oom_kill")
 }
 
 func oomKills(fd int) (uint64, bool) {
 	content := make([]byte, 1024) // the buffer is larger than these files
 	n, _ := unix.Pread(fd, content, 0)
-	return valueOf(content[:max(n, 0)], "oom_kill")
+	return fieldOf(content[:max(n, 0)], "oom_kill")
 }

@@ -264,7 +264,7 @@ func TestACommandInItsOwnDirectoryIsNamedWhole(t *testing.T) {
 	}
 	defer open.Close()
 	for _, dir := range []string{dir, fmt.Sprintf("/proc/self/fd/%d", open.Fd())} {
-		_, err := table.Spawn(Spec{ID: 1, Argv: []string{"./run"}, Dir: dir, Pinned: strings.HasPrefix(dir, "/proc/")})
+		_, err := table.Spawn(Spec{ID: 1, Argv: []string{"./run"}, Dir: dir, DirIsFD: strings.HasPrefix(dir, "/proc/")})
 		if err == nil || !strings.Contains(err.Error(), open.Name()+"/run") {
 			t.Errorf("error %v", err)
 		}
@@ -393,8 +393,8 @@ func TestAStartThatOnlyAGroupAllows(t *testing.T) {
 func TestAServiceGoesBeforeHinitFromItsFirstInstruction(t *testing.T) {
 	table := newTable(t)
 	limits := []Limit{{Resource: unix.RLIMIT_CORE}}
-	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "cat /proc/self/oom_score_adj"}, OOM: 300, Limits: limits})
-	if got, want := line(t, out), strconv.Itoa(min(table.oom+300, maxOOMScoreAdj)); got != want {
+	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "cat /proc/self/oom_score_adj"}, OOMIncrease: 300, Limits: limits})
+	if got, want := line(t, out), strconv.Itoa(min(table.ownScore+300, maxOOMScoreAdj)); got != want {
 		t.Errorf("the process begins with %s, want %s", got, want)
 	}
 }
@@ -403,12 +403,12 @@ func TestAServiceGoesBeforeHinitFromItsFirstInstruction(t *testing.T) {
 // oom_score_adj, are killed before hinit when memory runs out.
 func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table := newTable(t)
-	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOM: 300})
+	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOMIncrease: 300})
 	line(t, out)
 	table.RecordMembers(1)
 	table.procfs.scan()
 	table.assignRuns()
-	want := strconv.Itoa(min(table.oom+300, maxOOMScoreAdj))
+	want := strconv.Itoa(min(table.ownScore+300, maxOOMScoreAdj))
 	if n := len(table.members.alive[1]); n != 3 {
 		t.Fatalf("%d children", n)
 	}
@@ -419,7 +419,7 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 		}
 	}
 	own, err := os.ReadFile("/proc/self/oom_score_adj")
-	if err != nil || strings.TrimSpace(string(own)) != strconv.Itoa(table.oom) {
-		t.Errorf("this process has %q, it had %d (%v)", own, table.oom, err)
+	if err != nil || strings.TrimSpace(string(own)) != strconv.Itoa(table.ownScore) {
+		t.Errorf("this process has %q, it had %d (%v)", own, table.ownScore, err)
 	}
 }

@@ -21,8 +21,8 @@ import (
 // stat describes one process, as /proc/PID/stat does.
 type stat = procstat.Stat
 
-// readSize is the size of the buffer of readFile. The files for which it is used are smaller.
-const readSize = 4096
+// readFileSize is the size of the buffer of readFile. The files for which it is used are smaller.
+const readFileSize = 4096
 
 // scanner reads the process table in /proc. It keeps the result of the last scan, so that several questions need only one.
 type scanner struct {
@@ -39,7 +39,7 @@ type scanner struct {
 func newScanner() *scanner {
 	// dir is -1 after an error, so that every read fails
 	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	return &scanner{dir: dir, dirBuffer: make([]byte, procstat.DirectorySize), buf: make([]byte, readSize)}
+	return &scanner{dir: dir, dirBuffer: make([]byte, procstat.DirectorySize), buf: make([]byte, readFileSize)}
 }
 
 // scanWithin scans /proc, unless the last scan is younger than age.
@@ -57,7 +57,7 @@ func (s *scanner) scan() {
 	_ = procstat.EachProcessIn(s.dir, s.dirBuffer, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
-// readFile returns up to readSize bytes of a file below /proc, or nil if the file can't be read. The next call overwrites
+// readFile returns up to readFileSize bytes of a file below /proc, or nil if the file can't be read. The next call overwrites
 // them.
 func (s *scanner) readFile(name string) []byte {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -72,9 +72,9 @@ func (s *scanner) readFile(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether RecordMembers must look again: since maxAge, it has neither scanned nor found that no scan is
+// isDue reports whether RecordMembers must look again: since maxAge, it has neither scanned nor found that no scan is
 // necessary.
-func (s *scanner) stale() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
+func (s *scanner) isDue() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
 
 // hasChild reports whether a process may have a child. It is true if the kernel does not list children (proc_pid_task(5)).
 func (s *scanner) hasChild(pid int) bool {
@@ -125,11 +125,11 @@ func (s *scanner) threadNames(dir string) []string {
 	return names
 }
 
-// maxRead is how many bytes of a file below /proc are read at most. A process can make the kernel show any part of its memory
+// maxReadAll is how many bytes of a file below /proc are read at most. A process can make the kernel show any part of its memory
 // as its environment or command line (prctl(2), PR_SET_MM), even terabytes of zeros.
-const maxRead = 2 << 20
+const maxReadAll = 2 << 20
 
-// readAll returns the content of a file below /proc. ok is false if it can't be read, or is longer than maxRead. The next
+// readAll returns the content of a file below /proc. ok is false if it can't be read, or is longer than maxReadAll. The next
 // call overwrites the bytes.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -139,7 +139,7 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	defer unix.Close(fd)
 	data = s.readAllBuffer[:0]
 	for {
-		data = slices.Grow(data, readSize)
+		data = slices.Grow(data, readFileSize)
 		n, err := unix.Read(fd, data[len(data):cap(data)])
 		if err != nil {
 			return nil, false
@@ -148,7 +148,7 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 			return data, true
 		}
 		data = data[:len(data)+n]
-		if len(data) > maxRead {
+		if len(data) > maxReadAll {
 			return nil, false
 		}
 	}
@@ -259,13 +259,13 @@ func (s *scanner) readStat(pid int) (stat, bool) {
 	return procstat.Parse(s.readFile(strconv.Itoa(pid) + "/stat"))
 }
 
-// heldSearchPeriod is the minimum time between two searches for dead main processes that a tracer holds. heldSearchMost is how many
+// heldSearchPeriod is the minimum time between two searches for dead main processes that a tracer holds. heldSearchMax is how many
 // processes one call examines: with 500 services a whole search takes 5 ms, for which each status and each exit would wait.
-const heldSearchPeriod, heldSearchMost = time.Second / 2, 50
+const heldSearchPeriod, heldSearchMax = time.Second / 2, 50
 
-// MayBeHeld makes the next Reap examine these processes: they may be dead main processes that a tracer holds (see
+// CheckForTracer makes the next Reap examine these processes: they may be dead main processes that a tracer holds (see
 // nextHeldByTracer).
-func (t *Table) MayBeHeld(pids ...int) { t.heldByTracer = append(t.heldByTracer, pids...) }
+func (t *Table) CheckForTracer(pids ...int) { t.heldByTracer = append(t.heldByTracer, pids...) }
 
 // nextHeldByTracer returns a dead main process whose end wait(2) does not report, or 0. That happens while a tracer such as
 // strace holds the process or one of its threads. The kernel reports the end first to the tracer, and to hinit only when the
@@ -274,8 +274,8 @@ func (t *Table) nextHeldByTracer() (pid int) {
 	if len(t.heldUnsearched) == 0 && time.Since(t.heldSearched) >= heldSearchPeriod {
 		t.heldSearched, t.heldUnsearched = time.Now(), slices.Collect(maps.Keys(t.owned))
 	}
-	n := min(heldSearchMost, len(t.heldUnsearched))
-	t.MayBeHeld(t.heldUnsearched[:n]...)
+	n := min(heldSearchMax, len(t.heldUnsearched))
+	t.CheckForTracer(t.heldUnsearched[:n]...)
 	t.heldUnsearched = t.heldUnsearched[n:]
 	for pid == 0 && len(t.heldByTracer) > 0 {
 		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
@@ -296,7 +296,7 @@ func readAs(name string, uid, gid uint32) (data []byte, err error) {
 			return err
 		}
 		defer f.Close()
-		data, err = io.ReadAll(io.LimitReader(f, maxRead))
+		data, err = io.ReadAll(io.LimitReader(f, maxReadAll))
 		return err
 	})
 	return data, err

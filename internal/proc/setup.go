@@ -129,10 +129,10 @@ func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os
 // entersDirLater reports whether the new process enters its working directory only after the change of its user. That is so
 // for a path, because another user may have chosen it: below /proc/self it would lead root to hinit's own files. A pinned
 // directory needs no lookup of a path, and must be entered before its descriptor is closed.
-func (s Spec) entersDirLater() bool { return s.changesUser() && filepath.IsAbs(s.Dir) && !s.Pinned }
+func (s Spec) entersDirLater() bool { return s.changesUser() && filepath.IsAbs(s.Dir) && !s.DirIsFD }
 
-// privileged reports whether a setting needs a privilege.
-func (s *Setup) privileged() bool { return s.Nice < 0 || s.IOClass == IORealtime }
+// needsPrivilege reports whether a setting needs a privilege.
+func (s *Setup) needsPrivilege() bool { return s.Nice < 0 || s.IOClass == IORealtime }
 
 // checkSetup returns an error for settings that can't be made here. After the fork only the log of the service would show
 // such an error.
@@ -152,7 +152,7 @@ func checkSetup(s *Setup) error {
 			return &SpawnError{Limit: true, Object: "cpu_affinity to " + s.CPUs, Err: err}
 		}
 	}
-	if s.privileged() && !hasCapability(unix.CAP_SYS_NICE) && !hasCapability(unix.CAP_SYS_ADMIN) {
+	if s.needsPrivilege() && !hasCapability(unix.CAP_SYS_NICE) && !hasCapability(unix.CAP_SYS_ADMIN) {
 		what, less := "nice to "+strconv.Itoa(s.Nice), "0 or more"
 		if s.Nice >= 0 {
 			what, less = "ionice to realtime", "best-effort"
@@ -195,8 +195,8 @@ func TakeForeground(tty *os.File) error {
 // An agent can make every check of its services' paths slow. So the checks together get only one checkShare-th of the time,
 // and at most checkTime of it is saved up. The first millisecond of each check is free. findProgram skips a check if less
 // than minCheckTime is left. If a check takes longer than the time left, findProgram skips the checks of this service for
-// slowPause.
-const checkShare, checkTime, minCheckTime, slowPause = 100, time.Second, 10 * time.Millisecond, 10 * time.Minute
+// slowServicePause.
+const checkShare, checkTime, minCheckTime, slowServicePause = 100, time.Second, 10 * time.Millisecond, 10 * time.Minute
 
 // findProgram returns the path of the program to execute, or an error that would otherwise come only after the fork. If the
 // process has another user, following the links of its paths may take minutes. So findProgram then checks with that user's
@@ -227,7 +227,7 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	t.checksAllowedFrom = now.Add(checkShare * (max(time.Since(now)-time.Millisecond, 0) - left))
 	if ctx.Err() != nil {
 		maps.DeleteFunc(t.slowServices, func(_ string, until time.Time) bool { return until.Before(now) })
-		t.slowServices[spec.Name] = now.Add(slowPause)
+		t.slowServices[spec.Name] = now.Add(slowServicePause)
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	return found, err

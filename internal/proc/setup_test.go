@@ -255,7 +255,7 @@ func TestAProcessorThatIsNotThereIsNoStart(t *testing.T) {
 // executed directly, without hinit's setup step.
 func TestASpawnWithoutASetupTakesNoStage(t *testing.T) {
 	own := Spec{Dir: "/x", Cred: &Cred{UID: uint32(os.Geteuid())}}
-	if own.needsSetup() || own.Setup.privileged() || own.changesUser() || len(own.setupWords()) != 0 {
+	if own.needsSetup() || own.Setup.needsPrivilege() || own.changesUser() || len(own.setupWords()) != 0 {
 		t.Errorf("the zero value is %v", own.setupWords())
 	}
 	s := Spec{Cred: &Cred{UID: 1, GID: 2, Groups: []uint32{3}}, Dir: "/x", DiesWithStarter: true, Setup: Setup{

@@ -24,19 +24,19 @@ type Cred = fsutil.Identity
 
 // Spec describes a process to start.
 type Spec struct {
-	ID     uint64   // number of the run, never used before in this table; 0 is reserved for orphans
-	Name   string   // name of the service, for the tag TagVar
-	Path   string   // program to execute; "" searches Argv[0] in the PATH of Env, unless it contains a slash
-	Argv   []string // command and arguments; must not be empty
-	Env    []string // whole environment, to which Spawn adds the tag
-	Dir    string   // working directory; "" keeps the directory of hinit
-	Pinned bool     // Dir is a path below /proc/self/fd that names a directory that hinit keeps open
-	Cred   *Cred    // user and groups; nil keeps hinit's own
+	ID      uint64   // number of the run, never used before in this table; 0 is reserved for orphans
+	Name    string   // name of the service, for the tag TagVar
+	Path    string   // program to execute; "" searches Argv[0] in the PATH of Env, unless it contains a slash
+	Argv    []string // command and arguments; must not be empty
+	Env     []string // whole environment, to which Spawn adds the tag
+	Dir     string   // working directory; "" keeps the directory of hinit
+	DirIsFD bool     `reexec:"Pinned"` // Dir is a path below /proc/self/fd that names a directory that hinit keeps open
+	Cred    *Cred    // user and groups; nil keeps hinit's own
 	// descriptors 0, 1, 2, ...; nil or missing: /dev/null for 0 to 2, closed for higher numbers
-	Files       []*os.File `reexec:"-"`
-	TTY         bool       // Files[0] is a terminal: run in hinit's session, as the foreground process group of the terminal
-	Console     bool       // Files[0] is a terminal: start a session, with this terminal as its controlling terminal
-	SameSession bool       `reexec:"Attached"` // stay in the session and process group of hinit
+	Files          []*os.File `reexec:"-"`
+	ForegroundTTY  bool       `reexec:"TTY"`      // Files[0] is a terminal: run in hinit's session, as the foreground process group of the terminal
+	ControllingTTY bool       `reexec:"Console"`  // Files[0] is a terminal: start a session, with this terminal as its controlling terminal
+	SameSession    bool       `reexec:"Attached"` // stay in the session and process group of hinit
 	// the kernel kills the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
 	DiesWithStarter bool    `reexec:"Bound"`
 	Limits          []Limit // resource limits, set before the command is executed
@@ -44,17 +44,17 @@ type Spec struct {
 	// function that changes other attributes, such as namespaces, before the fork; may be nil
 	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"`
 	// number that is added to hinit's own oom_score_adj: of two processes, the kernel kills the one with the higher value first
-	OOM int
+	OOMIncrease int `reexec:"OOM"`
 }
 
-// Same reports whether two specs start the same command in the same way. It ignores fields such as ID and Files, which differ
+// StartsTheSame reports whether two specs start the same command in the same way. It ignores fields such as ID and Files, which differ
 // for each start.
-func (s Spec) Same(o Spec) bool {
+func (s Spec) StartsTheSame(o Spec) bool {
 	if (s.Cred == nil) != (o.Cred == nil) || s.Cred != nil && !s.Cred.Equal(*o.Cred) {
 		return false
 	}
 	return s.Path == o.Path && s.Dir == o.Dir && slices.Equal(s.Argv, o.Argv) && slices.Equal(s.Env, o.Env) && slices.Equal(s.Limits, o.Limits) &&
-		slices.Equal(s.setupWords(), o.setupWords()) && s.OOM == o.OOM
+		slices.Equal(s.setupWords(), o.setupWords()) && s.OOMIncrease == o.OOMIncrease
 }
 
 // TagVar is the environment variable with the tag of a process: the service, and the number of the run. It helps to find
@@ -157,7 +157,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	}
 	argv := spec.Argv
 	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.descriptors(spec.Files), Sys: sysProcAttr(spec)}
-	score := strconv.Itoa(min(t.oom+spec.OOM, maxOOMScoreAdj))
+	score := strconv.Itoa(min(t.ownScore+spec.OOMIncrease, maxOOMScoreAdj))
 	if spec.needsSetup() {
 		argv = argvWithLimits(spec, path, score)
 		if path != isolation.Path() { // hinit-isolate makes the settings itself, which saves an execution
@@ -172,7 +172,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if err != nil {
 		return 0, spawnError(spec, path, err)
 	}
-	if spec.OOM != 0 && !spec.needsSetup() {
+	if spec.OOMIncrease != 0 && !spec.needsSetup() {
 		t.procfs.raiseOOMScore(pid, score)
 	}
 	t.owned[pid] = spec.ID
@@ -180,7 +180,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if spec.Cred != nil {
 		user = spec.Cred.UID
 	}
-	r := &run{id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.TTY, user: user, cgroup: spec.Setup.Cgroup, service: spec.Name}
+	r := &run{id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.ForegroundTTY, user: user, cgroup: spec.Setup.Cgroup, service: spec.Name}
 	if r.cgroup != "" {
 		r.oomKills, _ = oomKillsIn(r.cgroup)
 	}
@@ -208,7 +208,7 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 
 // dirName returns the path of the working directory for messages, also if Dir names a descriptor.
 func (s Spec) dirName() string {
-	if s.Pinned {
+	if s.DirIsFD {
 		if name, err := os.Readlink(s.Dir); err == nil {
 			return name
 		}
@@ -220,11 +220,11 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	sys := &syscall.SysProcAttr{}
 	switch {
 	case spec.SameSession:
-	case spec.TTY:
+	case spec.ForegroundTTY:
 		// The child takes the terminal between fork and exec, where all signals are blocked. So SIGTTOU can't stop it.
 		sys.Foreground, sys.Ctty = true, int(spec.Files[0].Fd())
 	default:
-		sys.Setsid, sys.Setctty = true, spec.Console
+		sys.Setsid, sys.Setctty = true, spec.ControllingTTY
 	}
 	if spec.AdjustAttributes != nil {
 		spec.AdjustAttributes(sys)
@@ -245,7 +245,7 @@ func (t *Table) descriptors(files []*os.File) []uintptr {
 		case i < len(files) && files[i] != nil:
 			fds[i] = files[i].Fd()
 		case i < 3:
-			fds[i] = t.null.Fd()
+			fds[i] = t.devNull.Fd()
 		default:
 			fds[i] = ^uintptr(0) // this descriptor is closed in the child (syscall.ForkExec)
 		}
@@ -313,7 +313,7 @@ var selfExe = "/proc/self/exe"
 
 func argvWithLimits(spec Spec, path, score string) []string {
 	out := []string{LimitsName}
-	if spec.OOM != 0 {
+	if spec.OOMIncrease != 0 {
 		out = append(out, WordOOM+score+":"+oomScoreFile)
 	}
 	out = append(out, spec.setupWords()...)

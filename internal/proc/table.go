@@ -35,13 +35,13 @@ import (
 type Table struct {
 	owned             map[int]uint64  // run numbers by the PID of the living main process
 	runs              map[uint64]*run // runs by number, until Forget drops them
-	null              *os.File
+	devNull           *os.File
 	nonce             string       // random text that tells the tags of this table from another hinit's tags
 	signalsBlocked    bool         // hinit was started with blocked signals, which children must not inherit
 	forkers           map[int]bool // threads of hinit that may have children: the oldest, and those that have started a process
 	procfs            *scanner
 	marks             marker
-	oom               int               // oom_score_adj of hinit
+	ownScore          int               // oom_score_adj of hinit
 	byMark            map[uint64]uint64 // run numbers by mark
 	members           membership
 	environ           environRead          // the last read of an environment, while its result is unused
@@ -102,8 +102,8 @@ func New() (*Table, error) {
 	nonce := make([]byte, 8)
 	_, _ = rand.Read(nonce) // Read never fails (crypto/rand)
 	t := &Table{
-		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, null: null, nonce: hex.EncodeToString(nonce),
-		slowServices: make(map[string]time.Time), procfs: newScanner(), marks: newMarker(), oom: ownOOMScore(), byMark: make(map[uint64]uint64),
+		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, devNull: null, nonce: hex.EncodeToString(nonce),
+		slowServices: make(map[string]time.Time), procfs: newScanner(), marks: newMarker(), ownScore: ownOOMScore(), byMark: make(map[uint64]uint64),
 		members: membership{known: make(map[identity]uint64), origins: make(map[identity]uint64)},
 	}
 	var mask, empty unix.Sigset_t
@@ -201,8 +201,8 @@ type Handover struct {
 
 // member is a process and the run to which it belongs.
 type member struct {
-	Who identity
-	Run uint64
+	Process identity `reexec:"Who"`
+	Run     uint64
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
@@ -242,7 +242,7 @@ func TakeOver(s Handover) (*Table, error) {
 	}
 	t.members.known = make(map[identity]uint64, len(s.Known))
 	for _, m := range s.Known {
-		t.members.known[m.Who] = m.Run
+		t.members.known[m.Process] = m.Run
 	}
 	return t, nil
 }
@@ -313,8 +313,8 @@ func findExitedChildOf(kind, id int) (pid int, childless bool) {
 	}
 }
 
-// Stopped reports whether a signal such as SIGSTOP has stopped any child. It never blocks.
-func Stopped() bool {
+// AnyChildStopped reports whether a signal such as SIGSTOP has stopped any child. It never blocks.
+func AnyChildStopped() bool {
 	var info sigchldInfo
 	err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WSTOPPED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err == nil && info.pid != 0

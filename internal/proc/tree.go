@@ -246,7 +246,7 @@ const confirmingScans = 2
 // RecordMembers records which processes belong to a run, so that their run is known after their parents have ended. It scans
 // /proc only if the main process may have descendants. Calls in quick succession share one scan.
 func (t *Table) RecordMembers(id uint64) {
-	if r := t.runs[id]; r != nil && r.mainPID != 0 && t.procfs.stale() && !t.procfs.hasChild(r.mainPID) && !t.hasUnknownChild() {
+	if r := t.runs[id]; r != nil && r.mainPID != 0 && t.procfs.isDue() && !t.procfs.hasChild(r.mainPID) && !t.hasUnknownChild() {
 		t.procfs.skipped = time.Now()
 		return
 	}
@@ -263,7 +263,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	}
 	seen, signalled := make(map[identity]bool), 0
 	if signal == int(unix.SIGKILL) {
-		t.killGroup(r)
+		t.killCgroup(r)
 	}
 	if r.mainPID != 0 {
 		_ = unix.Kill(r.mainPID, syscall.Signal(signal)) // the PID is valid, because the main process is not reaped yet
@@ -311,7 +311,7 @@ const (
 
 // killForkers kills processes that fork and end faster than a scan can see. It finds a child by trying the PIDs after its
 // parent's PID. It kills only processes with the mark of the run, and returns how many.
-func (t *Table) killForkers(id uint64) (hits int) {
+func (t *Table) killForkers(id uint64) (killed int) {
 	pid := t.members.youngestMember[id].PID
 	begin := time.Now()
 	met := begin // when the last process was found
@@ -319,7 +319,7 @@ func (t *Table) killForkers(id uint64) (hits int) {
 		for next := pid + 1; next <= pid+killForkersAhead; next++ {
 			there, hit := t.killMember(next, id)
 			if hit {
-				hits++
+				killed++
 			}
 			if there {
 				pid, met = next, time.Now()
@@ -327,14 +327,14 @@ func (t *Table) killForkers(id uint64) (hits int) {
 			}
 		}
 		if now := time.Now(); now.Sub(begin) > killForkersTime || now.Sub(met) > killForkersPause {
-			return hits
+			return killed
 		}
 	}
 }
 
 // killMember kills process pid if it belongs to run id. there reports whether any process has this PID, and hit whether
 // killMember has killed it.
-func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
+func (t *Table) killMember(pid int, id uint64) (exists, killed bool) {
 	return signalIf(pid, unix.SIGKILL, func() bool {
 		return t.runOfDead(pid) == id && t.RunOf(pid) == id // both lookups must agree, because another hinit uses the same marks
 	})
@@ -352,7 +352,7 @@ func (t *Table) SignalNonChild(p stat, signal int) bool {
 
 // signalIf signals process pid if meant returns true. It uses a pidfd, so the signal can't reach another process that gets the
 // PID after the check. there reports whether any process has this PID, and sent whether the signal was sent.
-func signalIf(pid int, signal syscall.Signal, meant func() bool) (there, sent bool) {
+func signalIf(pid int, signal syscall.Signal, matches func() bool) (exists, sent bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // the kernel is old, or seccomp forbids the call
 	switch {
@@ -362,7 +362,7 @@ func signalIf(pid int, signal syscall.Signal, meant func() bool) (there, sent bo
 		return !errors.Is(err, unix.ESRCH), false // if the error is not ESRCH, the PID belongs to a thread
 	}
 	switch {
-	case !meant():
+	case !matches():
 		return !old || unix.Kill(pid, 0) == nil, false
 	case old:
 		return true, unix.Kill(pid, signal) == nil

@@ -266,7 +266,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	runs := v != nil && v.PID != 0
 	// these settings reach the process as environment variables
 	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog
-	switch spec := env || !before.Spec.Same(after.Spec); {
+	switch spec := env || !before.Spec.StartsTheSame(after.Spec); {
 	case spec && runs && (v.DefinitionChanged || !done):
 		return "~", changed + ", restart to apply"
 	case spec && runs:

@@ -92,7 +92,7 @@ func (ch *channel) openStreams(spec *proc.Spec) (*streams, error) {
 			pty.Resize(master, ch.request.Columns, ch.request.Rows)
 		}
 		s.tty, s.stdin, s.outputs = master, master, []output{{master, ch.Output}}
-		spec.Files, spec.Console = []*os.File{slave, slave, slave}, true
+		spec.Files, spec.ControllingTTY = []*os.File{slave, slave, slave}, true
 		ch.mu.Lock()
 		ch.tty = master
 		ch.mu.Unlock()

@@ -89,7 +89,7 @@ func (l *processLoop) serve() {
 func (l *processLoop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++
-		spec.ID, spec.OOM, spec.DiesWithStarter = l.next, oomBias, !keep
+		spec.ID, spec.OOMIncrease, spec.DiesWithStarter = l.next, oomBias, !keep
 		r = &run{id: l.next, mainAlive: true, grace: grace, keepAfterEnd: keep, onDone: done, oomKillsAtStart: l.oomKills()}
 		if pid, err = l.table.Spawn(spec); err != nil {
 			return

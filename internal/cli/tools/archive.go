@@ -296,7 +296,7 @@ func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.F
 	return asProcessUser(func() error {
 		runtime.LockOSThread() // DiesWithStarter binds the child to this thread; the thread ends with this goroutine
 		spec := proc.Spec{
-			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), Pinned: true, Cred: cred,
+			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), DirIsFD: true, Cred: cred,
 			Files: []*os.File{nil, nil, nil, to}, DiesWithStarter: true,
 		}
 		_, errs, x, err := proc.Output(ctx, spec, 4<<10)

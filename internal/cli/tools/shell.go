@@ -122,7 +122,7 @@ func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc
 	if user, err := account.Lookup("", who); os.Geteuid() != 0 && who != "" && (err != nil || user.UID != uint32(os.Geteuid())) {
 		return spec, &client.Error{Kind: client.KindNotAllowed, Message: fmt.Sprintf("it runs as %s; be root or that user", who)}
 	}
-	spec.ID, spec.OOM, spec.Env = 1, 0, proc.SetEnv(spec.Env, own)
+	spec.ID, spec.OOMIncrease, spec.Env = 1, 0, proc.SetEnv(spec.Env, own)
 	return spec, nil
 }
 
@@ -189,7 +189,7 @@ func runOnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 		return proc.Exit{}, err
 	}
 	defer near.Close()
-	spec.Files, spec.Console = []*os.File{far, far, far}, true
+	spec.Files, spec.ControllingTTY = []*os.File{far, far, far}, true
 	child, err := proc.StartChild(spec)
 	far.Close()
 	if err != nil {

@@ -19,14 +19,14 @@ services:
 	// 0 means 800, the value of each gateway without a priority
 	for name, want := range map[string]int{"plain": 0, "low": 845, "high": 780, "critical": 755, "chosen": 860} {
 		u := m.Gateway(cfg, profiles.Profile{Name: name, Home: home + "/profiles/" + name}, nil)
-		if u.Spec.OOM != want {
-			t.Errorf("the gateway %s adds %d, want %d", name, u.Spec.OOM, want)
+		if u.Spec.OOMIncrease != want {
+			t.Errorf("the gateway %s adds %d, want %d", name, u.Spec.OOMIncrease, want)
 		}
 	}
 	for name, want := range map[string]int{"plain": 0, "low": 795, "critical": 705} {
 		u, err := m.Service(cfg, cfg.Services[name])
-		if err != nil || u.Spec.OOM != want {
-			t.Errorf("the service %s adds %d, want %d (%v)", name, u.Spec.OOM, want, err)
+		if err != nil || u.Spec.OOMIncrease != want {
+			t.Errorf("the service %s adds %d, want %d (%v)", name, u.Spec.OOMIncrease, want, err)
 		}
 	}
 }

@@ -172,7 +172,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.ReportsReadiness = cfg.Agent.ReadyWhen == config.ReadyState
 	policy.LimitedStarts = true
 	spec := m.profileSpec(cfg, p, cfg.Expand(command, vars), cfg.ExpandString(cfg.Agent.Cwd, vars), own.Limits, exports, m.gatewayVars(cfg, p))
-	spec.Env, spec.OOM = shareList(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
+	spec.Env, spec.OOMIncrease = shareList(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
 	if len(policy.StopCommand) > 0 {
 		policy.StopCommand = isolation.Wrap(spec.Argv, policy.StopCommand)
 	}
@@ -273,7 +273,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	u := supervisor.Unit{
 		Name: s.Name, Group: s.Operator.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
-			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: oomAdjOf(s.Priority, supervisor.KindService),
+			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOMIncrease: oomAdjOf(s.Priority, supervisor.KindService),
 			Setup: setupOf(&s.ProcessSettings, m.envFiles(s.EnvFile, agents), s.Env, m.servicesOnly || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
@@ -341,7 +341,7 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.RunPlan, tty bool) superviso
 		Name: CmdName, Kind: supervisor.KindCmd,
 		Policy: supervisor.Policy{IsCMD: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
-			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.venvEnv(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, TTY: tty, Setup: m.agentSetup(cfg),
+			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.venvEnv(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, ForegroundTTY: tty, Setup: m.agentSetup(cfg),
 		},
 		Stdio: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	}

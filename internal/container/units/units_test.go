@@ -172,7 +172,7 @@ func TestAVirtualEnvironmentIsActivated(t *testing.T) {
 	if get(web.Spec.Env, "VIRTUAL_ENV") != "" || get(web.Spec.Env, "PYTHONHOME") == "" {
 		t.Errorf("a service has %q", web.Spec.Env)
 	}
-	if !cmd.Spec.TTY || !cmd.Policy.IsCMD || cmd.Name != units.CmdName || cmd.Policy.Grace != cfg.Shutdown.Budget {
+	if !cmd.Spec.ForegroundTTY || !cmd.Policy.IsCMD || cmd.Name != units.CmdName || cmd.Policy.Grace != cfg.Shutdown.Budget {
 		t.Errorf("the CMD is %+v", cmd)
 	}
 }

@@ -127,9 +127,9 @@ func (p *deferredSettings) apply(word string) error {
 	case proc.WordKeep:
 		p.keep = append(p.keep, value)
 	case proc.WordOwn:
-		p.envRule.own = true
+		p.envRule.refuseForeign = true
 	case proc.WordLinks:
-		p.envRule.noLinks = true
+		p.envRule.refuseLinks = true
 	case proc.WordNNP:
 		p.noNewPrivs = true
 	default:
@@ -222,13 +222,13 @@ const maxEnvFile = 1 << 20
 
 // variablesOf returns the variables of an environment file. If path is a directory, such as a mounted Secret, each file in it
 // is a variable with the name of the file. Files whose names can't be variable names are left out.
-func variablesOf(path string, judge envFileRule) ([]dotenv.Var, error) {
+func variablesOf(path string, rule envFileRule) ([]dotenv.Var, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
-		text, err := readEnvFile(path, judge)
+		text, err := readEnvFile(path, rule)
 		return dotenv.Parse(text), err
 	}
-	doubt, err := trust.Check(path, judge.trustRule())
-	if err = errors.Join(err, judge.untrustedError(doubt)); err != nil {
+	doubt, err := trust.Check(path, rule.trustRule())
+	if err = errors.Join(err, rule.untrustedError(doubt)); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(path)
@@ -240,7 +240,7 @@ func variablesOf(path string, judge envFileRule) ([]dotenv.Var, error) {
 		if strings.Trim(e.Name(), variableLetters) != "" {
 			continue
 		}
-		one, err := variableFromFile(e.Name(), filepath.Join(path, e.Name()), judge)
+		one, err := variableFromFile(e.Name(), filepath.Join(path, e.Name()), rule)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", e.Name(), err)
 		}
@@ -250,21 +250,21 @@ func variablesOf(path string, judge envFileRule) ([]dotenv.Var, error) {
 }
 
 // variableFromFile returns a variable whose value is the content of a file, without newlines at the end.
-func variableFromFile(name, path string, judge envFileRule) ([]dotenv.Var, error) {
-	text, err := readEnvFile(path, judge)
+func variableFromFile(name, path string, rule envFileRule) ([]dotenv.Var, error) {
+	text, err := readEnvFile(path, rule)
 	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
 }
 
 // readEnvFile reads an environment file with the identity of this process. As root, or if judge.own is set, it refuses a file
 // that another user can change. With LD_PRELOAD in such a file, that user could run code in this process.
-func readEnvFile(path string, judge envFileRule) (string, error) {
-	fd, doubt, err := trust.Open(filepath.Clean(path), judge.trustRule())
+func readEnvFile(path string, rule envFileRule) (string, error) {
+	fd, doubt, err := trust.Open(filepath.Clean(path), rule.trustRule())
 	if err != nil {
 		return "", err
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	if err := judge.untrustedError(doubt); err != nil {
+	if err := rule.untrustedError(doubt); err != nil {
 		return "", err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
@@ -276,21 +276,21 @@ func readEnvFile(path string, judge envFileRule) (string, error) {
 
 // envFileRule says which environment files to refuse: own stands for RefuseForeignFiles of [proc.Setup], noLinks for
 // RefuseLinks.
-type envFileRule struct{ own, noLinks bool }
+type envFileRule struct{ refuseForeign, refuseLinks bool }
 
 // trustRule returns the check for package trust that applies to this process's user.
 func (j envFileRule) trustRule() trust.Rule {
 	switch uid := os.Geteuid(); {
-	case j.own || uid == 0:
+	case j.refuseForeign || uid == 0:
 		return trust.OwnedBy(uint32(uid))
-	case j.noLinks:
+	case j.refuseLinks:
 		return trust.RootOnly
 	}
 	return nil
 }
 
 func (j envFileRule) untrustedError(doubt *trust.Violation) error {
-	linksOnly := j.noLinks && !j.own && os.Geteuid() != 0
+	linksOnly := j.refuseLinks && !j.refuseForeign && os.Geteuid() != 0
 	switch {
 	case doubt == nil, linksOnly && !doubt.Link:
 		return nil

@@ -362,7 +362,7 @@ func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 	if p.Pin != nil { // a pinned directory can't be replaced by another one
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
-	spec.Argv, spec.Dir, spec.Pinned = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil
+	spec.Argv, spec.Dir, spec.DirIsFD = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil
 	policy := supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
