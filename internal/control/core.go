@@ -97,7 +97,7 @@ type Configured interface {
 // Checks are the health checks of all services.
 type Checks interface {
 	// Checks returns the results of a service's checks, or nil without checks.
-	Checks(service string) []client.Check
+	Checks(v *supervisor.Service) []client.Check
 	// PauseChecksUntil pauses the checks of a service until the time paused. With the zero time, it runs them now.
 	PauseChecksUntil(service string, paused time.Time) error
 }

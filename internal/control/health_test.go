@@ -113,7 +113,8 @@ func bitsOf(name string) (bits int) {
 	return bits
 }
 
-func (shapedCore) Checks(name string) (out []client.Check) {
+func (shapedCore) Checks(v *supervisor.Service) (out []client.Check) {
+	name := v.Name
 	if bitsOf(name)&isDeaf != 0 {
 		out = append(out, client.Check{Name: "deaf", Type: "deaf", Failed: true})
 	}

@@ -119,7 +119,7 @@ const hold = time.Second
 // emptyBackend implements the parts of a Backend that most tests don't need: its answers are empty.
 type emptyBackend struct{}
 
-func (emptyBackend) Checks(string) []client.Check                         { return nil }
+func (emptyBackend) Checks(*supervisor.Service) []client.Check            { return nil }
 func (emptyBackend) PauseChecksUntil(string, time.Time) error             { return nil }
 func (emptyBackend) Output(string) *client.Output                         { return nil }
 func (emptyBackend) Note(*supervisor.Service) string                      { return "" }

@@ -260,7 +260,7 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 // checks returns the results of a service's checks. The text of a result may quote the service's output, so a client that may not
 // see the output gets no text.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
-	out := s.core.Checks.Checks(v.Name)
+	out := s.core.Checks.Checks(v)
 	for i := range out {
 		c := &out[i]
 		c.Since = wireTime(c.Since)

@@ -218,9 +218,9 @@ func (h *Health) PauseChecksUntil(service string, paused time.Time) error {
 }
 
 // Checks returns the results of a service's checks, or nil if it has none.
-func (h *Health) Checks(service string) []client.Check {
-	deaf := h.deafCheck(service)
-	found, types, ok := h.checks.Health(service)
+func (h *Health) Checks(v *supervisor.Service) []client.Check {
+	deaf := h.deafCheck(v)
+	found, types, ok := h.checks.Health(v.Name)
 	if !ok {
 		return deaf
 	}
@@ -284,10 +284,9 @@ func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
 
 // deafCheck returns a list with one entry, for the checks in the status, if the service is a deaf gateway. Otherwise the list
 // is empty.
-func (h *Health) deafCheck(service string) []client.Check {
-	d, deaf := h.deaf.Deafness(service)
-	v := h.o.Loop.Snapshot().Find(service)
-	if !deaf || v == nil || !isDeafNow(v, d) {
+func (h *Health) deafCheck(v *supervisor.Service) []client.Check {
+	d, deaf := h.deaf.Deafness(v.Name)
+	if !deaf || !isDeafNow(v, d) {
 		return nil
 	}
 	return []client.Check{{
