@@ -49,13 +49,13 @@ func readAll(t *testing.T, o reader.Options) (lines []string, err error) {
 
 func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
 	dir, first := past(t)
-	all, err := readAll(t, reader.Options{Dir: dir, N: -1, Previous: true})
+	all, err := readAll(t, reader.Options{Dir: dir, LastLines: -1, Previous: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	end := first.Add(time.Hour)
 	name := packedArchive(t, dir, end, "bomb\n", 100_000)
-	o := reader.Options{Dir: dir, N: len(all), MaxArchive: 1000}
+	o := reader.Options{Dir: dir, LastLines: len(all), MaxArchive: 1000}
 	lines, err := readAll(t, o)
 	if err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("nothing is said: %v", err)
@@ -71,13 +71,13 @@ func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
 	}
 	wantLines(t, append(lines[:mark:mark], lines[mark+1:]...), all...)
 	// The file current has enough lines, so the archive must not be read.
-	o.N = 1
+	o.LastLines = 1
 	if lines, err = readAll(t, o); err != nil {
 		t.Errorf("%v", err)
 	}
 	wantLines(t, lines, all[len(all)-1])
 	// Without a limit from the end, Read must return lines up to the limit of an archive.
-	o.N, o.Previous = -1, true
+	o.LastLines, o.Previous = -1, true
 	if lines, err = readAll(t, o); err == nil || len(lines) > len(all)+1+1000/len("bomb\n") || len(lines) < len(all)+1 {
 		t.Errorf("%d lines, %v", len(lines), err)
 	}
@@ -89,7 +89,7 @@ func TestTheLastLinesOfAnArchiveOfEmptyLinesNeedNoMemory(t *testing.T) {
 	before := allocated()
 	n := 0
 	stop := errors.New("enough")
-	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: 7 << 20}, func([]byte) error {
+	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: 7 << 20}, func([]byte) error {
 		if n++; n == 1 {
 			return nil
 		}
@@ -102,7 +102,7 @@ func TestTheLastLinesOfAnArchiveOfEmptyLinesNeedNoMemory(t *testing.T) {
 	if grown > 4<<20 {
 		t.Errorf("%d bytes were allocated for 7 million empty lines", grown)
 	}
-	if lines, err := readAll(t, reader.Options{Dir: dir, N: 3}); err != nil || len(lines) != 3 {
+	if lines, err := readAll(t, reader.Options{Dir: dir, LastLines: 3}); err != nil || len(lines) != 3 {
 		t.Errorf("%d lines, %v", len(lines), err)
 	}
 }
@@ -117,7 +117,7 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 	if err := os.Truncate(path, size); err != nil { // the rest of the file is NUL bytes
 		t.Fatal(err)
 	}
-	o := reader.Options{Dir: dir, N: -1, MaxLine: 1 << 20}
+	o := reader.Options{Dir: dir, LastLines: -1, MaxLine: 1 << 20}
 	longest, total := 0, 0
 	count := func(line []byte) error {
 		longest, total = max(longest, len(line)), total+len(line)
@@ -129,11 +129,11 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 	if longest > 2<<20 || total != size-1 {
 		t.Errorf("%d bytes, the longest line has %d", total, longest)
 	}
-	o.N, total = 3, 0
+	o.LastLines, total = 3, 0
 	if err := reader.Read(t.Context(), fsutil.Self(), o, count); err != nil || total > 5<<20 || total == 0 {
 		t.Errorf("of the last 3 lines %d bytes, %v", total, err)
 	}
-	o.N, total = math.MaxInt, 0
+	o.LastLines, total = math.MaxInt, 0
 	if err := reader.Read(t.Context(), fsutil.Self(), o, count); err != nil || total != size-1 {
 		t.Errorf("of all lines %d bytes, %v", total, err)
 	}

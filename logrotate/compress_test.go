@@ -244,9 +244,9 @@ func TestReadCompressedHistory(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
 	plain := map[string]string{}
-	options := []reader.Options{{N: -1}, {N: -1, Previous: true}, {N: -1, Since: first.Add(7 * time.Minute)}, {N: 3, Since: first}}
+	options := []reader.Options{{LastLines: -1}, {LastLines: -1, Previous: true}, {LastLines: -1, Since: first.Add(7 * time.Minute)}, {LastLines: 3, Since: first}}
 	for n := range 23 {
-		options = append(options, reader.Options{N: n})
+		options = append(options, reader.Options{LastLines: n})
 	}
 	read := func(o reader.Options) string {
 		var b strings.Builder
@@ -288,7 +288,7 @@ func TestReadCompressedHistory(t *testing.T) {
 	if err := os.WriteFile(path, text[:len(text)-6], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: 20}, func([]byte) error { return nil })
+	err = reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: 20}, func([]byte) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), names[1]) {
 		t.Errorf("got %v", err)
 	}
@@ -307,7 +307,7 @@ func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 	var got []string
 	var n atomic.Int64
 	go func() {
-		ended <- reader.Read(ctx, fsutil.Self(), reader.Options{Dir: dir, N: -1, Follow: true}, func(line []byte) error {
+		ended <- reader.Read(ctx, fsutil.Self(), reader.Options{Dir: dir, LastLines: -1, Follow: true}, func(line []byte) error {
 			got = append(got, string(line[stampLen:]))
 			if n.Add(1) == 10 {
 				<-hold

@@ -70,9 +70,10 @@ func (b *block) countLines(written int, add func(src *source, lines int)) {
 	}
 }
 
-// console writes the lines of all services to one of the container's streams, stdout or stderr. Each pump (the goroutine that reads
-// one pipe) puts complete lines into blocks, and one goroutine writes the blocks. A pump whose source has used up its share of the
-// queue waits, as long as the reader makes progress. Meanwhile the pipe of the service fills up, and then the service waits too.
+// console writes the lines of all services to one of the container's streams, stdout or stderr. Each pump (the goroutine that
+// reads one pipe) puts complete lines into blocks, and one goroutine writes the blocks. A pump whose source has used up its
+// share of the queue waits, as long as the reader makes progress. Meanwhile the pipe of the service fills up, and then the
+// service waits too.
 type console struct {
 	stream string
 	mode   ConsoleMode
@@ -119,9 +120,9 @@ func newConsole(stream string, f *os.File, o Options) *console {
 }
 
 // enqueue formats the lines of chunk for mode, and queues the lines for which there is room. It returns the rest, which the
-// caller passes to addOrWait. If must is set, or while the reader has stalled, enqueue drops and counts the lines without
+// caller passes to addOrWait. If mustNotWait is set, or while the reader has stalled, enqueue drops and counts the lines without
 // room instead. If mode is Off, it only looks for secrets. It doesn't block.
-func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
+func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, mustNotWait bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // hold masking until the lines are queued, to keep their order
 		defer src.masking.Unlock()
@@ -132,18 +133,18 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.addLines(src, chunk, mode, must)
+	return c.addLines(src, chunk, mode, mustNotWait)
 }
 
 // addLines is enqueue without the masking of secrets. The caller holds mu.
-func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
+func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, mustNotWait bool) (rest []byte) {
 	if c.failed || c.closing {
 		src.droppedTotal.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 		return nil
 	}
-	must = must || c.noWaiting || c.stalled()
+	mustNotWait = mustNotWait || c.noWaiting || c.stalled()
 	if src.dropped == 0 {
-		room := c.queueSpace(src, must)
+		room := c.queueSpace(src, mustNotWait)
 		if mode == Raw {
 			chunk = c.addRaw(src, chunk, room)
 		} else {
@@ -151,7 +152,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 		}
 	}
 	c.wake.Signal()
-	if !must {
+	if !mustNotWait {
 		return chunk
 	}
 	if len(chunk) > 0 {
@@ -165,11 +166,11 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	return nil
 }
 
-// queueSpace returns how many more bytes src may queue now. must means that src can't wait for room later, so it may use more
-// of the queue. The caller holds mu.
-func (c *console) queueSpace(src *source, must bool) int {
+// queueSpace returns how many more bytes src may queue now. mustNotWait means that src can't wait for room later, so it may use
+// more of the queue. The caller holds mu.
+func (c *console) queueSpace(src *source, mustNotWait bool) int {
 	switch {
-	case must:
+	case mustNotWait:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
 	case src.mustNotWait:
 		return 2*consoleLimit - c.waiting // this is enough for the whole content of a pipe

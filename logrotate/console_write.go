@@ -66,26 +66,26 @@ func (c *console) detectKind(fd uintptr) {
 	c.kind = st.Mode & unix.S_IFMT
 }
 
-// page is the size of one write to a pipe, terminal or socket. When poll reports a pipe as writable, a write of this size doesn't
-// block (pipe(7)).
-const page = 4 << 10
+// pipeWriteSize is the size of one write to a pipe, terminal or socket. When poll reports a pipe as writable, a write of this
+// size doesn't block (pipe(7)).
+const pipeWriteSize = 4 << 10
 
 // pieceSize returns how many bytes to write next. A blocking write returns only when all its bytes are written, and only then
 // hinit knows that a slow reader makes progress. So pieces are small.
 func (c *console) pieceSize(fd int) int {
 	n := len(c.writing)
 	switch {
-	case c.kind == unix.S_IFREG || n <= page:
+	case c.kind == unix.S_IFREG || n <= pipeWriteSize:
 		return n
 	case c.kind != unix.S_IFIFO:
-		return page
+		return pipeWriteSize
 	}
 	size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
 	held, err2 := unix.IoctlGetInt(fd, unix.TIOCINQ)
 	if err != nil || err2 != nil {
-		return page
+		return pipeWriteSize
 	}
-	return min(n, max(size-held, page))
+	return min(n, max(size-held, pipeWriteSize))
 }
 
 // writeAll writes c.writing to the stream, and stores an error in c.err. It continues after short writes and signals, and waits if
@@ -117,8 +117,8 @@ func (c *console) writeAll(fd uintptr) {
 	}
 }
 
-// handleResult handles the result of writing block b. It counts the lines that were not written. After a permanent error (EPIPE, EIO,
-// EBADF) the console drops all lines. Any other error is a fault that may end.
+// handleResult handles the result of writing block b. It counts the lines that were not written. After a permanent error (EPIPE,
+// EIO, EBADF) the console drops all lines. Any other error is a fault that may end.
 func (c *console) handleResult(b *block, err error) {
 	if err == nil {
 		if c.fault.text.Swap(nil) != nil && c.fault.reported {

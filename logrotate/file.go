@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// period is the shortest time between two attempts to write after an error, and between two checks that the path still leads to
-	// the open file. Archives are compressed and suppressed lines are reported after the same time.
-	period = time.Second
+	// retryPeriod is the shortest time between two attempts to write after an error, and between two checks that the path still
+	// leads to the open file. Archives are compressed and suppressed lines are reported after the same time.
+	retryPeriod = time.Second
 	// completeBit is the mode bit that s6-log sets on a complete file (u+x).
 	completeBit = 0o100
-	// keepLimit is the maximum number of bytes of lines that wait in memory while a file can't be written.
-	keepLimit = 256 << 10
+	// maxKeptBytes is the maximum number of bytes of lines that wait in memory while a file can't be written.
+	maxKeptBytes = 256 << 10
 )
 
 // file writes the log file at one path. The pumps of both streams of a service share it, and so does a later Log with the same
@@ -34,7 +34,7 @@ const (
 type file struct {
 	set       *Set
 	path      string
-	refs      int    // number of Logs that use the file now; guarded by Set.mu
+	users     int    // number of Logs that use the file now; guarded by Set.mu
 	totalUses uint64 // number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu
 
 	limits        atomic.Pointer[Limits]
@@ -94,7 +94,7 @@ func (f *file) writeLines(chunk, buf []byte) {
 	f.write(buf, now)
 }
 
-// write writes formatted lines to the file. During a fault it keeps them in memory, and tries the file again once a period.
+// write writes formatted lines to the file. During a fault it keeps them in memory, and tries the file again once a retryPeriod.
 func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keepLines(p)
@@ -111,8 +111,8 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 }
 
-// maxTries is the number of attempts to open a file, or to write a line to it, while other processes remove or fill the file.
-const maxTries = 10
+// maxOpenTries is the number of attempts to open a file, or to write a line to it, while other processes remove or fill the file.
+const maxOpenTries = 10
 
 // writeFormatted writes the formatted lines p, with rotations as needed. The result done is the number of bytes of p that are now
 // in the file. These bytes are always whole lines.
@@ -125,7 +125,7 @@ func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 		switch {
 		case n > 0:
 			tries = 0
-		case err == nil && tries == maxTries:
+		case err == nil && tries == maxOpenTries:
 			err = fmt.Errorf("cannot write log file %q: other processes remove or fill it all the time", f.path)
 		}
 		if err != nil {
@@ -135,8 +135,8 @@ func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	return done, nil
 }
 
-// prepare must be called before each write. It opens the file if it is closed or was replaced, and removes an incomplete last line.
-// Once a period it also checks the free space and removes expired archives.
+// prepare must be called before each write. It opens the file if it is closed or was replaced, and removes an incomplete last
+// line. Once a retryPeriod it also checks the free space and removes expired archives.
 func (f *file) prepare(now time.Time) error {
 	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
 		if f.fd >= 0 && f.replaced() {
@@ -274,7 +274,7 @@ func (f *file) closeFile() {
 func (f *file) keepLines(p []byte) {
 	if f.lostLines == 0 {
 		fit := p
-		f.keptLines = f.set.memoryBudget.grow(f.keptLines, len(f.keptLines)+len(p), keptOutsideBudget, keepLimit)
+		f.keptLines = f.set.memoryBudget.grow(f.keptLines, len(f.keptLines)+len(p), keptOutsideBudget, maxKeptBytes)
 		if room := cap(f.keptLines) - len(f.keptLines); len(p) > room {
 			fit = p[:bytes.LastIndexByte(p[:max(room, 0)], '\n')+1]
 		}

@@ -241,7 +241,7 @@ func TestFullDisk(t *testing.T) {
 	if st := v.log.Stats(); st.LinesLost != uint64(lost) || st.LastError != "" {
 		t.Errorf("lost %d, stats %+v", lost, st)
 	}
-	if kept := (at - 1) * 131; kept < keepLimit {
+	if kept := (at - 1) * 131; kept < maxKeptBytes {
 		t.Errorf("only %d bytes were kept", kept)
 	}
 }

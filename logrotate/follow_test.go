@@ -54,23 +54,23 @@ func TestReadHistory(t *testing.T) {
 		o    reader.Options
 		from int // number of the first expected line of 20
 	}{
-		{reader.Options{N: -1}, 15},
-		{reader.Options{N: -1, Previous: true}, 0},
-		{reader.Options{N: 0}, 20},
-		{reader.Options{N: 1}, 19},
-		{reader.Options{N: 5}, 15},
-		{reader.Options{N: 6}, 14},
-		{reader.Options{N: 15, Previous: true}, 5},
-		{reader.Options{N: 19}, 1},
-		{reader.Options{N: 20}, 0},
-		{reader.Options{N: 99}, 0},
-		{reader.Options{N: -1, Since: minute(17)}, 17},
-		{reader.Options{N: -1, Since: minute(3)}, 3},
-		{reader.Options{N: -1, Since: minute(4).Add(500 * time.Millisecond)}, 5},
-		{reader.Options{N: -1, Since: minute(-9)}, 0},
-		{reader.Options{N: 4, Since: minute(9)}, 16},
-		{reader.Options{N: 12, Since: minute(9)}, 9},
-		{reader.Options{N: -1, Since: time.Now()}, 20},
+		{reader.Options{LastLines: -1}, 15},
+		{reader.Options{LastLines: -1, Previous: true}, 0},
+		{reader.Options{LastLines: 0}, 20},
+		{reader.Options{LastLines: 1}, 19},
+		{reader.Options{LastLines: 5}, 15},
+		{reader.Options{LastLines: 6}, 14},
+		{reader.Options{LastLines: 15, Previous: true}, 5},
+		{reader.Options{LastLines: 19}, 1},
+		{reader.Options{LastLines: 20}, 0},
+		{reader.Options{LastLines: 99}, 0},
+		{reader.Options{LastLines: -1, Since: minute(17)}, 17},
+		{reader.Options{LastLines: -1, Since: minute(3)}, 3},
+		{reader.Options{LastLines: -1, Since: minute(4).Add(500 * time.Millisecond)}, 5},
+		{reader.Options{LastLines: -1, Since: minute(-9)}, 0},
+		{reader.Options{LastLines: 4, Since: minute(9)}, 16},
+		{reader.Options{LastLines: 12, Since: minute(9)}, 9},
+		{reader.Options{LastLines: -1, Since: time.Now()}, 20},
 	} {
 		c.o.Dir = dir
 		var got, want []string
@@ -97,7 +97,7 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 	}
 	for _, n := range []int{1, 2, 1000, 5000, 5001, 5002} {
 		var got []string
-		if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+		if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		wantLines(t, got, all[max(0, len(all)-n):]...)
@@ -105,16 +105,16 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 }
 
 func TestReadErrors(t *testing.T) {
-	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: filepath.Join(t.TempDir(), "none"), N: -1}, nil)
+	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: filepath.Join(t.TempDir(), "none"), LastLines: -1}, nil)
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing directory: %v", err)
 	}
-	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: t.TempDir(), N: -1}, nil); err != nil {
+	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: t.TempDir(), LastLines: -1}, nil); err != nil {
 		t.Errorf("empty directory: %v", err)
 	}
 	dir, _ := past(t)
 	stop := errors.New("enough")
-	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
+	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("emit's error: %v", err)
 	}
 	if err := os.Remove(filepath.Join(dir, archive.Current)); err != nil {
@@ -123,7 +123,7 @@ func TestReadErrors(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, archive.Current)); err != nil {
 		t.Fatal(err)
 	}
-	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: -1}, func([]byte) error { return nil }); err == nil {
+	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1}, func([]byte) error { return nil }); err == nil {
 		t.Error("a link is followed")
 	}
 }
@@ -179,7 +179,7 @@ func (f *follower) untilLine(text string) {
 // TestFollowUnderLoad checks that several followers miss no line of a file that is rotated every few lines.
 func TestFollowUnderLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "coder")
-	early := follow(t, reader.Options{Dir: dir, N: -1, Previous: true}) // the directory does not exist yet
+	early := follow(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}) // the directory does not exist yet
 	s := newSet(Options{limits: Limits{MaxSize: 20_000, Archives: 10_000}})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
@@ -187,7 +187,7 @@ func TestFollowUnderLoad(t *testing.T) {
 	var late []*follower
 	for i := range lines {
 		if i == lines/4 || i == lines/2 {
-			late = append(late, follow(t, reader.Options{Dir: dir, N: -1, Previous: true}), follow(t, reader.Options{Dir: dir, N: 700}))
+			late = append(late, follow(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}), follow(t, reader.Options{Dir: dir, LastLines: 700}))
 		}
 		put(t, stdout, fmt.Sprintf("%d %s\n", i, strings.Repeat("f", i%100)))
 	}
@@ -231,7 +231,7 @@ func TestFollow(t *testing.T) {
 		put(t, f, text)
 		f.Close()
 	}
-	f := follow(t, reader.Options{Dir: dir, N: 1})
+	f := follow(t, reader.Options{Dir: dir, LastLines: 1})
 	f.untilLine("  19")
 
 	add("half")
@@ -294,7 +294,7 @@ func TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported(t *testing.T) {
 	}
 	write(archive.Current, "read")
 	var got []string
-	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: -1, Follow: true}, func(line []byte) error {
+	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1, Follow: true}, func(line []byte) error {
 		got = append(got, string(line))
 		switch string(line) {
 		case "read": // two rotations follow, and the archive of the first file is removed
@@ -357,9 +357,9 @@ func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
 	}
 	say("first")
 	for i := range followers {
-		followers[i] = follow(t, reader.Options{Dir: filepath.Dir(paths[i]), N: -1})
+		followers[i] = follow(t, reader.Options{Dir: filepath.Dir(paths[i]), LastLines: -1})
 	}
-	twice := follow(t, reader.Options{Dir: filepath.Dir(paths[0]), N: -1})
+	twice := follow(t, reader.Options{Dir: filepath.Dir(paths[0]), LastLines: -1})
 	for i, f := range followers {
 		f.untilLine(fmt.Sprintf("first of %d", i))
 	}

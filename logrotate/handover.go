@@ -25,8 +25,8 @@ type Handover struct {
 	Unsent [2]map[string]int64 // lines that the console has not written, by service name; [0] for stdout, [1] for stderr
 }
 
-// handedLog is the part of a Handover for one log. handedRun is for a run with pipes that are still read, and handedStream for such
-// a pipe. handedFile is for a log file.
+// handedLog is the part of a Handover for one log. handedRun is for a run with pipes that are still read, and handedStream for
+// such a pipe. handedFile is for a log file.
 type handedLog struct {
 	Name, Profile, Path string
 	Dropped             bool
@@ -48,10 +48,10 @@ type handedRun struct {
 }
 
 type handedStream struct {
-	Index int
-	Pipe  *os.File `reexec:"FD"`
-	Carry []byte   // the unfinished line, as far as it was read
-	Cont  bool
+	Index      int
+	Pipe       *os.File `reexec:"FD"`
+	Unfinished []byte   `reexec:"Carry"` // the unfinished line, as far as it was read
+	Continued  bool     `reexec:"Cont"`
 }
 
 type handedFile struct {
@@ -86,7 +86,7 @@ func (s *Set) recordParked(st *stream) {
 	defer s.mu.Unlock()
 	if s.pause != nil {
 		s.pause.parked[st] = struct{}{}
-		s.pause.closeIfParked(len(s.live))
+		s.pause.closeIfParked(len(s.liveStreams))
 		return
 	}
 	st.freezing.Store(false) // Thaw was called before the pump stopped, so start it again
@@ -108,11 +108,11 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	all := make(chan struct{})
 	s.pause = &freezeCall{parked: make(map[*stream]struct{}), allParked: all}
-	for st := range s.live {
+	for st := range s.liveStreams {
 		st.freezing.Store(true)
 		st.wake()
 	}
-	s.pause.closeIfParked(len(s.live))
+	s.pause.closeIfParked(len(s.liveStreams))
 	for _, c := range s.consoles {
 		c.setNoWaiting(true)
 	}
@@ -188,7 +188,7 @@ func (s *Set) HandOver() (*Handover, error) {
 		return nil, errors.New("internal error: the logs are not frozen")
 	}
 	streams := make(map[*run][]handedStream)
-	for st := range s.live {
+	for st := range s.liveStreams {
 		_, parked := s.pause.parked[st]
 		streams[st.run] = append(streams[st.run], st.export(parked))
 	}
@@ -244,14 +244,14 @@ func (r *run) exportTail() []string {
 // export returns the state of the stream for the new program. A pump that is not parked may be changing the unfinished line, so
 // missingText takes its place.
 func (s *stream) export(parked bool) handedStream {
-	out := handedStream{Index: s.index, Pipe: s.file, Carry: []byte(missingText), Cont: s.lines.continued}
-	if s.direct >= 0 { // s.file is closed; duplicate s.direct, because an os.File closes its descriptor
-		if fd, err := unix.FcntlInt(uintptr(s.direct), unix.F_DUPFD_CLOEXEC, 3); err == nil {
+	out := handedStream{Index: s.index, Pipe: s.file, Unfinished: []byte(missingText), Continued: s.lines.continued}
+	if s.directFD >= 0 { // s.file is closed; duplicate s.directFD, because an os.File closes its descriptor
+		if fd, err := unix.FcntlInt(uintptr(s.directFD), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
 		}
 	}
 	if parked {
-		out.Carry = s.lines.unfinished
+		out.Unfinished = s.lines.unfinished
 	}
 	return out
 }
@@ -268,8 +268,8 @@ func (f *file) export() handedFile {
 	return out
 }
 
-// unsentLines counts, for each service, the lines in the console's queue. It includes the block that is being written, although the
-// reader may already have some of its lines.
+// unsentLines counts, for each service, the lines in the console's queue. It includes the block that is being written, although
+// the reader may already have some of its lines.
 func (c *console) unsentLines() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -337,7 +337,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		r.finishedRequests = [2]uint64{math.MaxUint64, math.MaxUint64}
 		for i := range r.streams {
 			// a stream that has ended; the loop below replaces it if it was handed over
-			r.streams[i] = &stream{run: r, index: i, direct: -1}
+			r.streams[i] = &stream{run: r, index: i, directFD: -1}
 		}
 		var live []*stream
 		for _, hs := range hr.Streams {
@@ -368,8 +368,8 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.lines.unfinished, s.lines.continued = in.Carry, in.Cont
-	s.lines.budget.charge(in.Carry, unfinishedOutsideBudget)
+	s.lines.unfinished, s.lines.continued = in.Unfinished, in.Continued
+	s.lines.budget.charge(in.Unfinished, unfinishedOutsideBudget)
 	s.resize(readSize) // the pipe may still have the size for a flood
 	return s, nil
 }
@@ -396,8 +396,8 @@ func (s *Set) resumeFile(in handedFile) {
 	}
 }
 
-// addUnsentNotices makes the console write a notice for each service with lines that the previous program read but did not write to
-// the console. lines maps the name of a service to the number of such lines. stream is 0 for stdout and 1 for stderr.
+// addUnsentNotices makes the console write a notice for each service with lines that the previous program read but did not write
+// to the console. lines maps the name of a service to the number of such lines. stream is 0 for stdout and 1 for stderr.
 func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 	maps.DeleteFunc(lines, func(_ string, n int64) bool { return n == 0 })
 	for name, n := range lines {

@@ -71,7 +71,7 @@ func closeReplaced(s *Set) {
 		st.close()
 	}
 	s.mu.Lock()
-	s.live, s.pause = map[*stream]struct{}{}, nil
+	s.liveStreams, s.pause = map[*stream]struct{}{}, nil
 	s.mu.Unlock()
 	for _, f := range s.files {
 		f.closeFile()

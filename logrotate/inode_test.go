@@ -32,7 +32,7 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 	if err := os.Chtimes(filepath.Join(dir, names[2]), first, first.Add(10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if r := packer.Pack(t.Context(), fsutil.Self(), []gzipped.Archives{{Dir: dir, Most: 1 << 20}}, time.Second); r[0] != (gzipped.Result{}) {
+	if r := packer.Pack(t.Context(), fsutil.Self(), []gzipped.Archives{{Dir: dir, MaxSize: 1 << 20}}, time.Second); r[0] != (gzipped.Result{}) {
 		t.Fatal(r)
 	}
 	current := filepath.Join(dir, archive.Current)
@@ -59,7 +59,7 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 			break
 		}
 	}
-	for _, o := range []reader.Options{{N: -1, Previous: true}, {N: 20}, {N: -1, Since: first}} {
+	for _, o := range []reader.Options{{LastLines: -1, Previous: true}, {LastLines: 20}, {LastLines: -1, Since: first}} {
 		o.Dir = dir
 		n := 0
 		if err := reader.Read(t.Context(), fsutil.Self(), o, func([]byte) error { n++; return nil }); err != nil {
@@ -71,8 +71,8 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 	}
 }
 
-// TestAFileWhoseNameIsNoTimeHidesNoArchive checks that a file which only looks like an archive counts as none. Its name sorts after
-// all archives, so logs --since took them for older than the time, and a follower for read already.
+// TestAFileWhoseNameIsNoTimeHidesNoArchive checks that a file which only looks like an archive counts as none. Its name sorts
+// after all archives, so logs --since took them for older than the time, and a follower for read already.
 func TestAFileWhoseNameIsNoTimeHidesNoArchive(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
@@ -81,7 +81,7 @@ func TestAFileWhoseNameIsNoTimeHidesNoArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: -1, Since: first}, func([]byte) error { n++; return nil }); err != nil {
+	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1, Since: first}, func([]byte) error { n++; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if n != 20 {

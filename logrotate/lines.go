@@ -73,8 +73,8 @@ func (l *lines) keepUnfinished(rest []byte) {
 	}
 }
 
-// tooLong reports whether any line in whole is longer than max. It searches newlines backwards in steps of max bytes, so it doesn't
-// look at every line.
+// tooLong reports whether any line in whole is longer than max. It searches newlines backwards in steps of max bytes, so it
+// doesn't look at every line.
 func (l *lines) tooLong(whole []byte) bool {
 	for len(whole) > l.max+1 {
 		i := bytes.LastIndexByte(whole[:l.max+1], '\n')
@@ -130,8 +130,8 @@ func (l *lines) begin(out []byte) []byte {
 	return out
 }
 
-// tailLine is the maximum number of bytes of each line that are kept for [Log.Tail].
-const tailLine = 500
+// maxTailLine is the maximum number of bytes of each line that are kept for [Log.Tail].
+const maxTailLine = 500
 
 // lastLines is a ring buffer of the last lines of a run. A new line reuses the memory of the line that it replaces.
 type lastLines struct {
@@ -159,7 +159,7 @@ func (t *lastLines) add(chunk []byte, limit int) {
 }
 
 func (t *lastLines) addLine(line []byte, limit int) {
-	line = line[:min(len(line), tailLine)]
+	line = line[:min(len(line), maxTailLine)]
 	if len(t.slots) < limit {
 		t.slots = append(t.slots, bytes.Clone(line))
 		return

@@ -113,7 +113,7 @@ func (l *Log) beginRun(r *run) error {
 	l.current, r.number = r, l.runs
 	l.set.addStreams(l, r.streams[:]...)
 	if l.streams > 2*maxRuns {
-		for st := range l.set.live {
+		for st := range l.set.liveStreams {
 			if old := st.run; old.log == l && old.number+maxRuns <= r.number {
 				st.stop()
 			}
@@ -125,8 +125,8 @@ func (l *Log) beginRun(r *run) error {
 var errClosed = errors.New("the log is closed")
 
 // Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. They include unfinished lines. done gets
-// them in another goroutine, after the package has read the present content of the pipes, or after about 100 ms. done must not block. If no
-// run has begun, done gets nil.
+// them in another goroutine, after the package has read the present content of the pipes, or after about 100 ms. done must not
+// block. If no run has begun, done gets nil.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
 	r := l.current
@@ -176,19 +176,19 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{run: r, index: index, direct: -1, file: pipe, raw: raw, lines: lines{budget: &r.log.set.memoryBudget, max: r.log.set.opts.MaxLine}}
+	s := &stream{run: r, index: index, directFD: -1, file: pipe, raw: raw, lines: lines{budget: &r.log.set.memoryBudget, max: r.log.set.opts.MaxLine}}
 	s.readFunc = s.read
 	return s, nil
 }
 
-// Watch makes the pumps call seen with each batch of complete lines of the service. seen must not block or keep the slice. Nil ends
-// the calls.
+// Watch makes the pumps call seen with each batch of complete lines of the service. seen must not block or keep the slice. Nil
+// ends the calls.
 func (l *Log) Watch(seen func(lines []byte)) { l.watcher.Store(&seen) }
 
-// Hide replaces the known secrets of the service. From now on the console shows [redact.Masked] in place of these texts, besides
-// tokens of known shapes. Texts shorter than eight bytes are ignored, because they would match too much. Without [Options].Mask,
-// Hide has no effect.
-func (l *Log) Hide(texts []string) {
+// HideSecrets replaces the known secrets of the service. From now on the console shows [redact.Masked] in place of these texts,
+// besides tokens of known shapes. Texts shorter than eight bytes are ignored, because they would match too much. Without
+// [Options].Mask, HideSecrets has no effect.
+func (l *Log) HideSecrets(texts []string) {
 	if l.set.opts.Mask {
 		l.secrets.Store(redact.NewSecrets(texts))
 	}

@@ -34,7 +34,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	fds, heap := descriptors(t), heapSize()
 	for i := range logs {
 		all.Go(func() {
-			o := reader.Options{Dir: filepath.Join(base, fmt.Sprint(i)), N: -1, Previous: true, Follow: true}
+			o := reader.Options{Dir: filepath.Join(base, fmt.Sprint(i)), LastLines: -1, Previous: true, Follow: true}
 			errs[i] = reader.Read(ctx, fsutil.Self(), o, func(line []byte) error {
 				got[i] = append(got[i], string(line[stampLen:]))
 				n.Add(1)

@@ -18,7 +18,7 @@ func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
 		for _, mask := range []bool{true, false} {
 			console := newSink(t)
 			s, l, dir := fixture(t, Options{Stdout: console.file, Console: mode, Mask: mask}, Limits{})
-			l.Hide([]string{`qu"oted secret`})
+			l.HideSecrets([]string{`qu"oted secret`})
 			lines := []string{"with " + token + " in it", `and a qu"oted secret`, "plain"}
 			say(t, l, lines...)
 			_, err := s.Console(1).Write([]byte("own " + token))
@@ -46,7 +46,7 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	o := Options{Stdout: out.file, Mask: true, tailTimeout: testkit.Patience}
 	s := newSet(o)
 	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
-	l.Hide([]string{"value-of-the-profile"})
+	l.HideSecrets([]string{"value-of-the-profile"})
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
 	// The key is in two parts, so that no file of this repository contains text that looks like a secret.
@@ -65,7 +65,8 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	closeSet(t, next)
 }
 
-// The rate limit suppressed the header of a private key. Then the console showed the lines of the key that came in the next second.
+// The rate limit suppressed the header of a private key. Then the console showed the lines of the key that came in the next
+// second.
 func TestAKeyWhoseHeaderIsSuppressedIsHidden(t *testing.T) {
 	out := newSink(t)
 	s, l, _ := fixture(t, Options{Stdout: out.file, Mask: true}, Limits{})

@@ -16,9 +16,9 @@ import (
 )
 
 // open opens the file. It creates the file and its directories if they are missing. If another process removes the file or a
-// directory during the call, open tries again, up to maxTries times.
+// directory during the call, open tries again, up to maxOpenTries times.
 func (f *file) open() (err error) {
-	for range maxTries {
+	for range maxOpenTries {
 		if err = f.set.opts.Actor.Do(f.openOnce); !errors.Is(err, unix.ENOENT) {
 			break
 		}
@@ -138,7 +138,7 @@ func (f *file) readArchives() {
 	if err := f.prune(time.Now()); err != nil {
 		f.recordError(err)
 	}
-	f.pack()
+	f.requestPacking()
 }
 
 // replaced reports whether the file's path now leads to another file, or to none. If this can't be determined, it returns false.
@@ -193,12 +193,12 @@ func (f *file) rotate(now time.Time) {
 	if gone || moved {
 		f.closeFile()
 		f.scanned = f.scanned && moved
-		f.pack()
+		f.requestPacking()
 	}
 }
 
-// newWriter returns a lumberjack writer to use with attach (decision record 6). Its size limit is 2^30 megabytes, so it never rotates:
-// lumberjack rotates by path, and the agent can put a link there.
+// newWriter returns a lumberjack writer to use with attach (decision record 6). Its size limit is 2^30 megabytes, so it never
+// rotates: lumberjack rotates by path, and the agent can put a link there.
 func newWriter() *lumberjack.Logger { return &lumberjack.Logger{MaxSize: 1 << 30} }
 
 // attach makes w write to the open file fd, whose status is st. It fails without /proc.

@@ -48,13 +48,13 @@ type Options struct {
 	Pack gzipped.Packer
 	// OnWrite is called by a pump after lines of a service have been written to both sinks. It must be set, and must not block.
 	OnWrite func()
-	// Warn is called when a fault begins and when it ends, by a goroutine of this package, for the console at most twice a minute.
-	// service is the name given to Open, or "" for the console. Warn must be set. It must not block, and must not call a method of Log
-	// or Set; it may write to [Set.Console].
+	// Warn is called when a fault begins and when it ends, by a goroutine of this package, for the console at most twice a
+	// minute. service is the name given to Open, or "" for the console. Warn must be set. It must not block, and must not call a
+	// method of Log or Set; it may write to [Set.Console].
 	Warn func(service, message string)
 
 	limits       Limits        // limits in place of defaultLimits; only tests set them
-	period       time.Duration // time in place of the constant period; tests set a shorter one
+	period       time.Duration // time in place of the constant retryPeriod; tests set a shorter one
 	tailTimeout  time.Duration // time in place of the constant tailTimeout; tests on slow machines set a longer one
 	closeReserve time.Duration // time in place of the constant closeReserve; tests on slow machines set a longer one
 	floodWindow  time.Duration // time in place of the constant floodWindow; tests that need a flood set a longer one
@@ -68,7 +68,7 @@ func (o Options) withDefaults() Options {
 	o.Console, o.ConsoleStall = cmp.Or(o.Console, Raw), cmp.Or(o.ConsoleStall, time.Second)
 	o.Actor = cmp.Or(o.Actor, fsutil.Self())
 	o.limits = cmp.Or(o.limits, defaultLimits)
-	o.period = cmp.Or(o.period, period)
+	o.period = cmp.Or(o.period, retryPeriod)
 	o.tailTimeout = cmp.Or(o.tailTimeout, tailTimeout)
 	o.closeReserve = cmp.Or(o.closeReserve, closeReserve)
 	o.floodWindow = cmp.Or(o.floodWindow, floodWindow)

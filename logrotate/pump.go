@@ -65,7 +65,7 @@ func (r *run) request(done func([]string)) {
 func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.finishedRequests[index] = n
-	r.unfinishedLines[index] = string(open[:min(len(open), tailLine)])
+	r.unfinishedLines[index] = string(open[:min(len(open), maxTailLine)])
 	reached := min(r.finishedRequests[0], r.finishedRequests[1])
 	ready := slices.DeleteFunc(slices.Clone(r.unansweredRequests), func(q *tailRequest) bool { return q.number > reached })
 	r.mu.Unlock()
@@ -113,14 +113,14 @@ type stream struct {
 	readFunc func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
 	lines    lines
 	pace     pace
-	direct   int // -1, or during a flood the descriptor that the pump reads without the poller
+	directFD int // -1, or during a flood the descriptor that the pump reads without the poller
 	stopping atomic.Bool
 	freezing atomic.Bool // [Set.Freeze] has asked the pump to stop
 
-	buf   *[]byte // read buffer from Set.inputs; nil while the pump waits for data
-	n     int
-	err   error
-	total uint64 // number of bytes read
+	buf      *[]byte // read buffer from Set.inputs; nil while the pump waits for data
+	lastRead int
+	err      error
+	total    uint64 // number of bytes read
 
 	answeredRequest uint64 // number of the last Tail request that this stream has answered
 	target          uint64 // when total reaches target, all Tail requests up to number targetRequest are answered
@@ -172,15 +172,15 @@ func (s *stream) readPipe() bool {
 			continue
 		}
 		pause := err == nil && errors.Is(s.err, unix.EAGAIN)
-		if err != nil || s.n == 0 && !pause || pause && stopping {
+		if err != nil || s.lastRead == 0 && !pause || pause && stopping {
 			break // end of the pipe, an error, or stop was called and the pipe is empty
 		}
-		if s.n > 0 {
-			s.total += uint64(s.n)
-			s.deliver(s.lines.feed(*s.buf, s.n))
+		if s.lastRead > 0 {
+			s.total += uint64(s.lastRead)
+			s.deliver(s.lines.feed(*s.buf, s.lastRead))
 			s.releaseBuffer()
 		}
-		if s.pace.recordRead(s.n, readSize, s.run.log.set.opts.floodWindow, time.Now()) {
+		if s.pace.recordRead(s.lastRead, readSize, s.run.log.set.opts.floodWindow, time.Now()) {
 			s.changePace()
 		}
 		if stopping && last == math.MaxUint64 {
@@ -206,7 +206,7 @@ func (s *stream) read(fd uintptr) bool {
 	}
 	s.err = runShortCall(func() (err error) {
 		for {
-			s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
+			s.lastRead, err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
 			if !errors.Is(err, unix.EINTR) {
 				return err
 			}
@@ -215,7 +215,7 @@ func (s *stream) read(fd uintptr) bool {
 	if s.err == nil {
 		return true
 	}
-	s.n = 0
+	s.lastRead = 0
 	if errors.Is(s.err, unix.EAGAIN) {
 		s.releaseBuffer()
 		return s.stopping.Load() || s.freezing.Load() || s.answeredRequest < s.run.lastTailRequest.Load()

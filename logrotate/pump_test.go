@@ -341,7 +341,7 @@ func TestDropAndOpenAgain(t *testing.T) {
 	testkit.Until(t, "the file is released", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.files) == 0 && len(s.unused) == 1 && len(s.live) == 0
+		return len(s.files) == 0 && len(s.unused) == 1 && len(s.liveStreams) == 0
 	})
 	third := s.Open("y", "y", path)
 	if len(s.unused) != 0 {
@@ -398,7 +398,7 @@ func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	testkit.Until(t, "the pipes of old runs are closed", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.live) == 2*maxRuns
+		return len(s.liveStreams) == 2*maxRuns
 	})
 	if _, err := ends[0].WriteString("more\n"); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("the first run can write still: %v", err)

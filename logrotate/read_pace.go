@@ -126,29 +126,29 @@ func (s *stream) resize(size int) (done bool) {
 	return done
 }
 
-// leavePoller opens the pipe a second time as s.direct, outside the poller, and closes s.file.
+// leavePoller opens the pipe a second time as s.directFD, outside the poller, and closes s.file.
 func (s *stream) leavePoller() {
 	s.withDescriptor(func(old int) {
 		// the agent's identity is needed, because the pipe belongs to the agent
 		_ = s.run.log.set.opts.Actor.Do(func() (err error) {
-			s.direct, err = unix.Open("/proc/self/fd/"+strconv.Itoa(old), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+			s.directFD, err = unix.Open("/proc/self/fd/"+strconv.Itoa(old), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			return err
 		})
 	})
-	if s.direct >= 0 {
+	if s.directFD >= 0 {
 		_ = runShortCall(s.file.Close)
 	}
 }
 
-// joinPoller undoes leavePoller: it makes s.file from s.direct again.
+// joinPoller undoes leavePoller: it makes s.file from s.directFD again.
 func (s *stream) joinPoller() {
-	if s.direct < 0 {
+	if s.directFD < 0 {
 		return
 	}
 	var file *os.File
 	var raw syscall.RawConn
 	err := runShortCall(func() (err error) {
-		file = os.NewFile(uintptr(s.direct), s.file.Name())
+		file = os.NewFile(uintptr(s.directFD), s.file.Name())
 		raw, err = file.SyscallConn()
 		return err
 	})
@@ -157,24 +157,24 @@ func (s *stream) joinPoller() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.file, s.raw, s.direct = file, raw, -1
+	s.file, s.raw, s.directFD = file, raw, -1
 }
 
 // awaitData blocks until the pipe may have data, and then calls read. During a flood, when the pipe isn't in the poller, it calls
 // read at once.
 func (s *stream) awaitData() error {
-	if s.direct < 0 {
+	if s.directFD < 0 {
 		return s.raw.Read(s.readFunc)
 	}
-	s.read(uintptr(s.direct))
+	s.read(uintptr(s.directFD))
 	return nil
 }
 
 // withDescriptor calls do with a descriptor of the pipe, during a flood or not.
 func (s *stream) withDescriptor(do func(fd int)) {
 	_ = runShortCall(func() error {
-		if s.direct >= 0 {
-			do(s.direct)
+		if s.directFD >= 0 {
+			do(s.directFD)
 			return nil
 		}
 		return s.raw.Control(func(fd uintptr) { do(int(fd)) })
@@ -183,8 +183,8 @@ func (s *stream) withDescriptor(do func(fd int)) {
 
 func (s *stream) close() {
 	_ = runShortCall(func() error {
-		if s.direct >= 0 {
-			return unix.Close(s.direct)
+		if s.directFD >= 0 {
+			return unix.Close(s.directFD)
 		}
 		return s.file.Close()
 	})

@@ -49,7 +49,7 @@ func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
 		l.file.limits.Store(&limits)
-		l.file.pack()
+		l.file.requestPacking()
 	}
 }
 
@@ -63,8 +63,8 @@ func (f *file) prune(now time.Time) error {
 	return f.archives.Prune(limits.Archives, room, limits.MaxAge, now)
 }
 
-// pack asks for the compression of the archives, if Limits.Compress is set.
-func (f *file) pack() {
+// requestPacking asks for the compression of the archives, if Limits.Compress is set.
+func (f *file) requestPacking() {
 	if f.limits.Load().Compress {
 		f.set.compressor.request(f)
 	}
@@ -106,8 +106,8 @@ func appendStamp(b []byte, t time.Time) []byte {
 	return t.Local().AppendFormat(b, archive.StampLayout+"  ")
 }
 
-// compressor collects the files whose archives are to be compressed. Once per period it gives them to [Options].Pack, which skips
-// archives younger than a period. Any goroutine may call its methods.
+// compressor collects the files whose archives are to be compressed. Once per retryPeriod it gives them to [Options].Pack, which
+// skips archives younger than a retryPeriod. Any goroutine may call its methods.
 type compressor struct {
 	opts   Options
 	ctx    context.Context    //nolint:containedctx // cancelled by end
@@ -154,7 +154,7 @@ func (c *compressor) run() {
 		for i, f := range batch {
 			// hinit writes no larger archive, and package reader refuses larger archives. Compressing such an archive would only delay
 			// other archives.
-			archives[i] = gzipped.Archives{Dir: f.archives.Dir, Most: max(2*f.limits.Load().MaxSize, gzipped.DefaultMaxSize)}
+			archives[i] = gzipped.Archives{Dir: f.archives.Dir, MaxSize: max(2*f.limits.Load().MaxSize, gzipped.DefaultMaxSize)}
 		}
 		results, err := c.opts.Pack(c.ctx, archives, c.opts.period)
 		if c.ctx.Err() != nil {
@@ -166,8 +166,8 @@ func (c *compressor) run() {
 				of = errors.New(results[i].Error)
 			}
 			f.recordPacked(of)
-			if of == nil && results[i].Again {
-				f.pack()
+			if of == nil && results[i].CallAgain {
+				f.requestPacking()
 			}
 		}
 	}

@@ -250,7 +250,7 @@ func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
 	t.Parallel()
 	console := newSink(t)
-	s, l, dir := fixture(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // a new period must begin before the record
+	s, l, dir := fixture(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // a new retryPeriod must begin before the record
 	stdout, stderr := pipes(t, l)
 	put(t, stdout, "a\nb\nc\nd\n")
 	const record = "[hinit] suppressed 2 lines here: there were more than 2 a second"

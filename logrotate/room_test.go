@@ -59,7 +59,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	for _, l := range h.Logs {
 		read += l.Lines
 		for _, st := range l.Runs[0].Streams {
-			memory += cap(st.Carry)
+			memory += cap(st.Unfinished)
 		}
 	}
 	if most := maxBudget + services*(keptOutsideBudget+2*unfinishedOutsideBudget); memory > most || memory < maxBudget/2 {

@@ -36,7 +36,7 @@ type Set struct {
 	closed          bool
 	logs            map[string]*Log
 	files           map[string]*file
-	live            map[*stream]struct{}
+	liveStreams     map[*stream]struct{}
 	unused          []*lumberjack.Logger // writers of closed files, to use again: lumberjack never ends a writer's goroutine
 	allStreamsEnded chan struct{}        // channel that is closed when Close was called and no stream is live
 	pause           *freezeCall          // state between Freeze and Thaw; otherwise nil
@@ -52,7 +52,7 @@ func New(o Options) *Set {
 		opts:            o,
 		logs:            make(map[string]*Log),
 		files:           make(map[string]*file),
-		live:            make(map[*stream]struct{}),
+		liveStreams:     make(map[*stream]struct{}),
 		allStreamsEnded: make(chan struct{}),
 	}
 	// The budget is at most a quarter of this process's memory limit.
@@ -105,7 +105,7 @@ func (s *Set) useFile(l *Log) *file {
 		f.limits.Store(&limits)
 		s.files[l.path] = f
 	}
-	f.refs++
+	f.users++
 	f.totalUses++
 	return f
 }
@@ -116,7 +116,7 @@ func (s *Set) releaseFile(f *file) {
 	defer s.mu.Unlock()
 	// f stays in the map until it is closed, so that a path never has two files. finish runs without the lock. Meanwhile
 	// another Log may start to use f and even release it again, so that f is open again. In that case, repeat.
-	for uses := uint64(0); f.refs == 1 && uses != f.totalUses; {
+	for uses := uint64(0); f.users == 1 && uses != f.totalUses; {
 		uses = f.totalUses
 		s.mu.Unlock()
 		if err := f.finish(); err != nil {
@@ -124,8 +124,8 @@ func (s *Set) releaseFile(f *file) {
 		}
 		s.mu.Lock()
 	}
-	f.refs--
-	if f.refs == 0 {
+	f.users--
+	if f.users == 0 {
 		delete(s.files, f.path)
 		s.unused = append(s.unused, f.writer)
 		s.background.Go(guard.Func("forgetting the log of "+f.service, f.freeKept))
@@ -133,8 +133,8 @@ func (s *Set) releaseFile(f *file) {
 }
 
 // Drop removes the log of the service name from the Set. Its pipes are still read to their ends, and then its file is closed.
-// Afterwards [Log.Pipes] of this log fails, and Open with the same name creates a new log. Drop ignores an unknown name and doesn't
-// block.
+// Afterwards [Log.Pipes] of this log fails, and Open with the same name creates a new log. Drop ignores an unknown name and
+// doesn't block.
 func (s *Set) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *Set) releaseLogFile(l *Log) {
 // addStreams counts new streams of l as live. removeStream undoes it. The caller holds mu.
 func (s *Set) addStreams(l *Log, streams ...*stream) {
 	for _, st := range streams {
-		s.live[st] = struct{}{}
+		s.liveStreams[st] = struct{}{}
 		l.streams++
 	}
 }
@@ -170,16 +170,16 @@ func (s *Set) addStreams(l *Log, streams ...*stream) {
 func (s *Set) removeStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.live, st)
+	delete(s.liveStreams, st)
 	l := st.run.log
 	l.streams--
 	if l.streams == 0 && l.dropped {
 		s.releaseLogFile(l)
 	}
-	if len(s.live) == 0 && s.closed {
+	if len(s.liveStreams) == 0 && s.closed {
 		close(s.allStreamsEnded)
 	}
-	s.pause.closeIfParked(len(s.live))
+	s.pause.closeIfParked(len(s.liveStreams))
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
@@ -213,7 +213,7 @@ func (s *Set) Close(ctx context.Context) error {
 		return nil
 	}
 	s.closed = true
-	if len(s.live) == 0 {
+	if len(s.liveStreams) == 0 {
 		close(s.allStreamsEnded)
 	}
 	s.mu.Unlock()
@@ -252,13 +252,13 @@ func (s *Set) Close(ctx context.Context) error {
 func (s *Set) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for st := range s.live {
+	for st := range s.liveStreams {
 		st.stop()
 	}
 	for _, c := range s.consoles {
 		c.setNoWaiting(true)
 	}
-	if len(s.live) == 0 {
+	if len(s.liveStreams) == 0 {
 		return nil
 	}
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.readingServices(nil))
@@ -268,7 +268,7 @@ func (s *Set) stop() error {
 // holds mu.
 func (s *Set) readingServices(except map[*stream]struct{}) []string {
 	var names []string
-	for st := range s.live {
+	for st := range s.liveStreams {
 		if _, is := except[st]; !is {
 			names = append(names, st.run.log.name)
 		}
@@ -304,8 +304,8 @@ const (
 	keptOutsideBudget = 16 << 10
 )
 
-// bufferBudget is the number of bytes by which the buffers of all services may still grow together. Without it, an agent could fill
-// PID 1's memory: with long unfinished lines in many runs, or by making its log file unwritable so that lines are kept.
+// bufferBudget is the number of bytes by which the buffers of all services may still grow together. Without it, an agent could
+// fill PID 1's memory: with long unfinished lines in many runs, or by making its log file unwritable so that lines are kept.
 type bufferBudget struct{ left atomic.Int64 }
 
 // grow returns b with a capacity of n bytes, or of less if the budget is used up. If possible it at least doubles the

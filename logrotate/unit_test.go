@@ -115,7 +115,7 @@ func TestTailRing(t *testing.T) {
 		for j := range i % 7 {
 			line := strings.Repeat(string(rune('a'+j)), i*20)
 			chunk.WriteString(line + "\n")
-			all = append(all, line[:min(len(line), tailLine)])
+			all = append(all, line[:min(len(line), maxTailLine)])
 		}
 		if chunk.Len() > 0 {
 			tl.add([]byte(chunk.String()), 4)

@@ -27,7 +27,7 @@ type dirWatches struct {
 func (h *dirWatches) isRemote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
-		is = !fsutil.Local(path)
+		is = !fsutil.IsLocal(path)
 		if h.remotes == nil || len(h.remotes) > 1000 {
 			h.remotes = make(map[uint64]bool)
 		}

@@ -97,7 +97,7 @@ func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock fu
 		return nil, err
 	}
 	defer dir.Close()
-	local := fsutil.Local(m.store.path) // if it isn't local, other machines may use the directory without seeing the lock
+	local := fsutil.IsLocal(m.store.path) // if it isn't local, other machines may use the directory without seeing the lock
 	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
 		held, err := (*os.File)(nil), errors.ErrUnsupported
 		if local {

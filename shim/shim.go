@@ -7,8 +7,8 @@
 // It is quick: it runs before each command of the agent, so every import costs time, even fmt. It never runs the agent as root by
 // accident: if it can't drop root, it fails. It starts no goroutine.
 //
-// One thing is lost: the Go runtime handles every signal, so a signal that the caller ignores has its default effect in the agent's
-// program. SIGHUP and SIGINT are excepted, which is enough for nohup.
+// One thing is lost: the Go runtime handles every signal, so a signal that the caller ignores has its default effect in the
+// agent's program. SIGHUP and SIGINT are excepted, which is enough for nohup.
 package shim
 
 import (
@@ -67,8 +67,8 @@ type options struct {
 //     given up if a root shell could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is 126.
 //
 // The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second; HOME is
-// then that user's home. The file counts only if root alone can change it and the directories above it. No environment variable can
-// name them, because a caller's environment must not make root run another program.
+// then that user's home. The file counts only if root alone can change it and the directories above it. No environment variable
+// can name them, because a caller's environment must not make root run another program.
 //
 // A process of docker exec gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)), so that the kernel kills it before the
 // CMD when memory runs out.
@@ -158,7 +158,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 		return "", err
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
-		setPublished(&u, text, o.user)
+		usePublishedIDs(&u, text, o.user)
 	} else { // PID 1 could not write the file in a read-only container, or other users can write it, so it is not trusted
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
@@ -183,9 +183,9 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. If the text is not about the user who,
+// usePublishedIDs sets the ids of u to the ids in text, the content of [account.IDsFile]. If the text is not about the user who,
 // u does not change.
-func setPublished(u *account.User, text, who string) {
+func usePublishedIDs(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {
 		return

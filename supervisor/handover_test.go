@@ -119,8 +119,8 @@ func FuzzUndo(f *testing.F) {
 	})
 }
 
-// TestAPanicInAnyStepLeavesNoTrace takes each possible step in random states, some of which panic in the middle. After an undo, the
-// machine must be as before the step, with its indexes.
+// TestAPanicInAnyStepLeavesNoTrace takes each possible step in random states, some of which panic in the middle. After an
+// undo, the machine must be as before the step, with its indexes.
 func TestAPanicInAnyStepLeavesNoTrace(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 4 {

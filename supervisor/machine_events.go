@@ -184,7 +184,8 @@ type (
 	// Remark adds a record to the history. Service is "" for a record about the container. Key and Data are set only for a
 	// notice that a client has posted.
 	Remark struct{ Service, Text, Key, Data string }
-	// Shutdown stops all services and ends the container within Machine.ShutdownBudget. A second Shutdown kills everything immediately.
+	// Shutdown stops all services and ends the container within Machine.ShutdownBudget. A second Shutdown kills everything
+	// immediately.
 	Shutdown struct {
 		Code   int // exit code of the container, used if the CMD did not end by itself with an exit code
 		Reason string

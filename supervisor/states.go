@@ -70,9 +70,9 @@ const (
 	KindCheck       Kind = "check"            // one execution of an exec check; it is forgotten after its end, and leaves no records in the history
 )
 
-// oomAdj has, for each kind of service, by how much the oom_score_adj of its processes exceeds hinit's own. 50 points weigh as
-// much as 5 % of the memory. When memory runs out, the kernel kills the process with the highest score. A gateway is restarted after
-// that, but the death of the CMD or of PID 1 ends the container.
+// oomAdj has, for each kind of service, by how much the oom_score_adj of its processes exceeds hinit's own. 50 points weigh
+// as much as 5 % of the memory. When memory runs out, the kernel kills the process with the highest score. A gateway is
+// restarted after that, but the death of the CMD or of PID 1 ends the container.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjExpendable, KindRun: oomAdjExpendable, KindCheck: oomAdjExpendable}
 
 // OOMAdj returns how much the oom_score_adj of processes of this kind exceeds hinit's own. [proc.Spec].OOM overrides it.

@@ -41,9 +41,9 @@ type Unit struct {
 	// HasReadinessChecks means that the service has readiness checks. It is then ready only after a ChecksReported event.
 	HasReadinessChecks bool `reexec:"Checked"`
 
-	// FinishProgram is the program that runs after each run, if Policy.RunsFinish is set. It gets the descriptors, environment, directory
-	// and user of the service. The arguments are the same as in s6: exit code (256 after a signal), signal or 0, name, PID. A
-	// missing program is ignored.
+	// FinishProgram is the program that runs after each run, if Policy.RunsFinish is set. It gets the descriptors,
+	// environment, directory and user of the service. The arguments are the same as in s6: exit code (256 after a signal),
+	// signal or 0, name, PID. A missing program is ignored.
 	FinishProgram string `reexec:"Finish"`
 
 	// OpenDir is an open directory, if Spec.Dir names it by descriptor number (/proc/self/fd/N), or nil. The unit keeps it open

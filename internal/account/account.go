@@ -40,9 +40,9 @@ type User struct {
 // RuntimeDir is the directory in which the exec shim looks for [IDsFile] and [IsolatedFile]. No setting changes it.
 const RuntimeDir = "/run/hinit"
 
-// IDsFile is the name of the file in which PID 1 publishes the name, uid, gid and groups of the agent's user, each on its own line.
-// It is in the directory of the control socket. The exec shim needs it if /etc/passwd is read-only, so that PID 1 could not store
-// requested ids there.
+// IDsFile is the name of the file in which PID 1 publishes the name, uid, gid and groups of the agent's user, each on its own
+// line. It is in the directory of the control socket. The exec shim needs it if /etc/passwd is read-only, so that PID 1 could
+// not store requested ids there.
 const IDsFile = "agent"
 
 // IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name per line, in the directory of the
@@ -103,9 +103,9 @@ func (u *User) ApplyRequestedIDs(env func(name string) string) {
 //     group is the uid itself, and whose home is "/".
 //   - "uid:gid": like "uid", but with the given GID as the only group, whatever /etc/group says. docker run --user does the same.
 //
-// The id 4294967295 is invalid, because the kernel takes it as "leave unchanged". A missing file counts as empty. If a file exists
-// and can't be read, the error wraps the cause and not [ErrNotFound]. Lookup blocks on these two files only. Any goroutine may call
-// it.
+// The id 4294967295 is invalid, because the kernel takes it as "leave unchanged". A missing file counts as empty. If a file
+// exists and can't be read, the error wraps the cause and not [ErrNotFound]. Lookup blocks on these two files only. Any
+// goroutine may call it.
 func Lookup(root, who string) (User, error) {
 	uidText, gidText, withGID := strings.Cut(who, ":")
 	uid, numeric := ParseID(uidText)
@@ -166,7 +166,7 @@ func findUser(passwd []byte, match func(User) bool) (User, bool) {
 // parsePasswd parses a line of passwd(5): name:password:uid:gid:gecos:home[:shell]. It returns false if the line is invalid.
 func parsePasswd(line []byte) (User, bool) {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 7)
-	if len(f) < 6 || !validName(f[0]) {
+	if len(f) < 6 || !isValidName(f[0]) {
 		return User{}, false
 	}
 	uid, uidOK := ParseID(f[2])
@@ -181,7 +181,7 @@ func parsePasswd(line []byte) (User, bool) {
 // appends the gid of the line to groups, unless groups already contains it. It returns groups.
 func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 4)
-	if len(f) < 4 || !validName(f[0]) {
+	if len(f) < 4 || !isValidName(f[0]) {
 		return groups
 	}
 	gid, ok := ParseID(f[2])
@@ -196,9 +196,9 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	return groups
 }
 
-// validName reports whether name, the first field of a line, is the name of an account. An empty line has an empty first field, a
-// comment begins with "#", and an NIS entry with "+" or "-".
-func validName(name string) bool {
+// isValidName reports whether name, the first field of a line, is the name of an account. An empty line has an empty first
+// field, a comment begins with "#", and an NIS entry with "+" or "-".
+func isValidName(name string) bool {
 	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
 }
 

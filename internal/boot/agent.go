@@ -36,10 +36,10 @@ func (a Agent) WithTenants(cfg *config.Config) Agent {
 	return a
 }
 
-// Homes returns the user for file operations in the homes of profiles. This is the agent, except that inside a tenant's home
+// HomesActor returns the user for file operations in the homes of profiles. This is the agent, except that inside a tenant's home
 // it is the tenant. home is the data directory.
-func (a Agent) Homes(home string) *fsutil.Actor {
-	if !a.Tenants.On {
+func (a Agent) HomesActor(home string) *fsutil.Actor {
+	if !a.Tenants.Enabled {
 		return a.Actor
 	}
 	return a.Actor.WithHomesOf(home+"/"+ProfilesDir, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
@@ -170,6 +170,6 @@ func ContainerEnv(home string) []string {
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return name == proc.TagVar || slices.Contains(notify.Vars(), name)
+		return name == proc.TagVar || slices.Contains(notify.VarNames(), name)
 	})
 }

@@ -70,8 +70,8 @@ type Options struct {
 	PhaseBudget time.Duration                    // time limit of one phase; 0 for 10 s
 	Budget      time.Duration                    // time limit of all phases together; 0 for 30 s
 
-	Stamp            string   // names the build of the agent's image
-	Seeds            bool     // the image's own boot script fills the data directory, and hinit does not
+	ImageBuild       string   `json:"Stamp"` // names the build of the agent's image
+	ImageFillsHome   bool     `json:"Seeds"` // the image's own boot script fills the data directory, and hinit does not
 	RepairEverything bool     // the repair looks at all of the agent's directories, see [Report]
 	OnlyProfiles     []string // the repair looks only at the homes of these profiles; nil for all
 }

@@ -50,7 +50,7 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 		}
 	}
 	dirs := AgentOnlyDirs
-	if s.Full {
+	if s.RepairEverything {
 		dirs = slices.Concat(AgentOnlyDirs, MixedOwnerDirs)
 	}
 	for _, rel := range dirs {
@@ -61,7 +61,7 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 			o.chownDirectory(p.root, rel, "recursive chown")
 		}
 	}
-	if s.Full {
+	if s.RepairEverything {
 		// Change only the directory itself: of its content, only the directory pairing belongs to the agent.
 		o.chownDirectory(p.root, "platforms", "chown")
 	}
@@ -85,7 +85,7 @@ func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
 }
 
 // chownHome gives the data directory to the agent. If another user owned it, or if an earlier repair is unfinished, chownHome
-// sets step.Full: the repair must then look at everything in the directory.
+// sets step.RepairEverything: the repair must then look at everything in the directory.
 func (o *ownershipPhase) chownHome() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
@@ -93,7 +93,7 @@ func (o *ownershipPhase) chownHome() error {
 	}
 	uid := fsutil.UID(info)
 	if uid == o.newOwner.UID || ReadOnly(o.Home) {
-		_, o.step.Full = PendingRepair(o.root)
+		_, o.step.RepairEverything = PendingRepair(o.root)
 		return nil
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.newOwner.UID)
@@ -115,7 +115,7 @@ func (o *ownershipPhase) chownHome() error {
 		_ = o.root.Remove(PendingFile) // no repair could change an owner either, so remove the mark
 		return nil
 	}
-	o.step.Full = true
+	o.step.RepairEverything = true
 	return nil
 }
 
@@ -123,14 +123,14 @@ func (o *ownershipPhase) chownHome() error {
 // none. is reports whether a genuine mark exists. The agent can't forge the mark, because root must own the file. The agent
 // can't put an old mark back either: that needs a rename or a link, which sets the ctime of the inode (inode(7)). A genuine
 // mark's ctime equals the time of its last write.
-func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
+func PendingRepair(root *fsutil.Dir) (was uint32, pending bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
 		return 0, false
 	}
 	text, err := root.ReadFile(PendingFile, int64(len(pendingText)+64))
-	rest, is := strings.CutPrefix(string(text), pendingText)
-	if err != nil || !is {
+	rest, pending := strings.CutPrefix(string(text), pendingText)
+	if err != nil || !pending {
 		return 0, false
 	}
 	_, _ = fmt.Sscanf(rest, pendingWas, &was) // stays 0 if there is no such line
@@ -208,7 +208,7 @@ func (o *ownershipPhase) chownLogs(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !o.step.Full { // if Full is set, the repair in the background changes this directory
+	if !o.step.RepairEverything { // if RepairEverything is set, the repair in the background changes this directory
 		o.chownDirectory(o.root, "logs", "chown")
 	}
 	o.chownDirectory(o.root, rel, "chown")
@@ -246,8 +246,8 @@ func (o *ownershipPhase) chownConfig() {
 	case info.Mode().IsRegular():
 		o.chownFile(ConfigFile, "chown/chmod")
 		if d, err := o.asAgent(); err == nil { // the agent may have replaced the file, so act as the agent
-			// In a rootless container the file may belong to another user. Then chmod fails, and the contract (section 2.1, step 8)
-			// ignores the error.
+			// In a rootless container the file may belong to another user. Then chmod fails, and the contract (section 2.1,
+			// step 8) ignores the error.
 			_, _ = d.Chmod(ConfigFile, ConfigMode)
 			d.Close()
 		}

@@ -44,7 +44,7 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	}
 	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
 	if !r.Unusable { // if Unusable is set, an abandoned phase may still be writing this field
-		r.Linked = p.linked
+		r.HomeIsLink = p.linked
 	}
 	// do not close the directory while a hung call may still be using it
 	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil {
@@ -130,7 +130,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 		r.Warnings = append(r.Warnings, s.Warnings...)
 		maps.Copy(r.Env, s.Env)
 		r.Home = cmp.Or(s.Home, r.Home)
-		r.Full = r.Full || s.Full
+		r.RepairEverything = r.RepairEverything || s.RepairEverything
 		r.FilledFromImage = r.FilledFromImage || s.FilledFromImage
 		r.HasSecrets = r.HasSecrets || s.HasSecrets
 		tell := func(format string, args ...any) {

@@ -34,25 +34,25 @@ const (
 // is set, the program does only that. Otherwise it does the boot steps before the first service that only some containers
 // need. [Prepare] does the steps that all containers need.
 type Job struct {
-	Options   Options
-	AgentUser account.User
-	Known     bool   // /etc/passwd has AgentUser
-	Version   string // version of hinit; after an update, all hooks run
-	Hooks     []Hook
-	Plain     bool // there is no agent and no data volume, so run only the hooks
-	Strict    bool // if a hook fails, the boot ends
-	Scripts   bool // if a script of the image fails, the boot ends
+	Options           Options
+	AgentUser         account.User
+	UserInPasswd      bool   `json:"Known"` // /etc/passwd has AgentUser
+	Version           string // version of hinit; after an update, all hooks run
+	Hooks             []Hook
+	ServicesOnly      bool `json:"Plain"`   // there is no agent and no data volume, so run only the hooks
+	EndOnFailedHook   bool `json:"Strict"`  // if a hook fails, the boot ends
+	EndOnFailedScript bool `json:"Scripts"` // if a script of the image fails, the boot ends
 	// FillFromImage: only fill an empty data directory from the image, see Seed.
 	FillFromImage bool `json:"Plant"`
 	ChangeOwners  bool // only change the owners of profiles' homes, see [Tenants]
-	// Starting is the profile that is about to start. ChangeOwners then changes only its home, because the gateways of other
-	// profiles may be running. If Starting is "", no gateway runs yet, and ChangeOwners may change all homes.
-	Starting string
+	// StartingProfile is the profile that is about to start. ChangeOwners then changes only its home, because the gateways of
+	// other profiles may be running. If StartingProfile is "", no gateway runs yet, and ChangeOwners may change all homes.
+	StartingProfile string `json:"Starting"`
 	// Repair: only repair the owners of the files that the boot has left to the background.
 	Repair          bool
 	Examine         bool               // only examine the data volume, for hinit doctor
-	Marker          string             // value of profiles.marker in hinit.yaml, for Examine
-	Profiles        int                // value of profiles.max in hinit.yaml, for Examine
+	ProfileMarker   string             `json:"Marker"`   // value of profiles.marker in hinit.yaml, for Examine
+	MaxProfiles     int                `json:"Profiles"` // value of profiles.max in hinit.yaml, for Examine
 	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than MinLogAge
 	MinLogAge       time.Duration
 	Gateways        []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions use the JSON name
@@ -63,7 +63,7 @@ type Job struct {
 // IsNeeded reports whether the boot program has work before the first service. That is so in the agent's image, and if hooks,
 // scripts or variables ask for it. IsNeeded ignores files on the data volume. It blocks on the root file system.
 func (j Job) IsNeeded() bool {
-	if len(j.Hooks) > 0 || j.Options.Seeds {
+	if len(j.Hooks) > 0 || j.Options.ImageFillsHome {
 		return true
 	}
 	for _, name := range []string{
@@ -81,7 +81,7 @@ func (j Job) IsNeeded() bool {
 // HasSeed reports whether the image has files for an empty data directory. It blocks on the root file system.
 func (j Job) HasSeed() bool {
 	_, err := os.Stat(Seed)
-	return err == nil && !j.Options.Seeds
+	return err == nil && !j.Options.ImageFillsHome
 }
 
 // ContInitDir has the user's own scripts, which run as root at the boot.
@@ -89,15 +89,15 @@ const ContInitDir = "/etc/cont-init.d"
 
 // Message is a message of the boot program to PID 1. Exactly one field is set.
 type Message struct {
-	Line   *LogLine          `json:",omitempty"` // message for the container log
-	Agents *LogLine          `json:",omitempty"` // message for the container log that an agent can cause
-	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Answer.Env
-	Begin  *int              `json:",omitempty"` // number of hooks that follow
-	Hook   *Hook             `json:",omitempty"` // PID 1 must run this hook, and answers with its number and exit code
-	Steps  []client.BootStep `json:",omitempty"` // result of each hook, after all hooks have ended
-	Repair *client.Repair    `json:",omitempty"` // progress of the repair
-	Result string            `json:",omitempty"` // summary of the repair, in words
-	Found  client.Findings   `json:",omitempty"` // results of one check of Examine
+	Line      *LogLine          `json:",omitempty"`       // message for the container log
+	AgentLine *LogLine          `json:"Agents,omitempty"` // message for the container log that an agent can cause
+	Report    *Report           `json:",omitempty"`       // the volume is ready; PID 1 answers with Answer.Env
+	HookCount *int              `json:"Begin,omitempty"`  // number of hooks that follow
+	Hook      *Hook             `json:",omitempty"`       // PID 1 must run this hook, and answers with its number and exit code
+	Steps     []client.BootStep `json:",omitempty"`       // result of each hook, after all hooks have ended
+	Repair    *client.Repair    `json:",omitempty"`       // progress of the repair
+	Result    string            `json:",omitempty"`       // summary of the repair, in words
+	Findings  client.Findings   `json:"Found,omitempty"`  // results of one check of Examine
 
 	Examining *Examining `json:",omitempty"` // a check of Examine, or a measurement, is about to begin
 
@@ -131,15 +131,15 @@ type Report struct {
 	Env  map[string]string
 	Home string
 
-	// Full makes the repair look at all of the agent's directories. It is set if the data directory belonged to another user, or
-	// if an earlier repair was interrupted.
-	Full bool
+	// RepairEverything makes the repair look at all of the agent's directories. It is set if the data directory belonged to
+	// another user, or if an earlier repair was interrupted.
+	RepairEverything bool `json:"Full"`
 
 	// FilledFromImage says that the data directory was empty, and was filled from the image.
 	FilledFromImage bool `json:"Planted"`
 
-	Linked   bool // the data directory is a symbolic link, so root changes nothing there
-	ReadOnly bool // the data volume is read-only, and a message has reported this
+	HomeIsLink bool `json:"Linked"` // the data directory is a symbolic link, so root changes nothing there
+	ReadOnly   bool // the data volume is read-only, and a message has reported this
 	// HasSecrets says that the data directory has files that the boot program must look at, even without other work.
 	HasSecrets bool
 
@@ -205,10 +205,10 @@ type Gateway struct {
 	Run               uint64 `json:",omitzero"`
 	Isolated, Stopped bool   `json:",omitzero"`
 	Warn, Stop        uint64 `json:",omitzero"`
-	Weight            int    `json:",omitzero"` // CPU weight of the profile (cpu.weight); 0 for the default
-	Nice              int    `json:",omitzero"` // nice value that the configuration gives to the gateway, relative to hinit
-	Pinned            bool   `json:",omitzero"` // the configuration chooses the gateway's processors
-	Rank              int    `json:",omitzero"` // gateways of a higher rank get memory first
+	Weight            int    `json:",omitzero"`       // CPU weight of the profile (cpu.weight); 0 for the default
+	Nice              int    `json:",omitzero"`       // nice value that the configuration gives to the gateway, relative to hinit
+	HasCPUAffinity    bool   `json:"Pinned,omitzero"` // the configuration chooses the gateway's processors
+	Rank              int    `json:",omitzero"`       // gateways of a higher rank get memory first
 }
 
 // Measurement is the result for one gateway. Note is a text for the status. Hold says why the gateway must not run, and

@@ -52,9 +52,9 @@ type RunPlan struct {
 	// container uses the same home (contract, section 3.2).
 	DashboardOnly bool
 
-	// Plain means that hinit supervises only the services of its configuration, without a command, agent, profile or data
+	// ServicesOnly means that hinit supervises only the services of its configuration, without a command, agent, profile or data
 	// volume. PlanRun never sets it.
-	Plain bool
+	ServicesOnly bool `reexec:"Plain"`
 
 	// LegacyGatewayRun means that the default gateway counts as running if its home has no gateway_state.json (contract, section
 	// 5, legacy migration).
@@ -62,10 +62,10 @@ type RunPlan struct {
 }
 
 // HasCommand reports whether hinit runs a command.
-func (r RunPlan) HasCommand() bool { return !r.Supervise && !r.Plain }
+func (r RunPlan) HasCommand() bool { return !r.Supervise && !r.ServicesOnly }
 
 // HasProfiles reports whether this container has gateways.
-func (r RunPlan) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
+func (r RunPlan) HasProfiles() bool { return !r.DashboardOnly && !r.ServicesOnly }
 
 // PlanRun finds out what a container's command means (contract, sections 3 to 3.2). It looks for files only through
 // c.FindProgram.

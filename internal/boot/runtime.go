@@ -66,7 +66,7 @@ func InPod(env func(string) (string, bool)) bool { return EnvOf(env, "KUBERNETES
 // removeForeignDir removes dir if it belongs to another user than root in a directory of root, so that root can make it
 // again. first means that this is PID 1, so the content is left from an earlier container. Otherwise only an empty directory
 // is removed.
-func removeForeignDir(dir string, first bool) {
+func removeForeignDir(dir string, isInit bool) {
 	parent, err := fsutil.OpenNoLink(filepath.Dir(dir), nil)
 	if err != nil {
 		return
@@ -81,7 +81,7 @@ func removeForeignDir(dir string, first bool) {
 	if err != nil || !info.IsDir() || fsutil.UID(info) == 0 {
 		return
 	}
-	if entries, _, err := parent.ReadAtMost(name, 1); err != nil || len(entries) > 0 && !first {
+	if entries, _, err := parent.ReadAtMost(name, 1); err != nil || len(entries) > 0 && !isInit {
 		return // another process may be using the directory
 	}
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used

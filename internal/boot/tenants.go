@@ -10,8 +10,9 @@ import (
 
 // Tenants are the profiles that have users of their own. The zero value has none.
 type Tenants struct {
-	On        bool
-	UIDs      config.UIDs     // the first id is the group of shared directories, the others are users of tenants; set even if On is false
+	Enabled bool `json:"On"`
+	// the first id is the group of shared directories, the others are users of tenants; set even if Enabled is false
+	UIDs      config.UIDs
 	AgentUID  uint32          `json:"Not"` // the agent's user, who is no tenant even if its id is in UIDs
 	All       bool            // all profiles are tenants
 	ByProfile map[string]bool `json:"Own"` // profiles with a setting of their own: whether each is a tenant
@@ -28,7 +29,7 @@ func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	if uids.Contains(own.UID) || uids.Contains(own.GID) {
 		return Tenants{UIDs: uids, AgentUID: own.UID}
 	}
-	t := Tenants{On: true, UIDs: uids, AgentUID: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, ByProfile: map[string]bool{rootProfile: false}}
+	t := Tenants{Enabled: true, UIDs: uids, AgentUID: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, ByProfile: map[string]bool{rootProfile: false}}
 	for name := range cfg.Profiles.Overrides {
 		t.ByProfile[name] = cfg.IsolationOf(name).Mode == config.IsolationUser
 	}
@@ -41,7 +42,7 @@ const rootProfile = "default"
 // Includes reports whether a profile is a tenant.
 func (t Tenants) Includes(profile string) bool {
 	one, own := t.ByProfile[profile]
-	return t.On && (one || t.All && !own)
+	return t.Enabled && (one || t.All && !own)
 }
 
 // HasUID reports whether a uid is in the range for users of tenants.

@@ -20,7 +20,7 @@ import (
 func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
-	o := Options{Home: home, Tenants: Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}}
+	o := Options{Home: home, Tenants: Tenants{Enabled: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}}
 	for name, uid := range map[string]int{"own": 20001, "one": 20002, "copy": 20002, "agents": 10000} {
 		dir := filepath.Join(home, ProfilesDir, name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -42,7 +42,7 @@ func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
-	o := Options{Home: home, Tenants: Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}}
+	o := Options{Home: home, Tenants: Tenants{Enabled: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}}
 	homes := filepath.Join(home, ProfilesDir)
 	if err := errors.Join(os.MkdirAll(homes+"/own", 0o755), os.Chown(homes+"/own", 20001, 20001)); err != nil {
 		t.Fatal(err)
@@ -77,8 +77,8 @@ func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 	}{{fsutil.Identity{UID: 10000, GID: 10000}, true}, {fsutil.Identity{UID: 10000, GID: 20000}, false}, {fsutil.Identity{UID: 10000, GID: 20005}, false}, {fsutil.Identity{UID: 20005, GID: 10000}, false}} {
 		agent := c.agent
 		got := TenantsOf(cfg, fsutil.NewActor(agent))
-		if got.On != c.on {
-			t.Errorf("agent.user %d:%d: profiles have users of their own: %t", agent.UID, agent.GID, got.On)
+		if got.Enabled != c.on {
+			t.Errorf("agent.user %d:%d: profiles have users of their own: %t", agent.UID, agent.GID, got.Enabled)
 		}
 		if !got.HasUID(20007) || got.HasUID(agent.UID) { // if not, the boot would give the homes of tenants to the agent
 			t.Errorf("agent.user %d:%d: the uid 20007 is a tenant's: %t, the agent's: %t", agent.UID, agent.GID, got.HasUID(20007), got.HasUID(agent.UID))

@@ -22,13 +22,13 @@ func (c *container) controlHost() control.Backend {
 			if err := c.lease.Check(); err != nil {
 				return &client.Error{Kind: client.KindFailed, Message: err.Error(), Cause: err}
 			}
-			return c.gateways.Find(ctx, name)
+			return c.gateways.FindProfile(ctx, name)
 		},
 		Config:     func() []client.ConfigEntry { return c.cfg.Load().Effective() },
 		Init:       c.describeInit,
 		StartDelay: func() time.Duration { return c.cfg.Load().Agent.SettleTime },
 		Boot: control.Boot{
-			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.Await(ctx, pid, c.loop.Snapshot) }, ExpectedServices: c.stage.Expected,
+			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.AwaitEnd(ctx, pid, c.loop.Snapshot) }, ExpectedServices: c.stage.Expected,
 			BootProgress: func() (bool, *client.BootHook) { return !c.boot.HasEnded(), c.boot.Hook() },
 		},
 		ServiceFacts: control.ServiceFacts{
@@ -54,7 +54,7 @@ func (c *container) controlHost() control.Backend {
 
 func (c *container) describeInit() client.Init {
 	plain := ""
-	if c.route.Load().Plain {
+	if c.runPlan.Load().ServicesOnly {
 		plain = c.cfg.Load().Path
 	}
 	own, agents := c.boot.Warnings()
@@ -70,7 +70,7 @@ func (c *container) describeInit() client.Init {
 			info.Warnings = append(info.Warnings, warning)
 		}
 	}
-	if c.route.Load().HasProfiles() {
+	if c.runPlan.Load().HasProfiles() {
 		info.Lease = c.lease.Status()
 	}
 	return info
@@ -86,8 +86,8 @@ func (c *container) mainPIDs() map[string]int {
 }
 
 func (c *container) examine(ctx context.Context) client.Findings {
-	if c.route.Load().Plain {
+	if c.runPlan.Load().ServicesOnly {
 		return nil // there is no data volume
 	}
-	return c.stage.Volume.Examine(ctx)
+	return c.stage.Examiner.Examine(ctx)
 }

@@ -22,17 +22,17 @@ import (
 // bootRun is the state of one boot. The boot has its own goroutine beside the supervisor's loop, so that hinit handles
 // signals and reaps orphans even while a disk hangs.
 type bootRun struct {
-	c           *container
-	ctx         context.Context //nolint:containedctx // context of the container
-	threads     func()          // function that blocks until all threads of this process exist; after that, services may use up the PIDs
-	controlOpen <-chan struct{} // channel that is closed when the control socket is open, or can't be opened
-	slots       <-chan struct{} // channel that is closed when the s6 scan directory exists, or can't be made
-	cmd         bool            // the container's CMD was started
+	c            *container
+	ctx          context.Context //nolint:containedctx // context of the container
+	awaitThreads func()          // function that blocks until all threads of this process exist; after that, services may use up the PIDs
+	controlOpen  <-chan struct{} // channel that is closed when the control socket is open, or can't be opened
+	scanDirDone  <-chan struct{} // channel that is closed when the s6 scan directory exists, or can't be made
+	cmdStarted   bool            // the container's CMD was started
 }
 
 // bootUp boots the container. threads blocks until all threads of this process exist. bootUp calls it before the first
 // service can use up the PIDs.
-func (c *container) bootUp(ctx context.Context, threads func()) {
+func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 	defer func() {
 		c.gateways.AwaitRead(ctx) // the boot may be over before the profiles are read
 		c.boot.End()
@@ -44,13 +44,13 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		c.Warn("%s", w)
 	}
-	b := &bootRun{c: c, ctx: ctx, threads: threads}
+	b := &bootRun{c: c, ctx: ctx, awaitThreads: awaitThreads}
 	// Prepare the volume, the control socket and the s6 directories at the same time, because none of them needs another. The
 	// container's first process may need all three, so Ready waits for them.
 	b.controlOpen = guard.Begin("opening the control socket", func() { b.openControl(cfg) })
-	b.slots = guard.Begin("making the directories of s6", b.openS6)
+	b.scanDirDone = guard.Begin("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
-	if cfg.Services[config.LeaseName].Enabled && c.route.Load().HasProfiles() {
+	if cfg.Services[config.LeaseName].Enabled && c.runPlan.Load().HasProfiles() {
 		b.Ready()
 		if err := c.registry.RegisterLease(ctx, cfg); err != nil {
 			c.fatal(err.Error())
@@ -65,7 +65,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // the first call found no data directory to lock
+		// the first call found no data directory to lock
+		if c.lease.Status().State == client.LeaseNone && !c.runPlan.Load().ServicesOnly {
 			if serving, ok = c.lease.ClaimAtBoot(ctx, b, true); !ok {
 				return
 			}
@@ -73,12 +74,12 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	}
 	b.Ready()
 	if !c.lease.Serves() {
-		_ = c.registry.MarkMet(ctx, registry.NeedBoot) // MarkMet fails only if the container has ended
+		_ = c.registry.MarkNeedMet(ctx, registry.NeedBoot) // MarkMet fails only if the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
 	b.startCmd()
-	if c.lease.Serves() && c.route.Load().HasProfiles() {
+	if c.lease.Serves() && c.runPlan.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
 			if err := c.store.RemoveTemporaries(c.started); err != nil {
 				c.Warn("%v", err)
@@ -131,7 +132,7 @@ func (c *container) applyConfig(cfg *config.Config) {
 // openS6 makes the scan directory of s6, if this container acts as s6 (see package personality).
 func (b *bootRun) openS6() {
 	c := b.c
-	if c.route.Load().Plain || !personality.ActsAsS6() {
+	if c.runPlan.Load().ServicesOnly || !personality.ActsAsS6() {
 		return
 	}
 	step := c.stage.MeasureStep("s6", func() error {
@@ -151,23 +152,23 @@ func (b *bootRun) openS6() {
 // open. After the boot, when b is nil, it returns at once.
 func (b *bootRun) Ready() {
 	if b != nil {
-		b.threads()
+		b.awaitThreads()
 		<-b.controlOpen
-		<-b.slots
+		<-b.scanDirDone
 	}
 }
 
 // startCmd starts the container's CMD, or a placeholder process instead of it. A second call does nothing.
 func (b *bootRun) startCmd() {
-	if b.cmd {
+	if b.cmdStarted {
 		return
 	}
-	b.cmd = true
+	b.cmdStarted = true
 	if s6 := b.c.s6.S6(); s6 != nil {
 		b.c.gateways.AwaitSlots(b.ctx, s6.WhenQueued())
 		_ = s6.Scan(b.ctx) // Scan fails only if the container has ended
 	}
-	if !b.c.route.Load().Supervise {
+	if !b.c.runPlan.Load().Supervise {
 		b.c.stage.StartCmd(b.ctx)
 	} else if b.c.s6.S6() != nil {
 		b.c.stage.StartPlaceholder(b.ctx, b.c.generation.Exe)
@@ -177,7 +178,7 @@ func (b *bootRun) startCmd() {
 // StartCmdEarly starts the CMD during the boot, because the data volume does not answer (see [leaseholder.Boot]).
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
-	_ = b.c.registry.MarkMet(b.ctx, registry.NeedBoot) // MarkMet fails only if the container has ended
+	_ = b.c.registry.MarkNeedMet(b.ctx, registry.NeedBoot) // MarkMet fails only if the container has ended
 	b.startCmd()
 }
 
@@ -194,7 +195,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 		return
 	}
 	c.gateways.DropRecords() // drop the records that were made after the loss of the lock
-	if !c.lease.Serve(serving) {
+	if !c.lease.BeginServing(serving) {
 		return // the lock is lost again, and the goroutine that watches it will ask again
 	}
 	cfg := c.cfg.Load()
@@ -209,10 +210,10 @@ func (c *container) takeOver(ctx, serving context.Context) {
 // the container must end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
 	c.stage.RunStep("services", func() error { return c.registry.RegisterServices(ctx, cfg) })
-	if !c.route.Load().Plain {
+	if !c.runPlan.Load().ServicesOnly {
 		c.stage.RunStep("profiles", func() error {
 			return c.gateways.BringUp(ctx, gateways.Boot{
-				Services: len(cfg.Services), SlotsMade: c.s6.SlotsMade, SetRoute: c.route.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.HoldBackGateways,
+				Services: len(cfg.Services), SlotsMade: c.s6.SlotsMade, SetRunPlan: c.runPlan.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, HoldBack: c.health.HoldBackGateways,
 			})
 		})
 	}
@@ -220,7 +221,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 		c.fatal("a boot step has failed, and boot.strict is set")
 		return false
 	}
-	if err := c.registry.MarkMet(ctx, registry.NeedBoot); err != nil {
+	if err := c.registry.MarkNeedMet(ctx, registry.NeedBoot); err != nil {
 		return false
 	}
 	c.registry.Timetable.Serve(ctx, cfg, false)

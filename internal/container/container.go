@@ -38,7 +38,7 @@ type container struct {
 	cfg   atomic.Pointer[config.Config]
 	agent boot.Agent
 	// says what the CMD asks for: a supervised gateway, or a command. The boot may replace it.
-	route   atomic.Pointer[boot.RunPlan]
+	runPlan atomic.Pointer[boot.RunPlan]
 	started time.Time
 	// prepared means that the data volume was prepared and the boot hooks have run.
 	prepared atomic.Bool
@@ -67,21 +67,21 @@ type container struct {
 // newContainer makes all parts of a container and connects them. procs is a new process table, or the table of the previous
 // program.
 func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
-	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
+	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.RunPlan
 	c := &container{
 		agent: agent, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
 		stage: new(prepare.Stage), // the code below fills in the stage, when the parts that it needs exist
 	}
 	c.cfg.Store(cfg)
-	c.route.Store(&route)
+	c.runPlan.Store(&route)
 	env := boot.ContainerEnv(cfg.Home)
-	if route.Plain {
+	if route.ServicesOnly {
 		env = boot.OuterEnv()
 	} else if personality.ActsAsS6() {
 		env = proc.SetEnv(env, map[string]string{"PATH": personality.AgentPath(cfg.Home)})
 	}
-	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
-	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
+	c.units = units.NewMaker(agent, cfg.Home, env, route.ServicesOnly)
+	c.store = profiles.Open(cfg.Home, agent.HomesActor(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.AddWarning, initlog.NewTerminationLog())
 	// agents logs messages that an agent can cause. The status keeps its warnings in a separate list, so that an agent can't
 	// push out the other warnings.
@@ -94,7 +94,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, ShutdownBudget: cfg.Shutdown.Budget, MaxStarting: turns, ExtraStarting: spare,
-		SIGCHLD: sig.Children, MuteSIGCHLD: proc.SIGCHLDSwitch(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
+		SIGCHLD: sig.SIGCHLD, MuteSIGCHLD: proc.SIGCHLDSwitch(), Signals: sig.Incoming, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
 		OnPanic: c.loopPanicked, CheckStart: func(name string, kind supervisor.Kind) error { return c.lease.CheckStart(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
@@ -106,34 +106,34 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 		},
 	})
 	c.health = health.New(health.Options{
-		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, ServicesOnly: route.Plain, Log: c.logs.Get, Warn: agents.Warn,
+		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, ServicesOnly: route.ServicesOnly, Log: c.logs.Get, Warn: agents.Warn,
 		SocketDir: func() string { return c.control.Dir() },
 		Lease:     func(words string) { c.lease.LeaseMessage(words) },
 	})
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
-		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.lease.Check() }, ServicesOnly: route.Plain,
+		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.lease.Check() }, ServicesOnly: route.ServicesOnly,
 		Serves: func() bool { return c.lease.Serves() }, SetConfig: c.applyConfig,
 		StoresTaskStarts: route.HasProfiles(), WarnNotStored: func(err error) { c.Say("%v", err) },
 	})
 	c.lease = leaseholder.New(leaseholder.Host{
-		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
+		Config: c.cfg.Load, RunPlan: c.runPlan.Load, Logger: c.Logger, Fatal: c.fatal,
 		RemoveSlot: c.registry.RemoveSlot, DropProfiles: func() { c.gateways.DropRecords() }, TakeOver: c.takeOver,
 		WarnAgents: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
 	*c.stage = prepare.Stage{
-		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
-		Config: c.cfg.Load, Route: c.route.Load, Serves: c.lease.Serves, Started: c.started,
+		Logger: c.Logger, AgentLogger: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
+		Config: c.cfg.Load, RunPlan: c.runPlan.Load, Serves: c.lease.Serves, Started: c.started,
 	}
 	c.stage.Connect()
 	c.health.MeasureProfiles = c.stage.MeasureProfiles
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.CheckWrite = c.lease.Check
 	c.gateways = gateways.New(gateways.Options{
-		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
+		Registry: c.registry, Logger: agents, Config: c.cfg.Load, RunPlan: c.runPlan.Load, Store: c.store, Intents: c.intents, Started: c.started,
 		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, OnStateWritten: c.health.RecordHeartbeat, OnDiskJob: c.reporter.RecordWork,
-		Adopt: func(ctx context.Context, profile string) {
-			c.stage.Owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
+		CorrectOwner: func(ctx context.Context, profile string) {
+			c.stage.Owners.CorrectOwner(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
 	})
 	c.s6 = personality.NewEmulation(s6Host{agents, c.registry, c.gateways}, c.registry.SetSlotMaker, func() personality.Settings {

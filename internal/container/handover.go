@@ -33,14 +33,14 @@ const fallbackBudget = 8 * time.Second
 // handover is what PID 1 passes to the next program at a re-execution. Package reexec encodes it.
 type handover struct {
 	reexec.PastGenerations
-	Started   time.Time
-	Full      bool
-	Prepared  bool        // the data volume was prepared
-	Warnings  [2][]string // first the warnings that no agent can cause, then the warnings that agents can cause
-	Phases    []client.BootStep
-	Repair    *client.Repair
-	Interrupt time.Time
-	Reported  uint64
+	Started          time.Time
+	RepairEverything bool        `reexec:"Full"`
+	Prepared         bool        // the data volume was prepared
+	Warnings         [2][]string // first the warnings that no agent can cause, then the warnings that agents can cause
+	Phases           []client.BootStep
+	Repair           *client.Repair
+	Interrupt        time.Time
+	Reported         uint64
 
 	// The fields below have the state of one package each.
 
@@ -88,10 +88,10 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state an
 		h.socket = c.control.Detach()
 	}
 	old := &handover{
-		PastGenerations: past, Started: c.started, Full: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.LastInterrupt(), Reported: reported,
+		PastGenerations: past, Started: c.started, RepairEverything: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.LastInterrupt(), Reported: reported,
 	}
 	old.Control = h.socket
-	old.startHandover = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
+	old.startHandover = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, RunPlan: *c.runPlan.Load()}.HandOver()
 	old.unitsHandover, old.leaseHandover = c.units.HandOver(), c.lease.HandOver()
 	old.Warnings[0], old.Warnings[1] = c.boot.Warnings()
 	old.Phases, old.Repair = c.boot.Steps(), c.stage.Owners.Status()
@@ -111,7 +111,7 @@ func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) i
 	}
 	if err != nil {
 		initlog.Stderr(fmt.Errorf("cannot go on for the image before this one: %w", err))
-		proc.EndDescendants(sig.Children, fallbackBudget)
+		proc.EndDescendants(sig.SIGCHLD, fallbackBudget)
 		return reexec.ExitFault
 	}
 	return c.runToEnd(c.resumeServices)
@@ -139,7 +139,7 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
 	c.units.TakeOver(old.unitsHandover)
-	c.stage.RepairAll.Store(old.Full)
+	c.stage.RepairAll.Store(old.RepairEverything)
 	c.lease.TakeOver(old.leaseHandover)
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.registryHandover)
@@ -171,7 +171,7 @@ func (c *container) resumeServices(ctx context.Context) {
 		c.registry.Timetable.Serve(ctx, c.cfg.Load(), true)
 		c.registry.ChangeLock.Unlock()
 	}
-	if !c.lease.Serves() || !c.route.Load().HasProfiles() {
+	if !c.lease.Serves() || !c.runPlan.Load().HasProfiles() {
 		return
 	}
 	if c.units.Topology() == nil {
@@ -179,7 +179,7 @@ func (c *container) resumeServices(ctx context.Context) {
 	}
 	c.gateways.Continue(ctx)
 	c.health.RecordMemory()
-	c.stage.RepairOwners(ctx, !c.stage.Owners.Done())
+	c.stage.RepairOwners(ctx, !c.stage.Owners.AllRepaired())
 }
 
 // freezeTimeout is how long a re-execution waits for writes to the volume. Then it waits as long again until the logs have
@@ -238,7 +238,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 // too.
 func (c *container) awaitVolumeIdle() error {
 	end := time.Now().Add(freezeTimeout)
-	for !c.gateways.Idle() || c.store.Writing() || c.registry.Timetable.Writing() {
+	for !c.gateways.IsIdle() || c.store.Writing() || c.registry.Timetable.IsSaving() {
 		if time.Now().After(end) {
 			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
 		}
@@ -282,6 +282,6 @@ func (h *reexecHost) End(code int, reason string) {
 // impossible, it ends all processes and returns the exit code of the container.
 func (c *container) loopPanicked(value any, stack []byte) int {
 	c.generation.SupervisorPanicked(value, stack)
-	proc.EndDescendants(c.signals.Children, c.cfg.Load().Shutdown.Budget)
+	proc.EndDescendants(c.signals.SIGCHLD, c.cfg.Load().Shutdown.Budget)
 	return reexec.ExitFault
 }

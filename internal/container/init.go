@@ -40,16 +40,16 @@ func RunServicesOnly(file string) int {
 
 // runOffMainThread runs initMain in another goroutine and waits for its exit code. That goroutine can't run on the main
 // thread, because the caller is locked to it.
-func runOffMainThread(settle func() (start prepare.Start, code int, ok bool)) int {
+func runOffMainThread(makeStart func() (start prepare.Start, code int, ok bool)) int {
 	code := make(chan int)
-	go func() { code <- initMain(settle) }()
+	go func() { code <- initMain(makeStart) }()
 	return <-code
 }
 
 // initMain is the common part of [Main] and [RunServicesOnly]. After a re-execution it continues the container of the
 // previous program. Otherwise it boots the container that settle describes. It makes all parts of the container before the
 // first call that could hang.
-func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
+func initMain(makeStart func() (start prepare.Start, code int, ok bool)) int {
 	// Without a handler, the Go runtime would end the process on a signal. Package early already handles the signals that ask
 	// for a stop.
 	sig := signals.Listen()
@@ -65,7 +65,7 @@ func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 		return successorMain(sig, taken, none)
 	}
 	normalGC := tuning.RelaxGC()
-	start, code, ok := settle()
+	start, code, ok := makeStart()
 	if !ok {
 		return code
 	}
@@ -83,7 +83,7 @@ func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 // runToEnd runs the container to its end, and then makes hinit the foreground process group of its terminal again.
 func (c *container) runToEnd(begin func(context.Context)) int {
 	code := c.run(begin)
-	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
+	if c.runPlan.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
 		_ = proc.TakeForeground(os.Stdin) // the CMD had the terminal, and the shell that started hinit needs it again
 	}
 	return code

@@ -10,9 +10,9 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// Become is the argv[0] of a process that changes its user and settings, and then executes a command. It equals
+// LimitsName is the argv[0] of a process that changes its user and settings, and then executes a command. It equals
 // proc.LimitsName.
-const Become = "hinit-limits"
+const LimitsName = "hinit-limits"
 
 // groups has room for as many supplementary groups as the kernel allows.
 var groups [1 << 16]uint32

@@ -28,12 +28,12 @@ var FewThreads bool
 // errno.
 func hold(leave *uint32) int
 
-// Begin runs before the Go runtime, as the first code of hinit. stack is as for [bare.Begun]. It returns the command line and
-// the environment. missing means that the command belongs to hinit-tools, and that hinit-tools can't be executed.
+// Begin runs before the Go runtime, as the first code of hinit. stack is as for [bare.InitialStack]. It returns the command line
+// and the environment. missing means that the command belongs to hinit-tools, and that hinit-tools can't be executed.
 func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
-	argv, env = bare.Begun(stack)
+	argv, env = bare.InitialStack(stack)
 	switch name := bare.Base(argv.At(0)); {
-	case name == Become:
+	case name == LimitsName:
 		ChangeUserAndExec(argv, env, func(_, _ bare.CStrings) {})
 	case argv.N == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1:
 		if env.Get("HINIT_HANDOVER") != "" {

@@ -336,7 +336,7 @@ func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
 	logged := ""
 	for ctx.Err() == nil {
 		r.begun, r.skip = false, 0
-		o := reader.Options{Dir: dir, N: -1, Since: r.at.At, Previous: true, Follow: true, OnMissing: missing}
+		o := reader.Options{Dir: dir, LastLines: -1, Since: r.at.At, Previous: true, Follow: true, OnMissing: missing}
 		err := reader.Read(ctx, as, o, func(line []byte) error { return r.sendLine(ctx, line) })
 		if err != nil && ctx.Err() == nil && logged != err.Error() {
 			logged = err.Error()

@@ -122,8 +122,8 @@ func threadIdentity() (Identity, error) {
 	return id, nil
 }
 
-// setThreadIdentity changes the identity of the calling thread only. The functions of package syscall would change all threads, but
-// these functions of x/sys don't. The uid comes last in both directions, because setfsuid keeps CAP_SETGID.
+// setThreadIdentity changes the identity of the calling thread only. The functions of package syscall would change all threads,
+// but these functions of x/sys don't. The uid comes last in both directions, because setfsuid keeps CAP_SETGID.
 func setThreadIdentity(id Identity) error {
 	gids := make([]int, len(id.Groups))
 	for i, g := range id.Groups {
@@ -214,11 +214,11 @@ func (d *Dir) ownerOf(names []string) *Actor {
 		return nil // the operation itself reports the error
 	}
 	defer closeFD(fd)
-	return d.actor.homes.owner(fd)
+	return d.actor.homes.ownerOfFD(fd)
 }
 
-// owner is ownerOf for a home that is open as fd.
-func (h *homes) owner(fd int) *Actor {
+// ownerOfFD is ownerOf for a home that is open as fd.
+func (h *homes) ownerOfFD(fd int) *Actor {
 	st, err := Fstat(fd)
 	if err != nil || st.Uid < h.first || st.Uid > h.last {
 		return nil

@@ -53,8 +53,8 @@ type Dir struct {
 	fd int          // descriptor of the directory (O_PATH); -1 when closed
 }
 
-// OpenDir opens the directory at path for operations with the identity of a; nil means [Self]. It trusts path, and follows links in
-// it. The caller closes the Dir.
+// OpenDir opens the directory at path for operations with the identity of a; nil means [Self]. It trusts path, and follows links
+// in it. The caller closes the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
 	a = cmp.Or(a, Self())
 	d := newDir(path, a)
@@ -84,8 +84,8 @@ func (d *Dir) Close() error {
 	return nil
 }
 
-// Path returns the path by which the directory was opened, with the names given to Sub. It is for messages and the configuration of
-// other programs. Opening this path again would lose the protection of the Dir.
+// Path returns the path by which the directory was opened, with the names given to Sub. It is for messages and the configuration
+// of other programs. Opening this path again would lose the protection of the Dir.
 func (d *Dir) Path() string { return d.path }
 
 // Sub opens the directory rel as another Dir with the same actor. The caller closes both.
@@ -103,7 +103,7 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 		}
 		switch up, is := d.actor.homes.locate(d.path, names); {
 		case is && up == len(names):
-			sub.owner = d.actor.homes.owner(sub.fd)
+			sub.owner = d.actor.homes.ownerOfFD(sub.fd)
 		case is:
 			sub.owner = d.ownerOf(names[:up])
 		}
@@ -152,8 +152,8 @@ func (d *Dir) statWith(rel string, look func(at int, name string, flags int) err
 	})
 }
 
-// CreatedAt returns when the file rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file may get the same
-// inode number, but never the same time. If the file system doesn't store this time, the error wraps errors.ErrUnsupported.
+// CreatedAt returns when the file rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file may get the
+// same inode number, but never the same time. If the file system doesn't store this time, the error wraps errors.ErrUnsupported.
 func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 	err = d.statWith(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
@@ -187,8 +187,8 @@ func (d *Dir) CheckExists(rel string) error {
 	})
 }
 
-// Mkdir creates the directory rel and all missing directories above it, with the permission bits mode (less the umask). An existing
-// directory keeps its mode. If one of the names is a link or another kind of file, Mkdir returns an error.
+// Mkdir creates the directory rel and all missing directories above it, with the permission bits mode (less the umask). An
+// existing directory keeps its mode. If one of the names is a link or another kind of file, Mkdir returns an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	return d.withComponents("make directory", rel, func(names []string) error {
 		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -231,8 +231,8 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 	})
 }
 
-// withComponents checks rel and calls fn with its components, with the identity of the actor. Meanwhile the Dir can't be closed. It
-// adds verb and rel to an error of fn.
+// withComponents checks rel and calls fn with its components, with the identity of the actor. Meanwhile the Dir can't be closed.
+// It adds verb and rel to an error of fn.
 func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
@@ -291,8 +291,8 @@ type ID struct {
 func IDOf(info fs.FileInfo) ID { return ID{Stat(info).Dev, Stat(info).Ino} }
 
 // Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which refuses file descriptors if the kernel
-// can do that. The caller closes it after [blocking.Drain]. A link, or anything but a socket, is an error. If the server's queue is
-// full, the error wraps EAGAIN; Connect doesn't wait.
+// can do that. The caller closes it after [blocking.Drain]. A link, or anything but a socket, is an error. If the server's queue
+// is full, the error wraps EAGAIN; Connect doesn't wait.
 func (d *Dir) Connect(rel string) (fd int, err error) {
 	fd = -1
 	err = d.withComponents("connect to", rel, func(names []string) error {

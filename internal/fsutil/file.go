@@ -25,12 +25,12 @@ var ErrNotRegular = errors.New("not a regular file")
 // ErrTooLarge means that a file is larger than the caller allows.
 var ErrTooLarge = errors.New("file too large")
 
-// minRead is the free space that each read(2) gets beyond the expected size. So the last read, which finds the end of the
+// minReadSpace is the free space that each read(2) gets beyond the expected size. So the last read, which finds the end of the
 // file, needs no larger buffer.
-const minRead = 512
+const minReadSpace = 512
 
-// ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. A FIFO, device or socket is
-// [ErrNotRegular], without a wait.
+// ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. A FIFO, device or socket
+// is [ErrNotRegular], without a wait.
 func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	err = d.withComponents("read", rel, func(names []string) error {
 		fd, size, err := d.openRegular(names, unix.O_RDONLY, 0)
@@ -49,8 +49,8 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	return data, err
 }
 
-// Open opens the regular file rel for reading, with the errors of [Dir.ReadFile]. Errors of the returned file contain its path. The
-// caller closes it.
+// Open opens the regular file rel for reading, with the errors of [Dir.ReadFile]. Errors of the returned file contain its path.
+// The caller closes it.
 func (d *Dir) Open(rel string) (*os.File, error) { return d.openFile("open", rel, unix.O_RDONLY, 0) }
 
 // OpenUpdate opens the regular file rel for reading and writing, with the errors of [Dir.ReadFile]. A missing file is created with
@@ -84,10 +84,10 @@ func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.Fil
 // readAll reads the file fd to its end, or until it has more than max bytes. size is the expected size, which may be wrong: the
 // file may grow, and in /proc it is 0.
 func readAll(fd int, size, max int64) ([]byte, error) {
-	data := make([]byte, 0, size+minRead)
+	data := make([]byte, 0, size+minReadSpace)
 	for int64(len(data)) <= max {
 		n := 0
-		data = slices.Grow(data, minRead)
+		data = slices.Grow(data, minReadSpace)
 		err := retryEINTR(func() (err error) {
 			n, err = unix.Read(fd, data[len(data):cap(data)])
 			return err

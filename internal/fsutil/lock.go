@@ -20,14 +20,14 @@ var localTypes = []int64{
 
 const zfsMagic = 0x2fc12fc1
 
-// Local reports whether path is on a file system that only this kernel writes to. There, locks exclude all other processes, and
-// inotify(7) sees every change. Local follows links.
-func Local(path string) bool {
+// IsLocal reports whether path is on a file system that only this kernel writes to. There, locks exclude all other processes, and
+// inotify(7) sees every change. IsLocal follows links.
+func IsLocal(path string) bool {
 	return isLocal(func(st *unix.Statfs_t) error { return unix.Statfs(path, st) })
 }
 
-// LocalFile is [Local] for an open file.
-func LocalFile(f *os.File) bool {
+// IsLocalFile is [IsLocal] for an open file.
+func IsLocalFile(f *os.File) bool {
 	return isLocal(func(st *unix.Statfs_t) error { return unix.Fstatfs(int(f.Fd()), st) })
 }
 
@@ -37,9 +37,9 @@ func isLocal(stat func(*unix.Statfs_t) error) bool {
 	return retryEINTR(func() error { return stat(&st) }) == nil && slices.Contains(localTypes, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
 }
 
-// Lock takes the exclusive lock (flock(2)) of the directory. If another process holds it, Lock calls busy with the open directory,
-// and waits for the lock unless busy returns an error. The lock ends when the returned file is closed or the process ends. It is on
-// the directory, and not on a file in it, which a user with write access could replace.
+// Lock takes the exclusive lock (flock(2)) of the directory. If another process holds it, Lock calls busy with the open
+// directory, and waits for the lock unless busy returns an error. The lock ends when the returned file is closed or the process
+// ends. It is on the directory, and not on a file in it, which a user with write access could replace.
 func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 	err = d.withComponents("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)

@@ -101,8 +101,8 @@ func (d *Dir) openAnyType(names []string) (fd int, st unix.Stat_t, err error) {
 	return fd, st, err
 }
 
-// ChangeOwner gives the open file fd, whose status is st, to the user to. It doesn't use the file's name. If dry is set, it changes
-// nothing, and reports whether it would change the owner.
+// ChangeOwner gives the open file fd, whose status is st, to the user to. It doesn't use the file's name. If dry is set, it
+// changes nothing, and reports whether it would change the owner.
 func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
@@ -177,7 +177,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 		}
 		temp, err := writeTemp(parent, base, data, uint32(mode.Perm()), false)
 		if err == nil {
-			if err = RenameNew(parent, temp, base); err != nil {
+			if err = RenameNoReplace(parent, temp, base); err != nil {
 				err = errors.Join(err, removeName(parent, temp))
 			}
 		}
@@ -185,9 +185,9 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// RenameNew renames a file, and returns EEXIST if the new name exists. Both paths are relative to the directory dir, which may be
-// AT_FDCWD. It tries several ways, because file systems support different ones.
-func RenameNew(dir int, from, to string) error {
+// RenameNoReplace renames a file, and returns EEXIST if the new name exists. Both paths are relative to the directory dir, which
+// may be AT_FDCWD. It tries several ways, because file systems support different ones.
+func RenameNoReplace(dir int, from, to string) error {
 	err := callWithFault(faultinject.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return err

@@ -119,7 +119,8 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	}
 }
 
-// entryMode converts a type DT_… of getdents64(2) to the type bits of an fs.FileMode. The second result is false if kind is unknown.
+// entryMode converts a type DT_… of getdents64(2) to the type bits of an fs.FileMode. The second result is false if kind is
+// unknown.
 func entryMode(kind uint8) (fs.FileMode, bool) {
 	switch kind {
 	case unix.DT_REG:
@@ -188,8 +189,8 @@ func removeTree(ctx context.Context, parent int, name string) error {
 
 func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
 
-// emptyDir removes all files in the directory name, which is depth levels below the parent of the open directory top (-1 means that
-// name is the top). If the directory is too deep, emptyDir moves it to top instead.
+// emptyDir removes all files in the directory name, which is depth levels below the parent of the open directory top (-1 means
+// that name is the top). If the directory is too deep, emptyDir moves it to top instead.
 func emptyDir(ctx context.Context, top, parent int, name string, depth int) error {
 	dir, err := openForRemoval(parent, name)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -245,8 +246,8 @@ func openForRemoval(parent int, name string) (int, error) {
 	return openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// Node is an entry of the tree that [Dir.MakeTree] creates. The type bits of Mode say whether it is a directory, a FIFO or, without
-// any type bit, a regular file.
+// Node is an entry of the tree that [Dir.MakeTree] creates. The type bits of Mode say whether it is a directory, a FIFO or,
+// without any type bit, a regular file.
 type Node struct {
 	Name string      // path below the top of the tree; the node of its directory comes earlier in the list
 	Mode fs.FileMode // type, permission, set-group-ID and sticky bits; the umask does not apply
@@ -257,10 +258,10 @@ type Node struct {
 	Spread bool
 }
 
-// MakeTree creates the directory rel with all nodes in it. Until it is complete it has a temporary name with a dot in front; after
-// an error it is removed. If rel exists, the error is fs.ErrExist. All files belong to the actor, and nothing is synced. If confirm
-// isn't nil, it is called just before the tree gets its name, and an error from it removes the tree. confirm must only use a Dir of
-// [Dir.WithIdentity].
+// MakeTree creates the directory rel with all nodes in it. Until it is complete it has a temporary name with a dot in front;
+// after an error it is removed. If rel exists, the error is fs.ErrExist. All files belong to the actor, and nothing is synced.
+// If confirm isn't nil, it is called just before the tree gets its name, and an error from it removes the tree. confirm must
+// only use a Dir of [Dir.WithIdentity].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func() error) error {
 	return d.withParent("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
@@ -272,7 +273,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func(
 			err = confirm()
 		}
 		if err == nil {
-			err = RenameNew(parent, temp, base) // where the file system has no RENAME_NOREPLACE, the ordinary rename replaces at most an empty directory
+			err = RenameNoReplace(parent, temp, base) // where the file system has no RENAME_NOREPLACE, the ordinary rename replaces at most an empty directory
 			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 				err = fs.ErrExist
 			}
@@ -335,8 +336,8 @@ func createNodes(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// createNode creates the node n as base in parent. If the umask has changed the mode, it is corrected through a descriptor, and not
-// through a path in /proc, which not every identity can use.
+// createNode creates the node n as base in parent. If the umask has changed the mode, it is corrected through a descriptor, and
+// not through a path in /proc, which not every identity can use.
 func createNode(parent int, base string, n Node) error {
 	var err error
 	mode := modeBits(n.Mode)
@@ -370,7 +371,7 @@ func createNode(parent int, base string, n Node) error {
 	}
 	if n.Spread { // attribute T of chattr(1); other file systems refuse it, which does no harm
 		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
-			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|topdir)
+			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|spreadFlag)
 		}
 	}
 	if st, err := Fstat(fd); err == nil && st.Mode&0o7777 == mode {
@@ -379,8 +380,8 @@ func createNode(parent int, base string, n Node) error {
 	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
 }
 
-// topdir is EXT4_TOPDIR_FL. With this flag, ext4 spreads the subdirectories of a directory over the disk.
-const topdir = 0x20000
+// spreadFlag is EXT4_TOPDIR_FL. With this flag, ext4 spreads the subdirectories of a directory over the disk.
+const spreadFlag = 0x20000
 
 func modeBits(mode fs.FileMode) uint32 {
 	b := uint32(mode.Perm())

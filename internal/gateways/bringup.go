@@ -38,16 +38,16 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 			done <- err
 			return
 		}
-		if m.Route().Supervise {
+		if m.RunPlan().Supervise {
 			m.chooseProfile(&b)
 		}
 		m.ReadTopology()
 		m.warnOfSlowStop(&b)
 		known, err := m.RegisterProfiles(ctx, b)
-		b.Admit(ctx)
-		_ = m.Registry.MarkMet(ctx, registry.NeedProfiles) // MarkMet fails only if the container has ended
+		b.HoldBack(ctx)
+		_ = m.Registry.MarkNeedMet(ctx, registry.NeedProfiles) // MarkMet fails only if the container has ended
 		// a dashboard container shares the volume with the container of the gateways, which watches it
-		if !m.Route().DashboardOnly {
+		if !m.RunPlan().DashboardOnly {
 			m.Start(ctx, known)
 		}
 		// a re-execution waits for OnProfilesKnown, and so for the boot log, which the next program would not write
@@ -74,28 +74,28 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 // chooseProfile decides which profile the gateway of the CMD belongs to, and stores it in the run plan. It takes the profile
 // that the CMD names, or else the agent's active profile.
 func (m *Manager) chooseProfile(b *Boot) {
-	if !m.Route().ProfileIsExplicit {
+	if !m.RunPlan().ProfileIsExplicit {
 		active, err := m.Store.Active()
 		if err != nil {
 			b.Logger.Warn("cannot tell which profile is selected, so it is the default one: %v", err)
 		} else if _, err := m.Store.Profile(active); err == nil {
-			route := *m.Route()
+			route := *m.RunPlan()
 			route.Profile = active
-			b.SetRoute(&route)
+			b.SetRunPlan(&route)
 		}
 	}
-	for line := range strings.Lines(boot.GatewayRunNotice(m.Route().Profile)) {
+	for line := range strings.Lines(boot.GatewayRunNotice(m.RunPlan().Profile)) {
 		b.Logger.Print(strings.TrimSuffix(line, "\n"))
 	}
-	if len(m.Route().Ignored) > 0 {
-		b.Logger.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(m.Route().Ignored, " "))
+	if len(m.RunPlan().Ignored) > 0 {
+		b.Logger.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(m.RunPlan().Ignored, " "))
 	}
 }
 
 // ReadTopology reads which gateway serves each profile. If that has changed, a gateway learns it at its next start.
 func (m *Manager) ReadTopology() {
 	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // errors are reported during the boot
-		m.Registry.ReadTopology(t)
+		m.Registry.StoreTopology(t)
 	}
 }
 
@@ -139,7 +139,7 @@ func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error)
 // AwaitSlots delays the start of the CMD until all s6 slots exist and the boot log is written. It waits at most for
 // cmdSlotTime, because there may be very many slots.
 func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
-	if made == nil || m.boot.profilesRead == nil || m.Route().Supervise || m.Route().Foreground {
+	if made == nil || m.boot.profilesRead == nil || m.RunPlan().Supervise || m.RunPlan().Foreground {
 		return
 	}
 	select {
@@ -174,7 +174,7 @@ func (m *Manager) AwaitRead(ctx context.Context) {
 // channel is closed when that is done.
 func (m *Manager) RecordStopDuration() <-chan struct{} {
 	began := m.stopBegan()
-	took, known := time.Since(began), !began.IsZero() && m.Route().HasProfiles() && m.MayServe() == nil
+	took, known := time.Since(began), !began.IsZero() && m.RunPlan().HasProfiles() && m.MayServe() == nil
 	return guard.Begin("noting how long the stop took", func() {
 		if known {
 			_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without this record, the next start gives no advice
@@ -192,18 +192,18 @@ type Boot struct {
 	Services int // number of services that are not gateways
 	// function that returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
 	SlotsMade       func() <-chan struct{}
-	SetRoute        func(*boot.RunPlan) // function that stores a changed run plan, which says what the CMD starts
+	SetRunPlan      func(*boot.RunPlan) // function that stores a changed run plan, which says what the CMD starts
 	OnProfilesKnown func()              // function that is called when all profiles are known
 	Status          *bootstatus.Status
 	// function that holds back registered gateways for which there is no memory; it may block
-	Admit  func(ctx context.Context)
-	Logger *initlog.Logger // logger for messages that no agent can cause
+	HoldBack func(ctx context.Context)
+	Logger   *initlog.Logger // logger for messages that no agent can cause
 }
 
 // RegisterProfiles reads the profiles and registers their gateways. For each gateway, the boot decides whether it starts.
 // RegisterProfiles returns the profiles that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
-	route, known := m.Route(), false
+	route, known := m.RunPlan(), false
 	record := func() error { return nil } // function that completes the record of the intent; the CMD asks for this gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
@@ -273,7 +273,7 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 // isCmdGateway reports whether the container's CMD itself is the gateway of this profile. hinit must then start no second
 // one.
 func (m *Manager) isCmdGateway(profile string) bool {
-	r := m.Route()
+	r := m.RunPlan()
 	return r.Foreground && profile == r.Profile
 }
 

@@ -107,8 +107,8 @@ func (h *host) reconciler() *gateways.Manager {
 	})
 	reg.SetSlotMaker(h, nil)
 	return gateways.New(gateways.Options{
-		Registry: reg, Logger: own, Config: h.Config, Route: func() *boot.RunPlan { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
-		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, OnStateWritten: func(string) {}, OnDiskJob: h.worked,
+		Registry: reg, Logger: own, Config: h.Config, RunPlan: func() *boot.RunPlan { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
+		MayServe: h.MayServe, CorrectOwner: h.Adopt, ReadSecrets: h.ReadSecrets, OnStateWritten: func(string) {}, OnDiskJob: h.worked,
 	})
 }
 

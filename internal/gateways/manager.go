@@ -66,7 +66,7 @@ type Options struct {
 	Registry *registry.Registry
 	Logger   *initlog.Logger
 	Config   func() *config.Config
-	Route    func() *boot.RunPlan
+	RunPlan  func() *boot.RunPlan
 	Store    *profiles.Store
 	Intents  *profiles.Intents
 	Started  time.Time // when the container was started
@@ -74,8 +74,8 @@ type Options struct {
 	// MayServe returns an error while another init may serve the volume. This init must then not write to profiles or start
 	// their gateways.
 	MayServe func() error
-	// Adopt makes the agent's user the owner of the files that a profile's gateway needs. It blocks on the disk.
-	Adopt func(ctx context.Context, profile string)
+	// CorrectOwner makes the agent's user the owner of the files that a profile's gateway needs. It blocks on the disk.
+	CorrectOwner func(ctx context.Context, profile string)
 	// ReadSecrets reads a profile's .env, so that the console hides its values in the output of a service. It blocks on the
 	// disk.
 	ReadSecrets func(service, profile string)
@@ -177,8 +177,8 @@ func (m *Manager) watch() *profiles.Watcher {
 	return m.watcher.Watcher
 }
 
-// Idle reports whether every order is finished. A re-execution waits for that.
-func (m *Manager) Idle() bool { return m.orders.Idle() }
+// IsIdle reports whether every order is finished. A re-execution waits for that.
+func (m *Manager) IsIdle() bool { return m.orders.IsIdle() }
 
 // Command starts, stops or restarts a service. For a gateway it first records the operator's intent on the volume. If ctx
 // ends first, the order remains valid, and the error says how far it has come. Unless verb is stop, Command also makes the
@@ -216,7 +216,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	}
 	down := o.DesiredState() != profiles.Running
 	if !down && m.Registry.ProfileExists(o.Profile) {
-		m.Adopt(context.Background(), o.Profile) // other programs may have added files since the last start
+		m.CorrectOwner(context.Background(), o.Profile) // other programs may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
 			// after a change of hinit.yaml, the profile may have a user of its own
 			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil {

@@ -45,7 +45,7 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 		}
 	}
 	// the queue is removed shortly after the answer
-	for end := time.Now().Add(time.Minute); !m.Idle(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !m.IsIdle(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("there are orders left")
 		}
@@ -133,7 +133,7 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)
 	h.make("coder")
-	if err := m.Find(t.Context(), "gateway-coder"); err != nil {
+	if err := m.FindProfile(t.Context(), "gateway-coder"); err != nil {
 		t.Fatal(err)
 	}
 	if start, registered := h.look().starts["coder"]; !registered || start || !m.Registry.ProfileExists("coder") {

@@ -167,12 +167,12 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 
 // awaitCondition blocks until what returns "". It calls what after each change of a service. Any other result of what
 // describes what is missing, for the error after retireTime.
-func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
+func (m *Manager) awaitCondition(ctx context.Context, unmet func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
 	for {
 		news := m.Registry.Changed()
-		missing := what(m.Registry.Snapshot())
+		missing := unmet(m.Registry.Snapshot())
 		if missing == "" {
 			return nil
 		}
@@ -276,7 +276,7 @@ func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.Stat
 // change would end or start. During the change no profile is served twice. A change that has begun is completed even if the
 // client stops waiting.
 func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
-	if !m.Route().HasProfiles() {
+	if !m.RunPlan().HasProfiles() {
 		return out, errors.New("this container has no gateways")
 	}
 	if err := m.MayServe(); err != nil {
@@ -359,8 +359,8 @@ func (m *Manager) storeExclusives(service, profile string) {
 	}
 }
 
-// maxClashes is how many shared values the status of a gateway names.
-const maxClashes = 4
+// maxShownClashes is how many shared values the status of a gateway names.
+const maxShownClashes = 4
 
 // sharedExclusives says which exclusive values a running gateway shares with others. Two gateways with the same token would
 // lose messages.
@@ -374,8 +374,8 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	defer m.mu.Unlock()
 	users := m.gateways.usersOfExclusives(snap)
 	for _, x := range mine {
-		for _, other := range users[x][:min(len(users[x]), maxClashes+1)] {
-			if other != s.Name && len(clashes) < maxClashes {
+		for _, other := range users[x][:min(len(users[x]), maxShownClashes+1)] {
+			if other != s.Name && len(clashes) < maxShownClashes {
 				clashes = append(clashes, "it has the same "+x.Name+" as "+other)
 			}
 		}

@@ -148,19 +148,19 @@ func (m *Manager) updateFromStateFile(profile string) {
 	}
 }
 
-// readyHintDelay is how long a gateway must be up and not ready before the status gives the advice of hintReady. It is just
+// readyHintDelay is how long a gateway must be up and not ready before the status gives the advice of readyHint. It is just
 // shorter than the 30 s that a client waits.
 const readyHintDelay = 29 * time.Second
 
-// hintReady is advice for an agent that does not report its state in the file that hinit reads.
-const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
+// readyHint is advice for an agent that does not report its state in the file that hinit reads.
+const readyHint = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
 // readiness reports whether a gateway is ready according to its state file. text says why it is not ready; for a ready
 // gateway it is a warning or "".
 func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, text string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= readyHintDelay {
-		hint = hintReady
+		hint = readyHint
 	}
 	switch {
 	case !state.Exists:
@@ -210,7 +210,7 @@ const (
 
 // checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of
 // the exit. If it does not know yet, it queues itself again. looks is the number of earlier calls for this exit.
-func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, looks int) {
+func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, tries int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
 		return // the gateway has been started again
@@ -219,9 +219,9 @@ func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, 
 		m.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
 		return
 	}
-	if looks < takeoverChecks || s.State == supervisor.Backoff {
-		wait := min(25*time.Millisecond<<min(looks, 10), replacerPoll)
-		m.enqueueIn(wait, service, func() { m.checkTakeover(service, profile, exit, looks+1) })
+	if tries < takeoverChecks || s.State == supervisor.Backoff {
+		wait := min(25*time.Millisecond<<min(tries, 10), replacerPoll)
+		m.enqueueIn(wait, service, func() { m.checkTakeover(service, profile, exit, tries+1) })
 	}
 }
 

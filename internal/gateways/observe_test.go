@@ -332,7 +332,7 @@ func TestAnAgentDoesNotFillTheLogWithProfiles(t *testing.T) {
 	}
 	for round := range 40 {
 		h.make("fleeting")
-		if err := m.Find(t.Context(), "fleeting"); err != nil {
+		if err := m.FindProfile(t.Context(), "fleeting"); err != nil {
 			t.Fatal(err)
 		}
 		report("coder", round)

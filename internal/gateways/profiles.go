@@ -22,7 +22,7 @@ var errNotWatching = errors.New("cannot look at the profiles: the boot is not do
 // Rescan registers and removes gateways so that they match the profiles on the volume. It blocks until that is done.
 func (m *Manager) Rescan(ctx context.Context) error {
 	switch {
-	case !m.Route().HasProfiles(), m.MayServe() != nil: // this init does not supervise profiles
+	case !m.RunPlan().HasProfiles(), m.MayServe() != nil: // this init does not supervise profiles
 		return nil
 	case m.Registry.Snapshot().Stopping:
 		return supervisor.ErrStopping
@@ -31,13 +31,14 @@ func (m *Manager) Rescan(ctx context.Context) error {
 	if w == nil {
 		return errNotWatching
 	}
-	return volumeTimeout(ctx, w.Rescan(ctx))
+	return explainTimeout(ctx, w.Rescan(ctx))
 }
 
-// Find makes the watcher look for a profile that may just have been created, and blocks until it has looked. name is the name
-// of the profile or of its gateway. Find tries both, because a profile may have the name of another profile's gateway.
-func (m *Manager) Find(ctx context.Context, name string) error {
-	if !m.Route().HasProfiles() {
+// FindProfile makes the watcher look for a profile that may just have been created, and blocks until it has looked. name is the
+// name of the profile or of its gateway. FindProfile tries both, because a profile may have the name of another profile's
+// gateway.
+func (m *Manager) FindProfile(ctx context.Context, name string) error {
+	if !m.RunPlan().HasProfiles() {
 		return nil
 	}
 	w := m.watch()
@@ -46,14 +47,14 @@ func (m *Manager) Find(ctx context.Context, name string) error {
 	}
 	if profile, ok := profiles.SlotProfile(name); ok {
 		if err := w.Find(ctx, profile); err != nil {
-			return volumeTimeout(ctx, err)
+			return explainTimeout(ctx, err)
 		}
 	}
-	return volumeTimeout(ctx, w.Find(ctx, name))
+	return explainTimeout(ctx, w.Find(ctx, name))
 }
 
-// volumeTimeout replaces a timeout error with one that says that the volume does not answer.
-func volumeTimeout(ctx context.Context, err error) error {
+// explainTimeout replaces a timeout error with one that says that the volume does not answer.
+func explainTimeout(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("cannot look at the profiles: the data volume does not answer: %w", context.Cause(ctx))
 	}
@@ -81,7 +82,7 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 
 func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
 	m.say("", "profile %s appeared", p.Name)
-	m.Adopt(ctx, p.Name)
+	m.CorrectOwner(ctx, p.Name)
 	m.Registry.AddProfile(p.Name)
 	state, _ := m.Store.ReadState(p.Name) // a gateway with an unreadable state file is not started
 	m.mu.Lock()

@@ -18,7 +18,7 @@ const plannedStopTimeout = 2 * time.Second
 // SlotMade registers the gateway of a profile for which a client has made an s6 service directory (slot). If start is set, it also
 // starts the gateway. exports are the variables that the slot's run script exports.
 func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error {
-	if !m.Route().HasProfiles() {
+	if !m.RunPlan().HasProfiles() {
 		return errors.New("this container has no gateways")
 	}
 	if err := m.MayServe(); err != nil {

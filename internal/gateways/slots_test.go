@@ -42,7 +42,7 @@ func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)
 	h.make("coder")
-	if err := m.Find(t.Context(), "coder"); err != nil {
+	if err := m.FindProfile(t.Context(), "coder"); err != nil {
 		t.Fatal(err)
 	}
 	said := h.look().said
@@ -59,7 +59,7 @@ func TestAProfileWithALongNameHasNoSlot(t *testing.T) {
 	h.start(m)
 	for _, name := range []string{strings.Repeat("l", formats.MaxName), strings.Repeat("l", formats.MaxName-len("gateway-"))} {
 		h.make(name)
-		if err := m.Find(t.Context(), name); err != nil {
+		if err := m.FindProfile(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 		_, registered := h.look().starts[name]

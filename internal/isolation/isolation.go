@@ -41,10 +41,10 @@ func Argv(path string, shared, own, command []string) []string {
 	return slices.Concat([]string{path}, shared, own, []string{"--"}, command)
 }
 
-// Filters is the number of seccomp filters that an isolated process has besides the filters of PID 1. PID 1 recognizes isolated
-// processes by this number. A process that may not use the control socket has one more filter. A process can add filters, but
-// never remove one.
-const Filters = 1
+// FilterCount is the number of seccomp filters that an isolated process has besides the filters of PID 1. PID 1 recognizes
+// isolated processes by this number. A process that may not use the control socket has one more filter. A process can add
+// filters, but never remove one.
+const FilterCount = 1
 
 // Command returns the command in the arguments of [Argv]. It returns other arguments unchanged.
 func Command(argv []string) []string { return argv[PlanLen(argv):] }

@@ -211,7 +211,7 @@ func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 
 // onServer makes v act as a volume on a server that keeps locks itself.
 func onServer(v *Volume) *Volume {
-	v.sharing = func(*os.File) (bool, string) { return true, "" }
+	v.sharesLocks = func(*os.File) (bool, string) { return true, "" }
 	v.confirmEvery, v.confirmLimit = 10*time.Millisecond, 300*time.Millisecond
 	v.confirm = func(v *Volume, file *os.File) error {
 		confirming.RLock()
@@ -535,7 +535,7 @@ func asAgent(t *testing.T, home string) bool {
 // otherMachine returns a Volume as the init of another machine has it, on a server.
 func otherMachine(home string, warn func(string)) *Volume {
 	v := onServer(NewVolume(home, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000}), warn))
-	v.sharing = func(dir *os.File) (bool, string) {
+	v.sharesLocks = func(dir *os.File) (bool, string) {
 		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // releases the lock of the directory, because another machine would not see it
 		return true, ""
 	}

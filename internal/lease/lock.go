@@ -75,8 +75,8 @@ type Volume struct {
 	confirmEvery time.Duration // time between two confirmations; confirmInterval outside tests
 	confirmLimit time.Duration // how long a confirmation may take; confirmTimeLimit outside tests
 	// Outside tests, sharing is serverSharesLocks, and confirm is confirmLock.
-	sharing func(dir *os.File) (shared bool, alone string)
-	confirm func(v *Volume, file *os.File) error
+	sharesLocks func(dir *os.File) (shared bool, alone string)
+	confirm     func(v *Volume, file *os.File) error
 
 	mu          sync.Mutex
 	held        Handover
@@ -100,7 +100,7 @@ func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the ker
 // NewVolume returns the lock of the data directory home, without any I/O. It uses files in the directory as the user of
 // actor. warn gets warnings for the operator, perhaps repeatedly. It must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
-	v := &Volume{home: home, actor: actor, warn: warn, confirmEvery: confirmInterval, confirmLimit: confirmTimeLimit, sharing: serverSharesLocks, confirm: (*Volume).confirmLock}
+	v := &Volume{home: home, actor: actor, warn: warn, confirmEvery: confirmInterval, confirmLimit: confirmTimeLimit, sharesLocks: serverSharesLocks, confirm: (*Volume).confirmLock}
 	v.lastHolder.Store(&Holder{})
 	return v
 }
@@ -145,7 +145,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 					return nil
 				})
 				if err == nil && !v.hasLease {
-					shared, alone = v.sharing(h.Lock)
+					shared, alone = v.sharesLocks(h.Lock)
 				}
 			}
 			if shared {
@@ -251,9 +251,9 @@ func (v *Volume) TakeOver(old *Handover) {
 	}
 }
 
-// serverKeeps lists network file systems whose server keeps the locks of files. For each, it has the mount options that turn
+// serverLockOptions lists network file systems whose server keeps the locks of files. For each, it has the mount options that turn
 // the locks off.
-var serverKeeps = map[string][]string{
+var serverLockOptions = map[string][]string{
 	"nfs": {"nolock", "local_lock=all", "local_lock=posix"}, "nfs4": {"nolock", "local_lock=all", "local_lock=posix"},
 	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
 }
@@ -264,7 +264,7 @@ func serverSharesLocks(dir *os.File) (shared bool, alone string) {
 	if faultinject.Enabled && faultinject.BeforeCall(faultinject.Lock, "server") != nil { // in tests, any volume can have a server
 		return true, ""
 	}
-	if fsutil.LocalFile(dir) {
+	if fsutil.IsLocalFile(dir) {
 		return false, ""
 	}
 	var st unix.Statx_t // after an error its mount number is 0, which no mount has
@@ -282,7 +282,7 @@ func mountSharesLocks(mounts []byte, id uint64) (shared bool, alone string) {
 		if len(of) < 3 || !strings.HasPrefix(mount, strconv.FormatUint(id, 10)+" ") {
 			continue
 		}
-		off, keeps := serverKeeps[of[0]]
+		off, keeps := serverLockOptions[of[0]]
 		for option := range strings.SplitSeq(of[2], ",") {
 			if slices.Contains(off, option) {
 				return false, fmt.Sprintf("the file system (%s, mounted with %s) shares no locks between machines", of[0], option)

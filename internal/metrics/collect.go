@@ -137,7 +137,7 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
 		// Leave out the processor time of reaped children: it is in the metrics of their services.
-		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
+		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.TicksPerSecond)
 		s.send(ownMemory, float64(own.memory))
 		s.send(ownTasks, float64(own.threads))
 		if own.fds >= 0 {
@@ -375,7 +375,7 @@ func (o *processList) sum(pids ...int) (u resourceUsage) {
 		}
 		u.processes++
 		u.threads += one.Threads
-		u.cpu += float64(one.CPU+one.Waited) / procstat.Hertz
+		u.cpu += float64(one.CPU+one.ReapedCPU) / procstat.TicksPerSecond
 		u.memory += one.Memory
 		if n := countFDs(o.root, pid); n < 0 || u.fds < 0 {
 			u.fds = -1

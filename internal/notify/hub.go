@@ -135,9 +135,9 @@ func (h *Hub) TakeOver(old *Handover) {
 	}
 }
 
-// Vars returns the names of the protocol's variables. hinit does not pass its own values to services, because their messages
+// VarNames returns the names of the protocol's variables. hinit does not pass its own values to services, because their messages
 // would then go to the program that started hinit.
-func Vars() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
+func VarNames() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
 // Variables of a service with a notification socket.
 const (

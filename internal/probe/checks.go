@@ -32,7 +32,7 @@ type execCheck struct {
 	timeout time.Duration
 }
 
-func newExec(c config.Check, t *target) *execCheck {
+func newExecCheck(c config.Check, t *target) *execCheck {
 	argv := make([]string, len(c.Command))
 	for i, word := range c.Command {
 		argv[i] = t.Expand(word)
@@ -256,8 +256,8 @@ type pathCheck struct {
 	actor *fsutil.Actor
 }
 
-// runIn opens the directory of the path, and passes it to call with the last element of the path.
-func (p *pathCheck) runIn(deadline time.Time, call func(d *fsutil.Dir, name string) (good bool, answer string)) (bool, string) {
+// withParentDir opens the directory of the path, and passes it to call with the last element of the path.
+func (p *pathCheck) withParentDir(deadline time.Time, call func(d *fsutil.Dir, name string) (good bool, answer string)) (bool, string) {
 	return p.runCall(deadline, func() (bool, string) {
 		d, err := fsutil.OpenNoLink(filepath.Dir(p.path), p.actor)
 		if err != nil {
@@ -272,7 +272,7 @@ func (p *pathCheck) runIn(deadline time.Time, call func(d *fsutil.Dir, name stri
 type unixCheck struct{ pathCheck }
 
 func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
-	return u.runIn(deadline, func(d *fsutil.Dir, name string) (bool, string) {
+	return u.withParentDir(deadline, func(d *fsutil.Dir, name string) (bool, string) {
 		fd, err := d.Connect(name)
 		if err != nil {
 			return false, shortFileError(err)
@@ -291,7 +291,7 @@ type fileCheck struct {
 }
 
 func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
-	return f.runIn(deadline, func(d *fsutil.Dir, name string) (bool, string) {
+	return f.withParentDir(deadline, func(d *fsutil.Dir, name string) (bool, string) {
 		info, err := d.Lstat(name)
 		switch {
 		case err != nil:

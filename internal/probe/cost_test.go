@@ -80,7 +80,7 @@ func processor() time.Duration {
 func BenchmarkHTTPLook(b *testing.B) {
 	url := otherServer(b)
 	c := config.Check{Type: config.CheckHTTP, Timeout: time.Second, HTTP: config.HTTPCheck{URL: url, Status: "200-399"}}
-	h, err := newHTTP(c, func(s string) string { return s })
+	h, err := newHTTPCheck(c, func(s string) string { return s })
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -135,8 +135,8 @@ type signHistory struct {
 	ticks           uint64
 	// 1 + the processor time, in ticks, that all processes of the run had used at the last close examination. 0 if there was
 	// none since the present silence became unusual.
-	tree     uint64
-	answered bool // /health has answered at least once in this run
+	treeTicksSeen uint64
+	answered      bool // /health has answered at least once in this run
 }
 
 // roundSigns is what one round of [DeafWatch] has seen of one run of a gateway.
@@ -151,7 +151,7 @@ type roundSigns struct {
 func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
 	if !doubt {
-		h.tree = 0
+		h.treeTicksSeen = 0
 	}
 	return doubt
 }
@@ -159,8 +159,8 @@ func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 // treeIsIdle reports whether all processes of the run together have used no processor time since the last close examination.
 // ticks is the processor time that they have used so far.
 func (h *signHistory) treeIsIdle(ticks uint64) bool {
-	same := h.tree == ticks+1
-	h.tree = ticks + 1
+	same := h.treeTicksSeen == ticks+1
+	h.treeTicksSeen = ticks + 1
 	return same
 }
 
@@ -169,7 +169,7 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) Evidence {
 	first := h.lastRound.IsZero()
 	passed := min(max(now.Sub(h.lastRound), 0), most)
-	ticks := s.CPU + s.Waited
+	ticks := s.CPU + s.ReapedCPU
 	used := ticks - h.ticks
 	if first {
 		passed, used = 0, ticks
@@ -189,8 +189,8 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) 
 // idleTickInterval is the shortest time in which an idle process uses one tick (10 ms) of processor time.
 const idleTickInterval = 5 * time.Second
 
-// treeTicks returns, for each process, how many ticks of processor time the process and its descendants have used.
-func treeTicks() map[int]uint64 {
+// ticksByTree returns, for each process, how many ticks of processor time the process and its descendants have used.
+func ticksByTree() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = runShortCall(func() error {
 		return procstat.EachProcess("/proc", func(st procstat.Stat) { all[st.PID] = st })
@@ -199,7 +199,7 @@ func treeTicks() map[int]uint64 {
 	for pid, u := range all {
 		// the depth limit ends a cycle of parents, which appears if parents change while /proc is being read
 		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ {
-			sums[at] += u.CPU + u.Waited
+			sums[at] += u.CPU + u.ReapedCPU
 			at = all[at].Parent
 		}
 	}

@@ -102,8 +102,8 @@ func NewDeafWatch(o DeafOptions) *DeafWatch {
 	return e
 }
 
-// Set sets the time between rounds and the policy for each gateway. The first call starts the goroutine.
-func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
+// Configure sets the time between rounds and the policy for each gateway. The first call starts the goroutine.
+func (e *DeafWatch) Configure(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.period, e.policy = period, policy
@@ -253,7 +253,7 @@ func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
 	if doubt {
-		trees = treeTicks()
+		trees = ticksByTree()
 	}
 	var next atomic.Int64
 	var work sync.WaitGroup
@@ -282,7 +282,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 	}
 	found := make(map[string]*httpCheck)
 	if read, _ := e.ports.runCall(time.Now().Add(answerTimeout), func() (bool, string) {
-		return e.o.EachEnv(names, func(profile string, env map[string]string) { found[profile] = healthOf(env) }) == nil, ""
+		return e.o.EachEnv(names, func(profile string, env map[string]string) { found[profile] = healthCheckOf(env) }) == nil, ""
 	}); !read {
 		return
 	}
@@ -336,15 +336,15 @@ const (
 	healthPort   = "API_SERVER_PORT"
 )
 
-// healthOf returns a check that asks a gateway's /health, from the variables of its profile, or nil if the gateway has none.
+// healthCheckOf returns a check that asks a gateway's /health, from the variables of its profile, or nil if the gateway has none.
 // Any HTTP status proves that the gateway reacts.
-func healthOf(env map[string]string) *httpCheck {
+func healthCheckOf(env map[string]string) *httpCheck {
 	// accept only digits, because "80@host" would lead to another host
 	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" || strings.Trim(env[healthPort], "0123456789") != "" {
 		return nil
 	}
 	c := config.Check{Timeout: answerTimeout, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
-	h, _ := newHTTP(c, func(s string) string { return s }) // h is nil for an invalid port, so there is no check
+	h, _ := newHTTPCheck(c, func(s string) string { return s }) // h is nil for an invalid port, so there is no check
 	return h
 }
 

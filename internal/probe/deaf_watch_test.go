@@ -246,7 +246,7 @@ func TestDeafWatchWakesUpSeldom(t *testing.T) {
 		r := newEarRig(slices.Repeat([]int{pid}, 200)...)
 		ended := make(chan struct{})
 		r.o.Ended = ended
-		r.Set(r.period, r.policy)
+		r.Configure(r.period, r.policy)
 		write := func(lines int) {
 			for range lines {
 				r.lines.Add(1)
@@ -290,7 +290,7 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	signal.Notify(children, unix.SIGCHLD)
 	defer signal.Stop(children)
 	r.o.Ended, r.o.Children = ended, children
-	r.Set(time.Millisecond, r.policy)
+	r.Configure(time.Millisecond, r.policy)
 	// waits until DeafWatch is suspended after its first check
 	for rested := r.rounds.Load(); rested == 0 || !r.suspended.Load(); rested = r.rounds.Load() {
 		r.Resume()
@@ -316,7 +316,7 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 		r := newEarRig(pid)
 		ended := make(chan struct{})
 		r.o.Ended = ended
-		r.Set(r.period, r.policy)
+		r.Configure(r.period, r.policy)
 		for range 12 {
 			r.lines.Add(1)
 			r.RecordHeartbeat("p0")
@@ -402,7 +402,7 @@ func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
 // host.
 func TestAPortOfAnEnvFileLeadsToNoOtherHost(t *testing.T) {
 	for port, asked := range map[string]bool{"8642": true, "": false, "80@10.0.0.1:80/x?": false, "80/x#": false, " 80": false} {
-		if h := healthOf(map[string]string{healthSwitch: "true", healthPort: port}); (h != nil) != asked {
+		if h := healthCheckOf(map[string]string{healthSwitch: "true", healthPort: port}); (h != nil) != asked {
 			t.Errorf("port %q: %v", port, h)
 		}
 	}

@@ -33,16 +33,16 @@ const maxResponseSize = 64 << 10
 // does not use [http.Transport]. An http.Transport starts goroutines, and package internal/blocking would not limit its system
 // calls.
 type httpCheck struct {
-	to       []unix.Sockaddr // addresses to try
-	request  []byte
-	status   [][2]int
-	expected string // expected status for the answer
-	contains string
-	matches  *regexp.Regexp
-	timeout  time.Duration
+	addresses []unix.Sockaddr // addresses to try
+	request   []byte
+	status    [][2]int
+	expected  string // expected status for the answer
+	contains  string
+	matches   *regexp.Regexp
+	timeout   time.Duration
 }
 
-func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
+func newHTTPCheck(c config.Check, expand func(string) string) (*httpCheck, error) {
 	target := expand(c.HTTP.Target())
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, target, nil)
 	if err != nil || request.URL.Scheme != "http" || request.Host == "" {
@@ -53,7 +53,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 		host += ":80"
 	}
 	h := &httpCheck{expected: c.HTTP.Status, contains: c.HTTP.Contains, timeout: c.Timeout}
-	if h.to, err = parseAddresses(host); err != nil {
+	if h.addresses, err = parseAddresses(host); err != nil {
 		return nil, err
 	}
 	if h.status, err = config.ParseStatus(c.HTTP.Status); err != nil {
@@ -86,7 +86,7 @@ var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 var bufferedReaders = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
 
 func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
-	c, err := dial(h.to, deadline, true)
+	c, err := dial(h.addresses, deadline, true)
 	if err != nil {
 		return false, shortError(err, h.timeout)
 	}
@@ -182,9 +182,9 @@ func (h *httpCheck) missingText(body []byte) string {
 
 // tcpCheck passes if a port accepts a connection. It sends nothing.
 type tcpCheck struct {
-	to      []unix.Sockaddr
-	local   bool // the port is on the loopback interface, so that connecting never waits
-	timeout time.Duration
+	addresses []unix.Sockaddr
+	local     bool // the port is on the loopback interface, so that connecting never waits
+	timeout   time.Duration
 }
 
 func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
@@ -194,7 +194,7 @@ func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
 
 // connect makes the check. With a zero deadline it does not wait: if the check needs to wait, connect returns over as false.
 func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over bool) {
-	if _, err := dial(t.to, deadline, false); err != nil {
+	if _, err := dial(t.addresses, deadline, false); err != nil {
 		return false, shortError(err, t.timeout), !isPending(err)
 	}
 	return true, "it takes connections", true

@@ -20,13 +20,13 @@ func (p *Prober) prepareChecks(t *target) bool {
 		p.makeCheckers(t, nil, nil)
 		return true
 	}
-	t.making = true
+	t.makingCheckers = true
 	version := t.version
 	guard.Go("reading variables for checks", func() {
 		env, err := p.options.Env(t.Profile)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		t.making = false
+		t.makingCheckers = false
 		if p.targets[t.name] == t && t.version == version {
 			p.makeCheckers(t, env, err)
 		}
@@ -74,7 +74,7 @@ func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 func makeChecker(c config.Check, t *target) (checker, error) {
 	switch c.Type {
 	case config.CheckHTTP:
-		return newHTTP(c, t.Expand)
+		return newHTTPCheck(c, t.Expand)
 	case config.CheckTCP:
 		target := t.Expand(c.Dial.Target())
 		to, err := parseAddresses(target)
@@ -85,7 +85,7 @@ func makeChecker(c config.Check, t *target) (checker, error) {
 	case config.CheckFile:
 		return &fileCheck{pathCheck{diskCall{timeout: c.Timeout}, t.Expand(c.File.Path), t.Actor}, c.File.MaxAge, freshness{}}, nil
 	case config.CheckExec:
-		return newExec(c, t), nil
+		return newExecCheck(c, t), nil
 	case config.CheckLog:
 		return newLogCheck(c, t), nil
 	case config.CheckDeaf:

@@ -126,7 +126,7 @@ func TestHTTPAnswers(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&c)
 			}
-			h, err := newHTTP(c, func(s string) string { return s })
+			h, err := newHTTPCheck(c, func(s string) string { return s })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +156,7 @@ func TestTheRequest(t *testing.T) {
 	c := config.Check{Timeout: time.Minute, HTTP: config.HTTPCheck{
 		Port: "{port}", Path: "/a b", Status: "200", Headers: map[string]string{"host": "web", "X-Token": "{secret}"},
 	}}
-	h, err := newHTTP(c, strings.NewReplacer("{port}", port, "{secret}", "a\r\nEvil: 1").Replace)
+	h, err := newHTTPCheck(c, strings.NewReplacer("{port}", port, "{secret}", "a\r\nEvil: 1").Replace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func TestALongRequestIsSentWhole(t *testing.T) {
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
 	})
 	c := config.Check{Timeout: time.Minute, HTTP: config.HTTPCheck{URL: "http://" + l.Addr().String(), Status: "200", Headers: map[string]string{"X": strings.Repeat("x", long)}}}
-	h, err := newHTTP(c, func(s string) string { return s })
+	h, err := newHTTPCheck(c, func(s string) string { return s })
 	if err != nil {
 		t.Fatal(err)
 	}

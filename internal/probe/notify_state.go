@@ -23,13 +23,13 @@ const (
 
 // NotifyState is what a run of a service has reported with sd_notify(3).
 type NotifyState struct {
-	Run      uint64
-	Ready    bool
-	Failed   bool          // the run has sent WATCHDOG=trigger
-	At       time.Time     // when the last message came
-	Every    time.Duration // watchdog interval of this run; 0 for none
-	Until    time.Time     // end of the time that the service has asked for to start; zero if it has not asked
-	Extended bool          `reexec:"Spared"` // the watchdog has granted one more interval, because hinit itself did not run
+	Run              uint64
+	Ready            bool
+	Failed           bool          // the run has sent WATCHDOG=trigger
+	LastMessageAt    time.Time     `reexec:"At"`     // when the last message came
+	WatchdogInterval time.Duration `reexec:"Every"`  // watchdog interval of this run; 0 for none
+	StartUntil       time.Time     `reexec:"Until"`  // end of the time that the service has asked for to start; zero if it has not asked
+	Extended         bool          `reexec:"Spared"` // the watchdog has granted one more interval, because hinit itself did not run
 }
 
 // runNotifyState is the NotifyState of a service's current run, with a lock. It is nil for a service whose checks need no
@@ -44,8 +44,8 @@ type runNotifyState struct {
 // keepNotifyState returns the state for a service that gets the checks of t. It is the state of old, or the state that a
 // re-execution has handed over, or else a new one. It returns nil if no check of t needs messages. The caller holds p.mu.
 func (p *Prober) keepNotifyState(service string, t *Target, old *target) *runNotifyState {
-	handed := p.handedOver.Beats[service]
-	delete(p.handedOver.Beats, service)
+	handed := p.handedOver.NotifyStates[service]
+	delete(p.handedOver.NotifyStates, service)
 	switch {
 	case !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return c.Type == config.CheckNotify || c.Type == config.CheckWatchdog }):
 		return nil
@@ -75,7 +75,7 @@ func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
 	over = b.paused && !paused
 	b.paused = paused
 	if over {
-		b.At = now
+		b.LastMessageAt = now
 	}
 	return over
 }
@@ -92,17 +92,17 @@ func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notif
 		return false
 	}
 	if run > b.Run {
-		b.NotifyState, b.paused = NotifyState{Run: run, Every: every, At: now}, false
+		b.NotifyState, b.paused = NotifyState{Run: run, WatchdogInterval: every, LastMessageAt: now}, false
 	}
 	if m.Ready && !b.Ready || m.Alive {
-		b.At, b.Extended = now, false
+		b.LastMessageAt, b.Extended = now, false
 	}
 	b.Ready, b.Failed = b.Ready || m.Ready, b.Failed || m.Failed
 	if m.HasWatchdogInterval {
-		b.Every, b.At = m.WatchdogInterval, now
+		b.WatchdogInterval, b.LastMessageAt = m.WatchdogInterval, now
 	}
 	if m.Extend > 0 {
-		b.Until = now.Add(m.Extend)
+		b.StartUntil = now.Add(m.Extend)
 	}
 	return m.Ready || m.Failed || m.HasWatchdogInterval || m.Extend > 0
 }
@@ -115,7 +115,7 @@ func (b *runNotifyState) extendInterval(now time.Time) bool {
 	if b.Extended {
 		return false
 	}
-	b.Extended, b.At = true, now
+	b.Extended, b.LastMessageAt = true, now
 	return true
 }
 
@@ -160,18 +160,18 @@ func (t *target) scheduleMessageChecks(now time.Time) {
 				c.Due = now
 			case c.Verdict == Pending:
 				c.Due = c.Since.Add(limit)
-				if last := c.Since.Add(maxExtension * limit); b.Until.After(last) {
+				if last := c.Since.Add(maxExtension * limit); b.StartUntil.After(last) {
 					c.Due = last
-				} else if b.Until.After(c.Due) {
-					c.Due = b.Until
+				} else if b.StartUntil.After(c.Due) {
+					c.Due = b.StartUntil
 				}
 			}
 		case config.CheckWatchdog:
 			switch {
 			case b.Failed, b.Ready && c.Verdict == Pending:
 				c.Due = now
-			case b.Ready && b.Every > 0:
-				c.Due = b.At.Add(b.Every)
+			case b.Ready && b.WatchdogInterval > 0:
+				c.Due = b.LastMessageAt.Add(b.WatchdogInterval)
 			default:
 				c.Due = now.Add(noProbeInterval)
 			}
@@ -207,13 +207,13 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 		return false, "it says itself that it has failed (WATCHDOG=trigger)"
 	case !b.missedWatchdog(at):
 		return true, "it says that it is alive"
-	case at.Sub(b.At) > b.Every+lateCheck && w.notifyState.extendInterval(at):
+	case at.Sub(b.LastMessageAt) > b.WatchdogInterval+lateCheck && w.notifyState.extendInterval(at):
 		return true, "it has more time, because hinit did not run either"
 	}
-	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)
+	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.WatchdogInterval)
 }
 
 // missedWatchdog reports whether the service was silent for longer than the watchdog interval of the run.
 func (b *NotifyState) missedWatchdog(at time.Time) bool {
-	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
+	return b.Ready && b.WatchdogInterval > 0 && at.Sub(b.LastMessageAt) >= b.WatchdogInterval
 }

@@ -141,12 +141,12 @@ func TestAWatchdogIsFair(t *testing.T) {
 		time.Sleep(time.Second + 2*timerSlot)
 		r.wantFailure(t, "ten seconds later", "no WATCHDOG=1 for 10s")
 	})
-	b := &runNotifyState{NotifyState: NotifyState{Run: 1, Ready: true, Every: 10 * time.Second, At: time.Now().Add(-time.Minute)}}
+	b := &runNotifyState{NotifyState: NotifyState{Run: 1, Ready: true, WatchdogInterval: 10 * time.Second, LastMessageAt: time.Now().Add(-time.Minute)}}
 	w := &watchdogCheck{notifyState: b, readMessages: func() {}}
 	if good, answer := w.check(time.Time{}); !good {
 		t.Errorf("after the container was paused: %s", answer)
 	}
-	b.At = time.Now().Add(-time.Minute)
+	b.LastMessageAt = time.Now().Add(-time.Minute)
 	if good, answer := w.check(time.Time{}); good {
 		t.Errorf("it is spared for ever: %s", answer)
 	}

@@ -89,21 +89,21 @@ type checker interface {
 type target struct {
 	Target
 
-	name        string
-	options     *Options
-	notifyState *runNotifyState   // messages of the current run; nil if no check needs them
-	logMatches  map[int]*logMatch // searches of the log checks, by the index of the check
-	rules       []config.Check
-	health      Health
-	ended       time.Time // end of the previous run. Lines of the present run can arrive before the supervisor reports it as up.
-	began       time.Time // start of the current run; after a re-execution, when this program first saw the run
-	live        bool      // the run is up and not paused
-	checkers    []checker // checkers of the current run, one for each check; nil until they are made
-	making      bool
-	busy        []bool
-	version     int // changes when results of checks that still run must be ignored
-	reported    readinessReport
-	check       int // index of the check that makeChecker is making
+	name           string
+	options        *Options
+	notifyState    *runNotifyState   // messages of the current run; nil if no check needs them
+	logMatches     map[int]*logMatch // searches of the log checks, by the index of the check
+	rules          []config.Check
+	health         Health
+	ended          time.Time // end of the previous run. Lines of the present run can arrive before the supervisor reports it as up.
+	began          time.Time // start of the current run; after a re-execution, when this program first saw the run
+	live           bool      // the run is up and not paused
+	checkers       []checker // checkers of the current run, one for each check; nil until they are made
+	makingCheckers bool
+	busy           []bool
+	version        int // changes when results of checks that still run must be ignored
+	reported       readinessReport
+	check          int // index of the check that makeChecker is making
 }
 
 // readinessReport is the readiness of a run that was last reported to the supervisor.
@@ -251,7 +251,7 @@ func (p *Prober) nextWake() (at time.Time, some bool) {
 		if until := t.health.Paused; !until.IsZero() && (!some || until.Before(at)) {
 			at, some = until, true
 		}
-		if !t.live || t.making {
+		if !t.live || t.makingCheckers {
 			continue
 		}
 		if due, ok := t.health.Next(t.isBusy); ok && (!some || due.Before(at)) {
@@ -275,7 +275,7 @@ func (t *target) isBusy(i int) bool { return t.busy[i] }
 func (p *Prober) startDue(now time.Time) {
 	p.allBusy = false
 	for _, t := range p.targets {
-		if !t.live || t.making {
+		if !t.live || t.makingCheckers {
 			continue
 		}
 		for i := range t.health.Checks {
@@ -408,8 +408,8 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 
 // Handover is the state that a Prober passes to the next program when PID 1 re-executes itself.
 type Handover struct {
-	Services map[string]Health
-	Beats    map[string]NotifyState // messages by service, only of services with a check that needs messages
+	Services     map[string]Health
+	NotifyStates map[string]NotifyState `reexec:"Beats"` // messages by service, only of services with a check that needs messages
 }
 
 // HandOver returns the state of all checks, or nil if there are none.
@@ -419,10 +419,10 @@ func (p *Prober) HandOver() *Handover {
 	if len(p.targets) == 0 {
 		return nil
 	}
-	h := &Handover{Services: make(map[string]Health, len(p.targets)), Beats: make(map[string]NotifyState)}
+	h := &Handover{Services: make(map[string]Health, len(p.targets)), NotifyStates: make(map[string]NotifyState)}
 	for name, t := range p.targets {
 		if b := t.notifyState.snapshot(); b.Run != 0 {
-			h.Beats[name] = b
+			h.NotifyStates[name] = b
 		}
 		own := t.health
 		own.Checks = append([]Progress(nil), own.Checks...)

@@ -141,7 +141,7 @@ func TestAnExecCheckRunsAsItsService(t *testing.T) {
 		Argv: []string{"server"}, Env: []string{"A=1"}, Limits: []proc.Limit{{Resource: 7}},
 		Setup: proc.Setup{Nice: 5, IOClass: proc.IOIdle, CPUs: "0", Umask: "077", NoNewPrivs: true, EnvFiles: []string{"/run/secrets/db"}, ProtectedVars: []string{"A"}, RefuseLinks: true, Cgroup: "/g", CgroupWrites: []string{"1:max"}},
 	}
-	e := newExec(config.Check{Command: []string{"ask"}}, &target{Target: Target{Spec: own, Expand: strings.Clone}, options: &Options{}})
+	e := newExecCheck(config.Check{Command: []string{"ask"}}, &target{Target: Target{Spec: own, Expand: strings.Clone}, options: &Options{}})
 	want := own
 	// The command is not in the group of the service, because a group with two runs can't be killed as a whole.
 	want.Argv, want.Setup.Cgroup, want.Setup.CgroupWrites = []string{"ask"}, "", nil

@@ -84,8 +84,8 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 	}
 }
 
-// TestAStatusDoesNotWaitForASearchOfAllServices checks that each call examines a part of the services. With 500 services, each status
-// and each exit waited for 500 reads below /proc.
+// TestAStatusDoesNotWaitForASearchOfAllServices checks that each call examines a part of the services. With 500 services,
+// each status and each exit waited for 500 reads below /proc.
 func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 	table := newTable(t)
 	const services = 2*heldSearchMax + 1
@@ -100,8 +100,8 @@ func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 	}
 }
 
-// A status showed a dead service as up until a search had come to it. A caller who has seen that the first thread has ended need not
-// wait for the search, and a service that goes on in another thread stays alive.
+// A status showed a dead service as up until a search had come to it. A caller who has seen that the first thread has ended
+// need not wait for the search, and a service that goes on in another thread stays alive.
 func TestAHeldProcessThatACallerHasSeenIsFoundAtOnce(t *testing.T) {
 	table := newTable(t)
 	main, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("obey", "3")})

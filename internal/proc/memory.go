@@ -61,7 +61,7 @@ func (m *MemoryMeter) Measure(mains []int) []Memory {
 		run, inside := m.cgroup(main, of[main])
 		run.OOMKills, run.HasOwnCgroup = m.cgroups.oomKillsInOwnCgroup(main)
 		for _, pid := range of[main] {
-			run.CPU += all[pid].CPU + all[pid].Waited
+			run.CPU += all[pid].CPU + all[pid].ReapedCPU
 			if !inside[pid] {
 				run.Add(ParseMemory(procstat.Status(m.proc.readFile(strconv.Itoa(all[pid].LivingThread()) + "/status"))))
 			}

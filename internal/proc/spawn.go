@@ -47,8 +47,8 @@ type Spec struct {
 	OOMIncrease int `reexec:"OOM"`
 }
 
-// StartsTheSame reports whether two specs start the same command in the same way. It ignores fields such as ID and Files, which differ
-// for each start.
+// StartsTheSame reports whether two specs start the same command in the same way. It ignores fields such as ID and Files,
+// which differ for each start.
 func (s Spec) StartsTheSame(o Spec) bool {
 	if (s.Cred == nil) != (o.Cred == nil) || s.Cred != nil && !s.Cred.Equal(*o.Cred) {
 		return false

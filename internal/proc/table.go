@@ -301,9 +301,9 @@ func findExitedChildOf(kind, id int) (pid int, childless bool) {
 		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch {
 		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
-			// A child can make hinit its tracer (ptrace(2), PTRACE_TRACEME). Then waitid also reports its stops. Such a child has not
-			// ended, and its stop would hide the end of other children. This call takes the report of the stop. It fails if the child
-			// has ended meanwhile.
+			// A child can make hinit its tracer (ptrace(2), PTRACE_TRACEME). Then waitid also reports its stops. Such a child
+			// has not ended, and its stop would hide the end of other children. This call takes the report of the stop. It
+			// fails if the child has ended meanwhile.
 			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil)
 		case err == nil:
 			return int(info.pid), false

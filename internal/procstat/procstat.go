@@ -18,19 +18,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hertz is the number of clock ticks per second in the times of /proc. It is 100 on every system on which Go runs.
-const Hertz = 100
+// TicksPerSecond is the number of clock ticks per second in the times of /proc. It is 100 on every system on which Go runs.
+const TicksPerSecond = 100
 
-// Stat describes one process. Times are in clock ticks, see [Hertz].
+// Stat describes one process. Times are in clock ticks, see [TicksPerSecond].
 type Stat struct {
 	PID, Parent, Group, Session int
 
-	State   byte   // state of the first thread: 'Z' when that thread has ended, 'T' while a signal keeps it stopped
-	Threads int    // number of threads. A first thread that has ended counts until the process is reaped.
-	CPU     uint64 // processor time of the process
-	Waited  uint64 // processor time of the children that the process has reaped
-	Start   uint64 // time of the start, since the machine was booted; PID and Start together identify a process
-	Memory  uint64 // resident memory in bytes
+	State     byte   // state of the first thread: 'Z' when that thread has ended, 'T' while a signal keeps it stopped
+	Threads   int    // number of threads. A first thread that has ended counts until the process is reaped.
+	CPU       uint64 // processor time of the process
+	ReapedCPU uint64 // processor time of the children that the process has reaped
+	Start     uint64 // time of the start, since the machine was booted; PID and Start together identify a process
+	Memory    uint64 // resident memory in bytes
 }
 
 // Dead reports whether all threads have ended. A process in state 'Z' with more than one thread is alive: only its first
@@ -165,7 +165,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 		case 14, 15:
 			s.CPU += n
 		case 16, 17:
-			s.Waited += n
+			s.ReapedCPU += n
 		case 20:
 			s.Threads = int(n)
 		case 22:
@@ -191,11 +191,11 @@ func number[T int | uint64](digits []byte) (n T, ok bool) {
 
 // StartedAt converts Stat.Start, which is in ticks, to a time.
 func StartedAt(ticks uint64) time.Time {
-	return time.Now().Add(time.Duration(ticks)*(time.Second/Hertz) - SinceBoot())
+	return time.Now().Add(time.Duration(ticks)*(time.Second/TicksPerSecond) - SinceBoot())
 }
 
-// SinceBoot returns CLOCK_BOOTTIME (clock_gettime(2)): the time since the machine booted. This clock can't be set, and it runs on while
-// the machine sleeps.
+// SinceBoot returns CLOCK_BOOTTIME (clock_gettime(2)): the time since the machine booted. This clock can't be set, and it runs
+// on while the machine sleeps.
 func SinceBoot() time.Duration {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // ClockGettime can't fail: every Linux that runs Go has this clock

@@ -12,7 +12,7 @@ import (
 func TestParseSurvivesAnyCommandName(t *testing.T) {
 	tail := " S 1 2 3 0 -1 0 0 0 0 0 5 6 7 8 20 0 1 0 777 4096 2"
 	want := procstat.Stat{
-		PID: 12, Parent: 1, Group: 2, Session: 3, State: 'S', Threads: 1, CPU: 11, Waited: 15, Start: 777, Memory: 2 * uint64(os.Getpagesize()),
+		PID: 12, Parent: 1, Group: 2, Session: 3, State: 'S', Threads: 1, CPU: 11, ReapedCPU: 15, Start: 777, Memory: 2 * uint64(os.Getpagesize()),
 	}
 	for _, name := range []string{"sh", "a b", "x) S 9 9", "((", ")"} {
 		for _, end := range []string{"", " 0 0", "\n"} {

@@ -111,7 +111,7 @@ func (t Table) UsageByService(r proc.ServiceRoots, before Table, passed time.Dur
 			used -= min(old.CPU, used)
 		}
 		if before != nil && passed > 0 {
-			u.CPU += float64(used) / procstat.Hertz / passed.Seconds()
+			u.CPU += float64(used) / procstat.TicksPerSecond / passed.Seconds()
 		}
 		out[name] = u
 	}

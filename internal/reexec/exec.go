@@ -131,14 +131,14 @@ func (p *Program) makeMemory() (*os.File, error) {
 }
 
 // sealMemory writes the last part of the envelope, and makes the file immutable. deaf is the value of SignalsLostSince.
-func (p *Program) sealMemory(memory *os.File, deaf int64) error {
+func (p *Program) sealMemory(memory *os.File, signalsLost int64) error {
 	numbers := []int{}
 	for _, s := range p.TakeUnhandled() {
 		numbers = append(numbers, int(s))
 	}
 	end, err := json.Marshal(numbers)
 	if err == nil {
-		_, err = fmt.Fprintf(memory, `,"signals":%s,"deaf":%d}`, end, deaf)
+		_, err = fmt.Fprintf(memory, `,"signals":%s,"deaf":%d}`, end, signalsLost)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the state for the handover: %w", err)

@@ -105,9 +105,9 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// ReadTopology sets the topology (which gateway serves which profiles) that was read from the volume. A gateway gets it when
+// StoreTopology sets the topology (which gateway serves which profiles) that was read from the volume. A gateway gets it when
 // it is redefined.
-func (r *Registry) ReadTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
+func (r *Registry) StoreTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
 
 // SetTopology sets the topology that an operator has chosen. Every gateway gets it at its next start.
 func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {

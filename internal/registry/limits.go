@@ -88,9 +88,9 @@ func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	}
 	theirs, own, err := confinementOf(pid)
 	switch filters := theirs.Filters - own.Filters; {
-	case err != nil, gone(), filters > isolation.Filters:
+	case err != nil, gone(), filters > isolation.FilterCount:
 		return true
-	case filters == isolation.Filters:
+	case filters == isolation.FilterCount:
 		return false
 	}
 	return cfg.UIDRange().Contains(uid) // the client has no seccomp filter of its own, so its user decides

@@ -98,7 +98,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		return r.Loop.RegisterSoon(ctx, &u, want)
 	}
 	u.Needs = r.unmetNeeds(u)
-	r.o.Health.Prepare(&u)
+	r.o.Health.PrepareUnit(&u)
 	release := r.o.Logs.Protect(u.Name)
 	r.o.Logs.Open(u.Name, u.Profile, u.LogFile, u.Kind)
 	if u.Kind == supervisor.KindGateway {
@@ -106,7 +106,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 	}
 	known := r.isKnown(u.Name)
 	if !known { // begin the checks before the start, so that they see the first line of output
-		r.o.Health.Check(&u)
+		r.o.Health.SetChecks(&u)
 	}
 	registered := r.Loop.RegisterSoon(ctx, &u, want)
 	return func() error {
@@ -115,7 +115,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 			return fmt.Errorf("cannot register %s: %w", u.Name, err)
 		}
 		if known { // replace the checks of the old definition
-			r.o.Health.Check(&u)
+			r.o.Health.SetChecks(&u)
 		}
 		for _, need := range u.Needs {
 			if r.needsMet[need].Load() { // the need was met during this call
@@ -170,8 +170,8 @@ const (
 	NeedProfiles = "profiles" // the profiles were read, and stale files of earlier gateways removed
 )
 
-// MarkMet marks a need as met, so that the services that wait for it start. It fails only if the container has ended.
-func (r *Registry) MarkMet(ctx context.Context, need string) error {
+// MarkNeedMet marks a need as met, so that the services that wait for it start. It fails only if the container has ended.
+func (r *Registry) MarkNeedMet(ctx context.Context, need string) error {
 	r.needsMet[need].Store(true)
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }

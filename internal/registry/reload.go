@@ -75,7 +75,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	}
 	defer r.ChangeLock.Unlock()
 	changed := config.Diff(old, cfg)
-	if i := slices.IndexFunc(changed, func(key string) bool { return slices.Contains(fixedKeys, key) }); i >= 0 {
+	if i := slices.IndexFunc(changed, func(key string) bool { return slices.Contains(startOnlyKeys, key) }); i >= 0 {
 		return out, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", changed[i])
 	}
 	if !how.DryRun {
@@ -162,8 +162,8 @@ func (r *Registry) readConfig(ctx context.Context, old *config.Config, force boo
 	return LoadConfig(options)
 }
 
-// fixedKeys lists settings that hinit reads only at the start of the container. A reload that changes one of them fails.
-var fixedKeys = []string{
+// startOnlyKeys lists settings that hinit reads only at the start of the container. A reload that changes one of them fails.
+var startOnlyKeys = []string{
 	"home", "agent.user", "services." + config.LeaseName + ".enabled", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }

@@ -80,7 +80,7 @@ func (r *Registry) Exports(service string) map[string]string { return r.slot(ser
 
 // makeSlot makes the SlotMaker create a slot. If now is set, it waits until the slot is complete. A service whose name is too
 // long for s6 gets no slot, because the SlotMaker would fail and try again for ever.
-func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
+func (r *Registry) makeSlot(ctx context.Context, s Slot, wait bool) {
 	f := r.currentSlotMaker()
 	if f == nil || len(s.Name) > formats.MaxName {
 		return
@@ -88,7 +88,7 @@ func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	r.mu.Lock()
 	r.slots[s.Name] = slot{true, r.slots[s.Name].exports}
 	r.mu.Unlock()
-	if now {
+	if wait {
 		f.Publish(ctx, s)
 	} else {
 		f.Enqueue(s)

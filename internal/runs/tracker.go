@@ -171,7 +171,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 		delete(b.live, e.ID)
 		delete(b.byTag, e.Tag)
 	} else {
-		over = b.compareRun(e, b.loop.Snapshot().Find(e.Service))
+		over = b.updateRun(e, b.loop.Snapshot().Find(e.Service))
 		b.startTimer(e)
 		b.wakeWaiters(e)
 	}
@@ -309,19 +309,19 @@ func (b *Tracker) wakeWaiters(e *entry) {
 func (b *Tracker) recordEnds() {
 	for {
 		changed := b.loop.Changed()
-		b.compareAll()
+		b.updateAll()
 		select {
 		case <-changed:
 		case <-b.loop.Ended():
-			b.compareAll()
+			b.updateAll()
 			return
 		}
 	}
 }
 
-// compareAll compares all living runs with the supervisor's snapshot, and records which have ended. It takes the snapshot
+// updateAll compares all living runs with the supervisor's snapshot, and records which have ended. It takes the snapshot
 // while it holds b.mu, because an older one may lack a run that was just started.
-func (b *Tracker) compareAll() {
+func (b *Tracker) updateAll() {
 	var over []string
 	b.mu.Lock()
 	snap := b.loop.Snapshot()
@@ -333,7 +333,7 @@ func (b *Tracker) compareAll() {
 			}
 		}
 		for _, e := range b.live {
-			if e.started && b.compareRun(e, views[e.Service]) {
+			if e.started && b.updateRun(e, views[e.Service]) {
 				over = append(over, e.Service)
 			}
 		}
@@ -344,9 +344,9 @@ func (b *Tracker) compareAll() {
 	}
 }
 
-// compareRun compares a run with its service v in the supervisor, and records its process or its end. It returns true if the
+// updateRun compares a run with its service v in the supervisor, and records its process or its end. It returns true if the
 // supervisor should forget the run. The caller holds b.mu.
-func (b *Tracker) compareRun(e *entry, v *supervisor.Service) (over bool) {
+func (b *Tracker) updateRun(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:
 		return false

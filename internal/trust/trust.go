@@ -44,15 +44,15 @@ func (d *Violation) String() string { return d.Path + " " + d.Why + "; " + d.Rem
 // remedy is a command that prevents it, without its file argument. Otherwise both are "".
 type Rule func(st *unix.Stat_t) (why, remedy string)
 
-// overflow is the owner that the kernel shows for files of users that don't exist in this user namespace.
-const overflow = 65534
+// overflowUID is the owner that the kernel shows for files of users that don't exist in this user namespace.
+const overflowUID = 65534
 
 // IsOverflowUID reports whether uid is the owner that the kernel shows for users that don't exist in this user namespace.
-func IsOverflowUID(uid uint32) bool { return uid == overflow && !mapped(overflow) }
+func IsOverflowUID(uid uint32) bool { return uid == overflowUID && !isMapped(overflowUID) }
 
-// mapped reports whether a user exists in this user namespace (user_namespaces(7)). If /proc/self/uid_map can't be read, it
+// isMapped reports whether a user exists in this user namespace (user_namespaces(7)). If /proc/self/uid_map can't be read, it
 // returns true.
-func mapped(uid uint32) bool {
+func isMapped(uid uint32) bool {
 	text, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return true
@@ -77,9 +77,9 @@ func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	switch {
 	case st.Uid != 0 && !IsOverflowUID(st.Uid):
 		return "belongs to uid " + strconv.FormatUint(uint64(st.Uid), 10), "chown root"
-	case writable(st, 0o002):
+	case isWritable(st, 0o002):
 		return "can be written by everybody", "chmod o-w"
-	case writable(st, 0o020):
+	case isWritable(st, 0o020):
 		return "can be written by gid " + strconv.FormatUint(uint64(st.Gid), 10), "chmod g-w"
 	}
 	return "", ""
@@ -99,31 +99,31 @@ func OwnedBy(uid uint32) Rule {
 // NotChangeableBy returns a [Rule] that rejects each inode that the user uid with the given groups could change.
 func NotChangeableBy(uid uint32, groups []uint32) Rule {
 	return func(st *unix.Stat_t) (why, remedy string) {
-		if st.Uid == uid || writable(st, 0o002) || writable(st, 0o020) && slices.Contains(groups, st.Gid) {
+		if st.Uid == uid || isWritable(st, 0o002) || isWritable(st, 0o020) && slices.Contains(groups, st.Gid) {
 			return RootOnly(st)
 		}
 		return "", ""
 	}
 }
 
-// writable reports whether an inode's mode has at least one of the bits. It returns false for a symbolic link, whose mode has no
+// isWritable reports whether an inode's mode has at least one of the bits. It returns false for a symbolic link, whose mode has no
 // meaning.
-func writable(st *unix.Stat_t, bits uint32) bool {
+func isWritable(st *unix.Stat_t, bits uint32) bool {
 	return st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&bits != 0
 }
 
-// Open opens a regular file for reading. doubt is about the first component of the path that judge rejects; it is nil if
-// judge accepts all. Open doubts neither a file on a read-only mount nor a sticky directory of root, where users can change
-// only their own entries. A nil judge accepts everything.
+// Open opens a regular file for reading. doubt is about the first component of the path that rule rejects; it is nil if
+// rule accepts all. Open doubts neither a file on a read-only mount nor a sticky directory of root, where users can change
+// only their own entries. A nil rule accepts everything.
 //
 // path must be absolute. Open blocks while the disks on the path do, but not on a FIFO.
-func Open(path string, judge Rule) (fd int, doubt *Violation, err error) {
-	return open(path, &walk{rule: judge})
+func Open(path string, rule Rule) (fd int, doubt *Violation, err error) {
+	return open(path, &walk{rule: rule})
 }
 
-// OpenAnyMount is [Open] without the exception for read-only mounts, because the file may also be reachable on a writable mount.
-func OpenAnyMount(path string, judge Rule) (fd int, doubt *Violation, err error) {
-	return open(path, &walk{rule: judge, anyMount: true})
+// OpenAnyMount is [Open] without the exception for read-only mounts, because the file may also be reachable on a isWritable mount.
+func OpenAnyMount(path string, rule Rule) (fd int, doubt *Violation, err error) {
+	return open(path, &walk{rule: rule, anyMount: true})
 }
 
 func open(path string, w *walk) (fd int, doubt *Violation, err error) {
@@ -156,18 +156,18 @@ func open(path string, w *walk) (fd int, doubt *Violation, err error) {
 // Check resolves a path like [Open], but does not open it. It also doubts a directory in which another user could create
 // entries, such as a sticky directory that everybody can write. If the path does not exist, the error is [unix.ENOENT], and
 // the doubt says whether another user could create it.
-func Check(path string, judge Rule) (*Violation, error) {
-	w := &walk{rule: judge}
+func Check(path string, rule Rule) (*Violation, error) {
+	w := &walk{rule: rule}
 	defer w.close()
 	err := w.resolve(path)
 	w.violation = cmp.Or(w.violation, w.stickyViolation)
 	return w.violation, err
 }
 
-// Stat resolves a path like [Open], and returns its status. The caller must check whether doubt says that a user may have chosen the
-// file with a link.
-func Stat(path string, judge Rule) (st unix.Stat_t, doubt *Violation, err error) {
-	w := &walk{rule: judge}
+// Stat resolves a path like [Open], and returns its status. The caller must check whether doubt says that a user may have chosen
+// the file with a link.
+func Stat(path string, rule Rule) (st unix.Stat_t, doubt *Violation, err error) {
+	w := &walk{rule: rule}
 	defer w.close()
 	err = w.resolve(path)
 	return w.st, w.violation, err
@@ -245,7 +245,7 @@ func (w *walk) resolve(path string) error {
 		if links > maxLinks {
 			return unix.ELOOP
 		}
-		if w.kind != 0 && (len(names) == 0 && !w.lastLink || !rootsAlone(w.parent)) {
+		if w.kind != 0 && (len(names) == 0 && !w.lastLink || !onlyRootWrites(w.parent)) {
 			return linkError(w.path)
 		}
 		target, err := w.follow()
@@ -257,9 +257,9 @@ func (w *walk) resolve(path string) error {
 	return nil
 }
 
-// rootsAlone reports whether only root can write to the open directory dir. If other users can, they can make links there,
+// onlyRootWrites reports whether only root can write to the open directory dir. If other users can, they can make links there,
 // even if the sticky bit is set.
-func rootsAlone(dir int) bool {
+func onlyRootWrites(dir int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(dir, &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
 }
@@ -328,7 +328,7 @@ func (w *walk) examine() error {
 	return nil
 }
 
-// recordFirstViolation passes an inode's status to the judge, and records its doubt if it is the first one. It has no doubt
+// recordFirstViolation passes an inode's status to the rule, and records its doubt if it is the first one. It has no doubt
 // about inodes on read-only mounts, unless anyMount is set.
 func (w *walk) recordFirstViolation(fd int, st *unix.Stat_t) {
 	w.stickyViolation = nil

@@ -59,9 +59,9 @@ type bootSteps struct {
 // 2.1. It adds the results to r, the report of Prepare. Like Prepare, it abandons a step that takes too long.
 func Complete(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
-	p := &bootSteps{Options: o, linked: r.Linked}
+	p := &bootSteps{Options: o, linked: r.HomeIsLink}
 	phases := []boot.Phase{{Name: "seeds", Volume: true, Run: p.createExpectedFiles}, {Name: "bootstrap", Volume: true, Run: p.writeBootstrapFiles}, {Name: "browser", Run: p.setBrowserVariable}}
-	if o.Seeds {
+	if o.ImageFillsHome {
 		phases = slices.Delete(phases, 0, 2)
 	}
 	r.Run(ctx, o.Options, phases)
@@ -110,7 +110,8 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 	return nil
 }
 
-// bakedBrowser returns the path of the browser that the file Image.BakedBrowser names, or "" if there is none that can be executed.
+// bakedBrowser returns the path of the browser that the file Image.BakedBrowser names, or "" if there is none that can be
+// executed.
 func (p *bootSteps) bakedBrowser() string {
 	data, _ := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))

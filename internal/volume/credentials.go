@@ -64,7 +64,7 @@ func (p *bootSteps) writeIfMissing(s *boot.Step, name, text string, mode fs.File
 		return err
 	}
 	defer d.Close()
-	if !p.missing(s, d, name) {
+	if !p.mustCreate(s, d, name) {
 		return nil
 	}
 	return p.create(s, d, name, []byte(text), mode)
@@ -87,8 +87,8 @@ func (o Options) credentialsDir() (base, rel string, err error) {
 	return filepath.Clean(base), rel, nil
 }
 
-// credentials are patterns for the names of credential files. In the directory of HERMES_AUTH_HOME, hinit gives only these files to
-// the agent, because others may belong to the host.
+// credentials are patterns for the names of credential files. In the directory of HERMES_AUTH_HOME, hinit gives only these files
+// to the agent, because others may belong to the host.
 var credentials = []string{
 	authFile, "auth.lock", "auth.json.corrupt", "auth.json.tmp.*", ".anthropic_oauth.json", ".anthropic_oauth.tmp.*", "..anthropic_oauth_*.tmp",
 	"nous_auth.json", "nous_auth.json.tmp.*",

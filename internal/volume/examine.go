@@ -29,19 +29,19 @@ const (
 
 // check is one check of the data volume for hinit doctor. Its function run blocks on the disk.
 type check struct {
-	name   string
-	silent string // the finding to report if run never returns
-	run    func(*client.Findings)
+	name        string
+	hangFinding string // the finding to report if run never returns
+	run         func(*client.Findings)
 }
 
 // examine makes the checks of the data volume for hinit doctor. It sends a message to PID 1 before and after each check, so that
 // PID 1 knows which check hangs.
 func (p *program) examine(o Options, job boot.Job) {
 	for _, c := range checks(o, job) {
-		p.send(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.silent}})
+		p.send(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.hangFinding}})
 		var found client.Findings
 		c.run(&found)
-		p.send(boot.Message{Found: found})
+		p.send(boot.Message{Findings: found})
 	}
 }
 
@@ -65,7 +65,7 @@ func checks(o Options, job boot.Job) []check {
 			say("space", "%.0f MB are free in %q%s", free/1e6, o.Home, files)
 		}},
 		{"profiles", hangs, func(f *client.Findings) {
-			_, warnings, err := profiles.Open(o.Home, agent.Homes(o.Home), job.Marker).SetMaxProfiles(job.Profiles).Discover()
+			_, warnings, err := profiles.Open(o.Home, agent.HomesActor(o.Home), job.ProfileMarker).SetMaxProfiles(job.MaxProfiles).Discover()
 			if err != nil {
 				f.Failed("profiles", "%v", err)
 			}
@@ -77,7 +77,7 @@ func checks(o Options, job boot.Job) []check {
 			if _, warning := OwnersOutside(o.Options); warning != "" {
 				f.Warning("isolation.uids", "%s", warning)
 			}
-			if text, err := os.ReadFile("/proc/thread-self/schedstat"); o.Tenants.On && (err != nil || strings.HasPrefix(string(text), "0 0 ")) {
+			if text, err := os.ReadFile("/proc/thread-self/schedstat"); o.Tenants.Enabled && (err != nil || strings.HasPrefix(string(text), "0 0 ")) {
 				f.Warning("isolation.processors", "the kernel does not tell which processes wait for a processor (schedstat), so hinit keeps no profile from taking those of others; use cpu.weight with a writable control group")
 			}
 		}},

@@ -24,7 +24,7 @@ func TestAVolumeIsExamined(t *testing.T) {
 	o.Logs = filepath.Join(o.Home, "logs")
 	results := func() (all []string) {
 		var found client.Findings
-		for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, Marker: "SOUL.md", Profiles: 10}) {
+		for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, ProfileMarker: "SOUL.md", MaxProfiles: 10}) {
 			c.run(&found)
 		}
 		for _, f := range found {
@@ -59,7 +59,7 @@ func TestTheDoctorWarnsOfAVolumeWithoutFreeInodes(t *testing.T) {
 	o := Options{}
 	o.Home, o.Logs, o.Agent = home, home, fsutil.Self()
 	var found client.Findings
-	for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, Marker: "SOUL.md", Profiles: 10}) {
+	for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, ProfileMarker: "SOUL.md", MaxProfiles: 10}) {
 		c.run(&found)
 	}
 	space := slices.IndexFunc(found, func(f client.Finding) bool { return f.Check == "space" })
@@ -78,7 +78,7 @@ func TestTheDoctorSaysThatNoProcessorsAreShared(t *testing.T) {
 	o.Home, o.Agent, o.Tenants = t.TempDir(), fsutil.Self(), someTenants
 	warns := func() bool {
 		var found client.Findings
-		for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, Marker: "SOUL.md", Profiles: 10}) {
+		for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, ProfileMarker: "SOUL.md", MaxProfiles: 10}) {
 			c.run(&found)
 		}
 		return slices.ContainsFunc(found, func(f client.Finding) bool { return f.Check == "isolation.processors" })

@@ -94,7 +94,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 		all, mapped, parts := processes[list[i].Service], uint64(0), uint64(0)
 		// if this process can't act as the user of the service, the memory counts for no service
 		_ = s.eachProcess("/proc/", all, func(dir string) {
-			s.addOpen(dir+"/fd/", inMemory)
+			s.addOpenDeleted(dir+"/fd/", inMemory)
 			mapped += proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
 		})
 		if s.eachProcessUntilEnd(ctx, "/proc/", all, func(_ context.Context, dir string) { parts += proportionalShared(dir) }) == nil {
@@ -122,9 +122,9 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 	return slices.DeleteFunc(found, func(m boot.Measurement) bool { return m.Bytes == 0 && m.Note == "" })
 }
 
-// proportionalShared returns how many bytes of shared memory count for a process (Pss_Shmem, proc_pid_smaps(5)). Processes that map
-// the same memory have equal parts of it. If the kernel doesn't report the part, all shared memory that the process maps counts.
-// dir is the directory of the process below /proc.
+// proportionalShared returns how many bytes of shared memory count for a process (Pss_Shmem, proc_pid_smaps(5)). Processes that
+// map the same memory have equal parts of it. If the kernel doesn't report the part, all shared memory that the process maps
+// counts. dir is the directory of the process below /proc.
 func proportionalShared(dir string) uint64 {
 	text, _ := os.ReadFile(dir + "/smaps_rollup")
 	if part, ok := procstat.Status(text).Number("Pss_Shmem", 10); ok {

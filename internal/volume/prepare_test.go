@@ -33,7 +33,7 @@ func TestFreshVolume(t *testing.T) {
 	o, said := options(t, home, nil)
 	install(t, o)
 	r := prepareOK(t, o)
-	if !r.Full {
+	if !r.RepairEverything {
 		t.Error("a volume of root's is not looked through")
 	}
 	var names []string
@@ -65,7 +65,7 @@ func TestFreshVolume(t *testing.T) {
 	}
 
 	// The mark of an unfinished repair must stay until the repair is done.
-	if r := prepareOK(t, o); !r.Full {
+	if r := prepareOK(t, o); !r.RepairEverything {
 		t.Error("the repair that never happened is forgotten")
 	}
 	o.RepairEverything = true
@@ -74,8 +74,8 @@ func TestFreshVolume(t *testing.T) {
 	}
 	before := testkit.Snapshot(t, home)
 	o, said = options(t, home, nil)
-	if r := prepareOK(t, o); r.Full || said.text() != "" {
-		t.Errorf("the second boot says %q (full %v)", said.text(), r.Full)
+	if r := prepareOK(t, o); r.RepairEverything || said.text() != "" {
+		t.Errorf("the second boot says %q (full %v)", said.text(), r.RepairEverything)
 	}
 	if res := Repair(context.Background(), o, noProgress); res.Changed != 0 || said.text() != "" {
 		t.Errorf("the second repair: %s, %q", res, said.text())
@@ -99,8 +99,8 @@ func TestAllowList(t *testing.T) {
 	}
 	o, said := options(t, home, nil)
 	r := prepareOK(t, o)
-	if r.Full || strings.Contains(said.text(), "Fixing") {
-		t.Errorf("full %v: %s", r.Full, said.text())
+	if r.RepairEverything || strings.Contains(said.text(), "Fixing") {
+		t.Errorf("full %v: %s", r.RepairEverything, said.text())
 	}
 	for _, name := range mine {
 		if uidOf(t, home+"/"+name) != agentUID {
@@ -265,7 +265,7 @@ var childChecks = map[string]func(home string) error{
 		if got := said.text(); got != want {
 			return fmt.Errorf("said %q, want %q", got, want)
 		}
-		if r.Full {
+		if r.RepairEverything {
 			return errors.New("a repair is wanted that can't do anything")
 		}
 		if res := Repair(context.Background(), o, noProgress); res.Changed != 0 || res.Failed == 0 {

@@ -22,13 +22,13 @@ import (
 type program struct {
 	answers chan boot.Answer // answers of PID 1 that are not about a hook
 
-	mu    sync.Mutex
-	to    *json.Encoder
-	hooks map[int]chan boot.Answer // channels for the answers about running hooks, by the number of the hook
+	mu      sync.Mutex
+	encoder *json.Encoder
+	hooks   map[int]chan boot.Answer // channels for the answers about running hooks, by the number of the hook
 }
 
-// Main runs the boot program, see [boot.Job]. It reads the job, and later the answers of PID 1, from in, and writes messages to PID
-// 1 to out. It returns the exit code.
+// Main runs the boot program, see [boot.Job]. It reads the job, and later the answers of PID 1, from in, and writes messages
+// to PID 1 to out. It returns the exit code.
 func Main(in io.Reader, out io.Writer) int {
 	var job boot.Job
 	heard := json.NewDecoder(in)
@@ -36,7 +36,7 @@ func Main(in io.Reader, out io.Writer) int {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot read what is to be done at the boot: %v; only hinit starts this program\n", err)
 		return 1
 	}
-	p := &program{answers: make(chan boot.Answer, 1), to: json.NewEncoder(out), hooks: make(map[int]chan boot.Answer)}
+	p := &program{answers: make(chan boot.Answer, 1), encoder: json.NewEncoder(out), hooks: make(map[int]chan boot.Answer)}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	guard.Go("hearing the answers of hinit", func() {
@@ -44,7 +44,7 @@ func Main(in io.Reader, out io.Writer) int {
 		p.readAnswers(heard)
 	})
 	o := optionsOf(job)
-	o.Say = func(l boot.LogLine) { p.send(boot.Message{Agents: &l}) }
+	o.Say = func(l boot.LogLine) { p.send(boot.Message{AgentLine: &l}) }
 	var err error
 	switch {
 	case job.Repair:
@@ -64,7 +64,7 @@ func Main(in io.Reader, out io.Writer) int {
 	case job.Gateways != nil:
 		measureDisk(ctx, o, job.Gateways, p.send)
 	case job.ChangeOwners:
-		moveHomes(ctx, o.Options, job.Starting)
+		moveHomes(ctx, o.Options, job.StartingProfile)
 	case job.FillFromImage:
 		s := boot.NewStep(o.Say)
 		err = FillEmptyHome(ctx, o, s)
@@ -85,8 +85,8 @@ func optionsOf(job boot.Job) Options {
 	o := Options{Options: job.Options}
 	o.Env = os.LookupEnv
 	o.Agent = boot.CallerAsAgent().Actor
-	if !job.Plain {
-		o.Agent = boot.NewAgent(job.AgentUser, job.Known).Actor
+	if !job.ServicesOnly {
+		o.Agent = boot.NewAgent(job.AgentUser, job.UserInPasswd).Actor
 	}
 	return o
 }
@@ -94,7 +94,7 @@ func optionsOf(job boot.Job) Options {
 func (p *program) send(m boot.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.to.Encode(m) // fails only if PID 1 is gone; then readAnswers ends the program
+	_ = p.encoder.Encode(m) // fails only if PID 1 is gone; then readAnswers ends the program
 }
 
 func (p *program) line(l boot.LogLine) { p.send(boot.Message{Line: &l}) }
@@ -121,7 +121,7 @@ func (p *program) readAnswers(from *json.Decoder) {
 func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 	hooks := job.Hooks
 	var memory *StepRecord
-	if !job.Plain {
+	if !job.ServicesOnly {
 		memory = NewStepRecord(o, job.Version, hooks)
 		report := p.nextAnswer(ctx).Report
 		if report == nil {
@@ -142,10 +142,10 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		Publish(o, report.Env)
 	}
 	for i := range hooks { // a failure of the other hooks, such as the image's Python steps, does not end the boot
-		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.Scripts
+		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.EndOnFailedScript
 	}
-	p.send(boot.Message{Begin: new(len(hooks))})
-	steps, err := RunHooks(ctx, hooks, p, memory, job.Strict, p.line)
+	p.send(boot.Message{HookCount: new(len(hooks))})
+	steps, err := RunHooks(ctx, hooks, p, memory, job.EndOnFailedHook, p.line)
 	p.send(boot.Message{Steps: steps})
 	if err != nil || memory == nil {
 		return err
@@ -168,11 +168,11 @@ func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 	}
 }
 
-// addHooks adds scripts of the image and of the user to the configured hooks. If unusable is set, it leaves out the hook that needs
-// the data volume.
+// addHooks adds scripts of the image and of the user to the configured hooks. If unusable is set, it leaves out the hook that
+// needs the data volume.
 func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
 	switch {
-	case o.Seeds:
+	case o.ImageFillsHome:
 		image, err := ImageHook()
 		if err != nil {
 			return nil, err

@@ -109,13 +109,13 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 			}
 		}
 		s.deadline = limit() // the search for open files has a time of its own, even after a home with many files
-		s.addUnnamed(ctx, "/proc/", processes[w.Service], devices)
+		s.addDeletedFiles(ctx, "/proc/", processes[w.Service], devices)
 		send(boot.Message{Measured: []boot.Measurement{s.checkQuota(w)}})
 	}
 }
 
-// checkQuota compares the usage with the quota of the gateway's profile. The result has a reason to stop the gateway, a warning, or
-// neither.
+// checkQuota compares the usage with the quota of the gateway's profile. The result has a reason to stop the gateway, a warning,
+// or neither.
 func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
 	if s.incomplete {
@@ -207,16 +207,16 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 // spaceOf returns the disk usage of a file in bytes, but at least minFile.
 func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*512) }
 
-// addUnnamed adds the deleted files that processes of a profile still have open or mapped, because these files still take space.
-// Only files on the file systems in devices count.
-func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
+// addDeletedFiles adds the deleted files that processes of a profile still have open or mapped, because these files still take
+// space. Only files on the file systems in devices count.
+func (s *diskUsage) addDeletedFiles(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
 	open := &diskUsage{linked: s.linked, deadline: s.deadline} // the limits of a home with many files must not end this search
 	_ = open.eachProcess(proc, processes, func(dir string) {
-		open.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
+		open.addOpenDeleted(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
 	s.bytes, s.incomplete = s.bytes+open.bytes, s.incomplete || open.incomplete
 	mapped := make(map[inode]uint64) // sizes of mapped files, as far as the mappings show them
-	if s.eachProcessUntilEnd(ctx, proc, processes, func(ctx context.Context, dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }) != nil {
+	if s.eachProcessUntilEnd(ctx, proc, processes, func(ctx context.Context, dir string) { addMappedDeleted(ctx, dir+"/maps", devices, mapped) }) != nil {
 		s.incomplete = true
 		return
 	}
@@ -227,9 +227,9 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	}
 }
 
-// eachProcess calls each with the directory below proc of each process. After s.deadline it stops, and marks s as incomplete. During a
-// call, this thread acts as the user of the process, because the kernel shows a user the files and the memory of its own processes.
-// eachProcess returns an error if it can't act as a user.
+// eachProcess calls each with the directory below proc of each process. After s.deadline it stops, and marks s as incomplete.
+// During a call, this thread acts as the user of the process, because the kernel shows a user the files and the memory of its
+// own processes. eachProcess returns an error if it can't act as a user.
 func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir string)) (err error) {
 	for _, pid := range processes {
 		status := procstat.StatusOf(strconv.Itoa(pid))
@@ -244,8 +244,8 @@ func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir stri
 	return err
 }
 
-// eachProcessUntilEnd is eachProcess, but returns at s.deadline at the latest. A process can keep its memory locked, and then the kernel
-// blocks whoever reads the list of its mappings. After an error, the function each may still be called.
+// eachProcessUntilEnd is eachProcess, but returns at s.deadline at the latest. A process can keep its memory locked, and then
+// the kernel blocks whoever reads the list of its mappings. After an error, the function each may still be called.
 func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
 	ctx, cancel := context.WithDeadline(ctx, s.deadline)
 	defer cancel()
@@ -255,9 +255,10 @@ func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, proces
 	})
 }
 
-// addOpen adds the deleted files that a process has open, by its directory fd below /proc. A file counts if counts returns true for
-// its device. An agent may have any number of files open, so addOpen ends at s.deadline, or after maxFiles.
-func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) bool) {
+// addOpenDeleted adds the deleted files that a process has open, by its directory fd below /proc. A file counts if counts
+// returns true for its device. An agent may have any number of files open, so addOpenDeleted ends at s.deadline, or after
+// maxFiles.
+func (s *diskUsage) addOpenDeleted(dir string, counts func(file string, device uint64) bool) {
 	d, err := os.Open(dir)
 	if err != nil {
 		s.hidesFiles = s.hidesFiles || errors.Is(err, fs.ErrPermission)
@@ -293,9 +294,9 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 // deleted is the end of a line of /proc/PID/maps about a deleted file.
 const deleted = " (deleted)"
 
-// addMapped adds to mapped the deleted files that a process maps, by its file maps below /proc (proc_pid_maps(5)). Only a
+// addMappedDeleted adds to mapped the deleted files that a process maps, by its file maps below /proc (proc_pid_maps(5)). Only a
 // privileged process learns how large such a file is, so the end of its last mapping counts as its size.
-func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped map[inode]uint64) {
+func addMappedDeleted(ctx context.Context, maps string, devices map[uint64]bool, mapped map[inode]uint64) {
 	f, err := os.Open(maps)
 	if err != nil {
 		return

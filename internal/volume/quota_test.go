@@ -47,7 +47,7 @@ func measureHome(t *testing.T, w boot.Gateway, change func(home string)) boot.Me
 	return said[1].Measured[0]
 }
 
-var someTenants = boot.Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}
+var someTenants = boot.Tenants{Enabled: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}
 
 // tenantID is one of the uids in someTenants.
 const tenantID = 20001
@@ -109,7 +109,7 @@ func TestAFileWithALongPathHidTheOnesMappedAfterIt(t *testing.T) {
 	must(t, os.WriteFile(list, []byte(text), 0o600))
 	device := unix.Mkdev(8, 1)
 	got, want := make(map[inode]uint64), map[inode]uint64{{device, 3}: 0x301000, {device, 4}: 0x301000, {device, 5}: 0x301000}
-	addMapped(t.Context(), list, map[uint64]bool{device: true}, got)
+	addMappedDeleted(t.Context(), list, map[uint64]bool{device: true}, got)
 	if !maps.Equal(got, want) {
 		t.Errorf("it counts %v, not %v", got, want)
 	}
@@ -394,7 +394,7 @@ func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	must(t, errors.Join(err, os.Remove(dir+"/gone"), syscall.Stat(dir, &st), os.MkdirAll(proc+"/1/fd", 0o755), os.Chmod(proc, 0o755)))
 	must(t, errors.Join(os.Symlink(fmt.Sprintf("/proc/self/fd/%d", open.Fd()), proc+"/1/fd/3"), unix.Mkfifo(proc+"/1/maps", 0o644)))
 	s := &diskUsage{linked: make(map[inode]bool), deadline: time.Now().Add(100 * time.Millisecond)}
-	s.addUnnamed(t.Context(), proc+"/", []int{1}, map[uint64]bool{st.Dev: true})
+	s.addDeletedFiles(t.Context(), proc+"/", []int{1}, map[uint64]bool{st.Dev: true})
 	if !s.incomplete || s.bytes < 3<<20 {
 		t.Errorf("%+v", s)
 	}
@@ -412,7 +412,7 @@ func TestDeletedFilesDidNotCountBesideManyLinks(t *testing.T) {
 	var st syscall.Stat_t
 	must(t, errors.Join(err, f.Sync(), os.Remove(f.Name()), syscall.Fstat(int(f.Fd()), &st)))
 	s := &diskUsage{linked: make(map[inode]bool), incomplete: true, files: maxFiles, deadline: time.Now().Add(time.Minute)}
-	s.addUnnamed(t.Context(), "/proc/", []int{os.Getpid()}, map[uint64]bool{st.Dev: true})
+	s.addDeletedFiles(t.Context(), "/proc/", []int{os.Getpid()}, map[uint64]bool{st.Dev: true})
 	if got := s.checkQuota(boot.Gateway{Stop: 2 << 20}); !strings.Contains(got.Hold, "at least 3MiB") {
 		t.Errorf("%+v", got)
 	}

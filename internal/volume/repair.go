@@ -81,9 +81,9 @@ var (
 )
 
 // Repair finds files of other users in the agent's directories, and gives them to the agent's user. These directories are
-// boot.AgentOnlyDirs, such as cron, profiles and pairing. With o.Full, they also include boot.MixedOwnerDirs, and Repair
-// looks for all files of the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways are up.
-// It runs again with o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle
+// boot.AgentOnlyDirs, such as cron, profiles and pairing. With o.RepairEverything, they also include boot.MixedOwnerDirs, and
+// Repair looks for all files of the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways
+// are up. It runs again with o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle
 // (ioprio_set(2)), pauses after every few hundred files, and opens only directories.
 //
 // Repair follows no link and enters no mount, except that a directory of boot.AgentOnlyDirs may be a mount itself. It skips
@@ -178,7 +178,7 @@ func (r *repair) run(ctx context.Context) error {
 		return r.giveHomes(d, r.OnlyProfiles)
 	}
 	for _, rel := range boot.AgentOnlyDirs {
-		if rel == boot.ProfilesDir && r.Tenants.On {
+		if rel == boot.ProfilesDir && r.Tenants.Enabled {
 			err = r.giveHomes(d, nil)
 		} else {
 			err = r.giveTree(d, rel, rel, true)
@@ -240,7 +240,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	}
 	defer all.Close()
 	tenants, homes, err := OwnersOf(r.Options.Options, all, "")
-	if err != nil && r.Tenants.On {
+	if err != nil && r.Tenants.Enabled {
 		r.walk.Failed++
 		r.addWrongOwner(all.Path(), 0, err)
 		return nil

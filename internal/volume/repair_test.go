@@ -179,20 +179,20 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	fill(t, home+"/workspace", 2000)
 	o, _ := options(t, home, nil)
 	r := prepareOK(t, o)
-	o.RepairEverything, o.MaxInodes = r.Full, 300
+	o.RepairEverything, o.MaxInodes = r.RepairEverything, 300
 	if res := Repair(context.Background(), o, noProgress); res.Stopped == "" {
 		t.Fatalf("result is %s", res)
 	}
 	o, said := options(t, home, nil)
 	r = prepareOK(t, o)
-	if !r.Full || strings.Contains(said.text(), "Fixing") {
-		t.Errorf("full is %v, said %q", r.Full, said.text())
+	if !r.RepairEverything || strings.Contains(said.text(), "Fixing") {
+		t.Errorf("full is %v, said %q", r.RepairEverything, said.text())
 	}
-	o.RepairEverything = r.Full
+	o.RepairEverything = r.RepairEverything
 	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Changed == 0 {
 		t.Errorf("result is %s", res)
 	}
-	if r := prepareOK(t, o); r.Full {
+	if r := prepareOK(t, o); r.RepairEverything {
 		t.Error("a repair that is through is wanted again")
 	}
 }
@@ -305,7 +305,7 @@ func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 	write(t, home+"/"+boot.PendingFile, "")
 	give(t, home, agentUID)
 	o, _ := options(t, home, nil)
-	if r := prepareOK(t, o); r.Full {
+	if r := prepareOK(t, o); r.RepairEverything {
 		t.Error("a mark of the agent's own making counts")
 	}
 }
@@ -317,16 +317,16 @@ func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	home := volume(t)
 	must(t, os.Chown(home, 4321, 4321))
 	o, _ := options(t, home, nil)
-	if r := prepareOK(t, o); !r.Full {
+	if r := prepareOK(t, o); !r.RepairEverything {
 		t.Fatal("nothing is to be repaired")
 	}
-	if r := prepareOK(t, o); !r.Full { // the first repair was interrupted
+	if r := prepareOK(t, o); !r.RepairEverything { // the first repair was interrupted
 		t.Error("the mark is lost")
 	}
 	mark := home + "/" + boot.PendingFile
 	must(t, os.Rename(mark, home+"/kept"))
 	must(t, os.Rename(home+"/kept", mark))
-	if r := prepareOK(t, o); r.Full {
+	if r := prepareOK(t, o); r.RepairEverything {
 		t.Error("a mark that was moved counts")
 	}
 }
@@ -349,7 +349,7 @@ func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	must(t, os.Chown(home, before, before))
 	o, _ := options(t, home, nil)
 	report := prepareOK(t, o)
-	o.RepairEverything = report.Full
+	o.RepairEverything = report.RepairEverything
 	Repair(t.Context(), o, noProgress)
 	for name, want := range map[string]int{
 		"SOUL.md": agentUID, "audio_cache": agentUID, "audio_cache/a.ogg": agentUID, "config.yaml.bak-1": agentUID, "mixed": 0, "mixed/mine": agentUID,

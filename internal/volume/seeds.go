@@ -68,9 +68,9 @@ func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 	}
 }
 
-// missing reports whether the file rel is missing and must be created. If rel is a link that doesn't lead to a regular file,
+// mustCreate reports whether the file rel is missing and must be created. If rel is a link that doesn't lead to a regular file,
 // missing reports to the log that hinit refuses it.
-func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
+func (p *bootSteps) mustCreate(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		if p.linked {
@@ -93,10 +93,10 @@ func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	return false
 }
 
-// createFromTemplate creates the file rel as a copy of the template source, if rel is missing (step 12). A mode of 0 means the mode
-// of the template, without write permission for others.
+// createFromTemplate creates the file rel as a copy of the template source, if rel is missing (step 12). A mode of 0 means
+// the mode of the template, without write permission for others.
 func (p *bootSteps) createFromTemplate(s *boot.Step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
-	if !p.missing(s, d, rel) {
+	if !p.mustCreate(s, d, rel) {
 		return nil
 	}
 	info, err := os.Stat(source)
@@ -241,7 +241,7 @@ func (p *bootSteps) copySeed(ctx context.Context, s *boot.Step) error {
 
 // unpackSeed copies the seed from the image to completeSeedDir.
 func (p *bootSteps) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
-	k, err := kept.Read(p.Image.Seed)
+	k, err := kept.ReadIndex(p.Image.Seed)
 	if err != nil {
 		return err
 	}
@@ -307,8 +307,8 @@ func moveSeed(d *fsutil.Dir) error {
 	return d.RemoveAll(completeSeedDir)
 }
 
-// syncTree writes the whole file system of path to the disk (syncfs(2)). If the machine crashes before syncTree returns, the copied
-// files may be incomplete.
+// syncTree writes the whole file system of path to the disk (syncfs(2)). If the machine crashes before syncTree returns, the
+// copied files may be incomplete.
 func syncTree(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -30,7 +30,8 @@ const (
 	minWait = 0.05
 	// shareSamples is how many times the processes are read during shareTime.
 	shareSamples = 5
-	// maxPasses is how many times setProcessors reads the processes of a user, to find processes that have started since the last time.
+	// maxPasses is how many times setProcessors reads the processes of a user, to find processes that have started since the
+	// last time.
 	maxPasses = 10
 )
 
@@ -44,9 +45,9 @@ type tenant struct {
 	socketUsage diskUsage // open sockets of the profile; only counted if ports run out
 }
 
-// shareResources finds profiles that take processors, ports or pseudoterminals away from others. A greedy profile is limited to fewer
-// processors until it uses less. If ports or terminals run out, the gateway with most of them is to be restarted. shareResources needs no capability,
-// because each step acts as the user of the profile.
+// shareResources finds profiles that take processors, ports or pseudoterminals away from others. A greedy profile is limited
+// to fewer processors until it uses less. If ports or terminals run out, the gateway with most of them is to be restarted.
+// shareResources needs no capability, because each step acts as the user of the profile.
 func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	all := make(map[uint32]*tenant)
 	for uid, w := range gatewaysByUser(o, list) {
@@ -77,7 +78,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	for _, t := range tenants {
 		out := boot.Measurement{Service: t.Service, Run: t.Run}
 		switch {
-		case every.Count() < 2, t.Pinned, proc.InServiceCgroup(t.Main, t.Service):
+		case every.Count() < 2, t.HasCPUAffinity, proc.InServiceCgroup(t.Main, t.Service):
 		case greedy[t]:
 			out.Note = fmt.Sprintf("processors: others wait while it takes more than its share, so it has %d of %d until it rests", confined, every.Count())
 			setProcessors(t.uid, &fewer)
@@ -178,15 +179,15 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 	for i, t := range tenants {
 		t.socketUsage.deadline = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
 		_ = t.socketUsage.eachProcess("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
-			t.socketUsage.addOpen(dir+"/fd/", func(string, uint64) bool { return false })
+			t.socketUsage.addOpenDeleted(dir+"/fd/", func(string, uint64) bool { return false })
 		})
 		seen += t.socketUsage.sockets
 	}
 	return seen
 }
 
-// measureProcesses measures the processes of each profile for shareTime, and stores the results in all, by uid. every is the set of
-// all processors, and fewer the set to which greedy profiles are confined.
+// measureProcesses measures the processes of each profile for shareTime, and stores the results in all, by uid. every is the
+// set of all processors, and fewer the set to which greedy profiles are confined.
 func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer *unix.CPUSet) {
 	begin := time.Now()
 	before, _ := procusage.ReadProcesses("/proc") // without /proc, all usage is 0
@@ -222,15 +223,15 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	}
 }
 
-// busyShare returns how many processors a process p has used on average since the last sample, which found the process as old. The
-// time passed is the time since that sample. A new process counts with its whole life. So on average, the new processes in a sample
-// stand for the processes that begin and end between two samples. The time of such a process may not appear anywhere else: the
-// kernel drops it if the parent ignores SIGCHLD (getrusage(2)).
+// busyShare returns how many processors a process p has used on average since the last sample, which found the process as
+// old. The time passed is the time since that sample. A new process counts with its whole life. So on average, the new
+// processes in a sample stand for the processes that begin and end between two samples. The time of such a process may not
+// appear anywhere else: the kernel drops it if the parent ignores SIGCHLD (getrusage(2)).
 func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 	if old.Start == p.Start {
-		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.Hertz / passed.Seconds()
+		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.TicksPerSecond / passed.Seconds()
 	}
-	ran := time.Duration(p.CPU) * time.Second / procstat.Hertz
+	ran := time.Duration(p.CPU) * time.Second / procstat.TicksPerSecond
 	var first time.Duration // time of the first thread only, in nanoseconds; p.CPU has hundredths of a second
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", p.PID))
 	_, _ = fmt.Sscan(string(text), &first)

@@ -273,7 +273,7 @@ func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
 func TestANewProcessWithManyThreadsCountedAsOneProcessor(t *testing.T) {
 	var now unix.Timespec
 	must(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &now))
-	p := procstat.Stat{PID: 1 << 30, CPU: 8 * procstat.Hertz, Threads: 8, Start: uint64(now.Nano())*procstat.Hertz/1e9 - procstat.Hertz}
+	p := procstat.Stat{PID: 1 << 30, CPU: 8 * procstat.TicksPerSecond, Threads: 8, Start: uint64(now.Nano())*procstat.TicksPerSecond/1e9 - procstat.TicksPerSecond}
 	if got := busyShare(p, procstat.Stat{}, time.Second); got < 6 || got > 8 {
 		t.Errorf("it has used %.2f processors", got)
 	}

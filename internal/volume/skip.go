@@ -38,7 +38,7 @@ type StepRecord struct {
 
 	mu      sync.Mutex
 	env     []string // environment of the steps, without ignoredVariables
-	steps   map[string]kept.Step
+	steps   map[string]kept.StepHashes
 	changed bool // steps differs from the record on the volume
 }
 
@@ -48,27 +48,27 @@ type recordedStep struct {
 	volume, vars, image []string        // inputs of the step: files in the data directory, variables, other files
 	read                <-chan struct{} // closed when imageBuild and stepHashes are set
 	imageBuild          string          // build number of the image, see Options.sealNumber; "" if the image has changed
-	stepHashes          kept.Step       // hashes of the inputs that don't change in this container; empty if unknown
+	stepHashes          kept.StepHashes // hashes of the inputs that don't change in this container; empty if unknown
 }
 
 // NewStepRecord returns a record for all hooks with inputs. It starts to read the inputs outside of the data directory, in a
 // goroutine for each hook. version is the version of hinit: after an update, all steps run. Call Load next.
 func NewStepRecord(o Options, version string, hooks []boot.Hook) *StepRecord {
-	m := &StepRecord{o: o.withDefaults(), version: version, known: make(map[string]*recordedStep), steps: make(map[string]kept.Step)}
+	m := &StepRecord{o: o.withDefaults(), version: version, known: make(map[string]*recordedStep), steps: make(map[string]kept.StepHashes)}
 	for _, h := range hooks {
-		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[key(h)] != nil {
+		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[stepKey(h)] != nil {
 			continue
 		}
 		s := &recordedStep{hook: h}
 		s.volume, s.vars, s.image = splitInputs(m.o.Home, h.Inputs)
-		m.known[key(h)] = s
+		m.known[stepKey(h)] = s
 		s.read = guard.Begin("reading what a boot step depends on", func() { m.readProgram(s) })
 	}
 	return m
 }
 
-// key returns the key of a hook in the record. It depends on the hook's name, command and inputs.
-func key(h boot.Hook) string {
+// stepKey returns the key of a hook in the record. It depends on the hook's name, command and inputs.
+func stepKey(h boot.Hook) string {
 	return h.Name + " " + hashOf(slices.Concat(h.Command, []string{"inputs"}, h.Inputs)...)[:16]
 }
 
@@ -101,8 +101,8 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 	if err != nil {
 		return // without hashes to compare, the step runs
 	}
-	s.stepHashes = kept.Step{
-		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.imageBuild,
+	s.stepHashes = kept.StepHashes{
+		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.ImageBuild, m.o.Home, program}, s.hook.Command)...), Install: install + s.imageBuild,
 		HostPart: here + installHere,
 	}
 }
@@ -124,8 +124,8 @@ func commandFiles(h boot.Hook, env func(string) (string, bool)) (files []string)
 	return files
 }
 
-// ignoredVariables are variables that don't change the result of a step. They differ between containers, or only hinit, gateways or
-// the dashboard read them.
+// ignoredVariables are variables that don't change the result of a step. They differ between containers, or only hinit,
+// gateways or the dashboard read them.
 var ignoredVariables = []string{
 	"HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES",
 	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
@@ -150,7 +150,7 @@ func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage boo
 		return
 	}
 	if filledFromImage {
-		k, err := blocking.Get(blocking.Foreign, func() (kept.Home, error) { return kept.Read(m.o.Image.Seed) })
+		k, err := blocking.Get(blocking.Foreign, func() (kept.Index, error) { return kept.ReadIndex(m.o.Image.Seed) })
 		if err == nil {
 			maps.Copy(m.steps, k.Steps)
 			m.filledFromImage = true
@@ -159,7 +159,7 @@ func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage boo
 	}
 	var r kept.Record
 	var data []byte
-	if m.within(ctx, func(d *fsutil.Dir) (err error) {
+	if m.withHome(ctx, func(d *fsutil.Dir) (err error) {
 		data, err = d.ReadFile(boot.RecordFile, kept.MaxRecord)
 		return err
 	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != kept.Format {
@@ -168,8 +168,8 @@ func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage boo
 	maps.Copy(m.steps, r.Steps)
 }
 
-// within calls do with the open data directory, with the agent's identity and a time limit.
-func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) error {
+// withHome calls do with the open data directory, with the agent's identity and a time limit.
+func (m *StepRecord) withHome(ctx context.Context, do func(d *fsutil.Dir) error) error {
 	ctx, cancel := context.WithTimeout(ctx, inputTime+time.Second)
 	defer cancel()
 	return blocking.Within(ctx, blocking.Volume, "reading what a boot step depends on", func() error {
@@ -183,12 +183,12 @@ func (m *StepRecord) within(ctx context.Context, do func(d *fsutil.Dir) error) e
 }
 
 // currentHashes returns the hashes of a step's inputs as they are now. The second result is false if they can't be read.
-func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.Step, bool) {
+func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.StepHashes, bool) {
 	if !pause.Until(ctx, s.read) || s.stepHashes.Program == "" {
-		return kept.Step{}, false
+		return kept.StepHashes{}, false
 	}
 	volume, exact := "", ""
-	err := m.within(ctx, func(d *fsutil.Dir) (err error) {
+	err := m.withHome(ctx, func(d *fsutil.Dir) (err error) {
 		limited, cancel := context.WithTimeout(ctx, inputTime)
 		defer cancel()
 		if s.hook.Name == skillsSync && hasOtherSkillDirs(m.env, d) {
@@ -200,7 +200,7 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 		return err
 	})
 	if err != nil {
-		return kept.Step{}, false
+		return kept.StepHashes{}, false
 	}
 	now := s.stepHashes
 	now.Env, now.Volume = hashOf(s.variables(m.env)...), volume+exact
@@ -220,7 +220,7 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 		return false
 	}
 	m.mu.Lock()
-	last, recorded := m.steps[key(h)]
+	last, recorded := m.steps[stepKey(h)]
 	m.mu.Unlock()
 	if !recorded {
 		return false
@@ -229,7 +229,7 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	if m.filledFromImage { // these steps have made the files in the data directory, so only the other inputs matter
 		same := now.Program == last.Program && now.Env == last.Env && (s.imageBuild != "" || now.Install == last.Install)
 		if ok = ok && same; ok {
-			m.setHashes(key(h), now)
+			m.setHashes(stepKey(h), now)
 		}
 		return ok
 	}
@@ -243,18 +243,18 @@ func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, succeeded bool)
 		return
 	}
 	if now, ok := m.currentHashes(ctx, s); ok && succeeded {
-		m.setHashes(key(h), now)
+		m.setHashes(stepKey(h), now)
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, recorded := m.steps[key(h)]; recorded {
-		delete(m.steps, key(h))
+	if _, recorded := m.steps[stepKey(h)]; recorded {
+		delete(m.steps, stepKey(h))
 		m.changed = true
 	}
 }
 
-func (m *StepRecord) setHashes(key string, s kept.Step) {
+func (m *StepRecord) setHashes(key string, s kept.StepHashes) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.changed = m.changed || m.steps[key] != s
@@ -265,14 +265,14 @@ func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 	if m == nil || len(h.Inputs) == 0 {
 		return nil
 	}
-	return m.known[key(h)]
+	return m.known[stepKey(h)]
 }
 
 // Save writes the record to the data volume if it has changed, without steps that are no longer configured. It is called after
 // [RunHooks]. It also sets the mode of config.yaml, which a hook may have replaced. The record isn't synced: if it is lost, the
 // steps run once more.
 func (m *StepRecord) Save(ctx context.Context) error {
-	_ = m.within(ctx, func(d *fsutil.Dir) error { // ignore errors, as the boot does when it sets the mode before the hooks
+	_ = m.withHome(ctx, func(d *fsutil.Dir) error { // ignore errors, as the boot does when it sets the mode before the hooks
 		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
 		return err
 	})
@@ -283,12 +283,12 @@ func (m *StepRecord) Save(ctx context.Context) error {
 	if !changed {
 		return nil
 	}
-	maps.DeleteFunc(r.Steps, func(key string, _ kept.Step) bool { return m.known[key] == nil })
+	maps.DeleteFunc(r.Steps, func(key string, _ kept.StepHashes) bool { return m.known[key] == nil })
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("cannot record the boot steps: %w", err)
 	}
-	err = m.within(ctx, func(d *fsutil.Dir) error {
+	err = m.withHome(ctx, func(d *fsutil.Dir) error {
 		return d.Replace(boot.RecordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
 	})
 	if err != nil {

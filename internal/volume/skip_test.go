@@ -109,10 +109,10 @@ func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
 	b := newBoots(t)
 	b.hooks = boot.ConfiguredHooks(cfg)
 	b.boot()
-	r := kept.Record{Format: kept.Format, Steps: map[string]kept.Step{}}
+	r := kept.Record{Format: kept.Format, Steps: map[string]kept.StepHashes{}}
 	withInputs := boot.Hook{Name: "x", Command: []string{"/bin/x"}, Inputs: []string{"/etc/passwd"}}
 	for _, h := range []boot.Hook{b.hooks[0], withInputs} {
-		r.Steps[key(h)] = kept.Step{}
+		r.Steps[stepKey(h)] = kept.StepHashes{}
 	}
 	data, err := json.Marshal(r)
 	must(t, err)
@@ -200,7 +200,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	write(t, home+"/logs/gateways/old", "")
 	write(t, home+"/.hinit/lease.7", "")
 	b.boot()
-	steps, err := keep.Home(home, b.o.Image.Seed)
+	steps, err := keep.Save(home, b.o.Image.Seed)
 	if err != nil || len(steps) != 2 {
 		t.Fatalf("kept %q: %v", steps, err)
 	}
@@ -274,7 +274,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	write(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
 	write(t, home+"/skills/y/SKILL.md", "y\n")
 	b.boot()
-	if _, err := keep.Home(home, b.o.Image.Seed); err != nil {
+	if _, err := keep.Save(home, b.o.Image.Seed); err != nil {
 		t.Fatal(err)
 	}
 	for name, interrupted := range map[string]func(){
@@ -334,7 +334,7 @@ func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 		}
 	}
 	write(t, o.Image.Install+"/new", "")
-	testkit.Until(t, "the change is seen", func() bool { // polls, because timestamps of files are coarse and a change within one tick is invisible
+	testkit.Until(t, "the change is seen", func() bool { // polls, because timestamps of files are coarse and a change withHome one tick is invisible
 		must(t, os.Chmod(o.Image.Install, 0o755))
 		return o.sealNumber(root) == ""
 	})

@@ -34,7 +34,7 @@ import (
 // The result has no entry for a profile that is not a tenant, or for which no uid is free.
 func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
 	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
-	if !t.On || t.UIDs.Size() < 2 {
+	if !t.Enabled || t.UIDs.Size() < 2 {
 		return assigned
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.Includes(name) })
@@ -170,9 +170,9 @@ const privateMode = 0o700
 // MoveHome gives a profile's home, the directory profile in d, from the present owner was to the user to. The files in the home
 // come first and the home itself last. So a home with the new owner is complete, and a caller can repeat an interrupted move.
 //
-// tenant says that the user belongs to this profile alone. Then MoveHome records the name of the home; otherwise it removes the
-// record. If the agent puts another tenant's home in this place during the move, MoveHome leaves that home unchanged and returns an
-// error. It also returns the first failure that w counts. If w.DryRun is set, nothing changes.
+// tenant says that the user belongs to this profile alone. Then MoveHome records the name of the home; otherwise it removes
+// the record. If the agent puts another tenant's home in this place during the move, MoveHome leaves that home unchanged and
+// returns an error. It also returns the first failure that w counts. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.NewOwner, w.RefuseHardLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
@@ -204,8 +204,8 @@ func IsHome(d *fsutil.Dir, rel string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// RecordName records in the home rel in d that hinit has given it to the user uid, for the profile of this name. It acts as this user,
-// so it can't write into another user's home.
+// RecordName records in the home rel in d that hinit has given it to the user uid, for the profile of this name. It acts as
+// this user, so it can't write into another user's home.
 func RecordName(d *fsutil.Dir, rel, profile string, uid uint32) error {
 	home, err := d.Sub(rel)
 	if err != nil {
@@ -245,10 +245,10 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 // moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.
 const moveTime = 5 * time.Second
 
-// moveHomes gives the home of each tenant to the tenant's user. It stops after moveTime, and the repair in the background moves the
-// remaining homes. A home that belongs to a tenant's user keeps its owner, unless the home is a copy. At the end, moveHomes removes
-// other users' access to the agent's files. If starting is not "", moveHomes moves only the home of this profile, which is about to
-// start: gateways of other profiles may be running.
+// moveHomes gives the home of each tenant to the tenant's user. It stops after moveTime, and the repair in the background
+// moves the remaining homes. A home that belongs to a tenant's user keeps its owner, unless the home is a copy. At the end,
+// moveHomes removes other users' access to the agent's files. If starting is not "", moveHomes moves only the home of this
+// profile, which is about to start: gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.StepLog{Tell: o.Say}
 	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)

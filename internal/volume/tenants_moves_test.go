@@ -75,7 +75,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		give(t, home, agentUID)
 		outside := owner(t, "/etc/passwd")
 		o, _ := options(t, home, nil)
-		o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"coder": true}}
+		o.Tenants = boot.Tenants{Enabled: true, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"coder": true}}
 		uid := int(FirstUID(o.Tenants.UIDs, "coder"))
 		tenant := fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Excludes: o.Tenants.HasUID}
 
@@ -222,7 +222,7 @@ func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
 
 // TestTenThousandProfilesHaveAUserEach checks that each name of a full directory gets its own uid of the default range.
 func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
-	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 29999}, On: true, All: true}
+	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 29999}, Enabled: true, All: true}
 	homes, asked := make(map[string]uint32), 0
 	for i := range fsutil.MaxNames {
 		homes[fmt.Sprintf("customer-%d", i)] = 10000
@@ -284,7 +284,7 @@ func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 	}
 	wantOwner(t, old, fmt.Sprintf("%d:%d 0644", own, own))
 	var found client.Findings
-	for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, Marker: "SOUL.md", Profiles: 10}) {
+	for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, ProfileMarker: "SOUL.md", MaxProfiles: 10}) {
 		c.run(&found)
 	}
 	if !slices.ContainsFunc(found, func(f client.Finding) bool {

@@ -22,7 +22,7 @@ import (
 
 func TestAProfileKeepsItsUserAndNoTwoHaveOne(t *testing.T) {
 	none := func(uint32) bool { return false }
-	tenants := boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20010}, All: true, ByProfile: map[string]bool{"plain": false}}
+	tenants := boot.Tenants{Enabled: true, UIDs: config.UIDs{First: 20000, Last: 20010}, All: true, ByProfile: map[string]bool{"plain": false}}
 	first := assignUIDs(tenants, map[string]uint32{"a": 10000, "b": 10000, "plain": 10000}, "", none)
 	if len(first) != 2 || first["a"] == first["b"] || !tenants.HasUID(first["a"]) || !tenants.HasUID(first["b"]) {
 		t.Fatalf("%v", first)
@@ -65,7 +65,7 @@ func TestAProfileKeepsItsUserAndNoTwoHaveOne(t *testing.T) {
 }
 
 func TestThereAreNoMoreTenantsThanUsers(t *testing.T) {
-	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 21000}, On: true, All: true}
+	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 21000}, Enabled: true, All: true}
 	homes := make(map[string]uint32)
 	for i := range 1500 {
 		homes[fmt.Sprintf("p%d", i)] = 10000
@@ -93,7 +93,7 @@ func tenantVolume(t *testing.T, all bool) (o Options, said *recorder, uid int) {
 	write(t, home+"/profiles/coder/cron/jobs.json", "x")
 	give(t, home, agentUID)
 	o, said = options(t, home, nil)
-	o.Tenants = boot.Tenants{On: true, All: all, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"default": false}}
+	o.Tenants = boot.Tenants{Enabled: true, All: all, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"default": false}}
 	if !all {
 		o.Tenants.ByProfile["coder"] = true
 	}
@@ -179,8 +179,8 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 	testkit.NeedRoot(t)
 	for lost, tenants := range map[string]boot.Tenants{
 		"all of it":     {},
-		"the range":     {On: true, All: true, UIDs: config.UIDs{First: 30000, Last: 39999}, ByProfile: map[string]bool{"default": false, "coder": false, "x": false, ".x": false}},
-		"every profile": {On: true, UIDs: config.UIDs{First: 30000, Last: 39999}, ByProfile: map[string]bool{"other": true}},
+		"the range":     {Enabled: true, All: true, UIDs: config.UIDs{First: 30000, Last: 39999}, ByProfile: map[string]bool{"default": false, "coder": false, "x": false, ".x": false}},
+		"every profile": {Enabled: true, UIDs: config.UIDs{First: 30000, Last: 39999}, ByProfile: map[string]bool{"other": true}},
 	} {
 		for _, place := range []string{"profiles/coder", "profiles/x", "profiles/.x", "cron/coder", "sessions/coder", "cron/auth.json"} {
 			t.Run(lost+" "+strings.ReplaceAll(place, "/", "-"), func(t *testing.T) {

@@ -67,15 +67,15 @@ type logSearch struct {
 
 func newSearch(r *http.Request, log string, n int) *logSearch {
 	s := &logSearch{text: bytes.ToLower([]byte(r.FormValue("q"))), minLevel: loglevel.Named([]byte(r.FormValue("level")))}
-	s.Dir, s.N = filepath.Dir(log), n
+	s.Dir, s.LastLines = filepath.Dir(log), n
 	if d, err := time.ParseDuration(r.FormValue("since")); err == nil && d > 0 {
-		s.Since, s.N = time.Now().Add(-d), -1
+		s.Since, s.LastLines = time.Now().Add(-d), -1
 	}
 	if at := lineOf(r); !at.IsZero() {
-		s.Since, s.N = at.Add(-linkContext), -1
+		s.Since, s.LastLines = at.Add(-linkContext), -1
 	}
 	if len(s.text) > 0 || s.minLevel != 0 {
-		s.N = -1
+		s.LastLines = -1
 	}
 	s.Previous = r.FormValue("archives") != "" && s.Since.IsZero()
 	return s
@@ -238,7 +238,7 @@ func (s *Server) streamLog(w http.ResponseWriter, r *http.Request, v pageService
 		return
 	}
 	what := newSearch(r, v.Log, 0)
-	what.N, what.Since, what.Previous, what.Follow = 0, time.Time{}, false, true
+	what.LastLines, what.Since, what.Previous, what.Follow = 0, time.Time{}, false, true
 	s.stream(w, r, s.followers, "lines", 256, func(ctx context.Context, out chan<- []byte) {
 		_ = reader.Read(ctx, as, what.Options, func(line []byte) error {
 			shown, is := what.parseMatch(line)

@@ -27,8 +27,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// List is the list of one log's archives that package logrotate keeps in memory, so that a rotation need not read the directory. It
-// has no lock: the caller must not call two methods at once. Its methods use paths, so the caller first takes on the agent's
+// List is the list of one log's archives that package logrotate keeps in memory, so that a rotation need not read the directory.
+// It has no lock: the caller must not call two methods at once. Its methods use paths, so the caller first takes on the agent's
 // file-system identity (setfsuid(2)).
 type List struct {
 	Dir string // path of the log directory
@@ -46,7 +46,7 @@ const maxAtOnce, maxListed = 1000, 11_000
 // Read reads the list from the directory. It also removes the incomplete files of interrupted compressions, at most maxAtOnce in
 // one call. If the directory can't be read, the list is empty.
 func (l *List) Read() error {
-	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
+	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.allNames()
 	removed := 0
 	for _, name := range names {
 		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && isArchive(whole) && removed < maxAtOnce {
@@ -67,9 +67,9 @@ func (l *List) Read() error {
 func (l *List) Add(path string, now time.Time) error {
 	name, err := "", error(unix.EEXIST)
 	for tries := 0; errors.Is(err, unix.EEXIST) && tries < maxAtOnce; tries++ {
-		l.newest = next(l.newest, now)
+		l.newest = nextTime(l.newest, now)
 		name = Name(l.newest)
-		err = fsutil.RenameNew(unix.AT_FDCWD, path, filepath.Join(l.Dir, name))
+		err = fsutil.RenameNoReplace(unix.AT_FDCWD, path, filepath.Join(l.Dir, name))
 	}
 	if err != nil {
 		return &os.LinkError{Op: "rename", Old: path, New: filepath.Join(l.Dir, name), Err: err}
@@ -168,7 +168,7 @@ func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
 // Names returns the base names of the archives, oldest first. An archive that exists both compressed and uncompressed is listed
 // once.
 func (d Dir) Names() ([]string, error) {
-	names, err := d.all()
+	names, err := d.allNames()
 	return archivesIn(names), err
 }
 
@@ -176,9 +176,9 @@ func (d Dir) Names() ([]string, error) {
 // of entries.
 const maxNames = 64 << 10
 
-// all returns the names of all entries of the directory, up to maxNames. It leaves out subdirectories: an agent can give one the
-// name of an archive, and no function here can read or remove it.
-func (d Dir) all() ([]string, error) {
+// allNames returns the names of all entries of the directory, up to maxNames. It leaves out subdirectories: an agent can give
+// one the name of an archive, and no function here can read or remove it.
+func (d Dir) allNames() ([]string, error) {
 	return d.List(func(kind fs.FileMode) bool { return !kind.IsDir() })
 }
 
@@ -234,9 +234,9 @@ func Time(name string) (time.Time, bool) {
 // Name returns the name of an archive that was rotated at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
 
-// next returns the time that names an archive rotated at now: usually now. If the clock was set back, it is just after last,
+// nextTime returns the time that names an archive rotated at now: usually now. If the clock was set back, it is just after last,
 // the time of the newest archive. So names sort in the order of rotation.
-func next(last, now time.Time) time.Time {
+func nextTime(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)
 	}
@@ -266,5 +266,6 @@ func TrimPacked(names []string) []string {
 	return names
 }
 
-// FileNames returns the two possible file names of an archive, the uncompressed one first. Both exist while it is being compressed.
+// FileNames returns the two possible file names of an archive, the uncompressed one first. Both exist while it is being
+// compressed.
 func FileNames(name string) [2]string { return [2]string{name, name + Packed} }

@@ -19,7 +19,7 @@ func TestNextArchiveAlwaysAscends(t *testing.T) {
 	names := []string{}
 	var last time.Time
 	for _, at := range []time.Time{now, now, now.Add(time.Nanosecond), now.Add(-time.Hour), now, now.Add(time.Hour)} {
-		last = next(last, at)
+		last = nextTime(last, at)
 		names = append(names, Name(last))
 	}
 	if names[0] != "@400000006b00e1dd1213c744.s" { // the example in the contract of s6

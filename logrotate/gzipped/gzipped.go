@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// DefaultMaxSize is the decompressed size, in bytes, above which package reader refuses an archive, unless the caller gives another
-// limit.
+// DefaultMaxSize is the decompressed size, in bytes, above which package reader refuses an archive, unless the caller gives
+// another limit.
 const DefaultMaxSize = 256 << 20
 
 // Archives describes one log whose archives a [Packer] must compress.
 type Archives struct {
 	// log directory
-	Dir  string
-	Most int64 // size in bytes above which an archive stays uncompressed
+	Dir     string
+	MaxSize int64 `json:"Most"` // size in bytes above which an archive stays uncompressed
 }
 
 // Result is the outcome for one log.
 type Result struct {
-	Again bool   // an archive was too young, or there were too many for one call: call the Packer again later
-	Error string // text of the error, or "" if there was none
+	CallAgain bool   `json:"Again"` // an archive was too young, or there were too many for one call: call the Packer again later
+	Error     string // text of the error, or "" if there was none
 }
 
 // Packer compresses the archives of logs. It skips archives whose rotation is less than young ago. It returns one result for

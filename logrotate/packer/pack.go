@@ -75,16 +75,16 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 			continue
 		}
 		if ctx.Err() != nil || packed == maxAtOnce {
-			r.Again = true
+			r.CallAgain = true
 			return r
 		}
 		// If the clock was set back, an archive may have a time far in the future. Only the distance from now decides, so
 		// that such an archive does not count as young until then.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
-			r.Again = true
+			r.CallAgain = true
 			continue
 		}
-		if err = p.packArchive(ctx, dir, name, l.Most); err == nil {
+		if err = p.packArchive(ctx, dir, name, l.MaxSize); err == nil {
 			packed++
 		} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
 			err = nil // the archive was pruned during the compression, or abandoned

@@ -54,7 +54,7 @@ func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 // number of large archives, and the other logs waited for all of them.
 func TestThousandsOfArchivesOfOneLogHoldUpNoOtherLog(t *testing.T) {
 	t.Parallel()
-	logs := []gzipped.Archives{{Dir: t.TempDir(), Most: 1 << 20}, {Dir: t.TempDir(), Most: 1 << 20}}
+	logs := []gzipped.Archives{{Dir: t.TempDir(), MaxSize: 1 << 20}, {Dir: t.TempDir(), MaxSize: 1 << 20}}
 	for i := range 25 {
 		if err := os.WriteFile(filepath.Join(logs[0].Dir, archive.Name(time.Now().Add(time.Duration(i-100)*time.Minute))), []byte("x\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func TestThousandsOfArchivesOfOneLogHoldUpNoOtherLog(t *testing.T) {
 	}
 	for call, again := range []bool{true, true, false} {
 		results := Pack(t.Context(), fsutil.Self(), logs, time.Second)
-		if results[0] != (gzipped.Result{Again: again}) || results[1] != (gzipped.Result{}) {
+		if results[0] != (gzipped.Result{CallAgain: again}) || results[1] != (gzipped.Result{}) {
 			t.Errorf("call %d: %+v", call, results)
 		}
 		left, err := filepath.Glob(filepath.Join(logs[0].Dir, "*.s"))

@@ -27,12 +27,12 @@ import (
 type Options struct {
 	// Dir is the log directory: it holds [archive.Current] and the archives. Neither Dir nor a file in it may be a symbolic link.
 	Dir string
-	// N is the number of last lines to emit, counted over the current file and the archives; -1 means all.
-	N int
+	// LastLines is the number of last lines to emit, counted over the current file and the archives; -1 means all.
+	LastLines int
 	// Since, if not zero, leaves out lines with an earlier timestamp. Read then starts in the archive that holds this time.
 	Since time.Time
-	// Previous matters when N is -1. If it is set, Read begins with the oldest archive. If not, Read begins with the current file, or at
-	// Since. With both Previous and Since, Read also finds lines that were written after the clock was set back.
+	// Previous matters when N is -1. If it is set, Read begins with the oldest archive. If not, Read begins with the current
+	// file, or at Since. With both Previous and Since, Read also finds lines that were written after the clock was set back.
 	Previous bool
 	// Follow makes Read wait for new lines and emit them until ctx ends.
 	Follow bool

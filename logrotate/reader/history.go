@@ -92,7 +92,7 @@ func (r *reader) reportMissing(why string) error {
 // len(archives). The lines begin at the offset skip. In a compressed archive they begin after r.skipLines lines, which findStart
 // sets.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
-	all := r.options.N < 0
+	all := r.options.LastLines < 0
 	if all {
 		switch {
 		case r.options.Previous:
@@ -108,7 +108,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 		}
 		return first, 0, nil
 	}
-	need := r.options.N
+	need := r.options.LastLines
 	if r.file != nil {
 		if skip, need, err = r.lastLinesOf(ctx, r.file, need); err != nil {
 			return 0, 0, err

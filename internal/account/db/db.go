@@ -174,8 +174,8 @@ type line struct {
 	end    string   // the line break; "" if the last line has none
 }
 
-// valid reports whether the line describes a user or a group.
-func (l line) valid() bool {
+// isValid reports whether the line describes a user or a group.
+func (l line) isValid() bool {
 	return len(l.fields) >= fields && l.fields[fieldName] != "" && !strings.ContainsRune("#+-", rune(l.fields[fieldName][0]))
 }
 
@@ -195,7 +195,7 @@ func read(path string) (*table, error) {
 
 // find returns the index of the first line with the given name, or -1.
 func (t *table) find(name string) int {
-	return slices.IndexFunc(t.lines, func(l line) bool { return l.valid() && l.fields[fieldName] == name })
+	return slices.IndexFunc(t.lines, func(l line) bool { return l.isValid() && l.fields[fieldName] == name })
 }
 
 // findID returns the index of the first line with the given id, or -1.
@@ -211,7 +211,7 @@ func (t *table) findID(id uint32) int {
 // id returns the number in a field of line i. It returns false if the line is invalid or if i is -1, as find returns it for an
 // unknown name.
 func (t *table) id(i, field int) (uint32, bool) {
-	if i < 0 || !t.lines[i].valid() {
+	if i < 0 || !t.lines[i].isValid() {
 		return 0, false
 	}
 	return account.ParseID(t.lines[i].fields[field])

@@ -69,7 +69,7 @@ func updateUser(o Options) (agent, error) {
 	}
 	if user.Name != "" {
 		a.joinDocker(o, etc)
-		a.joinDRI(o, etc)
+		a.joinGraphics(o, etc)
 		a.User.Groups = etc.Groups(user.Name, a.User.GID)
 	}
 	if etc.Changed() {
@@ -138,8 +138,8 @@ func (a *agent) joinDocker(o Options, etc *db.DB) {
 	}
 }
 
-// joinDRI adds the agent's user to the groups of graphics devices.
-func (a *agent) joinDRI(o Options, etc *db.DB) {
+// joinGraphics adds the agent's user to the groups of graphics devices.
+func (a *agent) joinGraphics(o Options, etc *db.DB) {
 	dir := cmp.Or(o.DRI, boot.GraphicsDir)
 	entries, _ := os.ReadDir(dir) // without this directory there are no graphics devices
 	for _, e := range entries {

@@ -20,16 +20,16 @@ import (
 	"hinit/internal/lease"
 )
 
-// neverKept lists files that belong to a single container. Home does not save them.
+// neverKept lists files that belong to a single container. Save does not save them.
 var neverKept = []string{
 	"logs", boot.RecordFile, boot.PendingFile, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
 	"auth.lock", "state",
 }
 
-// Home saves the data directory home in the file seed. The build of an image calls it after a boot has filled that directory,
-// which was empty. Home also saves the record of the boot steps, but no generated keys. It returns the names of the steps
-// that a boot can skip because of the seed. If there are none, Home saves no files.
-func Home(home, seed string) (steps []string, err error) {
+// Save saves the data directory home in the file seed. The build of an image calls it after a boot has filled that directory,
+// which was empty. Save also saves the record of the boot steps, but no generated keys. It returns the names of the steps
+// that a boot can skip because of the seed. If there are none, Save saves no files.
+func Save(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenNoLink(home, nil)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func Home(home, seed string) (steps []string, err error) {
 }
 
 func write(home, seed string, r kept.Record) error {
-	k := kept.Home{Record: r}
+	k := kept.Index{Record: r}
 	var all []byte
 	err := filepath.WalkDir(home, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == home {

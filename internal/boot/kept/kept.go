@@ -23,8 +23,8 @@ const (
 	APIKey = "API_SERVER_KEY"
 )
 
-// Step has hashes of the inputs of a boot step at its last success. If they are the same now, the step can be skipped.
-type Step struct {
+// StepHashes has hashes of the inputs of a boot step at its last success. If they are the same now, the step can be skipped.
+type StepHashes struct {
 	// hash of the command, and of the inputs that are neither in the data directory nor in the installation
 	Program string `json:"program"`
 	// build number of the image, if nothing in the installation has changed since; otherwise hash of the inputs there
@@ -36,18 +36,18 @@ type Step struct {
 
 // Record is the content of the record of boot steps.
 type Record struct {
-	Format int             `json:"format"`
-	Steps  map[string]Step `json:"steps"`
+	Format int                   `json:"format"`
+	Steps  map[string]StepHashes `json:"steps"`
 }
 
-// Home is the content of a seed's second file, see IndexSuffix.
-type Home struct {
+// Index is the content of a seed's second file, see IndexSuffix.
+type Index struct {
 	Record
 	Files []File `json:"files"` // files and directories of the seed; each directory before its files
 }
 
-// Read reads the second file of a seed.
-func Read(seed string) (h Home, err error) {
+// ReadIndex reads the second file of a seed.
+func ReadIndex(seed string) (h Index, err error) {
 	data, err := os.ReadFile(seed + IndexSuffix)
 	if err == nil {
 		err = json.Unmarshal(data, &h)

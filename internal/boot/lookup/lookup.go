@@ -27,8 +27,8 @@ func Agent(cfg *config.Config) (boot.Agent, error) {
 // LogReader returns the user whose rights a program must use to read log files. The agent owns the directory of the logs and
 // can put links there, so root reads with the agent's rights. plain means that hinit supervises services without an agent; then
 // the logs belong to the caller.
-func LogReader(plain bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
-	if os.Geteuid() != 0 || plain {
+func LogReader(servicesOnly bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
+	if os.Geteuid() != 0 || servicesOnly {
 		return fsutil.Self(), nil
 	}
 	cfg, err := config.Load(config.Options{Env: env})

@@ -248,7 +248,7 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	if err != nil {
 		return err
 	}
-	store := profiles.Open(cfg.Home, agent.WithTenants(cfg).Homes(cfg.Home), cfg.Profiles.Marker)
+	store := profiles.Open(cfg.Home, agent.WithTenants(cfg).HomesActor(cfg.Home), cfg.Profiles.Marker)
 	all, _, err := store.Discover()
 	for _, p := range all {
 		fn(store, p)

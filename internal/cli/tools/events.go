@@ -320,7 +320,7 @@ var drainVerb = cli.Verb{
 		if err != nil {
 			return t.Failed(c.Doing(), err)
 		}
-		store := profiles.Open(cfg.Home, agent.WithTenants(cfg).Homes(cfg.Home), cfg.Profiles.Marker)
+		store := profiles.Open(cfg.Home, agent.WithTenants(cfg).HomesActor(cfg.Home), cfg.Profiles.Marker)
 		ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 		defer cancel()
 		for {

@@ -255,7 +255,7 @@ type privateImport struct {
 // read or change the files. Root then renames the home.
 func (a *archiver) runImport(run func() error) (err error) {
 	p := privateImport{archiver: a, owner: a.agent.Actor}
-	if !p.options().Tenants.On {
+	if !p.options().Tenants.Enabled {
 		return a.agent.Actor.Do(run)
 	}
 	rel := archive.ImportPrefix + a.importing.Name

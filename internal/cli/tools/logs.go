@@ -64,10 +64,10 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Fail(cmdline.WrongUsage, "cannot show the logs: %v; quote the expression for the shell", err)
 	}
-	opt := reader.Options{N: *n, Follow: *follow, Since: *since, Previous: *previous && since.IsZero()}
+	opt := reader.Options{LastLines: *n, Follow: *follow, Since: *since, Previous: *previous && since.IsZero()}
 	opt.MaxLine, opt.MaxArchive = largestLog(t)
 	if (*previous || !since.IsZero()) && !cli.FlagGiven(c, "n") {
-		opt.N = -1
+		opt.LastLines = -1
 	}
 	narrow := *grep != "" || *least != 0
 	width := 0
@@ -300,8 +300,8 @@ func noLogFile(t *cli.Terminal, name string, st client.Status) error {
 // readMatching is [reader.Read] for lines that match. Of the existing lines, it emits the last opt.N that match.
 func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, emit func([]byte) error) error {
 	var kept [][]byte
-	last := opt.N
-	opt.N = -1
+	last := opt.LastLines
+	opt.LastLines = -1
 	collecting := last >= 0
 	show := func() error {
 		collecting = false

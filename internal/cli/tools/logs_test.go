@@ -32,7 +32,7 @@ func TestGrepFollowsWithoutAGapBehindTheLastMatches(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []string
-	err = readMatching(ctx, fsutil.Self(), reader.Options{Dir: dir, N: 2, Follow: true}, regexp.MustCompile("^error").Match, func(line []byte) error {
+	err = readMatching(ctx, fsutil.Self(), reader.Options{Dir: dir, LastLines: 2, Follow: true}, regexp.MustCompile("^error").Match, func(line []byte) error {
 		_, text, _ := reader.Split(line)
 		got = append(got, string(text))
 		switch string(text) {

@@ -101,7 +101,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 		return nil, t.Failed(doing, err)
 	}
 	m = &manager{Terminal: t, doing: doing, cfg: cfg, agent: agent}
-	m.store = profiles.Open(cfg.Home, agent.WithTenants(cfg).Homes(cfg.Home), cfg.Profiles.Marker)
+	m.store = profiles.Open(cfg.Home, agent.WithTenants(cfg).HomesActor(cfg.Home), cfg.Profiles.Marker)
 	if m.cl, err = t.Dial(); errors.Is(err, client.ErrNotAllowed) {
 		return nil, t.Failed(doing, err)
 	}

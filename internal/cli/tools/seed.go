@@ -26,7 +26,7 @@ var seedVerb = cli.Verb{
 		cfg, err := t.Config()
 		if err == nil {
 			var steps []string
-			steps, err = keep.Home(cfg.Home, *to)
+			steps, err = keep.Save(cfg.Home, *to)
 			kept.Steps = append(kept.Steps, steps...)
 		}
 		return t.Show(c, kept, err, func() {

@@ -124,7 +124,7 @@ func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nest
 		b := treeBranch{Name: name, State: state, Processes: []treeProcess{}}
 		for _, p := range all.Tree(main, belongs) {
 			b.Processes = append(b.Processes, treeProcess{
-				PID: p.PID, Parent: p.Parent, Depth: p.Depth, State: string(p.State), CPUSeconds: float64(p.CPU) / procstat.Hertz, MemoryBytes: p.Memory,
+				PID: p.PID, Parent: p.Parent, Depth: p.Depth, State: string(p.State), CPUSeconds: float64(p.CPU) / procstat.TicksPerSecond, MemoryBytes: p.Memory,
 			})
 		}
 		return b

@@ -28,13 +28,13 @@ const maxWarnings = 50
 type Status struct {
 	ended           chan struct{} // channel that End closes
 	profilesToStart atomic.Int64  // number of profiles that the boot is bringing up; 0 before and after that
-	hooks           atomic.Int64  // number of hooks that the boot will run
+	hookCount       atomic.Int64  // number of hooks that the boot will run
 	hook            atomic.Pointer[hook]
 
-	mu       sync.Mutex
-	warnings []string // warnings that an agent can't cause
-	byAgents []string // warnings that an agent can cause, in any number
-	steps    []client.BootStep
+	mu            sync.Mutex
+	warnings      []string // warnings that an agent can't cause
+	agentWarnings []string // warnings that an agent can cause, in any number
+	steps         []client.BootStep
 
 	expected []*supervisor.Service
 	// channel that is closed when expected contains the gateways, too; nil until ExpectLater is called
@@ -66,10 +66,10 @@ func (s *Status) HasEnded() bool {
 	}
 }
 
-// Await blocks until the boot has ended. pid is the process of the client that asks. If this process belongs to a running
-// hook, Await returns an error at once, because the boot waits for that hook. now returns the present snapshot of the
+// AwaitEnd blocks until the boot has ended. pid is the process of the client that asks. If this process belongs to a running
+// hook, AwaitEnd returns an error at once, because the boot waits for that hook. now returns the present snapshot of the
 // supervisor.
-func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
+func (s *Status) AwaitEnd(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.HasEnded() {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (s *Status) AddWarning(warning string) bool { return s.addWarning(&s.warnin
 
 // AddAgentWarning adds a warning that an agent can cause. Such warnings have a separate list, so that an agent can't push out
 // the other warnings. AddAgentWarning returns false if the list already has the warning.
-func (s *Status) AddAgentWarning(warning string) bool { return s.addWarning(&s.byAgents, warning) }
+func (s *Status) AddAgentWarning(warning string) bool { return s.addWarning(&s.agentWarnings, warning) }
 
 func (s *Status) addWarning(list *[]string, warning string) bool {
 	warning = supervisor.ShortenText(warning) // an agent may have chosen the text
@@ -104,7 +104,7 @@ func (s *Status) addWarning(list *[]string, warning string) bool {
 func (s *Status) Warnings() (own, agents []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.warnings), slices.Clone(s.byAgents)
+	return slices.Clone(s.warnings), slices.Clone(s.agentWarnings)
 }
 
 // AddSteps adds finished steps to the status.
@@ -142,7 +142,7 @@ func (s *Status) Failed() bool {
 
 // TakeOver restores the status from the program before a re-execution. The boot has then ended.
 func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
-	s.warnings, s.byAgents, s.steps = own, agents, steps
+	s.warnings, s.agentWarnings, s.steps = own, agents, steps
 	s.End()
 }
 
@@ -168,11 +168,11 @@ func (s *Status) SetExpected(services []*supervisor.Service) {
 
 // ExpectLater adds services to the expected ones as soon as the function look returns them. It calls look in a goroutine,
 // because look may wait for a disk.
-func (s *Status) ExpectLater(look func() []*supervisor.Service) {
+func (s *Status) ExpectLater(find func() []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.profilesExpected = guard.Begin("looking at the profiles during the boot", func() {
-		found := look()
+		found := find()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.expected = append(found, s.expected...)
@@ -197,12 +197,12 @@ func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	return slices.Clone(s.expected)
 }
 
-// HooksBegin sets how many hooks will run.
-func (s *Status) HooksBegin(n int) { s.hooks.Store(int64(n)) }
+// SetHookCount sets how many hooks will run.
+func (s *Status) SetHookCount(n int) { s.hookCount.Store(int64(n)) }
 
 // HookBegins records which hook runs now.
 func (s *Status) HookBegins(name string, number int) {
-	s.hook.Store(&hook{client.BootHook{Name: name, Number: number, Total: int(s.hooks.Load())}, time.Now()})
+	s.hook.Store(&hook{client.BootHook{Name: name, Number: number, Total: int(s.hookCount.Load())}, time.Now()})
 }
 
 // HooksEnd records that all hooks have ended.

@@ -73,8 +73,8 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 	}
 }
 
-// TestARequestForAllServicesWaitsUntilTheProfilesAreRead checks that a request for all services waits until the profiles are read. The
-// wait must end with the boot or with the client's timeout if the volume hangs.
+// TestARequestForAllServicesWaitsUntilTheProfilesAreRead checks that a request for all services waits until the profiles are
+// read. The wait must end with the boot or with the client's timeout if the volume hangs.
 func TestARequestForAllServicesWaitsUntilTheProfilesAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := bootstatus.New()
@@ -109,7 +109,7 @@ func TestTheHookThatRunsIsShown(t *testing.T) {
 		if s.Hook() != nil {
 			t.Error("no hook runs")
 		}
-		s.HooksBegin(2)
+		s.SetHookCount(2)
 		s.HookBegins("update.sh", 1)
 		time.Sleep(3 * time.Second)
 		if h := s.Hook(); h == nil || *h != (client.BootHook{Name: "update.sh", Number: 1, Total: 2, Seconds: 3}) {

@@ -83,8 +83,8 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 	}
 }
 
-// A check that was too slow once is run again at once if its period is as long as its timeout. Its second answer was "exit code 137",
-// from the kill of the first process, so one slow answer counted as two and restarted the service.
+// A check that was too slow once is run again at once if its period is as long as its timeout. Its second answer was "exit
+// code 137", from the kill of the first process, so one slow answer counted as two and restarted the service.
 func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 	h := &Health{o: Options{Loop: supervise(t)}}
 	for range 20 {

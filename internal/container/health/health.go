@@ -106,7 +106,7 @@ func New(o Options) *Health {
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.configure(cfg)
 	if !h.o.ServicesOnly { // a plain supervisor has no gateways
-		h.deaf.Set(cfg.DeafOf("").CheckPeriod, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
+		h.deaf.Configure(cfg.DeafOf("").CheckPeriod, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
 	}
 	h.watchQuotas(cfg)
 }
@@ -124,15 +124,15 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	return nil
 }
 
-// Prepare prepares the definition of a service for its registration: it adds a notification socket, and says whether checks
+// PrepareUnit prepares the definition of a service for its registration: it adds a notification socket, and says whether checks
 // decide about readiness.
-func (h *Health) Prepare(u *supervisor.Unit) {
+func (h *Health) PrepareUnit(u *supervisor.Unit) {
 	h.addNotifySocket(u)
 	u.HasReadinessChecks = probe.AffectsReadiness(checksOf(h.o.Config(), u))
 }
 
-// Check sets the checks of a service. They begin now if it is running, otherwise at its next start.
-func (h *Health) Check(u *supervisor.Unit) {
+// SetChecks sets the checks of a service. They begin now if it is running, otherwise at its next start.
+func (h *Health) SetChecks(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	checks := checksOf(cfg, u)
 	t := probe.Target{Checks: checks, Profile: u.Profile, Spec: u.Spec}
@@ -203,7 +203,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	}
 	h.checks.TakeOver(old.Checks)
 	for _, u := range services.Units {
-		h.Check(u.Unit)
+		h.SetChecks(u.Unit)
 	}
 	h.notify.TakeOver(old.Notify) // the sockets come last, because their messages go to the checks
 	h.deaf.Resume()

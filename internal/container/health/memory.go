@@ -40,14 +40,14 @@ type memoryWatch struct {
 	lastUsage map[string]usageSample      // last measurement of each service, kept only while memory is tight
 	// function that returns the memory of the services whose main processes have these PIDs
 	measure         func(mains []int) []proc.Memory
-	lastMessages    map[string]string               // last message by service and kind, see isNewMessage; only for services that exist
-	search          func() []boot.Measurement       // function that measures shared memory of services, which may take seconds
-	sharedMemory    table[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
-	searchedAt      time.Time                       // when the last search began
-	changedStartsAt time.Time                       // when starts were last refused or allowed again
-	memoryBefore    table[string, uint64]           // memory of gateways before this boot, by service; nil if unknown
+	lastMessages    map[string]string                   // last message by service and kind, see isNewMessage; only for services that exist
+	search          func() []boot.Measurement           // function that measures shared memory of services, which may take seconds
+	sharedMemory    sharedMap[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
+	searchedAt      time.Time                           // when the last search began
+	changedStartsAt time.Time                           // when starts were last refused or allowed again
+	memoryBefore    sharedMap[string, uint64]           // memory of gateways before this boot, by service; nil if unknown
 	limits          atomic.Pointer[config.Config]
-	notes           table[string, string]
+	notes           sharedMap[string, string]
 	started         atomic.Bool
 }
 
@@ -60,13 +60,13 @@ func (w *memoryWatch) configure(cfg *config.Config) {
 	}
 }
 
-// table maps services or runs to values. Its writer replaces the whole map, so readers need no lock.
-type table[K comparable, V any] struct {
+// sharedMap maps services or runs to values. Its writer replaces the whole map, so readers need no lock.
+type sharedMap[K comparable, V any] struct {
 	atomic.Pointer[map[K]V]
 }
 
 // all returns the whole table. The caller must not change it.
-func (t *table[K, V]) all() map[K]V {
+func (t *sharedMap[K, V]) all() map[K]V {
 	if all := t.Load(); all != nil {
 		return *all
 	}
@@ -74,7 +74,7 @@ func (t *table[K, V]) all() map[K]V {
 }
 
 // get returns the value for a service, or the zero value.
-func (t *table[K, V]) get(service K) V { return t.all()[service] }
+func (t *sharedMap[K, V]) get(service K) V { return t.all()[service] }
 
 func (w *memoryWatch) watch() {
 	w.lastUsage, w.lastMessages = make(map[string]usageSample), make(map[string]string)
@@ -197,11 +197,11 @@ func formatBytes(n uint64) string {
 // Thresholds in percent of the container's memory limit. Only stallPercent is in percent of time: processes stall while they
 // wait for the kernel to free memory (PSI).
 const (
-	warnAt        = 80   // percentage of used memory from which starts are refused if processes stall, or if starts are being refused already
-	refuseAt      = 90   // percentage of used memory from which starts are refused in any case
-	stalledShedAt = 90   // percentage of used memory from which a service is ended if processes stall
-	shedAt        = 95   // percentage of used memory from which a service is ended in any case
-	stallPercent  = 10.0 // percentage of time that processes wait for memory; above it, they stall
+	stalledRefuseAt = 80   // percentage of used memory from which starts are refused if processes stall, or if starts are being refused already
+	refuseAt        = 90   // percentage of used memory from which starts are refused in any case
+	stalledShedAt   = 90   // percentage of used memory from which a service is ended if processes stall
+	shedAt          = 95   // percentage of used memory from which a service is ended in any case
+	stallPercent    = 10.0 // percentage of time that processes wait for memory; above it, they stall
 
 	// pressurePeriod is the time between two measurements of the container while memory is tight.
 	pressurePeriod = time.Second
@@ -230,10 +230,10 @@ type candidate struct {
 
 // decision says which service [decideShedding] wants to end because memory is short, and which waiting service to start.
 type decision struct {
-	full        bool
-	unowned     bool   // most memory in use belongs to no service, so hinit ends only services that may have hidden memory
-	shed, admit string // the service to end, and the service to start; "" for none
-	hides       string // why the service to end may have memory that hinit can't see
+	refuseStarts bool
+	unowned      bool   // most memory in use belongs to no service, so hinit ends only services that may have hidden memory
+	shed, admit  string // the service to end, and the service to start; "" for none
+	hides        string // why the service to end may have memory that hinit can't see
 }
 
 // decideShedding chooses at most one service to end, and one to start. It ends the service that chooseVictim returns, unless
@@ -246,15 +246,15 @@ func decideShedding(p pressure) (d decision) {
 	}
 	share := float64(c.Used) / float64(c.Limit) * 100
 	stalled := c.Stalled >= stallPercent
-	d.full = share >= refuseAt || share >= warnAt && (p.startsRefused || stalled)
-	d.unowned = d.full && p.unowned > c.Used/2
+	d.refuseStarts = share >= refuseAt || share >= stalledRefuseAt && (p.startsRefused || stalled)
+	d.unowned = d.refuseStarts && p.unowned > c.Used/2
 	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
 	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending {
 		d.shed, d.hides = chooseVictim(p.services, d.unowned)
 	}
 	best := -1
 	for _, s := range p.services {
-		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*warnAt/100; s.isHeld && fits && !d.full && s.priority > best {
+		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*stalledRefuseAt/100; s.isHeld && fits && !d.refuseStarts && s.priority > best {
 			d.admit, best = s.name, s.priority
 		}
 	}
@@ -293,12 +293,13 @@ type usageSample struct {
 }
 
 // shedOrAdmit measures the container's memory. It may then end a service to free memory, or start a service that waits for
-// memory, see decideShedding. pressed reports whether at least warnAt percent are used; the caller then measures more often.
+// memory, see decideShedding. pressed reports whether at least stalledRefuseAt percent are used; the caller then measures more
+// often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })
 	snapshot := w.loop.Snapshot()
-	pressed = c.Limit > 0 && c.Used >= c.Limit/100*warnAt
+	pressed = c.Limit > 0 && c.Used >= c.Limit/100*stalledRefuseAt
 	p := pressure{container: c, startsRefused: snapshot.HoldReason != ""}
 	p.services, p.unowned = w.candidates(snapshot, pressed, c.Used)
 	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.isHeld }) {
@@ -307,7 +308,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 		return false
 	}
 	d, text := decideShedding(p), ""
-	if d.full {
+	if d.refuseStarts {
 		text = fmt.Sprintf("waits for memory: %d %% of %s are used", c.Used*100/c.Limit, formatBytes(c.Limit))
 	}
 	if d.shed != "" {
@@ -317,7 +318,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 		text += fmt.Sprintf("; %s belong to no service, so none is ended that hinit can examine; %s are memory of the kernel, such as data in sockets; "+
 			"%s are shared memory or files in memory, see: df -h -t tmpfs", formatBytes(p.unowned), formatBytes(c.Kernel), formatBytes(c.Shared))
 	}
-	if d.full != p.startsRefused || text != snapshot.HoldReason && time.Since(w.changedStartsAt) >= time.Minute {
+	if d.refuseStarts != p.startsRefused || text != snapshot.HoldReason && time.Since(w.changedStartsAt) >= time.Minute {
 		w.changedStartsAt = time.Now()
 		w.loop.Post(supervisor.HoldStarts{Reason: text})
 	}

@@ -35,10 +35,10 @@ const (
 // and ports from others. The third records the memory of gateways for the next boot.
 type quotaWatch struct {
 	quotasWatched atomic.Bool
-	notes         table[string, string]
+	notes         sharedMap[string, string]
 	free          [2]uint64 // free percentage of both file systems at the last call of diskIsLow
 	sharesWatched atomic.Bool
-	shareNotes    table[string, string] // notes about processors and ports, by service
+	shareNotes    sharedMap[string, string] // notes about processors and ports, by service
 	recordsMemory atomic.Bool
 }
 
@@ -124,7 +124,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 		own := cfg.ProfileOf(v.Profile).Priority
 		if v.Kind == supervisor.KindGateway && v.Profile != profiles.Default && wanted(v, own) {
 			all = append(all, boot.Gateway{
-				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).IsIsolated(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
+				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).IsIsolated(), Weight: own.CPUWeight, HasCPUAffinity: own.CPUAffinity != "",
 				Nice: max(own.Nice, proc.NiceOf(cmp.Or(own.CPUWeight, 100))),
 				Rank: priorityRanks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.WarnAbove), Stop: uint64(own.Quota.StopAbove),
 			})
@@ -137,7 +137,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 // ports. The boot program also decides which gateways to stop or restart. checkQuotas passes these decisions to the
 // supervisor, and replaces the notes in last. If a measurement fails, the notes of profiles that were not measured stay. The
 // result says whether there are notes, or the program has failed.
-func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
+func (h *Health) checkQuotas(share bool, last *sharedMap[string, string]) bool {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	wanted := func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() }
 	if share {

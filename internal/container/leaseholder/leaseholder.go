@@ -42,8 +42,8 @@ const (
 type Host struct {
 	*initlog.Logger
 
-	Config func() *config.Config
-	Route  func() *boot.RunPlan
+	Config  func() *config.Config
+	RunPlan func() *boot.RunPlan
 	// Fatal ends the container with a failure.
 	Fatal func(reason string)
 	// RemoveSlot removes the slot of a service from the scan directory of s6.
@@ -126,8 +126,8 @@ func (t *Lease) setState(name, detail string) {
 // Serves reports whether this init serves the volume: it supervises the profiles and services there.
 func (t *Lease) Serves() bool { return t.serves.Load() }
 
-// Serve records that this init serves the volume, because it has got the lock. It returns false if the lock is lost again.
-func (t *Lease) Serve(serving context.Context) bool {
+// BeginServing records that this init serves the volume, because it has got the lock. It returns false if the lock is lost again.
+func (t *Lease) BeginServing(serving context.Context) bool {
 	// store true before the check: if the lock is lost now, the goroutine that notices it stores false, which must come last
 	t.serves.Store(true)
 	if serving.Err() != nil || t.Check() != nil {
@@ -159,8 +159,8 @@ func (t *Lease) Check() error {
 	}
 }
 
-// setUnknown sets the state to waiting, before it is known whether another process holds the lock.
-func (t *Lease) setUnknown() {
+// setWaiting sets the state to waiting, before it is known whether another process holds the lock.
+func (t *Lease) setWaiting() {
 	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor))
 }
 
@@ -210,13 +210,13 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 //
 // The context serving ends when the lock is lost, after all services of the volume have been killed. If the lock can't be
 // lost, serving is ctx. If ok is false, the boot must stop.
-func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
+func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
-	if !t.host.Route().HasProfiles() { // there is no volume, or it belongs to the container with the gateways
+	if !t.host.RunPlan().HasProfiles() { // there is no volume, or it belongs to the container with the gateways
 		return ctx, true
 	}
 	begin := time.Now()
-	t.setUnknown()
+	t.setWaiting()
 	got, busy := t.acquire(ctx, waitsForLock())
 	late := time.After(volumeTimeout)
 	for {
@@ -237,7 +237,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, made bool) (serving con
 				return ctx, false
 			}
 			t.setState(client.LeaseNone, a.err.Error())
-			if made && !errors.Is(a.err, fs.ErrNotExist) {
+			if prepared && !errors.Is(a.err, fs.ErrNotExist) {
 				t.host.Warn("nothing keeps another container from serving the same profiles: %v", a.err)
 			}
 			return ctx, true
@@ -323,11 +323,11 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 // Resume gets the lock anew. If another process holds it, or there is no answer in time, Resume kills the services that need
 // the lock. The returned context ends when the lock is lost.
 func (t *Lease) Resume(ctx context.Context) context.Context {
-	if !t.host.Route().HasProfiles() {
+	if !t.host.RunPlan().HasProfiles() {
 		return ctx
 	}
 	serves := t.Serves()
-	t.setUnknown()
+	t.setWaiting()
 	got, busy := t.acquire(ctx, waitsForLock())
 	if !serves {
 		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })

@@ -37,7 +37,7 @@ type otherParts struct {
 
 func (h *otherParts) host() Host {
 	return Host{
-		Logger: initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog()), Config: h.Config, Route: h.Route, Fatal: h.Fatal,
+		Logger: initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog()), Config: h.Config, RunPlan: h.Route, Fatal: h.Fatal,
 		RemoveSlot: h.RemoveSlot, DropProfiles: h.Reset, TakeOver: h.TakeOver,
 	}
 }
@@ -135,7 +135,7 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 		t.Error("it serves before it was asked to")
 	}
 	serving, ok := holder.ClaimAtBoot(t.Context(), h, false)
-	if !ok || !holder.Serves() || serving.Err() != nil || !holder.Serve(serving) {
+	if !ok || !holder.Serves() || serving.Err() != nil || !holder.BeginServing(serving) {
 		t.Fatalf("ok %v, serves %v, over %v", ok, holder.Serves(), serving.Err())
 	}
 	if s := holder.Status(); s.State != client.LeaseHeld {
@@ -151,7 +151,7 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 	l.may, l.busy = nil, true
 	l.lost <- errors.New("the server is silent")
 	<-serving.Done()
-	if text := context.Cause(serving).Error(); text != "the server is silent" || holder.Serve(serving) {
+	if text := context.Cause(serving).Error(); text != "the server is silent" || holder.BeginServing(serving) {
 		t.Errorf("it ended because %q, and serves %v", text, holder.Serves())
 	}
 	l.free <- nil
@@ -279,7 +279,7 @@ func TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution(t *testing.T) {
 // reports none.
 func TestWhereThereAreNoProfilesNobodyAsksForTheLock(t *testing.T) {
 	h, _, holder := heldBy(t)
-	h.route.Plain = true
+	h.route.ServicesOnly = true
 	serving, ok := holder.ClaimAtBoot(t.Context(), h, false)
 	if !ok || !holder.Serves() || serving != t.Context() {
 		t.Errorf("ok %v, serves %v", ok, holder.Serves())

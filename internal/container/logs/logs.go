@@ -200,7 +200,7 @@ func (l *Logs) ReadSecrets(service, profile string) {
 		l.o.Warn("%s: its .env has more secrets than hinit masks, so the container log may show some of them; keep only real secrets in it", service)
 	}
 	if log := l.Get(service); log != nil {
-		log.Hide(values)
+		log.HideSecrets(values)
 	}
 }
 

@@ -85,7 +85,7 @@ func (p *bootProgram) send(document any) {
 
 // receive calls take with each message of the program. It blocks until the program says that it is done or has failed. If
 // take returns an error or ctx ends, receive stops the program, and returns that error or the cause of ctx.
-func (p *bootProgram) receive(ctx context.Context, take func(boot.Message) error) (err error) {
+func (p *bootProgram) receive(ctx context.Context, handle func(boot.Message) error) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
@@ -107,7 +107,7 @@ func (p *bootProgram) receive(ctx context.Context, take func(boot.Message) error
 		case fault != nil:
 			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit", errEnded, p.path, fault)
 		case m.Done == nil:
-			err = take(m)
+			err = handle(m)
 		case m.Done.Error != "":
 			return errors.New(m.Done.Error)
 		default:

@@ -56,7 +56,7 @@ func (e *Examiner) run() {
 		if m.Examining != nil {
 			e.current = *m.Examining
 		}
-		e.found = append(e.found, m.Found...)
+		e.found = append(e.found, m.Findings...)
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,6 +71,6 @@ func (e *Examiner) run() {
 func (s *Stage) examine(ctx context.Context, take func(boot.Message)) error {
 	cfg := s.Config()
 	job := s.Job(cfg)
-	job.Examine, job.Marker, job.Profiles = true, cfg.Profiles.Marker, cfg.Profiles.Max
+	job.Examine, job.ProfileMarker, job.MaxProfiles = true, cfg.Profiles.Marker, cfg.Profiles.Max
 	return s.runJob(ctx, "hinit/examine", job, take)
 }

@@ -17,7 +17,7 @@ func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 		say := func(check string) {
 			var found client.Findings
 			found.OK(check, "well")
-			take(boot.Message{Found: found})
+			take(boot.Message{Findings: found})
 		}
 		say("space")
 		take(boot.Message{Examining: &boot.Examining{Check: "home", Silent: "a write hangs"}})

@@ -16,16 +16,16 @@ import (
 )
 
 // Owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during the
-// boot, and the files of a profile when the profile appears or starts. Requests that come during a repair are combined into
-// one more repair. The caller runs [Owners.All] and then [Owners.Run] in one goroutine, so that repairs never overlap. Any
-// goroutine may call the other methods.
+// boot, and the files of a profile when the profile appears or starts. Requests that come during a repair are combined into one
+// more repair. The caller runs [Owners.RepairAll] and then [Owners.RepairWanted] in one goroutine, so that repairs never
+// overlap. Any goroutine may call the other methods.
 type Owners struct {
 	*initlog.Logger
 
-	remark func(text string) // function that adds a text to the event history
-	work   runJob
-	move   func(ctx context.Context, profile string)
-	wakeUp chan struct{} // channel of capacity 1 that wakes Run when wanted has profiles
+	remark      func(text string) // function that adds a text to the event history
+	work        runJob
+	correctHome func(ctx context.Context, profile string)
+	wakeUp      chan struct{} // channel of capacity 1 that wakes Run when wanted has profiles
 
 	mu     sync.Mutex
 	wanted map[string]bool // profiles whose files Run must repair
@@ -38,20 +38,21 @@ type runJob func(ctx context.Context, job boot.Job, take func(boot.Message)) err
 // newOwners returns an Owners without work. remark adds a text to the event history. work makes the boot program do a repair.
 // move corrects the owner of a profile's home, and blocks until that is done.
 func newOwners(v *initlog.Logger, remark func(text string), work runJob, move func(ctx context.Context, profile string)) *Owners {
-	return &Owners{Logger: v, remark: remark, work: work, move: move, wakeUp: make(chan struct{}, 1), wanted: make(map[string]bool)}
+	return &Owners{Logger: v, remark: remark, work: work, correctHome: move, wakeUp: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
-// All repairs the owners of all files, and returns when that is done or ctx has ended. job names the agent's user. If hinit
+// RepairAll repairs the owners of all files, and returns when that is done or ctx has ended. job names the agent's user. If hinit
 // runs as that user, no owner needs a repair. If the boot has filled the data directory from the image (job.FilledFromImage),
-// All also syncs those files to the disk.
-func (r *Owners) All(ctx context.Context, job boot.Job) {
+// RepairAll also syncs those files to the disk.
+func (r *Owners) RepairAll(ctx context.Context, job boot.Job) {
 	if job.Options.Agent.Switches() || job.FilledFromImage {
 		r.repair(ctx, job, nil)
 	}
 }
 
-// Run repairs the profiles for which Owners.Adopt is called, until ctx ends. It returns at once if hinit can't change owners.
-func (r *Owners) Run(ctx context.Context, job boot.Job) {
+// RepairWanted repairs the profiles for which Owners.CorrectOwner is called, until ctx ends. It returns at once if hinit can't
+// change owners.
+func (r *Owners) RepairWanted(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
 		select {
 		case <-r.wakeUp:
@@ -76,8 +77,8 @@ func (r *Owners) repair(ctx context.Context, job boot.Job, only []string) {
 		switch {
 		case m.Repair != nil && only == nil:
 			r.TakeOver(m.Repair)
-		case m.Agents != nil && m.Agents.Warning: // the result is reported once, as an event
-			r.RememberWarning(m.Agents.Text)
+		case m.AgentLine != nil && m.AgentLine.Warning: // the result is reported once, as an event
+			r.RememberWarning(m.AgentLine.Text)
 		case m.Result != "":
 			r.remark(m.Result)
 		}
@@ -87,14 +88,14 @@ func (r *Owners) repair(ctx context.Context, job boot.Job, only []string) {
 	}
 }
 
-// Adopt makes the agent's user the owner of a profile that another user has made. Before it returns, it changes the files
-// that a gateway needs. Run changes the others soon after. Adopt blocks on the disk.
-func (r *Owners) Adopt(ctx context.Context, o boot.Options, profile string) {
+// CorrectOwner makes the agent's user the owner of a profile that another user has made. Before it returns, it changes the files
+// that a gateway needs. Run changes the others soon after. CorrectOwner blocks on the disk.
+func (r *Owners) CorrectOwner(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
 	}
 	if o.Tenants.Includes(profile) && !o.HasRightOwner(profile) {
-		r.move(ctx, profile)
+		r.correctHome(ctx, profile)
 	}
 	if err := boot.ChownProfile(ctx, o, profile); err != nil {
 		r.Say("cannot give the files of profile %s to the agent's user: %v", profile, err)
@@ -122,8 +123,8 @@ func (r *Owners) TakeOver(status *client.Repair) {
 	r.status = status
 }
 
-// Done reports whether the owners of all files were repaired.
-func (r *Owners) Done() bool {
+// AllRepaired reports whether the owners of all files were repaired.
+func (r *Owners) AllRepaired() bool {
 	status := r.Status()
 	return status != nil && status.Done
 }

@@ -113,10 +113,10 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		r.All(ctx, boot.Job{Options: o})
-		r.Run(ctx, boot.Job{Options: o})
+		r.RepairAll(ctx, boot.Job{Options: o})
+		r.RepairWanted(ctx, boot.Job{Options: o})
 	}()
-	until(t, "the repair is done", r.Done)
+	until(t, "the repair is done", r.AllRepaired)
 	if uid := ownerOf(t, home, "coder"); uid != agentUID {
 		t.Errorf("the file is %d's", uid)
 	}
@@ -125,7 +125,7 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	}
 	before := *r.Status()
 	plant(t, home, "later")
-	r.Adopt(ctx, o, "later")
+	r.CorrectOwner(ctx, o, "later")
 	until(t, "the new profile is repaired", func() bool { return ownerOf(t, home, "later") == agentUID })
 	if *r.Status() != before {
 		t.Errorf("the status of the repair of everything is %+v, it was %+v", *r.Status(), before)
@@ -143,11 +143,11 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 // does not begin again.
 func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
 	r := new(teller).repairer()
-	if r.Status() != nil || r.Done() {
+	if r.Status() != nil || r.AllRepaired() {
 		t.Error("it knows of a repair before there was one")
 	}
 	r.TakeOver(&client.Repair{Seen: 3, Done: true})
-	if s := r.Status(); s == nil || s.Seen != 3 || !r.Done() {
+	if s := r.Status(); s == nil || s.Seen != 3 || !r.AllRepaired() {
 		t.Errorf("it knows %+v", s)
 	}
 }
@@ -161,7 +161,7 @@ func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 		failed := func(context.Context, boot.Job, func(boot.Message)) error {
 			return fmt.Errorf("the program has failed: %w", fault)
 		}
-		newOwners(v, nil, failed, nil).All(t.Context(), boot.Job{FilledFromImage: true, Options: boot.Options{Agent: fsutil.Self()}})
+		newOwners(v, nil, failed, nil).RepairAll(t.Context(), boot.Job{FilledFromImage: true, Options: boot.Options{Agent: fsutil.Self()}})
 		if len(told.said) != warnings {
 			t.Errorf("%v: %q", fault, told.said)
 		}
@@ -172,14 +172,14 @@ func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 // agent.
 func TestARenamedHomeIsReportedAndStays(t *testing.T) {
 	home, o := makeVolume(t, "foo")
-	o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20009}, ByProfile: map[string]bool{"coder": true}}
+	o.Tenants = boot.Tenants{Enabled: true, UIDs: config.UIDs{First: 20000, Last: 20009}, ByProfile: map[string]bool{"coder": true}}
 	dir := filepath.Join(home, "profiles", "foo")
 	if err := os.Chown(dir, 20005, 20005); err != nil {
 		t.Fatal(err)
 	}
 	said := &teller{}
 	o.Say = func(l boot.LogLine) { said.said = append(said.said, l.Text) }
-	said.repairer().Adopt(t.Context(), o, "foo")
+	said.repairer().CorrectOwner(t.Context(), o, "foo")
 	if len(said.said) != 1 || !strings.Contains(said.said[0], "profile foo stays uid 20005's") || !strings.Contains(said.said[0], "hinit isolate apply foo") {
 		t.Errorf("said %q", said.said)
 	}

@@ -37,7 +37,7 @@ import (
 type Stage struct {
 	*initlog.Logger
 
-	Agents          *initlog.Logger // logger for messages that an agent can cause
+	AgentLogger     *initlog.Logger // logger for messages that an agent can cause
 	Registry        *registry.Registry
 	Status          *bootstatus.Status
 	Units           *units.Maker
@@ -45,15 +45,15 @@ type Stage struct {
 	Store           *profiles.Store
 	Agent           boot.Agent
 	Config          func() *config.Config // function that returns the present configuration
-	Route           func() *boot.RunPlan
+	RunPlan         func() *boot.RunPlan
 	Serves          func() bool // function that reports whether this init serves the volume
 	Started         time.Time   // when the container was started
 	Owners          *Owners
-	Volume          Examiner
+	Examiner        Examiner
 	RepairAll       atomic.Bool // whether the next repair of owners must look at every file
 	FilledFromImage atomic.Bool // whether the data directory was empty, and was filled from the image
 
-	repairs func() error // Err of the context of the last RepairOwners; nil before the first
+	repairsEnded func() error // Err of the context of the last RepairOwners; nil before the first
 }
 
 // Connect makes the Owners and the Examiner of a Stage. Call it after the other exported fields are set.
@@ -61,16 +61,16 @@ func (s *Stage) Connect() {
 	repair := func(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 		return s.runJob(ctx, "hinit/repair", job, take)
 	}
-	s.Owners = newOwners(s.Agents, func(text string) { s.Registry.Post(supervisor.Remark{Text: supervisor.ShortenText(text)}) }, repair, s.correctHomeOwner)
-	s.Volume.work = s.examine
+	s.Owners = newOwners(s.AgentLogger, func(text string) { s.Registry.Post(supervisor.Remark{Text: supervisor.ShortenText(text)}) }, repair, s.correctHomeOwner)
+	s.Examiner.work = s.examine
 }
 
 // Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. An
 // error means that the container must stop.
 func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error {
 	r := &preparation{Stage: s, ctx: ctx, cfg: cfg, ready: ready, job: s.Job(cfg)}
-	r.job.Hooks, r.job.Strict, r.job.Scripts = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.FailedStepEffect == "2"
-	if r.job.Plain {
+	r.job.Hooks, r.job.EndOnFailedHook, r.job.EndOnFailedScript = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.FailedStepEffect == "2"
+	if r.job.ServicesOnly {
 		ready()
 		if len(r.job.Hooks) == 0 {
 			return nil
@@ -102,7 +102,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	report := boot.Prepare(ctx, r.job.Options, more...)
 	// change the owners of the homes only now, so that no tenant has access to the new directories
-	if r.job.Options.Tenants.On && !report.Linked && !report.ReadOnly {
+	if r.job.Options.Tenants.Enabled && !report.HomeIsLink && !report.ReadOnly {
 		report.Run(ctx, r.job.Options, []boot.Phase{{Name: "tenants", Volume: true, Run: r.changeTenantOwners}})
 	}
 	if started == nil && report.HasSecrets {
@@ -110,7 +110,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var err error
 	if started == nil {
-		err = r.report(report)
+		err = r.handleReport(report)
 	} else {
 		err = r.finishBoot(started, report)
 	}
@@ -127,19 +127,19 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 // BootOptions returns the options of this container for package boot.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
-	if tenants.On { // On means that the store can read homes of tenants (profiles with users of their own)
+	if tenants.Enabled { // Enabled means that the store can read homes of tenants (profiles with users of their own)
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
 		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, RepairEverything: s.RepairAll.Load(),
-		Stamp: cfg.Image.BuildStamp, Seeds: cfg.Boot.PreparedBy == config.PreparedByImage, Say: func(l boot.LogLine) { writeLine(s.Agents, l) },
+		ImageBuild: cfg.Image.BuildStamp, ImageFillsHome: cfg.Boot.PreparedBy == config.PreparedByImage, Say: func(l boot.LogLine) { writeLine(s.AgentLogger, l) },
 	}
 }
 
 // Job describes this container to the boot program.
 func (s *Stage) Job(cfg *config.Config) boot.Job {
 	return boot.Job{
-		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, Known: s.Agent.Known, Version: version.Get().String(), Plain: s.Route().Plain,
+		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, UserInPasswd: s.Agent.Known, Version: version.Get().String(), ServicesOnly: s.RunPlan().ServicesOnly,
 		FilledFromImage: s.FilledFromImage.Load(),
 	}
 }
@@ -227,7 +227,7 @@ func (s *Stage) expectProfiles(cfg *config.Config) {
 		if err != nil {
 			return nil
 		}
-		route := s.Route()
+		route := s.RunPlan()
 		gateways := make([]*supervisor.Service, 0, len(found))
 		for _, p := range found {
 			named := route.Supervise && p.Name == route.Profile

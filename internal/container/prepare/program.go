@@ -45,8 +45,8 @@ func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 		switch {
 		case m.Report != nil:
 			s.FilledFromImage = m.Report.FilledFromImage
-		case m.Agents != nil:
-			s.Tell(*m.Agents)
+		case m.AgentLine != nil:
+			s.Tell(*m.AgentLine)
 		}
 	})
 }
@@ -62,8 +62,8 @@ func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) erro
 // most homeOwnerTimeout.
 func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 	job := s.Job(s.Config())
-	job.Starting = profile
-	s.changeOwners(ctx, job, func(l boot.LogLine) { writeLine(s.Agents, l) })
+	job.StartingProfile = profile
+	s.changeOwners(ctx, job, func(l boot.LogLine) { writeLine(s.AgentLogger, l) })
 }
 
 // homeOwnerTimeout is how long correctHomeOwner may take. The boot program itself stops after 5 s, so only a hung disk
@@ -75,8 +75,8 @@ func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.L
 	defer cancel()
 	job.ChangeOwners = true
 	err := s.runJob(ctx, "hinit/move", job, func(m boot.Message) {
-		if m.Agents != nil {
-			tell(*m.Agents)
+		if m.AgentLine != nil {
+			tell(*m.AgentLine)
 		}
 	})
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *preparation) finishBoot(started func() (*bootProgram, error), report *b
 	r.Status.AddSteps(client.BootStep{Name: "boot program", Error: err.Error()})
 	r.Warn("%v — continuing", err)
 	if report != nil && !r.reported {
-		return r.report(report)
+		return r.handleReport(report)
 	}
 	return nil
 }
@@ -113,16 +113,16 @@ func (r *preparation) handleMessage(m boot.Message) error {
 	switch {
 	case m.Line != nil:
 		r.logLine(*m.Line)
-	case m.Agents != nil:
-		writeLine(r.Agents, *m.Agents)
+	case m.AgentLine != nil:
+		writeLine(r.AgentLogger, *m.AgentLine)
 	case m.Report != nil:
-		if err := r.report(m.Report); err != nil {
+		if err := r.handleReport(m.Report); err != nil {
 			return err
 		}
 		r.program.send(boot.Answer{Env: r.Units.AgentEnv(r.cfg)})
-	case m.Begin != nil:
-		r.Status.HooksBegin(*m.Begin)
-		if *m.Begin > 0 && !r.unusable && !r.Route().Plain && !r.Route().DashboardOnly {
+	case m.HookCount != nil:
+		r.Status.SetHookCount(*m.HookCount)
+		if *m.HookCount > 0 && !r.unusable && !r.RunPlan().ServicesOnly && !r.RunPlan().DashboardOnly {
 			r.expectProfiles(r.cfg)
 		}
 	case m.Hook != nil:
@@ -141,21 +141,21 @@ func (r *preparation) handleMessage(m boot.Message) error {
 	return nil
 }
 
-// report handles the report about the data volume. It blocks until processes may be started. An error means that the
+// handleReport handles the report about the data volume. It blocks until processes may be started. An error means that the
 // container must stop.
-func (r *preparation) report(report *boot.Report) error {
+func (r *preparation) handleReport(handleReport *boot.Report) error {
 	r.reported = true
-	r.Status.AddSteps(report.Phases...)
-	r.Units.SetHome(report.Home)
-	if len(report.Env) > 0 {
-		r.Units.SetEnv(proc.SetEnv(r.Units.Env(), report.Env))
+	r.Status.AddSteps(handleReport.Phases...)
+	r.Units.SetHome(handleReport.Home)
+	if len(handleReport.Env) > 0 {
+		r.Units.SetEnv(proc.SetEnv(r.Units.Env(), handleReport.Env))
 	}
-	r.RepairAll.Store(report.Full)
-	r.FilledFromImage.Store(report.FilledFromImage)
-	r.unusable = report.Unusable
-	failed, failing := report.Failed()
+	r.RepairAll.Store(handleReport.RepairEverything)
+	r.FilledFromImage.Store(handleReport.FilledFromImage)
+	r.unusable = handleReport.Unusable
+	failed, failing := handleReport.Failed()
 	// other boot steps can also fill the home, and agents work without a browser
-	ends, ending := report.Failed("plant", "browser")
+	ends, ending := handleReport.Failed("plant", "browser")
 	switch {
 	case failing && r.cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
@@ -166,7 +166,7 @@ func (r *preparation) report(report *boot.Report) error {
 		r.ready()
 		return nil
 	})
-	if report.Full { // the agent's user has changed, so agents can't write to their files yet
+	if handleReport.RepairEverything { // the agent's user has changed, so agents can't write to their files yet
 		r.RunStep("owners", func() error {
 			select {
 			case <-r.RepairOwners(r.ctx, true):
@@ -227,17 +227,17 @@ const ownersTime = 5 * time.Second
 // is never closed.
 func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	repaired := make(chan struct{})
-	if s.repairs != nil && s.repairs() == nil {
+	if s.repairsEnded != nil && s.repairsEnded() == nil {
 		return repaired
 	}
-	s.repairs = ctx.Err
+	s.repairsEnded = ctx.Err
 	guard.Go("repairing owners", func() {
 		job := s.Job(s.Config())
 		if all {
-			s.Owners.All(ctx, job)
+			s.Owners.RepairAll(ctx, job)
 		}
 		close(repaired)
-		s.Owners.Run(ctx, job)
+		s.Owners.RepairWanted(ctx, job)
 	})
 	return repaired
 }

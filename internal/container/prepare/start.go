@@ -31,9 +31,9 @@ const (
 // Start is what an init must know before it can make the container: the configuration, the agent's user, and what the CMD
 // asks for.
 type Start struct {
-	Config *config.Config
-	Agent  boot.Agent
-	Route  boot.RunPlan
+	Config  *config.Config
+	Agent   boot.Agent
+	RunPlan boot.RunPlan
 }
 
 // Handover is the part of a [Start] that the next program needs after a re-execution.
@@ -42,12 +42,12 @@ type Handover struct {
 	Config     []byte
 	User       account.User
 	Known      bool
-	Route      boot.RunPlan
+	RunPlan    boot.RunPlan `reexec:"Route"`
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (s Start) HandOver() Handover {
-	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.Route}
+	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.RunPlan}
 }
 
 // TakeOver makes a Start from the state of the previous program.
@@ -55,15 +55,15 @@ func (old Handover) TakeOver() (start Start, err error) {
 	if old.Config == nil {
 		old.Config = []byte{}
 	}
-	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, ServicesOnly: old.Route.Plain, Env: os.LookupEnv})
+	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, ServicesOnly: old.RunPlan.ServicesOnly, Env: os.LookupEnv})
 	if err != nil {
 		return start, err
 	}
 	agent := boot.NewAgent(old.User, old.Known)
-	if old.Route.Plain {
+	if old.RunPlan.ServicesOnly {
 		agent = boot.CallerAsAgent()
 	}
-	return Start{cfg, agent, old.Route}, nil
+	return Start{cfg, agent, old.RunPlan}, nil
 }
 
 // Container returns the Start of a container's init. path returns the PATH of the agent's programs, given the agent's home.
@@ -107,7 +107,7 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 	if err != nil {
 		return start, initlog.ReportRefusal(exitUsage, err), false
 	}
-	return Start{Config: cfg, Agent: boot.CallerAsAgent(), Route: boot.RunPlan{Plain: true}}, 0, true
+	return Start{Config: cfg, Agent: boot.CallerAsAgent(), RunPlan: boot.RunPlan{ServicesOnly: true}}, 0, true
 }
 
 // defaultConfigFile is the file that "hinit run" reads in the working directory if the user names none.
@@ -128,25 +128,26 @@ func findConfigFile(named string) (file string, err error) {
 	return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", defaultConfigFile, config.DefaultPath)
 }
 
-// syncTime is how long the start of the CMD waits until earlier messages of hinit are on the console.
-const syncTime = 300 * time.Millisecond
+// consoleSyncTime is how long the start of the CMD waits until earlier messages of hinit are on the console.
+const consoleSyncTime = 300 * time.Millisecond
 
 // StartCmd starts the container's CMD. It does nothing if hinit supervises a gateway instead.
 func (s *Stage) StartCmd(ctx context.Context) {
-	if !s.Route().HasCommand() {
+	if !s.RunPlan().HasCommand() {
 		return
 	}
-	// The CMD writes to the console itself, so write hinit's own lines first. A stuck console delays the CMD for syncTime only.
-	patience, done := context.WithTimeout(ctx, syncTime)
+	// The CMD writes to the console itself, so write hinit's own lines first. A stuck console delays the CMD for consoleSyncTime
+	// only.
+	patience, done := context.WithTimeout(ctx, consoleSyncTime)
 	_ = s.Logs.Sync(patience)
 	done()
-	s.start(ctx, s.Units.Cmd(s.Config(), s.Route(), IsControllingTerminal(os.Stdin)), "the CMD")
+	s.start(ctx, s.Units.Cmd(s.Config(), s.RunPlan(), IsControllingTerminal(os.Stdin)), "the CMD")
 }
 
 // StartPlaceholder starts a process in place of a CMD "gateway run", whose gateway hinit supervises as a service. The process is
 // "sleep infinity", or hinit itself (exe) if the image has no sleep.
 func (s *Stage) StartPlaceholder(ctx context.Context, exe string) {
-	if s.Route().DashboardOnly {
+	if s.RunPlan().DashboardOnly {
 		return
 	}
 	path, found := "", false

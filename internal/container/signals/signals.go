@@ -30,8 +30,8 @@ const secondInterruptTime = 3 * time.Second
 
 // Signals receives the signals to PID 1 and turns them into events for the supervisor.
 type Signals struct {
-	Children chan os.Signal // channel that delivers SIGCHLD
-	Orders   chan os.Signal // channel that delivers the signals on which hinit acts, see Event
+	SIGCHLD  chan os.Signal // channel that delivers SIGCHLD
+	Incoming chan os.Signal // channel that delivers the signals on which hinit acts, see Event
 
 	// channel that wakes ReportFaults after a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
 	faults    <-chan os.Signal
@@ -47,8 +47,8 @@ var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 // Listen installs a handler for every signal on which hinit acts, and for signals that would otherwise kill or stop PID 1. It
 // ignores no signal, because children would inherit that: execve(2) resets only signals with a handler.
 func Listen() *Signals {
-	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.InitSignalChannel(), faults: proc.IgnoreSentFaults()}
-	signal.Notify(s.Children, unix.SIGCHLD)
+	s := &Signals{SIGCHLD: make(chan os.Signal, 1), Incoming: early.InitSignalChannel(), faults: proc.IgnoreSentFaults()}
+	signal.Notify(s.SIGCHLD, unix.SIGCHLD)
 	proc.RestoreIgnoredSignals()
 	signal.Notify(make(chan os.Signal, 1), fatalSignals...)
 	return s
@@ -106,7 +106,7 @@ func (s *Signals) TakePending() (late []syscall.Signal) {
 	signal.Stop(idle) // Stop returns when no signal is on its way to a channel
 	for {
 		select {
-		case sig := <-s.Orders:
+		case sig := <-s.Incoming:
 			if n, is := sig.(syscall.Signal); is {
 				late = append(late, n)
 			}
@@ -120,27 +120,27 @@ func (s *Signals) TakePending() (late []syscall.Signal) {
 func (s *Signals) PutBack(late []syscall.Signal) {
 	for _, sig := range late {
 		select {
-		case s.Orders <- sig:
+		case s.Incoming <- sig:
 		default: // the queue is full of later signals
 		}
 	}
 }
 
-// tellPause is the minimum time between two reports about ignored signals.
-const tellPause = 10 * time.Second
+// faultReportPause is the minimum time between two reports about ignored signals.
+const faultReportPause = 10 * time.Second
 
 // ReportFaults reports fault signals, such as SIGSEGV, that another process has sent and PID 1 has ignored. It blocks until
 // ctx ends.
-func (s *Signals) ReportFaults(ctx context.Context, tell func(text string)) {
+func (s *Signals) ReportFaults(ctx context.Context, report func(text string)) {
 	told := make(map[syscall.Signal]uint64)
 	for {
 		if !pause.Until(ctx, s.faults) {
 			return
 		}
 		if text := faultsText(proc.SentFaults(), told); text != "" {
-			tell(text)
+			report(text)
 		}
-		if !pause.For(ctx, tellPause) {
+		if !pause.For(ctx, faultReportPause) {
 			return
 		}
 	}

@@ -50,7 +50,7 @@ type RunStore interface {
 // Table starts the tasks of a configuration by their schedules. Do not call Serve and Change at the same time.
 type Table struct {
 	loop   Loop
-	memory RunStore
+	store  RunStore
 	warn   func(error)
 	random func() float64 // function that returns a number in [0,1), for the jitter
 
@@ -62,11 +62,11 @@ type Table struct {
 // New returns an empty table. memory stores when tasks ran; if it is nil, the start times are lost when the container ends.
 // warn gets errors of memory.
 func New(loop Loop, memory RunStore, warn func(error)) *Table {
-	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
+	return &Table{loop: loop, store: memory, warn: warn, random: rand.Float64}
 }
 
-// Writing reports whether the package is writing the start times of tasks to the disk. Any goroutine may call it.
-func (t *Table) Writing() bool { return t.saving.Load() }
+// IsSaving reports whether the package is writing the start times of tasks to the disk. Any goroutine may call it.
+func (t *Table) IsSaving() bool { return t.saving.Load() }
 
 // Serve starts tasks by their schedules, in a goroutine, until ctx ends. The supervisor must already know the tasks. resumed
 // means that the program before a re-execution has served the schedules until now.
@@ -147,10 +147,10 @@ func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 // load reads the last starts of tasks from the RunStore, if a schedule makes up for missed times.
 func (s *scheduler) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
-	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
+	if s.store == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
 		return
 	}
-	last, err := s.memory.Load()
+	last, err := s.store.Load()
 	if err != nil {
 		s.warn(err)
 	}
@@ -263,7 +263,7 @@ func (s *scheduler) recordStart(name string, now time.Time) { s.last[name], s.un
 // save stores when tasks ran, in a goroutine. While the goroutine of an earlier call waits for the disk, save does nothing;
 // a later call stores these times too. After an error, the next call tries again.
 func (s *scheduler) save() {
-	if !s.unsaved && !s.saveFailed.Load() || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
+	if !s.unsaved && !s.saveFailed.Load() || s.store == nil || !s.saving.CompareAndSwap(false, true) {
 		return
 	}
 	s.unsaved = false
@@ -271,7 +271,7 @@ func (s *scheduler) save() {
 	maps.DeleteFunc(last, func(name string, _ time.Time) bool { return s.rows[name] == nil })
 	guard.Go("writing down when tasks ran", func() {
 		defer s.saving.Store(false)
-		err := s.memory.Save(last)
+		err := s.store.Save(last)
 		if err != nil && !s.saveFailed.Load() {
 			s.warn(err)
 		}

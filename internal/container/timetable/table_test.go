@@ -219,13 +219,13 @@ func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
 		table.Serve(ctx, tasks(map[string]config.Schedule{"t": hourly}), false)
 		time.Sleep(3*time.Hour + time.Second)
 		expect(t, f.heard(), "t 1h0m0s", "t 2h0m0s", "t 3h0m0s")
-		if !table.Writing() || m.n != 0 {
-			t.Errorf("writing %v, %d written", table.Writing(), m.n)
+		if !table.IsSaving() || m.n != 0 {
+			t.Errorf("writing %v, %d written", table.IsSaving(), m.n)
 		}
 		close(m.hang)
 		time.Sleep(2 * checkEvery)
-		if table.Writing() || m.n != 2 || m.last["t"].Sub(f.begin) != 3*time.Hour {
-			t.Errorf("writing %v, %d written: %v", table.Writing(), m.n, m.last)
+		if table.IsSaving() || m.n != 2 || m.last["t"].Sub(f.begin) != 3*time.Hour {
+			t.Errorf("writing %v, %d written: %v", table.IsSaving(), m.n, m.last)
 		}
 		m.mu.Lock()
 		m.err = errors.New("no space")

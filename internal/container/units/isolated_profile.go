@@ -112,7 +112,7 @@ func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.
 		return nil, "isolation: user needs root to change users; start the container without --user, or set isolation to files"
 	case cfg.UIDRange().Contains(m.agent.User.UID) || cfg.UIDRange().Contains(m.agent.User.GID):
 		return m.agent.Cred, fmt.Sprintf("isolation.uids has the agent's own uid %d or gid %d in it; choose another range", m.agent.User.UID, m.agent.User.GID)
-	case !m.agent.Tenants.On:
+	case !m.agent.Tenants.Enabled:
 		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
 	}
 	info, err := fsutil.InParent(p.Home, m.agent.Actor.Limited(blocking.Volume), (*fsutil.Dir).Lstat)

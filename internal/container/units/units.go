@@ -65,8 +65,8 @@ type Maker struct {
 
 // NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the environment of the container. plain
 // means that there is no agent, but only services that run as the caller.
-func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Maker {
-	m := &Maker{agent: agent, dataHome: dataHome, servicesOnly: plain}
+func NewMaker(agent boot.Agent, dataHome string, env []string, servicesOnly bool) *Maker {
+	m := &Maker{agent: agent, dataHome: dataHome, servicesOnly: servicesOnly}
 	m.SetEnv(env)
 	m.SetHome("")
 	return m
@@ -172,7 +172,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.ReportsReadiness = cfg.Agent.ReadyWhen == config.ReadyState
 	policy.LimitedStarts = true
 	spec := m.profileSpec(cfg, p, cfg.Expand(command, vars), cfg.ExpandString(cfg.Agent.Cwd, vars), own.Limits, exports, m.gatewayVars(cfg, p))
-	spec.Env, spec.OOMIncrease = shareList(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
+	spec.Env, spec.OOMIncrease = reuseIfEqual(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
 	if len(policy.StopCommand) > 0 {
 		policy.StopCommand = isolation.Wrap(spec.Argv, policy.StopCommand)
 	}
@@ -197,9 +197,9 @@ func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []strin
 	return spec
 }
 
-// shareList returns the list at place if it equals list. Otherwise it stores list there and returns it. So all gateways share
+// reuseIfEqual returns the list at place if it equals list. Otherwise it stores list there and returns it. So all gateways share
 // one environment. Hundreds of copies would take a tenth of the heap.
-func shareList(place *atomic.Pointer[[]string], list []string) []string {
+func reuseIfEqual(place *atomic.Pointer[[]string], list []string) []string {
 	if last := place.Load(); last != nil && slices.Equal(*last, list) {
 		return *last
 	}
@@ -234,9 +234,9 @@ func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusalText begins the line that the dashboard writes when it refuses to listen on an address without a login. hinit needs
+// loginRefusal begins the line that the dashboard writes when it refuses to listen on an address without a login. hinit needs
 // it because before version 0.18, the dashboard's exit code does not show the refusal.
-const refusalText = "Refusing to bind"
+const loginRefusal = "Refusing to bind"
 
 // Service returns the unit of a service of hinit.yaml, or of the dashboard.
 func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
@@ -264,7 +264,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy.IsConfiguredTask, policy.RunBeforeEachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
 	policy.ReportsReadiness, policy.Sheddable = s.Notify.IsSet(), s.Priority.Class != config.PriorityCritical
 	if s.Name == config.DashboardName && !m.servicesOnly {
-		policy.ParkOnOutput = refusalText
+		policy.ParkOnOutput = loginRefusal
 	}
 	if s.Name == config.LeaseName && !m.servicesOnly { // the lease must not be released while a gateway may be alive
 		policy.DrainsInput, policy.DrainSignal = true, int(unix.SIGPWR)

@@ -48,8 +48,8 @@ type pid1Request struct {
 	method, before, name, after string // the path of the request is before + name + after
 	body                        string
 	named, health               bool
-	fast                        bool // PID 1 answers at once, and the request may be repeated
-	failed                      int  // exit code of the command if the request fails
+	answersAtOnce               bool // PID 1 answers at once, and the request may be repeated
+	failureCode                 int  // exit code of the command if the request fails
 }
 
 // Only the assembly calls these functions.
@@ -74,7 +74,7 @@ func beginHinit(stack *uintptr) {
 // begin runs before the Go runtime: hinit_bare, the assembly at the entry point, calls it. When it returns, the runtime
 // starts.
 func begin(stack *uintptr) {
-	argv, env := bare.Begun(stack)
+	argv, env := bare.InitialStack(stack)
 	name := bare.Base(argv.At(0))
 	if !entry.IsToolsCommand(name, argv) {
 		return
@@ -86,7 +86,7 @@ func begin(stack *uintptr) {
 	// the table for a terminal has colours
 	isPlain := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&answer))) == -int(syscall.ENOTTY)
 	// the configuration that HINIT_CONFIG names may have another socket
-	if known && q.fast && (dir != "" || env.Get("HINIT_CONFIG") == "") && isPlain {
+	if known && q.answersAtOnce && (dir != "" || env.Get("HINIT_CONFIG") == "") && isPlain {
 		code = runQuickly(q)
 	}
 	if code < 0 && entry.HasRoomFor(threads) {
@@ -107,17 +107,17 @@ func runQuickly(q pid1Request) int {
 	}
 	all := exchange(fd, q)
 	head, said, _ := strings.Cut(all, "\r\n\r\n")
-	if len(head) < statusAt+3 || head[statusAt] != '2' || !isWhole(all, said) || bare.Write(1, said) != len(said) {
+	if len(head) < statusOffset+3 || head[statusOffset] != '2' || !isComplete(all, said) || bare.Write(1, said) != len(said) {
 		return -1
 	}
 	return exitCode(q, head, said)
 }
 
-// isWhole reports whether all is a complete answer. said is the body of the answer. With status 204, an answer has no body
+// isComplete reports whether all is a complete answer. said is the body of the answer. With status 204, an answer has no body
 // and no size.
-func isWhole(all, said string) bool {
+func isComplete(all, said string) bool {
 	line.N = 0
-	return all[statusAt+2] == '4' || strings.Contains(all, line.Add("\r\nContent-Length: ").Num(len(said)).Add("\r\n").String())
+	return all[statusOffset+2] == '4' || strings.Contains(all, line.Add("\r\nContent-Length: ").AddNumber(len(said)).Add("\r\n").String())
 }
 
 // runWithoutThreads carries a command out and returns its exit code. If known is false, it prints why the command can't be
@@ -125,11 +125,11 @@ func isWhole(all, said string) bool {
 func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known bool) int {
 	request.N, line.N = 0, 0
 	if !known {
-		return printRefusal(name, argv, "", q.failed)
+		return printRefusal(name, argv, "", q.failureCode)
 	}
 	fd := dial(answerTime)
 	if fd < 0 {
-		return printRefusal(name, argv, ", and hinit cannot be reached on its socket", max(q.failed, exitUnreachable))
+		return printRefusal(name, argv, ", and hinit cannot be reached on its socket", max(q.failureCode, exitUnreachable))
 	}
 	return printAnswer(q, exchange(fd, q))
 }
@@ -138,7 +138,7 @@ func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known boo
 func exchange(fd int, q pid1Request) string {
 	const noSignal = 0x4000 // value of MSG_NOSIGNAL: a closed connection must not end this process
 	request.Add(q.method).Add(" ").Add(q.before).Add(q.name).Add(q.after)
-	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").Num(len(q.body)).Add("\r\n\r\n").Add(q.body)
+	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").AddNumber(len(q.body)).Add("\r\n\r\n").Add(q.body)
 	if request.N == len(request.Buf) || // the buffer was too small for the request
 		bare.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&request.Buf)), uintptr(request.N), noSignal, 0) != request.N {
 		return ""
@@ -155,14 +155,14 @@ func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 		ok = argv.N == 3 && len(verb) > 1 && verb[0] == '-' && isPlainWord(verb[1:], "") && verb[1] != 'w' && verb[1] != 'T' && verb[1] != 's' &&
 			word != "" && word[0] == '/' && isPlainWord(word, "/")
 		body.Add(`{"dir":"`).Add(word).Add(`","flags":"`).Add(verb[min(1, len(verb)):]).Add(`"}`)
-		q = pid1Request{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.String(), fast: strings.Trim(verb, "-ud") == ""}
+		q = pid1Request{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.String(), answersAtOnce: strings.Trim(verb, "-ud") == ""}
 	case name != "hinit":
 	case verb == "stop" || verb == "start" || verb == "restart":
 		waits, goesOn := argv.N == 3, argv.N == 4 && argv.At(3) == "--no-wait"
 		ok = (waits || goesOn) && isPlainWord(word, "")
 		q = pid1Request{doing: verb, method: "POST", before: "/v1/services/", name: word, after: body.Add("/").Add(verb).String(), body: `{"wait":true}`}
 		if goesOn {
-			q.body, q.fast = `{"wait":false}`, verb != "restart"
+			q.body, q.answersAtOnce = `{"wait":false}`, verb != "restart"
 		}
 	case verb == "status":
 		ok = true
@@ -170,7 +170,7 @@ func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 			ok = ok && isPlainWord(argv.At(i), "")
 			body.Add("&name=").Add(argv.At(i))
 		}
-		q = pid1Request{doing: "show the status", method: "GET", before: "/v1/status?as=table", after: body.String(), named: argv.N > 2, fast: true}
+		q = pid1Request{doing: "show the status", method: "GET", before: "/v1/status?as=table", after: body.String(), named: argv.N > 2, answersAtOnce: true}
 	case verb == "healthcheck":
 		q = pid1Request{doing: "check the health", method: "GET", before: "/v1/health", health: true}
 		ok = argv.N == 2
@@ -178,8 +178,8 @@ func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 			q.after, ok = body.Add("?probe=").Add(word[2:]).String(), argv.N == 3
 		}
 	}
-	if q.failed = exitFailed; name != "hinit" {
-		q.failed = exitSystem
+	if q.failureCode = exitFailed; name != "hinit" {
+		q.failureCode = exitSystem
 	}
 	return q, ok
 }
@@ -240,20 +240,20 @@ func dial(seconds int64) int {
 	return fd
 }
 
-// statusAt is the position of the status code in an answer.
-const statusAt = len("HTTP/1.1 ")
+// statusOffset is the position of the status code in an answer.
+const statusOffset = len("HTTP/1.1 ")
 
 // printAnswer prints the answer of PID 1, and returns the exit code of the command.
 func printAnswer(q pid1Request, all string) int {
 	head, said, complete := strings.Cut(all, "\r\n\r\n")
-	if !complete || len(head) < statusAt+3 {
+	if !complete || len(head) < statusOffset+3 {
 		printHint(line.Add("cannot get an answer of hinit"))
-		return q.failed
+		return q.failureCode
 	}
-	if q.health && q.after == "?probe=live" && head[statusAt] == '5' && strings.Contains(said, `"kind":"busy"`) {
+	if q.health && q.after == "?probe=live" && head[statusOffset] == '5' && strings.Contains(said, `"kind":"busy"`) {
 		return 0 // dial.Client.Probe decides in the same way
 	}
-	if head[statusAt] != '2' {
+	if head[statusOffset] != '2' {
 		line.Add("cannot ").Add(q.doing)
 		if q.name != "" {
 			line.Add(` "`).Add(q.name).Add(`"`)
@@ -261,16 +261,16 @@ func printAnswer(q pid1Request, all string) int {
 		line.Add(": ").Add(said).Add("\n")
 		bare.Write(2, line.String())
 		switch {
-		case q.failed == exitFailed && strings.Contains(head, "\r\nHinit-Error: unknown"):
+		case q.failureCode == exitFailed && strings.Contains(head, "\r\nHinit-Error: unknown"):
 			return exitUnknown
-		case q.failed == exitFailed && strings.Contains(head, "\r\nHinit-Error: not-allowed"):
+		case q.failureCode == exitFailed && strings.Contains(head, "\r\nHinit-Error: not-allowed"):
 			return exitNotAllowed
 		}
-		return q.failed
+		return q.failureCode
 	}
-	if bare.Write(1, said) != len(said) || !isWhole(all, said) {
+	if bare.Write(1, said) != len(said) || !isComplete(all, said) {
 		bare.Write(2, "cannot show the whole answer of hinit\n")
-		return q.failed
+		return q.failureCode
 	}
 	return exitCode(q, head, said)
 }

@@ -24,9 +24,9 @@ type CStrings struct {
 	N     int
 }
 
-// Begun returns the command line and the environment of a new process, from the stack that the kernel has made. The stack has
-// argc, argv, a null pointer, the environment, and another null pointer.
-func Begun(stack *uintptr) (argv, env CStrings) {
+// InitialStack returns the command line and the environment of a new process, from the stack that the kernel has made. The stack
+// has argc, argv, a null pointer, the environment, and another null pointer.
+func InitialStack(stack *uintptr) (argv, env CStrings) {
 	argc := int(*stack)
 	return CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc},
 		CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
@@ -96,10 +96,10 @@ func (t *Text) Add(s string) *Text {
 	return t
 }
 
-// Num appends n to t in decimal digits. It returns t.
-func (t *Text) Num(n int) *Text {
+// AddNumber appends n to t in decimal digits. It returns t.
+func (t *Text) AddNumber(n int) *Text {
 	if n >= 10 {
-		t.Num(n / 10)
+		t.AddNumber(n / 10)
 	}
 	t.N += copy(t.Buf[t.N:], "0123456789"[n%10:n%10+1])
 	return t

@@ -306,8 +306,8 @@ func (s *Queues) progress(o *Order) string {
 	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.Verb)
 }
 
-// Idle reports whether no order is waiting or being carried out.
-func (s *Queues) Idle() bool {
+// IsIdle reports whether no order is waiting or being carried out.
+func (s *Queues) IsIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queues) == 0

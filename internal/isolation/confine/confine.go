@@ -14,7 +14,7 @@ import (
 // variable length follow it. A file of saved rules has the same layout. It is valid for one version of hinit-isolate and one
 // state of the container, see rulesAreCurrent.
 type rules struct {
-	program                                [2]uint64 // inode and modification time of hinit-isolate
+	programID                              [2]uint64 // inode and modification time of hinit-isolate
 	fs, net, scoped                        uint64    // accesses that Landlock restricts, as in struct landlock_ruleset_attr
 	firstPort, lastPort                    uint64    // from these ports the kernel chooses one for a socket without a port (ip(7))
 	writeDir, writeFile, readDir, readFile uint64    // rights on an allowed path and on everything below it
@@ -76,7 +76,7 @@ func rulesPart(size uint64, before ...uint64) string {
 // whether the port is reserved.
 func rulesAreCurrent(plan bare.CStrings) bool {
 	var st unix.Statx_t
-	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.program != programOf(&st) {
+	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.programID != programOf(&st) {
 		return false
 	}
 	hidden, n := rulesPart(ruleHeader.hidden, ruleHeader.mounts), 0
@@ -192,19 +192,19 @@ func execute(path string, argv bare.CStrings, at int, env uintptr) {
 func makeTempDir() (fd int) {
 	var st unix.Statx_t
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
-	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)
+	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").AddNumber(uid)
 	dir, flags := uintptr(unsafe.Pointer(&tempVar.Buf[len("TMPDIR=")])), uintptr(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
 	bare.Syscall3(unix.SYS_MKDIRAT, bare.CurrentDir, dir, 0o700) // fails if the directory exists
 	fd = bare.Syscall3(unix.SYS_OPENAT, bare.CurrentDir, dir, flags)
 	if stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || int(st.Uid) != uid {
 		var random uint32
 		check("take a random number", bare.Syscall3(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&random)), unsafe.Sizeof(random), 0))
-		tempVar.Add("-").Num(int(random))
+		tempVar.Add("-").AddNumber(int(random))
 		check("make a directory for temporary files", bare.Syscall3(unix.SYS_MKDIRAT, bare.CurrentDir, dir, 0o700))
 		fd = bare.Syscall3(unix.SYS_OPENAT, bare.CurrentDir, dir, flags)
 	}
 	check("open the directory for temporary files", fd)
-	r := bare.Syscall3(unix.SYS_FCHMODAT, bare.CurrentDir, address(line.Add("/proc/self/fd/").Num(fd).Add("\x00").String()), 0o700)
+	r := bare.Syscall3(unix.SYS_FCHMODAT, bare.CurrentDir, address(line.Add("/proc/self/fd/").AddNumber(fd).Add("\x00").String()), 0o700)
 	line.N = 0 // check may have written a message to this buffer
 	check("change the mode of the directory for temporary files", r)
 	return fd

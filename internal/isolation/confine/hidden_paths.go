@@ -19,8 +19,8 @@ import (
 var rightsByABI = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
 // buildRules fills ruleBuffer with the rules of this container. more lists further paths to hide. As far as the kernel can,
-// Landlock restricts the files, the TCP and UDP ports to listen on, signals and abstract sockets. It does not restrict connections to
-// other machines.
+// Landlock restricts the files, the TCP and UDP ports to listen on, signals and abstract sockets. It does not restrict
+// connections to other machines.
 func buildRules(more []string) error {
 	abi := isolation.LandlockABI()
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
@@ -42,7 +42,7 @@ func buildRules(more []string) error {
 	if err := unix.Statx(unix.AT_FDCWD, "/proc/self/exe", 0, unix.STATX_BASIC_STATS, &st); err != nil {
 		return fmt.Errorf("cannot look at its own program: %w", err)
 	}
-	ruleHeader.program = programOf(&st)
+	ruleHeader.programID = programOf(&st)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("cannot read the mounts of the container: %w", err)

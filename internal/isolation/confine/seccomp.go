@@ -51,8 +51,8 @@ const (
 	btrfsSubvolumeV2 = 0x50009418 // value of BTRFS_IOC_SUBVOL_CREATE_V2
 )
 
-// families lists the address families of sockets that programs need. The filter refuses all others.
-var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
+// allowedFamilies lists the address allowedFamilies of sockets that programs need. The filter refuses all others.
+var allowedFamilies = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
 // Offsets in seccomp_data of the fields that the filter reads (seccomp(2)). Arguments have 64 bits, the low half first. The
 // filter reads only the low half of an argument that is a number.
@@ -97,16 +97,16 @@ func filter() []bpf.Instruction {
 		fails(unix.ENOSYS),
 	}
 	checks := callChecks()
-	return append(program, find(slices.Sorted(maps.Keys(checks)), checks)...)
+	return append(program, searchNumbers(slices.Sorted(maps.Keys(checks)), checks)...)
 }
 
-// find returns instructions that search the loaded number of a system call in numbers, which must be sorted. For a number
+// searchNumbers returns instructions that search the loaded number of a system call in numbers, which must be sorted. For a number
 // that they find, they execute its checks. They permit any other number.
-func find(numbers []uint32, checks map[uint32][]bpf.Instruction) (program []bpf.Instruction) {
+func searchNumbers(numbers []uint32, checks map[uint32][]bpf.Instruction) (program []bpf.Instruction) {
 	if half := len(numbers) / 2; half > 1 {
-		lower := find(numbers[:half], checks)
+		lower := searchNumbers(numbers[:half], checks)
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpLessThan, Val: numbers[half], SkipTrue: 1}, bpf.Jump{Skip: uint32(len(lower))})
-		return slices.Concat(program, lower, find(numbers[half:], checks))
+		return slices.Concat(program, lower, searchNumbers(numbers[half:], checks))
 	}
 	for _, number := range numbers {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: uint8(len(checks[number]))})
@@ -124,10 +124,10 @@ func callChecks() map[uint32][]bpf.Instruction {
 	// The flags of clone3 are in memory, where a filter can't read them. So clone3 fails, and programs use clone.
 	checks[unix.SYS_CLONE3] = []bpf.Instruction{fails(unix.ENOSYS)}
 	failIf := func(number, argument uint32, errno unix.Errno, values ...uint32) {
-		checks[number] = append(checks[number], compare(argument, values, bpf.Jump{Skip: 1}, fails(errno))...)
+		checks[number] = append(checks[number], checkArgument(argument, values, bpf.Jump{Skip: 1}, fails(errno))...)
 	}
 	failUnless := func(number, argument uint32, errno unix.Errno, values ...uint32) {
-		checks[number] = append(checks[number], compare(argument, values, fails(errno))...)
+		checks[number] = append(checks[number], checkArgument(argument, values, fails(errno))...)
 	}
 	checks[unix.SYS_CLONE] = []bpf.Instruction{load(dataArg0), bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, fails(unix.EPERM)}
 	// Profiles with the same user could change priorities and limits of each other's processes. So only process 0 is accepted,
@@ -156,8 +156,8 @@ func callChecks() map[uint32][]bpf.Instruction {
 	// Landlock does not restrict the ports of multipath TCP, SMC and SCTP, so the filter refuses such sockets. Programs use TCP
 	// instead.
 	failIf(unix.SYS_SOCKET, dataArg2, unix.EPROTONOSUPPORT, unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP)
-	failUnless(unix.SYS_SOCKET, dataArg0, unix.EAFNOSUPPORT, families...)
-	failUnless(unix.SYS_SOCKETPAIR, dataArg0, unix.EAFNOSUPPORT, families...)
+	failUnless(unix.SYS_SOCKET, dataArg0, unix.EAFNOSUPPORT, allowedFamilies...)
+	failUnless(unix.SYS_SOCKETPAIR, dataArg0, unix.EAFNOSUPPORT, allowedFamilies...)
 	for number, check := range checks {
 		if len(check) > 1 { // the call has passed all checks
 			checks[number] = append(check, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
@@ -166,8 +166,8 @@ func callChecks() map[uint32][]bpf.Instruction {
 	return checks
 }
 
-// compare returns instructions that skip the first of next if the argument at this offset of seccomp_data is one of values.
-func compare(argument uint32, values []uint32, next ...bpf.Instruction) []bpf.Instruction {
+// checkArgument returns instructions that skip the first of next if the argument at this offset of seccomp_data is one of values.
+func checkArgument(argument uint32, values []uint32, next ...bpf.Instruction) []bpf.Instruction {
 	program := []bpf.Instruction{load(argument)}
 	for i, value := range values {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipTrue: uint8(len(values) - i)})

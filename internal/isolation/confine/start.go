@@ -14,8 +14,8 @@ var _ = begin
 // hinit-limits, so that a single program changes the user and isolates the process. If begin returns, the runtime starts, and
 // [Main] runs.
 func begin(stack *uintptr) {
-	argv, env := bare.Begun(stack)
-	if argv.At(0) == entry.Become {
+	argv, env := bare.InitialStack(stack)
+	if argv.At(0) == entry.LimitsName {
 		entry.ChangeUserAndExec(argv, env, isolate)
 		return
 	}

@@ -255,8 +255,8 @@ func variableFromFile(name, path string, rule envFileRule) ([]dotenv.Var, error)
 	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
 }
 
-// readEnvFile reads an environment file with the identity of this process. As root, or if judge.own is set, it refuses a file
-// that another user can change. With LD_PRELOAD in such a file, that user could run code in this process.
+// readEnvFile reads an environment file with the identity of this process. As root, or if rule.refuseForeign is set, it refuses
+// a file that another user can change. With LD_PRELOAD in such a file, that user could run code in this process.
 func readEnvFile(path string, rule envFileRule) (string, error) {
 	fd, doubt, err := trust.Open(filepath.Clean(path), rule.trustRule())
 	if err != nil {
@@ -274,7 +274,7 @@ func readEnvFile(path string, rule envFileRule) (string, error) {
 	return string(text), err
 }
 
-// envFileRule says which environment files to refuse: own stands for RefuseForeignFiles of [proc.Setup], noLinks for
+// envFileRule says which environment files to refuse: refuseForeign stands for RefuseForeignFiles of [proc.Setup], refuseLinks for
 // RefuseLinks.
 type envFileRule struct{ refuseForeign, refuseLinks bool }
 

@@ -176,7 +176,7 @@ func (l *logDir) isComplete() bool {
 // it removes archives beyond the limits.
 func (l *logDir) archive(now time.Time, suffix string) error {
 	for range 1000 {
-		err := fsutil.RenameNew(l.dir, "current", formats.TAI64N(now)+suffix)
+		err := fsutil.RenameNoReplace(l.dir, "current", formats.TAI64N(now)+suffix)
 		if errors.Is(err, unix.EEXIST) {
 			now = now.Add(1)
 			continue

@@ -193,9 +193,9 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 	var fresh []model.LogLine
 	ended := make(chan error, 1)
 	guard.Go("reading a log", func() {
-		o := reader.Options{Dir: filepath.Dir(of.File), N: logHistory, Follow: true}
+		o := reader.Options{Dir: filepath.Dir(of.File), LastLines: logHistory, Follow: true}
 		if !of.Until.IsZero() {
-			o.N, o.Follow, o.Since, o.Previous = -1, false, of.From, true
+			o.LastLines, o.Follow, o.Since, o.Previous = -1, false, of.From, true
 		}
 		ended <- reader.Read(ctx, as, o, func(line []byte) error {
 			at, text, _ := reader.Split(line)

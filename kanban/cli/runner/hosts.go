@@ -170,7 +170,7 @@ func NewIsolationCheck(lookup func(string) (string, bool)) func(profile string) 
 	return func(profile string) (bool, error) {
 		own, ownErr := proc.ReadConfinement(os.Getpid())
 		one, err := proc.ReadConfinement(1)
-		if ownErr == nil && err == nil && own.Filters >= one.Filters+isolation.Filters {
+		if ownErr == nil && err == nil && own.Filters >= one.Filters+isolation.FilterCount {
 			return false, nil
 		}
 		cfg, err := config.Load(config.Options{Env: lookup})

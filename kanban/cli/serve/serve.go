@@ -206,7 +206,7 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 		return e.Op != watch.Chmod && (base == "" || name == base || name == base+"-wal" || name == base+"-shm")
 	})
 	var poll time.Duration
-	if !f.Rearm() || !fsutil.Local(dir) {
+	if !f.Rearm() || !fsutil.IsLocal(dir) {
 		poll = pollInterval
 	}
 	over := guard.Begin("watching "+dir, func() {
