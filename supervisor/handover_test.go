@@ -174,12 +174,12 @@ func everyEvent(m *Machine) []Event {
 func TestNothingIsChangedInPlace(t *testing.T) {
 	known := map[string]string{
 		"needs": "only replaced", "recentFastExits": "only replaced",
-		"lastExit":      "never changed, only replaced",
-		"exits":         "never changed, only replaced",
-		"restartCauses": "never changed, only replaced",
-		"policy":        "only replaced",
-		"policy.ParkOn": "never changed", "policy.ImmediateOn": "never changed", "policy.Successes": "never changed", "policy.StopCommand": "never changed",
-		"policy.PermanentFinish": "never changed", "policy.RestartAndNeeds.Needs": "never changed", "policy.RestartAndNeeds.RestartOn": "never changed",
+		"lastExit":         "never changed, only replaced",
+		"exits":            "never changed, only replaced",
+		"restartCauses":    "never changed, only replaced",
+		"policy":           "only replaced",
+		"policy.ParkCodes": "never changed", "policy.NoDelayCodes": "never changed", "policy.SuccessCodes": "never changed", "policy.StopCommand": "never changed",
+		"policy.PermanentFinishCodes": "never changed", "policy.RestartAndNeeds.Needs": "never changed", "policy.RestartAndNeeds.RestartOn": "never changed",
 		"taskNeeds": "only appended to, and replaced", "respawns": "only replaced", "unmet": "never changed, only replaced",
 		"cmdExitCode":    "never changed, only replaced",
 		"turns.starting": "only replaced", "turns.queue": "only appended to, and replaced",
