@@ -67,7 +67,7 @@ func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (cl
 // it ended. If the connection is cut, the caller can't know whether the task has run.
 func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error) {
 	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.Command{Wait: &wait.Wait, TimeoutMS: milliseconds(wait.Timeout), Force: wait.Force})
-	q.limit, q.repeats = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
+	q.limit, q.mayRepeat = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
 	if wait.Wait {
 		q.limit += longestWait
 		// hinit counts the timeout of a start or restart only from the moment at which the service's turn to start comes.
@@ -125,12 +125,12 @@ func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(clie
 
 // Rescan makes hinit read the profiles on disk. It returns when hinit has read them.
 func (c *Client) Rescan(ctx context.Context) error {
-	return c.askNothing(ctx, post("look for profiles", "/v1/rescan", nil).within(workTime))
+	return c.askNothing(ctx, post("look for profiles", "/v1/rescan", nil).withLimit(workTime))
 }
 
 // Reload makes hinit read its configuration again, and returns what has changed.
 func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
-	q := post("reload", "/v1/reload", nil).within(workTime)
+	q := post("reload", "/v1/reload", nil).withLimit(workTime)
 	if how != (client.Reload{}) {
 		q.body = how
 	}
@@ -139,7 +139,7 @@ func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadRe
 
 // Topology changes how many gateways serve the profiles. If how is zero, it only returns the present topology.
 func (c *Client) Topology(ctx context.Context, how client.Topology) (client.TopologyReply, error) {
-	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).within(answerTime+longestWait))
+	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).withLimit(answerTime+longestWait))
 }
 
 // reexecPoll is the pause between two checks of whether the new program answers.
@@ -176,7 +176,7 @@ func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error)
 // Examine makes hinit examine the data volume, which takes at most 8 seconds. If the volume doesn't answer, the result is a
 // finding and not an error.
 func (c *Client) Examine(ctx context.Context) (client.Findings, error) {
-	r, err := ask[client.ExamineReply](ctx, c, post("examine the data volume", "/v1/examine", nil).within(workTime))
+	r, err := ask[client.ExamineReply](ctx, c, post("examine the data volume", "/v1/examine", nil).withLimit(workTime))
 	return r.Findings, err
 }
 
@@ -218,7 +218,7 @@ func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 // is nil while a process is alive.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
 	query := url.Values{"wait_ms": parameter(max(wait.Milliseconds(), 0))}
-	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).within(answerTime+wait))
+	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).withLimit(answerTime+wait))
 }
 
 // StopRun ends a run: by SIGTERM, and later by SIGKILL for the remaining processes. It returns when hinit has accepted the order.
@@ -249,7 +249,7 @@ func (c *Client) Slots(ctx context.Context) ([]client.Slot, error) {
 // Slot returns the slot with the service directory dir, an absolute path. The directory of a logger ends in /log. If hinit doesn't
 // supervise the directory, the error is ErrUnknown.
 func (c *Client) Slot(ctx context.Context, dir string) (client.Slot, error) {
-	return c.oneSlot(ctx, get(fmt.Sprintf("get the state of %q", dir), "/v1/slots", url.Values{"dir": {dir}}))
+	return c.askSlot(ctx, get(fmt.Sprintf("get the state of %q", dir), "/v1/slots", url.Values{"dir": {dir}}))
 }
 
 // SlotControl carries out commands of s6-svc. Each letter of flags, such as "du", is one command, and hinit carries them out in
@@ -265,7 +265,7 @@ func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 //
 // If the slot won't reach the state by itself, the error has the kind permanent. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {
-	return c.oneSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).within(slotWaitTime))
+	return c.askSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).withLimit(slotWaitTime))
 }
 
 // slotWaitTime is so long that in practice only the caller's context ends the wait.
@@ -278,7 +278,7 @@ func (c *Client) ControlScanner(ctx context.Context, flags string) error {
 	return c.askNothing(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
 }
 
-func (c *Client) oneSlot(ctx context.Context, q apiCall) (client.Slot, error) {
+func (c *Client) askSlot(ctx context.Context, q apiCall) (client.Slot, error) {
 	r, err := ask[client.SlotsReply](ctx, c, q)
 	switch {
 	case err != nil:

@@ -23,10 +23,10 @@ import (
 // timeout.
 type Client struct {
 	// function that returns the paths at which hinit may listen, best first; nil if the socket is fixed
-	candidatePaths func() []string
-	socket         atomic.Pointer[string] // the fixed socket, or the socket at which the last search has found hinit
-	searched       bool                   // whether the socket comes from a search; then the client must check which user runs the server
-	cutTime        time.Duration
+	candidatePaths     func() []string
+	socket             atomic.Pointer[string] // the fixed socket, or the socket at which the last search has found hinit
+	socketSearched     bool                   // whether the socket comes from a search; then the client must check which user runs the server
+	repeatTimeAfterCut time.Duration
 }
 
 // connectTime limits one attempt to connect. Connecting to a Unix socket takes time only if the server's queue is full.
@@ -34,7 +34,7 @@ const connectTime = 2 * time.Second
 
 // New returns a client for the hinit that listens on socket, a path or an abstract "@name". It doesn't connect.
 func New(socket string) *Client {
-	c := &Client{cutTime: repeatTime}
+	c := &Client{repeatTimeAfterCut: repeatTime}
 	c.socket.Store(&socket)
 	return c
 }
@@ -65,7 +65,7 @@ func Dial(candidates []string) (*Client, error) {
 
 func searchingClient(places func() []string) *Client {
 	c := New("")
-	c.candidatePaths, c.searched = places, true
+	c.candidatePaths, c.socketSearched = places, true
 	return c
 }
 
@@ -117,7 +117,7 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 // user may trust the server.
 func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Error) {
 	conn, err := connect(ctx, socket)
-	if err == nil && (c.searched || strings.HasPrefix(socket, "@")) {
+	if err == nil && (c.socketSearched || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
 			_ = conn.Close() // nothing was sent on the connection
 		}
@@ -129,7 +129,7 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 		message := fmt.Sprintf("this user may not open %q; ask as root or as the agent's user", socket)
 		return nil, &client.Error{Kind: client.KindNotAllowed, Message: message, Cause: err}
 	}
-	message := fmt.Sprintf("no hinit listens on %q (%v); is it running here?", socket, reason(err))
+	message := fmt.Sprintf("no hinit listens on %q (%v); is it running here?", socket, withoutAddress(err))
 	if errors.Is(err, syscall.EAGAIN) {
 		message = fmt.Sprintf("too many others wait at %q for a connection; try again, or end what connects", socket)
 	}
@@ -196,8 +196,8 @@ func checkServer(conn net.Conn, here bool) error {
 	return fmt.Errorf("uid %d has taken the name", cred.Uid)
 }
 
-// reason removes the address from a network error, because the caller's message already has it.
-func reason(err error) error {
+// withoutAddress removes the address from a network error, because the caller's message already has it.
+func withoutAddress(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
 	}

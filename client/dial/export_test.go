@@ -6,7 +6,7 @@ import (
 )
 
 // SetCutTime sets how long the client repeats a request whose connection was cut.
-func (c *Client) SetCutTime(d time.Duration) { c.cutTime = d }
+func (c *Client) SetCutTime(d time.Duration) { c.repeatTimeAfterCut = d }
 
 // Ask requests a path, and waits for the answer until limit is over.
 func (c *Client) Ask(ctx context.Context, path string, limit time.Duration) error {

@@ -33,10 +33,10 @@ const (
 
 // apiCall is one request of the control API.
 type apiCall struct {
-	doing        string // the action in errors, after "cannot", such as "stop coder"
+	action       string // the action in errors, after "cannot", such as "stop coder"
 	method, path string
 	body         any           // body of the request; nil for none
-	repeats      bool          // the request may be sent more than once
+	mayRepeat    bool          // the request may be sent more than once
 	limit        time.Duration // time limit for the whole answer
 	mayBeBusy    bool          // the caller accepts the answer that hinit is busy, so the request is not repeated then
 }
@@ -45,7 +45,7 @@ func get(doing, path string, query url.Values) apiCall {
 	if text := query.Encode(); text != "" {
 		path += "?" + text
 	}
-	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
+	return apiCall{action: doing, method: http.MethodGet, path: path, mayRepeat: true, limit: answerTime}
 }
 
 // switchParameter returns the values of a query parameter that is on or off.
@@ -65,18 +65,18 @@ func parameter[T comparable](value T) []string {
 }
 
 func post(doing, path string, body any) apiCall {
-	return apiCall{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
+	return apiCall{action: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
 }
 
-// within returns a copy of q with a time limit.
-func (q apiCall) within(limit time.Duration) apiCall {
+// withLimit returns a copy of q with a time limit.
+func (q apiCall) withLimit(limit time.Duration) apiCall {
 	q.limit = limit
 	return q
 }
 
 // repeatable returns a copy of q that may be sent more than once.
 func (q apiCall) repeatable() apiCall {
-	q.repeats = true
+	q.mayRepeat = true
 	return q
 }
 
@@ -150,10 +150,10 @@ func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy && !q.mayBeBusy:
 		return min(q.limit, answerTime)
-	case e.Kind == client.KindReplaced && q.repeats:
+	case e.Kind == client.KindReplaced && q.mayRepeat:
 		return q.limit
-	case e.Cut && q.repeats:
-		return min(q.limit, c.cutTime)
+	case e.Cut && q.mayRepeat:
+		return min(q.limit, c.repeatTimeAfterCut)
 	}
 	return 0
 }
@@ -252,7 +252,7 @@ func (c *Client) exchangeError(err error) *client.Error {
 	case errors.As(err, &network) && network.Timeout():
 		return &client.Error{Kind: client.KindUnreachable, Message: fmt.Sprintf("hinit does not answer on %q", c.Socket()), Cause: err}
 	case network != nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		message := fmt.Sprintf("hinit went away from %q while it was asked (%v)", c.Socket(), reason(err))
+		message := fmt.Sprintf("hinit went away from %q while it was asked (%v)", c.Socket(), withoutAddress(err))
 		return &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err, Cut: true}
 	}
 	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
@@ -269,8 +269,8 @@ func Reason(err error) error {
 // withAction adds the failed action to e. If the caller's context has ended, it returns the cause of that end instead.
 func withAction(ctx context.Context, q apiCall, e *client.Error) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))
+		return fmt.Errorf("cannot %s: %w", q.action, context.Cause(ctx))
 	}
-	e.Doing = q.doing
+	e.Doing = q.action
 	return e
 }

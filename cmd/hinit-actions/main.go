@@ -27,7 +27,7 @@ until it is done, so it is done at least once.`,
 }
 
 func main() {
-	ctx, stop := cmdline.Interruptible()
+	ctx, stop := cmdline.InterruptibleContext()
 	code := cmdline.WithOutput(func(out io.Writer) int { return run(ctx, os.Args[1:], out, os.Stderr) })
 	stop()
 	os.Exit(code)
@@ -62,8 +62,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	rules.size = -1 // the runner's first call of readIfChanged must return the configuration
 	host, _ := os.Hostname()
 	r := &actions.Runner{
-		Watch: dial.ForThisContainer(cfg.Control.Socket, os.LookupEnv).Watch,
-		Rules: rules.readIfChanged, StateFile: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
+		Watch:      dial.ForThisContainer(cfg.Control.Socket, os.LookupEnv).Watch,
+		ReadConfig: rules.readIfChanged, StateFile: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
 	}
 	return c.Failed("carry out actions", r.Run(ctx))
 }

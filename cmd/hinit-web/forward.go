@@ -45,7 +45,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	}
 	h := newSource(c.Env)
 	f := &forward.Forwarder{
-		Hinit: h, LogsAs: h.logReader, Sink: sink, State: path, ExcludedServices: append(except, config.ForwardName), Mask: *mask,
+		Hinit: h, LogReader: h.logReader, Sink: sink, PositionsFile: path, ExcludedServices: append(except, config.ForwardName), MaskSecrets: *mask,
 		Log: slog.New(slog.NewTextHandler(c.Err, nil)),
 	}
 	f.Log.Info("sending", "to", strings.SplitN(*to, "?", 2)[0], "state", path)
@@ -62,7 +62,7 @@ func stateFile(env func(string) (string, bool), home string) string {
 }
 
 // forwardCounters returns the log forwarder's counters from its state file, or nil if they can't be read.
-func (h *source) forwardCounters(i client.Init) *metrics.Forwarded {
+func (h *hinitSource) forwardCounters(i client.Init) *metrics.Forwarded {
 	as, err := h.logReader(i)
 	if err != nil {
 		return nil

@@ -37,7 +37,7 @@ type verb struct {
 func verbs() []verb { return []verb{serveVerb, metricsVerb, forwardVerb} }
 
 func main() {
-	ctx, stop := cmdline.Interruptible()
+	ctx, stop := cmdline.InterruptibleContext()
 	code := cmdline.WithOutput(func(out io.Writer) int { return run(ctx, os.Args[1:], out, os.Stderr) })
 	stop()
 	os.Exit(code)
@@ -90,26 +90,26 @@ func printMetrics(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed("ask hinit", h.CheckConnection())
 }
 
-func newCollector(ctx context.Context, h *source, most int) *metrics.Collector {
+func newCollector(ctx context.Context, h *hinitSource, most int) *metrics.Collector {
 	return &metrics.Collector{
-		Source: h, Proc: h.procPath, Sent: h.forwardCounters, MaxServices: most, Now: time.Now, Context: func() context.Context { return ctx },
+		Source: h, Proc: h.procPath, ForwardCounters: h.forwardCounters, MaxServices: most, Now: time.Now, Context: func() context.Context { return ctx },
 	}
 }
 
-// source is the connection to this container's hinit. It also finds the data that this program reads without asking hinit: /proc,
-// the logs, and the forwarder's counters.
-type source struct {
+// hinitSource is the connection to this container's hinit. It also finds the data that this program reads without asking hinit:
+// /proc, the logs, and the forwarder's counters.
+type hinitSource struct {
 	*dial.Client
 	env func(string) (string, bool)
 }
 
-func newSource(env func(string) (string, bool)) *source {
-	return &source{cmdline.ClientForThisContainer(env), env}
+func newSource(env func(string) (string, bool)) *hinitSource {
+	return &hinitSource{cmdline.ClientForThisContainer(env), env}
 }
 
 // requireToken returns an error if the page must not be served without a token, because isolated profiles could read the logs of
 // others on it. While no hinit is found it returns nil, because the page is then empty.
-func (h *source) requireToken() error {
+func (h *hinitSource) requireToken() error {
 	if h.CheckConnection() != nil && h.Socket() == "" {
 		return nil
 	}
@@ -124,10 +124,10 @@ func (h *source) requireToken() error {
 }
 
 // procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.
-func (h *source) procPath(i client.Init) string { return procusage.FindProc(h.Socket(), i.PID) }
+func (h *hinitSource) procPath(i client.Init) string { return procusage.FindProc(h.Socket(), i.PID) }
 
 // logReader returns the identity with which this program opens hinit's log files.
-func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
+func (h *hinitSource) logReader(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.ServicesFile != "", h.env)
 }
 

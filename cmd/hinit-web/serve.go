@@ -23,8 +23,8 @@ import (
 // defaultAddress is the address of the page if the user gives none.
 const defaultAddress = "127.0.0.1:9120"
 
-// minToken is the minimum length of a token in bytes. An attacker could guess a shorter one.
-const minToken = 16
+// minTokenLength is the minimum length of a token in bytes. An attacker could guess a shorter one.
+const minTokenLength = 16
 
 var serveVerb = verb{cmdline.Verb{
 	Program: "hinit", Name: "web", Args: "[--listen ADDRESS] [--token-file FILE]", Summary: "serve the status page and metrics",
@@ -73,7 +73,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	}
 	log := slog.New(slog.NewTextHandler(c.Err, nil))
 	s, err := web.New(web.Options{
-		Hinit: h, Proc: h.procPath, LogsAs: h.logReader, Programs: siblingPrograms(c.Env), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
+		Hinit: h, Proc: h.procPath, LogReader: h.logReader, Programs: siblingPrograms(c.Env), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
 	})
 	if err != nil {
 		return c.Failed(doing, err)
@@ -99,7 +99,7 @@ const tokenAdvice = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybo
 
 // refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks at each request, because a reload
 // can isolate profiles after the start of this program.
-func (h *source) refuseIsolated(page http.Handler) http.Handler {
+func (h *hinitSource) refuseIsolated(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.requireToken(); err != nil {
 			http.Error(w, "cannot serve the status page: "+err.Error(), http.StatusForbidden)
@@ -111,7 +111,7 @@ func (h *source) refuseIsolated(page http.Handler) http.Handler {
 
 // mayConnect reports whether a process may use the page over a Unix socket. An isolated profile may not. The permissions of the
 // socket can't keep the profile out, because it may run as the owner of the socket.
-func (h *source) mayConnect(c net.Conn) bool {
+func (h *hinitSource) mayConnect(c net.Conn) bool {
 	cred, err := proc.PeerCredentials(c)
 	return err == nil && (cred.Uid == 0 || h.requireToken() == nil || !peer.IsIsolated(c, int(cred.Pid)))
 }
@@ -158,8 +158,8 @@ func readToken(c *cmdline.Call, file string) (string, error) {
 			return "", fmt.Errorf("there is no token in %q", file)
 		}
 	}
-	if token != "" && len(token) < minToken {
-		return "", fmt.Errorf("the token has less than %d characters; make one with: head -c 24 /dev/urandom | base64", minToken)
+	if token != "" && len(token) < minTokenLength {
+		return "", fmt.Errorf("the token has less than %d characters; make one with: head -c 24 /dev/urandom | base64", minTokenLength)
 	}
 	return token, nil
 }

@@ -52,7 +52,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &source{Client: dial.New(dir + "/control.sock")}
+	h := &hinitSource{Client: dial.New(dir + "/control.sock")}
 	if err := os.WriteFile(dir+"/isolated", []byte("asking\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 // the logs of all profiles.
 func TestAReloadThatIsolatesProfilesClosesThePageWithoutAToken(t *testing.T) {
 	dir := t.TempDir()
-	h := &source{Client: dial.New(dir + "/control.sock")}
+	h := &hinitSource{Client: dial.New(dir + "/control.sock")}
 	page := h.refuseIsolated(http.NotFoundHandler())
 	code := func() int {
 		w := httptest.NewRecorder()

@@ -56,7 +56,7 @@ func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceE
 			continue
 		}
 		known := m[s.Name]
-		now := conditions(&s)
+		now := currentConditions(&s)
 		for _, event := range config.ActionEvents {
 			mark, holds := now[event]
 			old, held := known[event]
@@ -86,8 +86,8 @@ func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceE
 	return out, held, changed
 }
 
-// conditions returns the events whose conditions a service meets now. Each event has its mark, see [SeenConditions].
-func conditions(s *client.Service) map[string]string {
+// currentConditions returns the events whose conditions a service meets now. Each event has its mark, see [SeenConditions].
+func currentConditions(s *client.Service) map[string]string {
 	marks := map[string]string{}
 	end, pid := "", s.PID
 	if x := s.LastExit; x != nil {
@@ -145,8 +145,8 @@ type Exit struct {
 	Error  string    `json:"error"` // why the service could not be started; "" if it was
 }
 
-// message returns the [Message] about an event, on one line. host is the name of the container.
-func message(h ServiceEvent, host string, at time.Time) []byte {
+// encodeMessage returns the [Message] about an event, on one line. host is the name of the container.
+func encodeMessage(h ServiceEvent, host string, at time.Time) []byte {
 	s := &h.Service
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // rand.Read never fails

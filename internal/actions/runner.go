@@ -47,40 +47,40 @@ const maxAttempts = 10
 // Runner carries out the actions for events of services. Set the exported fields before Run, and don't change them afterwards.
 type Runner struct {
 	// follows the status, as [dial.Client.Watch] does
-	Watch     func(ctx context.Context, fn func(client.StatusChange) error) error
-	Rules     func() (*config.Config, error) // reads the configuration; returns nil if it has not changed
-	StateFile string                         // path of the state file
-	Host      string                         // name of the container in messages
-	Log       *slog.Logger
-	Retry     backoff.Policy // pauses between the attempts of a request; zero: 1 s, doubled each time, at most 1 min
+	Watch       func(ctx context.Context, fn func(client.StatusChange) error) error
+	ReadConfig  func() (*config.Config, error) // reads the configuration; returns nil if it has not changed
+	StateFile   string                         // path of the state file
+	Host        string                         // name of the container in messages
+	Log         *slog.Logger
+	RetryDelays backoff.Policy // pauses between the attempts of a request; zero: 1 s, doubled each time, at most 1 min
 
 	mu               sync.Mutex
 	state            state
-	senders          map[string]int // targets to which a goroutine is delivering, each with the number of its dropped jobs
-	unsaved          string         // last error of saving the state; "" after a success
-	rules            *config.Config
+	droppedByTarget  map[string]int // targets to which a goroutine is delivering, each with the number of its dropped jobs
+	lastSaveError    string         // last error of saving the state; "" after a success
+	config           *config.Config
 	lastConfigError  string        // last error of reading the configuration, so that it is reported once
 	lastStatus       client.Status // the whole status after the last change
 	awaitingTail     []string      // services whose events wait for the last log lines
 	lastEnvFileCheck time.Time     // when environment files were last checked for changes
-	work             sync.WaitGroup
+	deliveries       sync.WaitGroup
 }
 
 // Run carries out actions until ctx ends. Actions that are not yet delivered stay in the state file for the next Run. If the
 // configuration can't be read at the start, Run returns an error.
 func (r *Runner) Run(ctx context.Context) error {
 	var err error
-	if r.rules, err = r.Rules(); err != nil {
+	if r.config, err = r.ReadConfig(); err != nil {
 		return err
 	}
-	if r.state, err = load(r.StateFile); err != nil {
+	if r.state, err = loadState(r.StateFile); err != nil {
 		r.Log.Warn(err.Error())
 	}
-	if r.Retry == (backoff.Policy{}) {
-		r.Retry = backoff.Policy{Initial: time.Second, Factor: 2, Max: time.Minute, Jitter: 0.1}
+	if r.RetryDelays == (backoff.Policy{}) {
+		r.RetryDelays = backoff.Policy{Initial: time.Second, Factor: 2, Max: time.Minute, Jitter: 0.1}
 	}
-	r.senders = map[string]int{}
-	defer r.work.Wait()
+	r.droppedByTarget = map[string]int{}
+	defer r.deliveries.Wait()
 	r.mu.Lock()
 	for _, j := range r.state.Jobs {
 		r.startDelivery(ctx, j.target())
@@ -121,11 +121,11 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	happened, held, changed := r.state.Marks.Apply(c, first)
 	r.awaitingTail = held
 	for _, h := range append(happened, r.changedEnvFiles()...) {
-		actions := actionsOf(r.rules, h.Service.Name, h.Service.Profile, h.Event)
+		actions := actionsOf(r.config, h.Service.Name, h.Service.Profile, h.Event)
 		if len(actions) == 0 {
 			continue
 		}
-		body := message(h, r.Host, time.Now())
+		body := encodeMessage(h, r.Host, time.Now())
 		for _, a := range actions {
 			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body})
 		}
@@ -154,10 +154,10 @@ func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 	r.lastEnvFileCheck = time.Now()
 	for i := range r.lastStatus.Services {
 		s := &r.lastStatus.Services[i]
-		if s.Name == config.ActionsName || len(actionsOf(r.rules, s.Name, s.Profile, config.EventStale)) == 0 {
+		if s.Name == config.ActionsName || len(actionsOf(r.config, s.Name, s.Profile, config.EventStale)) == 0 {
 			continue
 		}
-		at := varfiles.Changed(s, varfiles.Paths(r.rules, s, os.Environ()))
+		at := varfiles.Changed(s, varfiles.Paths(r.config, s, os.Environ()))
 		if at.IsZero() || at.Equal(r.state.Stale[s.Name]) {
 			continue
 		}
@@ -173,13 +173,13 @@ func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 // reload reads the configuration again if its file has changed. If the new file is invalid, the runner keeps the old
 // configuration.
 func (r *Runner) reload() {
-	rules, err := r.Rules()
+	rules, err := r.ReadConfig()
 	switch {
 	case err != nil && err.Error() != r.lastConfigError:
 		r.lastConfigError = err.Error()
 		r.Log.Warn("going on with the actions as they were", "err", err)
 	case err == nil && rules != nil:
-		r.rules, r.lastConfigError = rules, ""
+		r.config, r.lastConfigError = rules, ""
 		r.Log.Info("the actions are read again")
 	}
 }
@@ -192,9 +192,9 @@ func (r *Runner) dropOldest(target string) {
 		return
 	}
 	dropped := 1
-	if _, busy := r.senders[target]; busy {
-		r.senders[target]++
-		dropped = r.senders[target]
+	if _, busy := r.droppedByTarget[target]; busy {
+		r.droppedByTarget[target]++
+		dropped = r.droppedByTarget[target]
 	}
 	mine = slices.DeleteFunc(mine, func(i int) bool { return r.state.Jobs[i].running })
 	by := lo.GroupBy(mine, func(i int) string { return r.state.Jobs[i].Service })
@@ -206,11 +206,11 @@ func (r *Runner) dropOldest(target string) {
 
 // startDelivery starts a goroutine that delivers the jobs of a target, unless one is running. The caller must hold r.mu.
 func (r *Runner) startDelivery(ctx context.Context, target string) {
-	if _, busy := r.senders[target]; busy || ctx.Err() != nil {
+	if _, busy := r.droppedByTarget[target]; busy || ctx.Err() != nil {
 		return
 	}
-	r.senders[target] = 0
-	r.work.Go(guard.Func("carrying out actions", func() { r.deliver(ctx, target) }))
+	r.droppedByTarget[target] = 0
+	r.deliveries.Go(guard.Func("carrying out actions", func() { r.deliver(ctx, target) }))
 }
 
 // deliver carries out the jobs of a target, one after another, until the target has no more jobs. After a failure that may be
@@ -218,18 +218,18 @@ func (r *Runner) startDelivery(ctx context.Context, target string) {
 func (r *Runner) deliver(ctx context.Context, target string) {
 	for failures := 0; ; {
 		if failures > 0 {
-			pause.For(ctx, r.Retry.Delay(failures, rand.Float64()))
+			pause.For(ctx, r.RetryDelays.Delay(failures, rand.Float64()))
 		}
 		r.mu.Lock()
 		j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target }) // j is nil if no job is left
 		if j == nil || ctx.Err() != nil {
-			delete(r.senders, target)
+			delete(r.droppedByTarget, target)
 			r.mu.Unlock()
 			return
 		}
 		j.running = true
 		r.mu.Unlock()
-		again, err := execute(ctx, j)
+		again, err := attemptJob(ctx, j)
 		if ctx.Err() != nil {
 			continue
 		}
@@ -274,9 +274,9 @@ func (r *Runner) save() {
 		err = wholefile.Replace(r.StateFile, 0o600, false, bytes.NewReader(text).WriteTo)
 	}
 	if err == nil {
-		r.unsaved = ""
-	} else if err.Error() != r.unsaved {
-		r.unsaved = err.Error()
+		r.lastSaveError = ""
+	} else if err.Error() != r.lastSaveError {
+		r.lastSaveError = err.Error()
 		r.Log.Warn("cannot save the waiting actions; they are lost if this process ends", "err", err)
 	}
 }
@@ -315,8 +315,8 @@ type state struct {
 // maxState is the maximum size in bytes of a state file that load accepts.
 const maxState = 64 << 20
 
-// load reads the state file. If the file is missing, the state is empty.
-func load(path string) (s state, err error) {
+// loadState reads the state file. If the file is missing, the state is empty.
+func loadState(path string) (s state, err error) {
 	text, err := wholefile.Read(path, maxState)
 	if err == nil {
 		err = json.Unmarshal(text, &s)
@@ -338,8 +338,8 @@ func load(path string) (s state, err error) {
 // The receiver can check by it that hinit has sent the request.
 const SignatureHeader = "X-Hinit-Signature"
 
-// execute makes one attempt to carry out a job. again reports whether another attempt may succeed.
-func execute(ctx context.Context, j *Job) (again bool, err error) {
+// attemptJob makes one attempt to carry out a job. again reports whether another attempt may succeed.
+func attemptJob(ctx context.Context, j *Job) (again bool, err error) {
 	if j.Action.Webhook == "" {
 		return false, runCommand(ctx, j)
 	}

@@ -73,14 +73,14 @@ func start(t *testing.T, state string, parked ...config.Action) *bench {
 				}
 			}
 		},
-		Rules: func() (*config.Config, error) {
+		ReadConfig: func() (*config.Config, error) {
 			if !first {
 				return nil, nil
 			}
 			first = false
 			return &config.Config{Actions: config.Actions{config.EventParked: parked}}, nil
 		},
-		StateFile: state, Host: "box", Log: slog.New(slog.NewTextHandler(b.log, nil)), Retry: backoff.Policy{Initial: time.Millisecond, Factor: 1, Max: time.Millisecond},
+		StateFile: state, Host: "box", Log: slog.New(slog.NewTextHandler(b.log, nil)), RetryDelays: backoff.Policy{Initial: time.Millisecond, Factor: 1, Max: time.Millisecond},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

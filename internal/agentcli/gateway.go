@@ -53,8 +53,8 @@ type Call struct {
 	Dial func() (Supervisor, error)
 	// List prints all profiles as `hinit profile list` does, and returns an exit code.
 	List func() int
-	// Root is a prefix for the paths of files in the image. Only tests set it.
-	Root string
+	// RootPrefix is a prefix for the paths of files in the image. Only tests set it.
+	RootPrefix string
 }
 
 // Main carries out the command and returns the exit code. If hinit does not handle the command, Main changes nothing, and
@@ -69,24 +69,24 @@ func (c *Call) Main() int {
 		if c.hasClosedHomes() {
 			return c.List()
 		}
-		return c.agent()
+		return c.execAgent()
 	}
-	code, err := c.gateway(c.Args[1:])
+	code, err := c.gatewayCommand(c.Args[1:])
 	switch {
 	case err == nil:
 		return code
-	case isDir(c.Root+baseDir) || !lifecycle.ChangesGateways(c.Args[1:]):
-		return c.agent()
+	case isDir(c.RootPrefix+s6BaseDir) || !lifecycle.ChangesGateways(c.Args[1:]):
+		return c.execAgent()
 	}
 	// Don't pass the command to the agent: without s6, it would do nothing and report success, or wait for ever.
 	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), reasonOf(err))
 }
 
-// baseDir exists only if PID 1 emulates s6. Only then can the agent's own program do its work through s6.
-const baseDir = "/run/s6/basedir"
+// s6BaseDir exists only if PID 1 emulates s6. Only then can the agent's own program do its work through s6.
+const s6BaseDir = "/run/s6/basedir"
 
-// agent replaces this process by the agent's own program. It returns an exit code only if that fails.
-func (c *Call) agent() int {
+// execAgent replaces this process by the agent's own program. It returns an exit code only if that fails.
+func (c *Call) execAgent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
 	code := exitNoExec
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
@@ -107,9 +107,9 @@ func (c *Call) hasClosedHomes() bool {
 	return err == nil && slices.ContainsFunc(st.Services, client.Service.HasOwnUser)
 }
 
-// gateway carries out a gateway command and returns its exit code. An error says why hinit does not handle the command. In this
-// case nothing was changed, so the agent's own program may carry out the command.
-func (c *Call) gateway(words []string) (int, error) {
+// gatewayCommand carries out a gateway command and returns its exit code. An error says why hinit does not handle the command. In
+// this case nothing was changed, so the agent's own program may carry out the command.
+func (c *Call) gatewayCommand(words []string) (int, error) {
 	cmd, ok := lifecycle.Parse(words)
 	if !ok {
 		return 0, fmt.Errorf("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
@@ -140,10 +140,10 @@ func (c *Call) gateway(words []string) (int, error) {
 		return 0, fmt.Errorf("the container is stopping")
 	}
 	if cmd.All {
-		c.everyGateway(ctx, init, st, cmd.Verb)
+		c.orderAllGateways(ctx, init, st, cmd.Verb)
 		return cmdline.Done, nil // the failures were printed; return success as the agent does
 	}
-	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
+	return c.orderGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
 // resolveProfile returns the agent's home, and the profile for which a command is. named is the profile in the command, or "". If
@@ -207,9 +207,9 @@ func (c *Call) printError(format string, args ...any) int {
 	return cmdline.Failed
 }
 
-// oneGateway starts, stops or restarts the gateway of one profile, and prints the result. It returns the exit code, or an error
+// orderGateway starts, stops or restarts the gateway of one profile, and prints the result. It returns the exit code, or an error
 // with the same meaning as in gateway.
-func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string, force bool) (int, error) {
+func (c *Call) orderGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string, force bool) (int, error) {
 	slot := profiles.SlotName(profile)
 	if verb == "status" {
 		s := st.Find(slot)
@@ -240,9 +240,9 @@ func gatewaysOf(st client.Status) []client.Service {
 	return slices.DeleteFunc(slices.Clone(st.Services), func(s client.Service) bool { return s.Kind != client.KindGateway })
 }
 
-// everyGateway stops all gateways, or restarts all gateways that should be running. It handles them in parallel, and prints each
+// orderAllGateways stops all gateways, or restarts all gateways that should be running. It handles them in parallel, and prints each
 // result.
-func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Status, verb string) {
+func (c *Call) orderAllGateways(ctx context.Context, init Supervisor, st client.Status, verb string) {
 	registered := gatewaysOf(st)
 	if len(registered) == 0 {
 		c.printError("✗ No profile gateways registered under s6")

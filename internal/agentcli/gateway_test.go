@@ -67,7 +67,7 @@ func volume(t *testing.T) *gateways {
 		}
 	}
 	root := t.TempDir()
-	if err := os.MkdirAll(root+baseDir, 0o755); err != nil {
+	if err := os.MkdirAll(root+s6BaseDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	since := time.Now().Add(-90 * time.Second)
@@ -88,7 +88,7 @@ const agentSays = exitNotFound
 func (g *gateways) enter(words string, env ...string) (said, []string) {
 	var out, errs strings.Builder
 	c := &Call{
-		Root: g.root, Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), Out: &out, Err: &errs,
+		RootPrefix: g.root, Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), Out: &out, Err: &errs,
 		Env: append([]string{"HERMES_HOME=" + g.home}, env...), Dial: func() (Supervisor, error) { return g, nil },
 	}
 	s := said{c.Main(), out.String(), errs.String()}

@@ -40,7 +40,7 @@ import (
 type Terminal struct {
 	In         *os.File
 	Out, Err   io.Writer // writers for people; they escape control characters, see cmdline.Escaped
-	Screen     bool      // Out is a terminal
+	IsScreen   bool      // Out is a terminal
 	progressTo *os.File  // terminal on which Err is shown, for a progress line; nil if Err is no terminal
 	Env        func(string) (string, bool)
 }
@@ -48,7 +48,7 @@ type Terminal struct {
 // NewTerminal returns the Terminal of this process, whose standard output is stdout.
 func NewTerminal(stdout io.Writer) *Terminal {
 	out, errs := cmdline.Escaped{Writer: stdout}, cmdline.Escaped{Writer: os.Stderr}
-	t := &Terminal{In: os.Stdin, Out: out, Err: errs, Screen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
+	t := &Terminal{In: os.Stdin, Out: out, Err: errs, IsScreen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
 	if proc.IsTerminal(os.Stderr) {
 		t.progressTo = os.Stderr
 	}
@@ -75,11 +75,11 @@ func (t *Terminal) Failed(doing string, err error) int {
 	if err == nil {
 		return cmdline.Done
 	}
-	message := cmdline.Message(doing, err)
+	message := cmdline.FailureMessage(doing, err)
 	if said, is := errors.AsType[*client.Error](err); is && said.Kind == client.KindUnknown {
 		message += t.nearestName(said.Message)
 	}
-	return t.Fail(cmdline.Code(err), "%s", message)
+	return t.Fail(cmdline.ExitCode(err), "%s", message)
 }
 
 // Show prints the result of a verb, and returns the exit code. If err is set, it prints only the error. With --json it prints
@@ -101,10 +101,10 @@ type Verb struct {
 	Doing               string // the action in errors, after "cannot"; "": the name of the verb
 	JSON                string // description of --json in the help, if the usual one doesn't fit
 	Run                 func(*Terminal, *Call) int
-	External            bool // another program carries out the verb, see [CompanionVerb]
-	TakesVerbs          bool // arguments are names of verbs, as in "hinit help VERB"
-	Services            bool // arguments select services by name, pattern or group
-	OtherArgs           int  // number of arguments at the end that don't select services
+	IsExternal          bool // another program carries out the verb, see [CompanionVerb]
+	TakesVerbNames      bool // arguments are names of verbs, as in "hinit help VERB"
+	SelectsServices     bool // arguments select services by name, pattern or group
+	OtherArgCount       int  // number of arguments at the end that don't select services
 	// function that returns the result for --json if no service has the state given by --state; nil: the verb prints no JSON
 	EmptyResult func(*Terminal) (any, error)
 	// function that returns the names of services when no init answers; nil: the verb needs an init
@@ -119,15 +119,15 @@ var helpTexts embed.FS
 // Call is one call of a verb. Flags may stand anywhere before a separate argument "--".
 type Call struct {
 	Verb  Verb
-	Raw   []string
-	Named []string // arguments that are the name of a service; set by Parse if Verb.Services
+	Words []string
+	Named []string // arguments that are the name of a service; set by Parse if Verb.SelectsServices
 	Flags *flag.FlagSet
 	JSON  bool // --json was given
 }
 
 // NewCall returns a call of v with the arguments words. If v.Args mentions --json, the call has this flag.
 func NewCall(v Verb, words []string) *Call {
-	c := &Call{Verb: v, Raw: words, Flags: cmdline.Flags(v.Name)}
+	c := &Call{Verb: v, Words: words, Flags: cmdline.Flags(v.Name)}
 	if strings.Contains(v.Args, "[--json]") {
 		c.Flags.BoolVar(&c.JSON, "json", false, cmp.Or(v.JSON, "print JSON"))
 	}
@@ -138,14 +138,14 @@ func NewCall(v Verb, words []string) *Call {
 // atLeast and atMost; -1 for atMost means no limit. If ok is false, the verb must return code: the user has asked for help, or
 // the arguments are wrong.
 func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
-	if c.Verb.Services {
+	if c.Verb.SelectsServices {
 		return c.parseServices(t, atLeast, atMost)
 	}
-	return c.Described().Parse(c.Flags, c.Raw, atLeast, atMost, t.Out, t.Err)
+	return c.Description().Parse(c.Flags, c.Words, atLeast, atMost, t.Out, t.Err)
 }
 
-// Described returns the description of the verb for package cmdline, which prints help and messages.
-func (c *Call) Described() cmdline.Verb {
+// Description returns the description of the verb for package cmdline, which prints help and messages.
+func (c *Call) Description() cmdline.Verb {
 	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt") // some verbs have no help file
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Doing: c.Doing()}
 }
@@ -249,12 +249,12 @@ func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name
 // CompanionOf is CompanionVerb for a program that carries out several verbs. The arguments first precede the user's arguments.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
-		Name: name, Args: "...", Summary: summary, External: true,
+		Name: name, Args: "...", Summary: summary, IsExternal: true,
 		Run: func(t *Terminal, c *Call) int {
 			doing := "run hinit " + name
 			path, err := cmdline.SiblingProgram(program)
 			if err == nil {
-				err = execute(path, slices.Concat([]string{"hinit " + name}, first, c.Raw))
+				err = replaceProcess(path, slices.Concat([]string{"hinit " + name}, first, c.Words))
 			}
 			if errors.Is(err, fs.ErrNotExist) {
 				return t.Fail(cmdline.Failed, "cannot %s: there is no %s; install it beside hinit", doing, path)
@@ -264,8 +264,8 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 	}
 }
 
-// execute replaces this process by another program. It returns only if that fails.
-func execute(path string, argv []string) error {
+// replaceProcess replaces this process by another program. It returns only if that fails.
+func replaceProcess(path string, argv []string) error {
 	return &fs.PathError{Op: "exec", Path: path, Err: unix.Exec(path, argv, os.Environ())}
 }
 
@@ -273,11 +273,11 @@ func execute(path string, argv []string) error {
 var InitVerb = Verb{
 	Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
 	Run: func(t *Terminal, c *Call) int {
-		if len(c.Raw) == 1 && (c.Raw[0] == "--help" || c.Raw[0] == "-h") {
-			c.Described().Usage(c.Flags, t.Out)
+		if len(c.Words) == 1 && (c.Words[0] == "--help" || c.Words[0] == "-h") {
+			c.Description().Usage(c.Flags, t.Out)
 			return cmdline.Done
 		}
-		return t.becomeInit(c, c.Raw...)
+		return t.becomeInit(c, c.Words...)
 	},
 }
 
@@ -295,9 +295,9 @@ var RunVerb = Verb{
 
 // becomeInit replaces this process by the program hinit. It returns only if that fails.
 func (t *Terminal) becomeInit(c *Call, words ...string) int {
-	path, err := cmdline.Hinit()
+	path, err := cmdline.HinitPath()
 	if err == nil {
-		err = execute(path, append([]string{"hinit", c.Verb.Name}, words...))
+		err = replaceProcess(path, append([]string{"hinit", c.Verb.Name}, words...))
 	}
 	return t.Failed(c.Doing(), err)
 }

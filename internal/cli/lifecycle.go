@@ -23,7 +23,7 @@ import (
 func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
-		Summary: summary, Services: true,
+		Summary: summary, SelectsServices: true,
 		Run: lifecycle,
 	}
 }
@@ -53,7 +53,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	case *timeout < 0, FlagGiven(c, "timeout") && *timeout == 0:
 		return t.Fail(cmdline.WrongUsage, "cannot %s: --timeout must be positive", c.Doing())
 	}
-	ctx, cancel := cmdline.Interruptible()
+	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	begin := time.Now()
 	patience := cmp.Or(*timeout, BootTimeout)
@@ -65,7 +65,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	case *all:
 		names, err = t.allServices(ctx, cl, c.Verb.Name, patience-time.Since(begin))
 	case *changed:
-		names, err = t.drifted(ctx, cl)
+		names, err = t.driftedServices(ctx, cl)
 	}
 	if err != nil {
 		return t.Failed(c.Doing(), err)
@@ -120,8 +120,8 @@ func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action s
 	return worst
 }
 
-// drifted returns the services that still run with an older configuration, or with older environment files.
-func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string, err error) {
+// driftedServices returns the services that still run with an older configuration, or with older environment files.
+func (t *Terminal) driftedServices(ctx context.Context, cl *dial.Client) (names []string, err error) {
 	st, err := cl.Status(ctx)
 	if err != nil {
 		return nil, err

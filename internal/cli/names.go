@@ -24,12 +24,12 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 		state = text
 		return nil
 	})
-	words, code, ok := c.Described().Parse(c.Flags, c.Raw, 0, -1, t.Out, t.Err)
+	words, code, ok := c.Description().Parse(c.Flags, c.Words, 0, -1, t.Out, t.Err)
 	if !ok {
 		return nil, code, false
 	}
-	at := max(0, len(words)-c.Verb.OtherArgs)
-	if (c.isSet("all") || c.isSet("changed")) && (state != "" || at > 0) {
+	at := max(0, len(words)-c.Verb.OtherArgCount)
+	if (c.switchIsOn("all") || c.switchIsOn("changed")) && (state != "" || at > 0) {
 		return nil, t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args), false
 	}
 	c.Named = words[:at]
@@ -39,25 +39,25 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 			return nil, t.Failed(c.Doing(), err), false
 		}
 		if len(chosen) == 0 {
-			return nil, t.printNone(c, at > 0, state), false
+			return nil, t.printNoService(c, at > 0, state), false
 		}
 		words = append(chosen, words[at:]...)
 	}
-	return words, cmdline.WrongUsage, c.Described().CheckCount(words, atLeast, atMost, t.Err)
+	return words, cmdline.WrongUsage, c.Description().CheckCount(words, atLeast, atMost, t.Err)
 }
 
-// isSet reports whether the switch name is on. It returns false if the verb has no such switch.
-func (c *Call) isSet(name string) bool {
+// switchIsOn reports whether the switch name is on. It returns false if the verb has no such switch.
+func (c *Call) switchIsOn(name string) bool {
 	f := c.Flags.Lookup(name)
 	return f != nil && f.Value.String() == "true"
 }
 
-// printNone prints that no service is in the given state, or, if named is true, that none of the named services is. It returns
+// printNoService prints that no service is in the given state, or, if named is true, that none of the named services is. It returns
 // the exit code.
-func (t *Terminal) printNone(c *Call, named bool, state string) int {
+func (t *Terminal) printNoService(c *Call, named bool, state string) int {
 	if c.Verb.EmptyResult != nil && c.JSON {
 		empty, err := c.Verb.EmptyResult(t)
-		if err == nil && c.isSet("watch") {
+		if err == nil && c.switchIsOn("watch") {
 			return t.Failed(c.Doing(), cmdline.WriteJSON(t.Out, empty, ""))
 		}
 		return t.Show(c, empty, err, nil)
@@ -135,7 +135,7 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 		switch {
 		case itself && s.Profile == "":
 			found = append(found, selection{s, word, true})
-		case itself, cmdline.IsSelector(word) && cmdline.Matches(word, &s):
+		case itself, cmdline.IsSelector(word) && cmdline.SelectsService(word, &s):
 			found = append(found, selection{s, uniqueName(&s, services), itself})
 		}
 	}

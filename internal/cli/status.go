@@ -17,7 +17,7 @@ import (
 
 // StatusVerb is the command hinit status.
 var StatusVerb = Verb{
-	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
+	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", SelectsServices: true,
 	Summary: "show which services run, since when, and why others do not",
 	Run:     status, EmptyResult: emptyStatus,
 }
@@ -32,7 +32,7 @@ func status(t *Terminal, c *Call) int {
 	cl := t.Client()
 	ctx, cancel := context.Background(), func() {}
 	if *watch { // only a signal ends --watch
-		ctx, cancel = cmdline.Interruptible()
+		ctx, cancel = cmdline.InterruptibleContext()
 	}
 	defer cancel()
 	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
@@ -72,10 +72,10 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 		if err != nil {
 			return 0, err
 		}
-		if watch && t.Screen {
+		if watch && t.IsScreen {
 			fmt.Fprint(t.Raw(), "\x1b[H\x1b[2J")
 		}
-		_, err = t.Raw().Write(cmdline.Lines(table)) // Lines escapes text that a service may have chosen
+		_, err = t.Raw().Write(cmdline.EscapeLines(table)) // Lines escapes text that a service may have chosen
 		return down, err
 	}
 	st, err := cl.Status(ctx, names...)
@@ -96,7 +96,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 // TableFormat returns how the table should look on this terminal: width and colours.
 func (t *Terminal) TableFormat(verbose bool) client.TableFormat {
 	look := client.TableFormat{Verbose: verbose}
-	if !t.Screen {
+	if !t.IsScreen {
 		return look
 	}
 	if size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {

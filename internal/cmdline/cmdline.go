@@ -1,6 +1,6 @@
 // Package cmdline holds what the command lines of hinit's programs share: exit codes, flags in any position, help, suggestions
 // for mistyped words, and the connection to PID 1. It starts no goroutine, except the one of [signal.NotifyContext] in
-// [Interruptible].
+// [InterruptibleContext].
 package cmdline
 
 import (
@@ -43,8 +43,8 @@ const (
 	Unknown     = 6 // the profile or service does not exist
 )
 
-// Code returns the exit code of a command for err, the error of its request to hinit.
-func Code(err error) int {
+// ExitCode returns the exit code of a command for err, the error of its request to hinit.
+func ExitCode(err error) int {
 	switch {
 	case err == nil:
 		return Done
@@ -110,12 +110,12 @@ func (c *Call) Failed(doing string, err error) int {
 	if err == nil {
 		return Done
 	}
-	return c.Fail(Code(err), "%s", Message(doing, err))
+	return c.Fail(ExitCode(err), "%s", FailureMessage(doing, err))
 }
 
-// Message returns one line with the failed action and the reason. doing is the action, in words that can follow "cannot". If err
-// already names an action, Message omits doing.
-func Message(doing string, err error) string {
+// FailureMessage returns one line with the failed action and the reason. doing is the action, in words that can follow "cannot".
+// If err already names an action, FailureMessage omits doing.
+func FailureMessage(doing string, err error) string {
 	text := err.Error()
 	if said, is := errors.AsType[*client.Error](err); is {
 		text = "cannot " + doing + ": " + said.Message
@@ -163,7 +163,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 			}
 			oneDash := regexp.MustCompile(`((?:flag|for|defined:|argument:) )-([^-\s:][^\s:]+)`) // package flag writes long names with one dash
 			text := oneDash.ReplaceAllString(err.Error(), "$1--$2")
-			fmt.Fprintf(errs, "cannot %s: %s%s; see: %s --help\n", v.doing(), text, flagMeant(flags, unknown), v.Command())
+			fmt.Fprintf(errs, "cannot %s: %s%s; see: %s --help\n", v.doing(), text, suggestedFlag(flags, unknown), v.Command())
 			return nil, WrongUsage, false
 		}
 		left := flags.Args()
@@ -182,8 +182,8 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 	return words, Done, true
 }
 
-// CheckCount reports whether the number of words is between atLeast and atMost. If it is not, CheckCount prints to errs which arguments
-// the command expects.
+// CheckCount reports whether the number of words is between atLeast and atMost. If it is not, CheckCount prints to errs which
+// arguments the command expects.
 func (v Verb) CheckCount(words []string, atLeast, atMost int, errs io.Writer) bool {
 	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
 		return true
@@ -206,14 +206,14 @@ func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 	before := "\n" // an empty line precedes the first flag
 	flags.VisitAll(func(f *flag.Flag) {
 		name, text := flag.UnquoteUsage(f)
-		fmt.Fprintf(w, "%s  %-18s %s\n", before, strings.TrimSpace(Dashed(f.Name)+" "+name), text)
+		fmt.Fprintf(w, "%s  %-18s %s\n", before, strings.TrimSpace(DashedFlag(f.Name)+" "+name), text)
 		before = ""
 	})
 }
 
-// Bounds counts the words in args, which describes the arguments of a command, as in "NAME [FILE]". It returns the minimum and the
-// maximum number of words that the command accepts; a maximum of -1 means no limit. The results are for [Verb.Parse].
-func Bounds(args string) (atLeast, atMost int) {
+// ArgumentBounds counts the words in args, which describes the arguments of a command, as in "NAME [FILE]". It returns the minimum
+// and the maximum number of words that the command accepts; a maximum of -1 means no limit. The results are for [Verb.Parse].
+func ArgumentBounds(args string) (atLeast, atMost int) {
 	for word := range strings.FieldsSeq(args) {
 		switch {
 		case word == "[--]":
@@ -237,18 +237,18 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// flagMeant is DidYouMean for an unknown flag. If unknown is "", it returns "".
-func flagMeant(flags *flag.FlagSet, unknown string) string {
+// suggestedFlag is DidYouMean for an unknown flag. If unknown is "", it returns "".
+func suggestedFlag(flags *flag.FlagSet, unknown string) string {
 	if unknown == "" {
 		return ""
 	}
 	var known []string
-	flags.VisitAll(func(f *flag.Flag) { known = append(known, Dashed(f.Name)) })
-	return DidYouMean(Dashed(unknown), known)
+	flags.VisitAll(func(f *flag.Flag) { known = append(known, DashedFlag(f.Name)) })
+	return DidYouMean(DashedFlag(unknown), known)
 }
 
-// Dashed returns the name of a flag with its dashes, as people type it: -n or --json.
-func Dashed(name string) string {
+// DashedFlag returns the name of a flag with its dashes, as people type it: -n or --json.
+func DashedFlag(name string) string {
 	if len(name) == 1 {
 		return "-" + name
 	}
@@ -267,9 +267,9 @@ func SiblingProgram(program string) (path string, err error) {
 	return path, err
 }
 
-// Hinit returns the path of the program hinit in the directory of this program. In a container image, this file may be called
+// HinitPath returns the path of the program hinit in the directory of this program. In a container image, this file may be called
 // init, because it is the entry point.
-func Hinit() (string, error) {
+func HinitPath() (string, error) {
 	path, err := SiblingProgram("hinit")
 	if errors.Is(err, fs.ErrNotExist) {
 		return SiblingProgram("init")
@@ -277,8 +277,8 @@ func Hinit() (string, error) {
 	return path, err
 }
 
-// Interruptible returns a context that ends when this process receives SIGINT (Ctrl-C) or SIGTERM.
-func Interruptible() (context.Context, context.CancelFunc) {
+// InterruptibleContext returns a context that ends when this process receives SIGINT (Ctrl-C) or SIGTERM.
+func InterruptibleContext() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 }
 
@@ -298,9 +298,9 @@ func IsSelector(word string) bool {
 	return strings.HasPrefix(word, "@") || strings.ContainsAny(word, "*?[")
 }
 
-// Matches reports whether an argument selects the service s. The argument is either @ and the name of the service's group, or a
-// pattern that matches the name of the service or of its profile.
-func Matches(word string, s *client.Service) bool {
+// SelectsService reports whether an argument selects the service s. The argument is either @ and the name of the service's group,
+// or a pattern that matches the name of the service or of its profile.
+func SelectsService(word string, s *client.Service) bool {
 	if group, is := strings.CutPrefix(word, "@"); is {
 		return group != "" && group == s.Group // a service without a group has the group ""
 	}
@@ -313,7 +313,7 @@ func Matches(word string, s *client.Service) bool {
 // finds s if text, a description of s, contains it; upper and lower case don't matter.
 func MatchesSearch(word, text string, s *client.Service) bool {
 	if IsSelector(word) {
-		return Matches(word, s)
+		return SelectsService(word, s)
 	}
 	return strings.Contains(strings.ToLower(text), strings.ToLower(word))
 }

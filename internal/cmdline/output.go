@@ -22,9 +22,9 @@ import (
 // numbers m). Other sequences could, for example, change the clipboard or the title of the terminal.
 var passedSequences = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
-// Output escapes one line of a program's output for a terminal. Unlike [show.Line], it keeps tabs and colours. At the end of the
-// line it resets the colour, so that the next line is not coloured.
-func Output(line string) string {
+// EscapeOutput escapes one line of a program's output for a terminal. Unlike [show.Line], it keeps tabs and colours. At the end of
+// the line it resets the colour, so that the next line is not coloured.
+func EscapeOutput(line string) string {
 	if strings.IndexByte(line, '\t') < 0 && strings.IndexByte(line, '\x1b') < 0 {
 		return show.Line(line)
 	}
@@ -41,11 +41,11 @@ func Output(line string) string {
 	return b.String() + show.Line(line[at:]) + end
 }
 
-// Lines escapes each line of a text as [Output] does.
-func Lines(text []byte) []byte {
+// EscapeLines escapes each line of a text as [EscapeOutput] does.
+func EscapeLines(text []byte) []byte {
 	lines := strings.Split(string(text), "\n")
 	for i, line := range lines {
-		lines[i] = Output(line)
+		lines[i] = EscapeOutput(line)
 	}
 	return []byte(strings.Join(lines, "\n"))
 }
@@ -53,8 +53,8 @@ func Lines(text []byte) []byte {
 // longestLine is the size in bytes above which a lineWriter writes a line in several parts. It limits the memory of the writer.
 const longestLine = 64 << 10
 
-// lineWriter escapes the output of a program as [Lines] does. It waits for the end of each line, because a single call of Write
-// may end inside an escape sequence.
+// lineWriter escapes the output of a program as [EscapeLines] does. It waits for the end of each line, because a single call of
+// Write may end inside an escape sequence.
 type lineWriter struct {
 	to             io.Writer
 	unfinishedLine []byte // the line that has not ended yet
@@ -67,14 +67,14 @@ func (w *lineWriter) Write(data []byte) (int, error) {
 	if len(w.unfinishedLine)-whole > longestLine {
 		whole = len(w.unfinishedLine)
 	}
-	_, err := w.to.Write(Lines(w.unfinishedLine[:whole]))
+	_, err := w.to.Write(EscapeLines(w.unfinishedLine[:whole]))
 	w.unfinishedLine = slices.Delete(w.unfinishedLine, 0, whole)
 	return len(data), err
 }
 
-// ForTerminal returns a writer to w for the output of a program. If w is a terminal, the writer escapes the output, so that the
+// TerminalWriter returns a writer to w for the output of a program. If w is a terminal, the writer escapes the output, so that the
 // program can't control the terminal. Call end after the last write.
-func ForTerminal(w io.Writer) (out io.Writer, end func()) {
+func TerminalWriter(w io.Writer) (out io.Writer, end func()) {
 	file, is := w.(*os.File)
 	if checked, wrapped := w.(*checkedWriter); wrapped {
 		file, is = checked.Writer.(*os.File)
@@ -83,7 +83,7 @@ func ForTerminal(w io.Writer) (out io.Writer, end func()) {
 		return w, func() {}
 	}
 	lines := &lineWriter{to: w}
-	return lines, func() { _, _ = w.Write(Lines(lines.unfinishedLine)) } // the terminal may have been closed
+	return lines, func() { _, _ = w.Write(EscapeLines(lines.unfinishedLine)) } // the terminal may have been closed
 }
 
 // EscapeJSON replaces characters that could control a terminal by \u sequences. They are the characters that [show.Line] escapes.
@@ -161,9 +161,9 @@ func WithOutput(run func(out io.Writer) int) int {
 // plainLetters are the characters without a special meaning in a shell.
 const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+"
 
-// Quote quotes a word for a shell if it contains a character that is not plain. People paste printed commands into a shell, where
-// a name chosen by an agent could otherwise run a command.
-func Quote(word string) string {
+// ShellQuote quotes a word for a shell if it contains a character that is not plain. People paste printed commands into a shell,
+// where a name chosen by an agent could otherwise run a command.
+func ShellQuote(word string) string {
 	if word != "" && strings.Trim(word, plainLetters) == "" {
 		return word
 	}

@@ -16,7 +16,7 @@ func TestALogKeepsItsColoursOnATerminalAndNothingElse(t *testing.T) {
 		"50%\r100%":                             `50%\r100%`,
 		"\x1b[" + strings.Repeat("1", 99) + "m": `\x1b[` + strings.Repeat("1", 99) + "m",
 	} {
-		if got := Output(line); got != want {
+		if got := EscapeOutput(line); got != want {
 			t.Errorf("%q: got %q, want %q", line, got, want)
 		}
 	}
@@ -51,7 +51,7 @@ func TestAProgramThatWritesPiecesControlsNoTerminal(t *testing.T) {
 	if want := "a\t\x1b[31mred\x1b[0m\n\\x1b]0;owned\\a\n" + strings.Repeat("x", longestLine+1) + "\\x1b[2J\n"; out.String() != want {
 		t.Errorf("%.100q is shown", out.String())
 	}
-	if to, end := ForTerminal(&out); to != &out || end == nil {
+	if to, end := TerminalWriter(&out); to != &out || end == nil {
 		t.Error("what goes to no terminal is changed")
 	}
 }

@@ -24,10 +24,10 @@ func TestAWordMatchesItsServicesOnly(t *testing.T) {
 		{"", false, false},
 		{"[", false, false},
 	} {
-		if got := Matches(c.word, &alone); got != c.alone {
+		if got := SelectsService(c.word, &alone); got != c.alone {
 			t.Errorf("%q matches the service without a group: %v", c.word, got)
 		}
-		if got := Matches(c.word, &grouped); got != c.grouped {
+		if got := SelectsService(c.word, &grouped); got != c.grouped {
 			t.Errorf("%q matches the service of a group: %v", c.word, got)
 		}
 	}

@@ -16,9 +16,9 @@ import (
 
 // Spec is a schedule. The zero Spec is never due.
 type Spec struct {
-	schedule cron.Schedule
-	zone     *time.Location
-	daily    bool // the schedule names minutes and hours of a day, without "*"
+	schedule         cron.Schedule
+	zone             *time.Location
+	oncePerClockTime bool // the schedule names minutes and hours of a day, without "*"
 }
 
 // Parse parses a schedule. zone is the name of a time zone such as "Europe/Berlin", or "" for the container's time zone. Parse
@@ -78,15 +78,15 @@ func (s Spec) Next(t time.Time) time.Time {
 		return time.Time{}
 	}
 	t = t.In(s.zone)
-	if !s.daily {
+	if !s.oncePerClockTime {
 		return s.schedule.Next(t)
 	}
-	for clock := t.UTC().Add(s.ahead(t) - longestShift); ; { // UTC stands here for a clock that is never changed
+	for clock := t.UTC().Add(s.aheadOfUTC(t) - longestShift); ; { // UTC stands here for a clock that is never changed
 		if clock = s.schedule.Next(clock); clock.IsZero() {
 			return clock
 		}
-		at := clock.Add(-s.ahead(clock.AddDate(0, 0, -1))) // the time as if the clock had not been changed since the day before
-		if changed := clock.Add(-s.ahead(at)); s.ahead(changed) == s.ahead(at) {
+		at := clock.Add(-s.aheadOfUTC(clock.AddDate(0, 0, -1))) // the time as if the clock had not been changed since the day before
+		if changed := clock.Add(-s.aheadOfUTC(at)); s.aheadOfUTC(changed) == s.aheadOfUTC(at) {
 			at = changed
 		}
 		if at.After(t) {
@@ -98,8 +98,8 @@ func (s Spec) Next(t time.Time) time.Time {
 // longestShift is the largest time by which clocks are set forward. A time that the clock skips is due so much later.
 const longestShift = 2 * time.Hour
 
-// ahead returns how far clocks in the zone are ahead of UTC at the time t.
-func (s Spec) ahead(t time.Time) time.Duration {
+// aheadOfUTC returns how far clocks in the zone are ahead of UTC at the time t.
+func (s Spec) aheadOfUTC(t time.Time) time.Duration {
 	_, seconds := t.In(s.zone).Zone()
 	return time.Duration(seconds) * time.Second
 }

@@ -49,7 +49,7 @@ func Parse(text string) []Var {
 		v.Name, v.Raw = strings.TrimSpace(name), value
 		if value != "" && strings.IndexByte(`"'`, value[0]) >= 0 {
 			v.Quote = value[0]
-			v.Raw, text, open[v.Quote] = quoted(value, text, open[v.Quote])
+			v.Raw, text, open[v.Quote] = parseQuoted(value, text, open[v.Quote])
 		} else if i := strings.Index(value, " #"); i >= 0 {
 			v.Raw = strings.TrimSpace(value[:i])
 		}
@@ -59,19 +59,19 @@ func Parse(text string) []Var {
 	return vars
 }
 
-// quoted parses a value that begins with a quote. value is the rest of its line from the quote on, and rest is the text after
+// parseQuoted parses a value that begins with a quote. value is the rest of its line from the quote on, and rest is the text after
 // this line. inner is the text between the quotes, which may end several lines into rest. after is the text after the line with
 // the closing quote.
 //
 // If no quote closes the value, inner is the rest of its line, and stillOpen is true. The caller then passes open = true for the
 // next value with the same quote, so that it need not search through rest again.
-func quoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
+func parseQuoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
 	quote, value := value[0], value[1:]
-	if end := closing(value, quote); end >= 0 {
+	if end := closingQuote(value, quote); end >= 0 {
 		return value[:end], rest, open
 	}
 	if !open {
-		if end := closing(rest, quote); end >= 0 {
+		if end := closingQuote(rest, quote); end >= 0 {
 			_, after, _ = strings.Cut(rest[end:], "\n")
 			return value + "\n" + rest[:end], after, false
 		}
@@ -79,8 +79,8 @@ func quoted(value, rest string, open bool) (inner, after string, stillOpen bool)
 	return value, rest, true
 }
 
-// closing returns the index of the first quote in text that isn't escaped by a backslash, or -1 if there is none.
-func closing(text string, quote byte) int {
+// closingQuote returns the index of the first quote in text that isn't escaped by a backslash, or -1 if there is none.
+func closingQuote(text string, quote byte) int {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
 		case '\\':

@@ -46,23 +46,23 @@ type HinitClient interface {
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit            HinitClient
-	LogsAs           func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
+	LogReader        func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
 	Sink             Sink
-	State            string   // path of the positions file, see [Positions]
+	PositionsFile    string   // path of the positions file, see [Positions]
 	ExcludedServices []string // services whose logs are not sent; for example the forwarder itself, whose log would otherwise never end
-	Mask             bool     // whether to hide secrets of known shapes
+	MaskSecrets      bool     // whether to hide secrets of known shapes
 	Log              *slog.Logger
 
-	Pause   time.Duration // how long to collect records for a batch; 0: 250 ms
-	Timeout time.Duration // time limit for an answer of the receiver; 0: 30 s
+	BatchTime time.Duration // how long to collect records for a batch; 0: 250 ms
+	Timeout   time.Duration // time limit for an answer of the receiver; 0: 30 s
 
-	records   chan Record // records from the goroutines that read logs
-	readers   sync.WaitGroup
-	askedAt   time.Time // when hinit was last asked for its logs
-	savedAt   time.Time // when the positions were last saved
-	positions Positions
-	unsaved   bool // whether the positions have changed since the last save
-	unsavable bool // whether the last attempt to save the positions has failed
+	records    chan Record // records from the goroutines that read logs
+	readers    sync.WaitGroup
+	askedAt    time.Time // when hinit was last asked for its logs
+	savedAt    time.Time // when the positions were last saved
+	positions  Positions
+	unsaved    bool // whether the positions have changed since the last save
+	saveFailed bool // whether the last attempt to save the positions has failed
 }
 
 // Counts are totals since the positions file was created.
@@ -94,8 +94,8 @@ const (
 	maxStateSize    = 64 << 20 // maximum size of the positions file in bytes, enough for 100,000 profiles
 )
 
-// retries has the delays between attempts to send a batch.
-var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
+// retryDelays has the delays between attempts to send a batch.
+var retryDelays = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Second, Factor: 2, Jitter: 0.5}
 
 // Counts returns the totals since the positions file was made. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.positions.Counts }
@@ -105,10 +105,10 @@ func (f *Forwarder) Counts() Counts { return f.positions.Counts }
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.records = make(chan Record)
 	var err error
-	if f.positions, err = ReadPositions(f.State, nil); errors.Is(err, fs.ErrNotExist) {
+	if f.positions, err = ReadPositions(f.PositionsFile, nil); errors.Is(err, fs.ErrNotExist) {
 		err = f.save() // fail at the start if the file can't be written
 	} else if err != nil {
-		err = fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
+		err = fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.PositionsFile, err)
 	}
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 			batch = f.readEvents(limit, st.Init.StartedAt)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.Pause, 250*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(f.BatchTime, 250*time.Millisecond))
 	defer cancel()
 	for size := 0; len(batch) < maxBatchRecords && size < maxBatchBytes; {
 		select {
@@ -169,7 +169,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 
 // findLogs starts to read new logs of hinit's services, and forgets the logs of removed services.
 func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
-	as, err := f.LogsAs(st.Init)
+	as, err := f.LogReader(st.Init)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 			log.stop = nil
 		case log.stop == nil && !gone && !left && parents[filepath.Dir(dir)]:
 			// The positions file may name any directory. So read only directories beside the log directory of a service.
-			r := &logReader{Forwarder: f, from: log, log: f.Log.With("dir", dir), at: log.position}
+			r := &logReader{Forwarder: f, from: log, log: f.Log.With("dir", dir), position: log.position}
 			ctx, stop := context.WithCancel(ctx)
 			log.stop = stop
 			f.readers.Go(func() { r.read(ctx, dir, as) })
@@ -223,7 +223,7 @@ func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []
 		if e.Lost > 0 {
 			r = gapRecord(fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost))
 		}
-		if f.Mask {
+		if f.MaskSecrets {
 			r.Text = redact.HideText(r.Text)
 		}
 		r.events = at
@@ -263,7 +263,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
 			f.trySave() // the metrics read the time of the oldest waiting record from this file
 		}
-		pause.For(ctx, retries.Delay(failures, rand.Float64()))
+		pause.For(ctx, retryDelays.Delay(failures, rand.Float64()))
 	}
 	return false
 }
@@ -282,22 +282,22 @@ func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 // help, and would send the last records again.
 func (f *Forwarder) trySave() {
 	err := f.save()
-	if err != nil && !f.unsavable {
+	if err != nil && !f.saveFailed {
 		f.Log.Error("after a restart, records will be sent again", "error", err)
 	}
-	f.unsavable = err != nil
+	f.saveFailed = err != nil
 }
 
 // save replaces the positions file atomically.
 func (f *Forwarder) save() error {
 	text, err := json.Marshal(&f.positions)
 	if err == nil {
-		_, err = fsutil.InParent(f.State, nil, func(d *fsutil.Dir, name string) (any, error) {
+		_, err = fsutil.InParent(f.PositionsFile, nil, func(d *fsutil.Dir, name string) (any, error) {
 			return nil, d.Replace(name, text, fsutil.ReplaceOptions{Mode: 0o600})
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("cannot save the positions in %q: %w", f.State, err)
+		return fmt.Errorf("cannot save the positions in %q: %w", f.PositionsFile, err)
 	}
 	f.savedAt, f.unsaved = time.Now(), false
 	return nil
@@ -321,12 +321,12 @@ type logFile struct {
 // logReader reads one log in a goroutine and passes the records to Run.
 type logReader struct {
 	*Forwarder
-	from  *logFile
-	log   *slog.Logger
-	at    position // position after the last line
-	begun bool     // whether a line was read since the last call of [reader.Read]
-	skip  int      // number of lines to skip because the receiver already has them
-	level loglevel.Tracker
+	from        *logFile
+	log         *slog.Logger
+	position    position // position after the last line
+	hasRead     bool     // whether a line was read since the last call of [reader.Read]
+	linesToSkip int      // number of lines to skip because the receiver already has them
+	level       loglevel.Tracker
 }
 
 // read reads the log in the directory dir until ctx ends, with the identity as.
@@ -335,8 +335,8 @@ func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
 	missing := func(why string) error { return r.sendGap(ctx, why) }
 	logged := ""
 	for ctx.Err() == nil {
-		r.begun, r.skip = false, 0
-		o := reader.Options{Dir: dir, LastLines: -1, Since: r.at.At, Previous: true, Follow: true, OnMissing: missing}
+		r.hasRead, r.linesToSkip = false, 0
+		o := reader.Options{Dir: dir, LastLines: -1, Since: r.position.At, Previous: true, Follow: true, OnMissing: missing}
 		err := reader.Read(ctx, as, o, func(line []byte) error { return r.sendLine(ctx, line) })
 		if err != nil && ctx.Err() == nil && logged != err.Error() {
 			logged = err.Error()
@@ -348,7 +348,7 @@ func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
 
 // send passes a record to Run. If ctx has ended, it returns an error.
 func (r *logReader) send(ctx context.Context, record Record) error {
-	record.log, record.line = r.from, r.at
+	record.log, record.line = r.from, r.position
 	pause.Send(ctx, r.records, record)
 	return ctx.Err()
 }
@@ -361,26 +361,26 @@ func (r *logReader) sendGap(ctx context.Context, why string) error {
 func (r *logReader) sendLine(ctx context.Context, line []byte) error {
 	at, message, dated := reader.Split(line)
 	level := r.level.Of(message)
-	if !r.begun && !r.at.At.IsZero() { // the first line since the saved position
-		if at.Equal(r.at.At) {
-			r.skip = r.at.Same
+	if !r.hasRead && !r.position.At.IsZero() { // the first line since the saved position
+		if at.Equal(r.position.At) {
+			r.linesToSkip = r.position.Same
 		} else if err := r.sendGap(ctx, "files were removed before they could be sent"); err != nil {
 			return err
 		}
 	}
-	r.begun = true
-	later := dated && !at.Equal(r.at.At)
-	if r.skip > 0 && !later { // if the line is later, a rotation has removed the remaining lines that were sent
-		r.skip--
+	r.hasRead = true
+	later := dated && !at.Equal(r.position.At)
+	if r.linesToSkip > 0 && !later { // if the line is later, a rotation has removed the remaining lines that were sent
+		r.linesToSkip--
 		return nil
 	}
-	r.skip = 0
+	r.linesToSkip = 0
 	if later {
-		r.at.At, r.at.Same = at, 0
+		r.position.At, r.position.Same = at, 0
 	}
-	r.at.Same++
-	if r.Mask {
-		message = r.at.Masker.Hide(message, nil)
+	r.position.Same++
+	if r.MaskSecrets {
+		message = r.position.Masker.Hide(message, nil)
 	}
-	return r.send(ctx, Record{Time: cmp.Or(r.at.At, time.Now()), Kind: KindLog, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level})
+	return r.send(ctx, Record{Time: cmp.Or(r.position.At, time.Now()), Kind: KindLog, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level})
 }

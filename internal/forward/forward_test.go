@@ -167,8 +167,8 @@ func asSelf(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
 func running(t *testing.T, f *fake, s Sink, change func(*Forwarder)) (stop func() *Forwarder) {
 	t.Helper()
 	w := &Forwarder{
-		Hinit: f, Sink: s, LogsAs: asSelf, State: filepath.Join(f.dir, "state.json"), ExcludedServices: []string{"hinit-forward"}, Mask: true, Log: slog.New(slog.DiscardHandler),
-		Pause: time.Millisecond,
+		Hinit: f, Sink: s, LogReader: asSelf, PositionsFile: filepath.Join(f.dir, "state.json"), ExcludedServices: []string{"hinit-forward"}, MaskSecrets: true, Log: slog.New(slog.DiscardHandler),
+		BatchTime: time.Millisecond,
 	}
 	if change != nil {
 		change(w)
@@ -300,7 +300,7 @@ func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
 	l, f := newLog(t)
 	l.write(3)
 	w := &Forwarder{Hinit: f, Log: slog.New(slog.DiscardHandler), records: make(chan Record)}
-	r := &logReader{Forwarder: w, from: &logFile{}, log: w.Log, at: position{At: time.Unix(1, 0), Same: 3}, skip: 2}
+	r := &logReader{Forwarder: w, from: &logFile{}, log: w.Log, position: position{At: time.Unix(1, 0), Same: 3}, linesToSkip: 2}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w.readers.Go(func() { r.read(ctx, f.dir, fsutil.Self()) })
@@ -378,7 +378,7 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
 	stop := running(t, f, s.send, func(w *Forwarder) {
-		w.ExcludedServices, w.Pause = []string{"gateway-coder", "hinit-forward"}, time.Second
+		w.ExcludedServices, w.BatchTime = []string{"gateway-coder", "hinit-forward"}, time.Second
 	})
 	testkit.Until(t, "the events", func() bool { return len(s.texts(KindEvent)) == 2 })
 	stop()
@@ -687,12 +687,12 @@ func TestAFileHasALimitAndEndsHalfLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 200 {
-		if err := appendTo(path, 2000, []Record{{Text: fmt.Sprint("line ", i), Service: "a"}}); err != nil {
+		if err := appendToFile(path, 2000, []Record{{Text: fmt.Sprint("line ", i), Service: "a"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	names, err := filepath.Glob(path + "*")
-	if err != nil || len(names) != 1+keptFiles {
+	if err != nil || len(names) != 1+maxFullFiles {
 		t.Errorf("%q, %v", names, err)
 	}
 	last, err := os.ReadFile(path + ".1")
@@ -746,7 +746,7 @@ func TestAFullDiskEndedTheForwarder(t *testing.T) {
 	s := &sink{}
 	said := make(chan string, 100)
 	stop := running(t, f, s.send, func(w *Forwarder) {
-		w.State, w.Log = dir+"/state.json", slog.New(slog.NewTextHandler(sayer(said), nil))
+		w.PositionsFile, w.Log = dir+"/state.json", slog.New(slog.NewTextHandler(sayer(said), nil))
 	})
 	for n := 1; n <= 3; n++ {
 		l.write(1)

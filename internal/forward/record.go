@@ -59,7 +59,7 @@ func eventRecord(e client.Event) Record {
 	return r
 }
 
-type object = map[string]any
+type jsonObject = map[string]any
 
 func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
@@ -71,9 +71,9 @@ var severities = [...]struct{ otlp, syslog int }{
 
 // attributes converts values to attributes of OTLP (opentelemetry-proto, common.proto, in the JSON mapping). It leaves out empty
 // values.
-func attributes(values map[string]string) []object {
-	return lo.MapToSlice(lo.OmitByValues(values, []string{""}), func(key, value string) object {
-		return object{"key": key, "value": object{"stringValue": value}}
+func attributes(values map[string]string) []jsonObject {
+	return lo.MapToSlice(lo.OmitByValues(values, []string{""}), func(key, value string) jsonObject {
+		return jsonObject{"key": key, "value": jsonObject{"stringValue": value}}
 	})
 }
 
@@ -84,14 +84,14 @@ const containerService = "hinit"
 func encodeOTLP(host string, records []Record) []byte {
 	now := nanoseconds(time.Now())
 	groups := lo.PartitionBy(records, func(r Record) [2]string { return [2]string{r.Service, r.Profile} })
-	body, _ := json.Marshal(object{"resourceLogs": lo.Map(groups, func(group []Record, _ int) object {
+	body, _ := json.Marshal(jsonObject{"resourceLogs": lo.Map(groups, func(group []Record, _ int) jsonObject {
 		resource := map[string]string{
 			"service.name": cmp.Or(group[0].Service, containerService), "service.namespace": "hinit", "host.name": host, "hinit.profile": group[0].Profile,
 		}
-		return object{"resource": object{"attributes": attributes(resource)}, "scopeLogs": []object{{
-			"scope": object{"name": "hinit"}, "logRecords": lo.Map(group, func(r Record, _ int) object {
-				return object{
-					"timeUnixNano": nanoseconds(r.Time), "observedTimeUnixNano": now, "body": object{"stringValue": r.Text},
+		return jsonObject{"resource": jsonObject{"attributes": attributes(resource)}, "scopeLogs": []jsonObject{{
+			"scope": jsonObject{"name": "hinit"}, "logRecords": lo.Map(group, func(r Record, _ int) jsonObject {
+				return jsonObject{
+					"timeUnixNano": nanoseconds(r.Time), "observedTimeUnixNano": now, "body": jsonObject{"stringValue": r.Text},
 					"severityNumber": severities[r.Level].otlp, "severityText": r.Level.String(), "attributes": attributes(map[string]string{"hinit.kind": r.Kind}),
 				}
 			}),
@@ -105,10 +105,10 @@ func encodeLoki(host string, records []Record) []byte {
 	groups := lo.PartitionBy(records, func(r Record) Record {
 		return Record{Kind: r.Kind, Level: r.Level, Service: r.Service, Profile: r.Profile}
 	})
-	body, _ := json.Marshal(object{"streams": lo.Map(groups, func(group []Record, _ int) object {
+	body, _ := json.Marshal(jsonObject{"streams": lo.Map(groups, func(group []Record, _ int) jsonObject {
 		r := &group[0]
 		labels := map[string]string{"job": "hinit", "host": host, "kind": r.Kind, "level": r.Level.String(), "service": r.Service, "profile": r.Profile}
-		return object{
+		return jsonObject{
 			"stream": lo.OmitByValues(labels, []string{""}),
 			"values": lo.Map(group, func(r Record, _ int) [2]string { return [2]string{nanoseconds(r.Time), r.Text} }),
 		}
@@ -123,15 +123,15 @@ func encodeSyslog(host string, r *Record) []byte {
 		severity = 5
 	}
 	return fmt.Appendf(nil, "<%d>1 %s %s %s - %s [hinit@32473 profile=\"%s\"] %s", 3*8+severity, r.Time.UTC().Format("2006-01-02T15:04:05.000000Z"),
-		printable(host, 255), printable(cmp.Or(r.Service, containerService), 48), printable(r.Kind, 32),
+		syslogField(host, 255), syslogField(cmp.Or(r.Service, containerService), 48), syslogField(r.Kind, 32),
 		strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile), strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
 }
 
 var unprintable = regexp.MustCompile(`[^!-~]`)
 
-// printable replaces every character except printable ASCII without spaces, and cuts the text to most bytes. An empty text
+// syslogField replaces every character except printable ASCII without spaces, and cuts the text to most bytes. An empty text
 // becomes "-".
-func printable(text string, most int) string {
+func syslogField(text string, most int) string {
 	out := unprintable.ReplaceAllString(text, "_")
 	return cmp.Or(out[:min(len(out), most)], "-")
 }

@@ -54,7 +54,7 @@ func TestALineWithoutATimeWasRefused(t *testing.T) {
 // beyond its limit, and takes all space that becomes free.
 func TestEachAttemptOnAFullDiskLeftAPartOfTheBatch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.jsonl")
-	if err := appendTo(path, 1<<30, []Record{{Text: "before"}}); err != nil {
+	if err := appendToFile(path, 1<<30, []Record{{Text: "before"}}); err != nil {
 		t.Fatal(err)
 	}
 	var old unix.Rlimit
@@ -70,11 +70,11 @@ func TestEachAttemptOnAFullDiskLeftAPartOfTheBatch(t *testing.T) {
 	defer func() { _ = unix.Setrlimit(unix.RLIMIT_FSIZE, &old) }()
 	batch := slices.Repeat([]Record{{Text: strings.Repeat("x", 1000)}}, 2000)
 	for range 3 {
-		if appendTo(path, 1<<30, batch) == nil {
+		if appendToFile(path, 1<<30, batch) == nil {
 			t.Fatal("the disk was not full")
 		}
 	}
-	if err := appendTo(path, 1<<30, []Record{{Text: "after"}}); err != nil {
+	if err := appendToFile(path, 1<<30, []Record{{Text: "after"}}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)

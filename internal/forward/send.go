@@ -62,7 +62,7 @@ func NewSink(to, authorization string) (Sink, error) {
 	case kind == "syslog" && (way == "tcp" || way == "tls" || way == "udp") && u.Port() != "":
 		return syslog.send, nil
 	case kind == "file" && way == "" && u.Path != "":
-		return func(_ context.Context, records []Record) error { return appendTo(u.Path, 100<<20, records) }, nil
+		return func(_ context.Context, records []Record) error { return appendToFile(u.Path, 100<<20, records) }, nil
 	}
 	const forms = "otlp+http://HOST:PORT, loki+http://HOST:PORT (or https), syslog+udp://HOST:PORT (or tcp, tls), syslog+unix:///dev/log or file:///PATH"
 	return nil, fmt.Errorf("cannot send to %q: expected %s", u.Redacted(), forms)
@@ -169,10 +169,10 @@ func checkOTLP(text []byte) error {
 	return RefusedError{errors.New(answer.PartialSuccess.ErrorMessage), int(n)}
 }
 
-// appendTo appends records to the file at path, one JSON object a line. If the file then has more than maxSize bytes, it is
-// renamed to PATH.1, and the next call begins a new file. If the last line is incomplete because a write was cut off, appendTo
+// appendToFile appends records to the file at path, one JSON object a line. If the file then has more than maxSize bytes, it is
+// renamed to PATH.1, and the next call begins a new file. If the last line is incomplete because a write was cut off, appendToFile
 // first ends this line.
-func appendTo(path string, maxSize int64, records []Record) error {
+func appendToFile(path string, maxSize int64, records []Record) error {
 	_, err := fsutil.InParent(path, nil, func(d *fsutil.Dir, name string) (any, error) {
 		f, err := d.OpenUpdate(name, 0o600)
 		if err != nil {
@@ -202,7 +202,7 @@ func appendTo(path string, maxSize int64, records []Record) error {
 		if size+int64(data.Len()) <= maxSize {
 			return nil, nil
 		}
-		for i := keptFiles - 1; i > 0; i-- {
+		for i := maxFullFiles - 1; i > 0; i-- {
 			_ = d.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
 		}
 		_ = d.Rename(name, name+".1") // without the rename, the file grows beyond its limit
@@ -211,8 +211,8 @@ func appendTo(path string, maxSize int64, records []Record) error {
 	return err
 }
 
-// keptFiles is the number of full files that are kept.
-const keptFiles = 5
+// maxFullFiles is the number of full files that are kept.
+const maxFullFiles = 5
 
 // syslogSink sends syslog messages. Each message is a datagram, or over a stream follows its length (RFC 6587).
 type syslogSink struct {

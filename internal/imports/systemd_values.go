@@ -70,7 +70,7 @@ func (c unitCommand) shell() (text string, variables bool) {
 	for i, word := range c.words {
 		switch {
 		case !c.replacesVariables:
-			words[i] = cmdline.Quote(word)
+			words[i] = cmdline.ShellQuote(word)
 		case separateVariable.MatchString(word):
 			words[i], variables = word, true
 		default:

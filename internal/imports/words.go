@@ -92,7 +92,7 @@ func quote(word string, references *regexp.Regexp) string {
 	last := 0
 	put := func(text string) {
 		if text != "" {
-			b.WriteString(cmdline.Quote(text))
+			b.WriteString(cmdline.ShellQuote(text))
 		}
 	}
 	for _, at := range references.FindAllStringIndex(word, -1) {

@@ -24,9 +24,9 @@ const (
 	Critical
 )
 
-// names lists all level names that log lines may contain. The first six are the names that [Names] returns, in the order of the
+// levelNames lists all level names that log lines may contain. The first six are the names that [Names] returns, in the order of the
 // levels.
-var names = []struct {
+var levelNames = []struct {
 	name  string
 	level Level
 }{
@@ -53,7 +53,7 @@ var names = []struct {
 
 // Names returns the name of each level, in the order of severity from Trace to Critical.
 func Names() (words []string) {
-	for _, l := range names[:Critical] {
+	for _, l := range levelNames[:Critical] {
 		words = append(words, l.name)
 	}
 	return words
@@ -64,7 +64,7 @@ func (l Level) String() string {
 	if l < Trace || l > Critical {
 		return ""
 	}
-	return names[l-1].name
+	return levelNames[l-1].name
 }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -72,7 +72,7 @@ func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // Named returns the level whose name is word, ignoring case, or 0 if there is no such level.
 func Named(word []byte) Level {
-	for _, l := range names {
+	for _, l := range levelNames {
 		if len(word) == len(l.name) && strings.EqualFold(string(word), l.name) {
 			return l.level
 		}
@@ -84,25 +84,25 @@ func Named(word []byte) Level {
 var (
 	// levelByKey matches a level that is the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are the levels
 	// of pino and bunyan, from 10 (trace) to 60 (fatal).
-	levelByKey = expression(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
-	// klog matches a line of the logging library of Kubernetes: W1122 12:00:00.000000.
-	klog = expression(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
+	levelByKey = lazyRegexp(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
+	// klogLevel matches a line of the logging library of Kubernetes: W1122 12:00:00.000000.
+	klogLevel = lazyRegexp(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
 	// syslogPriority matches a syslog priority at the beginning of a line: <3>, or <11> with a facility.
-	syslogPriority = expression(`^<(\d{1,3})>`)
+	syslogPriority = lazyRegexp(`^<(\d{1,3})>`)
 	// levelWord matches a word near the beginning of a line that may be the name of a level: in brackets, before a colon, or
 	// between spaces.
-	levelWord = expression(`(?:^|[\s\[(|])([A-Z]{3,11}|[a-z]{3,11})(?:[\])|:]|\s+[|:\-]|\s|$)`)
+	levelWord = lazyRegexp(`(?:^|[\s\[(|])([A-Z]{3,11}|[a-z]{3,11})(?:[\])|:]|\s+[|:\-]|\s|$)`)
 	// colours matches the escape sequences that set colours on a terminal.
-	colours = expression(`\x1b\[[0-9;]*m`)
+	colours = lazyRegexp(`\x1b\[[0-9;]*m`)
 )
 
-// expression returns a regular expression that is compiled at its first use.
-func expression(text string) func() *regexp.Regexp {
+// lazyRegexp returns a regular expression that is compiled at its first use.
+func lazyRegexp(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// levelHead is how many bytes at the beginning of a line are searched for a level word without a key, such as ERROR.
-const levelHead = 96
+// levelHeadBytes is how many bytes at the beginning of a line are searched for a level word without a key, such as ERROR.
+const levelHeadBytes = 96
 
 // Of returns the level that a log line states, or 0 if it states none.
 func Of(text []byte) Level {
@@ -117,14 +117,14 @@ func Of(text []byte) Level {
 			return l
 		}
 	}
-	if m := klog().FindSubmatch(text); m != nil {
+	if m := klogLevel().FindSubmatch(text); m != nil {
 		return map[byte]Level{'I': Info, 'W': Warning, 'E': Error, 'F': Critical}[m[1][0]]
 	}
 	if m := syslogPriority().FindSubmatch(text); m != nil {
 		n, _ := strconv.Atoi(string(m[1]))
 		return []Level{Critical, Critical, Critical, Error, Warning, Info, Info, Debug}[n%8]
 	}
-	head := text[:min(len(text), levelHead)]
+	head := text[:min(len(text), levelHeadBytes)]
 	for from := 0; from < len(head); {
 		m := levelWord().FindSubmatchIndex(head[from:])
 		if m == nil {

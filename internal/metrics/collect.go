@@ -54,12 +54,12 @@ type Source interface {
 // Collector asks hinit for its status at each collection, and makes metrics from the answer. It implements prometheus.Collector.
 // Several goroutines may use it.
 type Collector struct {
-	Source      Source
-	Proc        func(client.Init) string     // function that returns the path of a /proc with hinit's processes, or ""
-	Sent        func(client.Init) *Forwarded // returns the counters of `hinit forward`, or nil if it never ran
-	MaxServices int                          // maximum number of services with metrics; 0: the constant MaxServices
-	Now         func() time.Time             // returns the present time
-	Context     func() context.Context       // returns the context for requests to hinit
+	Source          Source
+	Proc            func(client.Init) string     // function that returns the path of a /proc with hinit's processes, or ""
+	ForwardCounters func(client.Init) *Forwarded // returns the counters of `hinit forward`, or nil if it never ran
+	MaxServices     int                          // maximum number of services with metrics; 0: the constant MaxServices
+	Now             func() time.Time             // returns the present time
+	Context         func() context.Context       // returns the context for requests to hinit
 }
 
 // Describe implements prometheus.Collector.
@@ -74,12 +74,12 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(c.Context(), 5*time.Second)
 	defer cancel()
 	st, err := c.Source.Status(ctx)
-	out := sink{ch}
+	out := metricSink{ch}
 	if err != nil || st.Version != client.StatusVersion {
-		out.send(up, 0)
+		out.send(hinitUp, 0)
 		return
 	}
-	out.send(up, 1)
+	out.send(hinitUp, 1)
 	stops := c.stopDurations(ctx)
 	var seen *processList
 	if root := c.Proc(st.Init); root != "" {
@@ -90,9 +90,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	// Prometheus refuses two series with the same labels. If several services have the same label, only the first has metrics.
 	list := lo.UniqBy(st.Services, func(s client.Service) string { return labelValue(s.Name) })
 	out.send(services, float64(len(st.Services)))
-	out.send(omitted, float64(len(st.Services)-min(len(list), most)))
+	out.send(omittedServices, float64(len(st.Services)-min(len(list), most)))
 	now := c.Now()
-	out.sendForwarded(c.Sent(st.Init), now)
+	out.sendForwarded(c.ForwardCounters(st.Init), now)
 	for i := range list[:min(len(list), most)] {
 		s := &list[i]
 		out.sendService(s, now)
@@ -100,15 +100,15 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			out.send(stopTime, stop.Seconds(), labelValue(s.Name), labelValue(s.Profile))
 		}
 		if seen != nil {
-			out.sendUsage(seen.sum(seen.pidsByService[s.Name]...), labelValue(s.Name), labelValue(s.Profile))
+			out.sendUsage(seen.usageOf(seen.pidsByService[s.Name]...), labelValue(s.Name), labelValue(s.Profile))
 		}
 	}
 }
 
-// sink sends metrics to the channel that Prometheus has passed to Collect.
-type sink struct{ ch chan<- prometheus.Metric }
+// metricSink sends metrics to the channel that Prometheus has passed to Collect.
+type metricSink struct{ ch chan<- prometheus.Metric }
 
-func (s sink) send(f *Family, value float64, labels ...string) {
+func (s metricSink) send(f *Family, value float64, labels ...string) {
 	m, err := prometheus.NewConstMetric(f.desc, f.kind, value, labels...)
 	if err != nil {
 		m = prometheus.NewInvalidMetric(f.desc, err)
@@ -116,42 +116,42 @@ func (s sink) send(f *Family, value float64, labels ...string) {
 	s.ch <- m
 }
 
-func (s sink) sendInit(st client.Status, seen *processList) {
+func (s metricSink) sendInit(st client.Status, seen *processList) {
 	i := &st.Init
-	s.send(info, 1, labelValue(i.Version))
-	s.send(started, unixSeconds(i.StartedAt))
+	s.send(hinitInfo, 1, labelValue(i.Version))
+	s.send(hinitStart, unixSeconds(i.StartedAt))
 	s.send(booting, boolValue(i.Booting))
 	s.send(stopping, boolValue(i.Stopping))
 	s.send(reexecs, float64(max(i.Generation-1, 0)))
 	s.send(orphans, float64(i.Orphans))
-	s.send(routines, float64(i.Goroutines))
+	s.send(goroutines, float64(i.Goroutines))
 	if i.Lease != nil && i.Lease.State != client.LeaseNone {
-		s.send(lease, boolValue(i.Lease.State == client.LeaseHeld))
+		s.send(leaseHeld, boolValue(i.Lease.State == client.LeaseHeld))
 	}
 	for _, step := range lo.UniqBy(i.Boot[:min(len(i.Boot), maxSteps)], func(step client.BootStep) string { return labelValue(step.Name) }) {
-		s.send(bootTime, step.Seconds, labelValue(step.Name))
-		s.send(bootFault, boolValue(step.Error != ""), labelValue(step.Name))
+		s.send(bootStepTime, step.Seconds, labelValue(step.Name))
+		s.send(bootStepFailed, boolValue(step.Error != ""), labelValue(step.Name))
 	}
 	if seen == nil {
 		return
 	}
-	if own := seen.sum(i.PID); own.processes > 0 {
+	if own := seen.usageOf(i.PID); own.processes > 0 {
 		// Leave out the processor time of reaped children: it is in the metrics of their services.
 		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.TicksPerSecond)
 		s.send(ownMemory, float64(own.memory))
-		s.send(ownTasks, float64(own.threads))
+		s.send(ownThreads, float64(own.threads))
 		if own.fds >= 0 {
 			s.send(ownFDs, float64(own.fds))
 		}
 	}
 }
 
-func (s sink) sendService(v *client.Service, now time.Time) {
+func (s metricSink) sendService(v *client.Service, now time.Time) {
 	name, profile := labelValue(v.Name), labelValue(v.Profile)
-	s.send(isUp, boolValue(v.State == client.StateUp), name, profile)
-	s.send(isReady, boolValue(v.Ready), name, profile)
+	s.send(serviceUp, boolValue(v.State == client.StateUp), name, profile)
+	s.send(serviceReady, boolValue(v.Ready), name, profile)
 	for _, kind := range show.VerdictOf(v).Problems {
-		s.send(problem, 1, name, profile, kind)
+		s.send(serviceProblem, 1, name, profile, kind)
 	}
 	checks := make(map[string]float64, len(v.Checks)) // results by label: two names may become the same label
 	for i := range v.Checks {
@@ -159,10 +159,10 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 		checks[check] = max(checks[check], boolValue(v.Checks[i].Failed && v.State == client.StateUp))
 	}
 	for check, fails := range checks {
-		s.send(failing, fails, name, profile, check)
+		s.send(checkFailing, fails, name, profile, check)
 	}
 	if v.Task {
-		s.send(isTask, boolValue(v.Done), name, profile)
+		s.send(taskDone, boolValue(v.Done), name, profile)
 	}
 	if v.NextRun != nil {
 		s.send(nextRun, unixSeconds(*v.NextRun), name, profile)
@@ -170,15 +170,15 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	if v.NextStart != nil {
 		s.send(nextStart, unixSeconds(*v.NextStart), name, profile)
 	}
-	s.send(isWanted, boolValue(v.Want == client.WantUp), name, profile)
+	s.send(serviceWanted, boolValue(v.Want == client.WantUp), name, profile)
 	state := v.State
 	if !slices.Contains(knownStates, state) {
 		state = "other"
 	}
-	s.send(inState, 1, name, profile, state)
-	s.send(since, unixSeconds(v.Since), name, profile)
-	s.send(loops, boolValue(v.CrashLoop), name, profile)
-	s.send(fails, float64(v.ConsecutiveFailures), name, profile)
+	s.send(serviceState, 1, name, profile, state)
+	s.send(stateSince, unixSeconds(v.Since), name, profile)
+	s.send(crashLoop, boolValue(v.CrashLoop), name, profile)
+	s.send(consecutiveFailures, float64(v.ConsecutiveFailures), name, profile)
 	s.send(drifted, boolValue(v.Drifted), name, profile)
 	ended := sumByCause(v.Exits)
 	if x := v.LastExit; x != nil {
@@ -196,11 +196,11 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 		s.send(restarts, float64(n), name, profile, cause)
 	}
 	if o := v.Output; o != nil {
-		s.send(lines, float64(o.Lines), name, profile)
-		s.send(bytes, float64(o.Bytes), name, profile)
-		s.send(gaps, float64(o.FileLost), name, profile, "file")
-		s.send(gaps, float64(o.ConsoleDropped), name, profile, "console")
-		s.send(gaps, float64(o.Suppressed), name, profile, "rate")
+		s.send(logLines, float64(o.Lines), name, profile)
+		s.send(logBytes, float64(o.Bytes), name, profile)
+		s.send(logGaps, float64(o.FileLost), name, profile, "file")
+		s.send(logGaps, float64(o.ConsoleDropped), name, profile, "console")
+		s.send(logGaps, float64(o.Suppressed), name, profile, "rate")
 		s.send(logFault, boolValue(o.Error != ""), name, profile)
 	}
 }
@@ -211,14 +211,14 @@ type Forwarded struct {
 	Waiting                       time.Time // time of the oldest record that is still to be sent; zero if all are sent
 }
 
-func (s sink) sendForwarded(p *Forwarded, now time.Time) {
+func (s metricSink) sendForwarded(p *Forwarded, now time.Time) {
 	if p == nil {
 		return
 	}
-	s.send(sent, float64(p.Sent), "sent")
-	s.send(sent, float64(p.Refused), "refused")
-	s.send(sendGaps, float64(p.Gaps))
-	s.send(sendFails, float64(p.Failures))
+	s.send(forwardedRecords, float64(p.Sent), "sent")
+	s.send(forwardedRecords, float64(p.Refused), "refused")
+	s.send(forwardGaps, float64(p.Gaps))
+	s.send(forwardFailures, float64(p.Failures))
 	age := 0.0
 	if !p.Waiting.IsZero() {
 		age = max(now.Sub(p.Waiting).Seconds(), 0)
@@ -226,7 +226,7 @@ func (s sink) sendForwarded(p *Forwarded, now time.Time) {
 	s.send(forwardDelay, age)
 }
 
-func (s sink) sendUsage(u resourceUsage, name, profile string) {
+func (s metricSink) sendUsage(u resourceUsage, name, profile string) {
 	if u.processes == 0 {
 		return // the service has ended
 	}
@@ -366,8 +366,8 @@ func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	return o
 }
 
-// sum returns the usage of the processes with these pids together.
-func (o *processList) sum(pids ...int) (u resourceUsage) {
+// usageOf returns the usage of the processes with these pids together.
+func (o *processList) usageOf(pids ...int) (u resourceUsage) {
 	for _, pid := range pids {
 		one, is := o.all[pid]
 		if !is {

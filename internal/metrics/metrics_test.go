@@ -37,7 +37,7 @@ func (f *fake) Events(_ context.Context, _ client.EventOptions, fn func(client.E
 // collector returns a Collector that sees no processes and no forwarder. Its time is noon.
 func collector(f *fake) *Collector {
 	return &Collector{
-		Source: f, Proc: func(client.Init) string { return "" }, Sent: func(client.Init) *Forwarded { return nil },
+		Source: f, Proc: func(client.Init) string { return "" }, ForwardCounters: func(client.Init) *Forwarded { return nil },
 		Now: func() time.Time { return noon }, Context: context.Background,
 	}
 }
@@ -70,7 +70,7 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 		{Name: "gateway-deaf", State: client.StateUp, Want: client.WantUp, Ready: true, Checks: []client.Check{{Name: "deaf", Type: "deaf", Failed: true}, {Name: "health", Type: "http"}}},
 	}}}
 	c := collector(f)
-	c.Sent = func(client.Init) *Forwarded {
+	c.ForwardCounters = func(client.Init) *Forwarded {
 		return &Forwarded{Sent: 7, Refused: 1, Gaps: 2, Failures: 3, Waiting: noon.Add(-90 * time.Second)}
 	}
 	wantLines(t, text(t, c),
@@ -82,7 +82,7 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 		`hinit_forward_records_total{result="sent"} 7`, `hinit_forward_records_total{result="refused"} 1`, `hinit_forward_gaps_total 2`,
 		`hinit_forward_failures_total 3`, `hinit_forward_lag_seconds 90`,
 	)
-	c.Sent = func(client.Init) *Forwarded { return nil }
+	c.ForwardCounters = func(client.Init) *Forwarded { return nil }
 	if got := text(t, c); strings.Contains(got, "hinit_forward") {
 		t.Errorf("without a forwarder:\n%s", got)
 	}
@@ -182,14 +182,14 @@ func TestTheProcessesOfAServiceCountTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := readProcesses("/proc", proc.ServiceRoots{Mains: map[int]string{cmd.Process.Pid: "shell"}})
-	u := seen.sum(seen.pidsByService["shell"]...)
+	u := seen.usageOf(seen.pidsByService["shell"]...)
 	if u.processes != 3 || u.threads != 3 || u.memory == 0 || u.fds < 9 {
 		t.Errorf("a shell with two children is %+v", u)
 	}
-	if p := seen.sum(os.Getpid()); p.processes != 1 || p.fds < 3 || p.memory == 0 {
+	if p := seen.usageOf(os.Getpid()); p.processes != 1 || p.fds < 3 || p.memory == 0 {
 		t.Errorf("this process is %+v", p)
 	}
-	if p := seen.sum(1 << 30); p.processes != 0 {
+	if p := seen.usageOf(1 << 30); p.processes != 0 {
 		t.Errorf("a process that is not there is %+v", p)
 	}
 }

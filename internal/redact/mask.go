@@ -12,8 +12,8 @@ import (
 // Masked replaces each secret in a line, see [Masker].
 const Masked = "***"
 
-// minSecret is the minimum length of a value that [NewSecrets] hides. Shorter values may occur in ordinary words.
-const minSecret = 8
+// minSecretLength is the minimum length of a value that [NewSecrets] hides. Shorter values may occur in ordinary words.
+const minSecretLength = 8
 
 // Classes of bytes. Each bit of a byte's class says what the byte can begin or belong to. Most bytes have none of the last three
 // bits, so that Hide can skip them quickly.
@@ -45,11 +45,11 @@ var noSecrets = sync.OnceValue(func() *Secrets { return NewSecrets(nil) })
 func NewSecrets(values []string) *Secrets {
 	s := &Secrets{values: []secret{{}}}
 	for c := range s.kinds {
-		if wordByte(byte(c)) || c == '-' {
+		if isWordByte(byte(c)) || c == '-' {
 			s.kinds[c] |= isWord
 		}
 	}
-	for c, list := range shapes() {
+	for c, list := range tokenShapes() {
 		if len(list) > 0 {
 			s.kinds[c] |= isToken
 		}
@@ -61,7 +61,7 @@ func NewSecrets(values []string) *Secrets {
 		s.kinds[c] |= isOther
 	}
 	for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
-		if len(v) < minSecret || strings.Contains(v, "\n") {
+		if len(v) < minSecretLength || strings.Contains(v, "\n") {
 			continue
 		}
 		s.kinds[v[0]] |= isLiteral
@@ -76,10 +76,10 @@ func NewSecrets(values []string) *Secrets {
 
 // tokenShape describes a kind of token that begins with a known prefix.
 type tokenShape struct {
-	prefix string
-	body   func(c byte) bool // reports whether a byte may follow the prefix
-	least  int               // smallest number of bytes after the prefix
-	most   int               // largest number of bytes after the prefix; 0: no limit
+	prefix     string
+	isBodyByte func(c byte) bool // reports whether a byte may follow the prefix
+	minBody    int               // smallest number of bytes after the prefix
+	maxBody    int               // largest number of bytes after the prefix; 0: no limit
 	// minRun is the minimum length of a run of letters and digits, with at least one of each, that the token must contain; 0: no
 	// such condition
 	minRun    int
@@ -87,41 +87,41 @@ type tokenShape struct {
 	rest      *tokenShape // shape of the rest of the token; nil: the token ends here
 }
 
-// shapes has the known shapes of tokens by their first byte: tokens of model providers, chat services, code hosts and similar
+// tokenShapes has the known shapes of tokens by their first byte: tokens of model providers, chat services, code hosts and similar
 // services. Each shape is so strict that ordinary words, paths and hashes do not match.
-var shapes = sync.OnceValue(func() *[256][]tokenShape {
+var tokenShapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
 	list := []tokenShape{
-		{prefix: "sk-", body: keyByte, least: 20, minRun: 16},                                                                   // keys of OpenAI, Anthropic, OpenRouter, DeepSeek and others
-		{prefix: "sk_live_", body: alnum, least: 16},                                                                            // keys of Stripe
-		{prefix: "sk_test_", body: alnum, least: 16},                                                                            //
-		{prefix: "rk_live_", body: alnum, least: 16},                                                                            //
-		{prefix: "whsec_", body: alnum, least: 24, minRun: 24},                                                                  //
-		{prefix: "github_pat_", body: wordByte, least: 22, minRun: 16},                                                          //
-		{prefix: "glpat-", body: keyByte, least: 20, minRun: 8},                                                                 // tokens of GitLab
-		{prefix: "AKIA", body: upperDigit, least: 16, most: 16},                                                                 // key IDs of AWS
-		{prefix: "ASIA", body: upperDigit, least: 16, most: 16},                                                                 //
-		{prefix: "AIza", body: keyByte, least: 35, most: 35},                                                                    // keys of Google
-		{prefix: "ya29.", body: keyByte, least: 30, minRun: 12},                                                                 //
-		{prefix: "hf_", body: alnum, least: 30},                                                                                 // tokens of Hugging Face
-		{prefix: "gsk_", body: alnum, least: 40},                                                                                // keys of Groq
-		{prefix: "xai-", body: alnum, least: 40},                                                                                // keys of xAI
-		{prefix: "r8_", body: alnum, least: 30},                                                                                 // tokens of Replicate
-		{prefix: "npm_", body: alnum, least: 36},                                                                                //
-		{prefix: "pypi-AgE", body: keyByte, least: 40},                                                                          //
-		{prefix: "dop_v1_", body: alnum, least: 40},                                                                             // tokens of DigitalOcean
-		{prefix: "xapp-", body: keyByte, least: 20, firstByte: digits},                                                          // app tokens of Slack
-		{prefix: "SG.", body: keyByte, least: 22, most: 22, rest: &tokenShape{prefix: ".", body: keyByte, least: 43, most: 43}}, // keys of SendGrid
+		{prefix: "sk-", isBodyByte: isKeyByte, minBody: 20, minRun: 16},                                                                                   // keys of OpenAI, Anthropic, OpenRouter, DeepSeek and others
+		{prefix: "sk_live_", isBodyByte: isAlphanumeric, minBody: 16},                                                                                     // keys of Stripe
+		{prefix: "sk_test_", isBodyByte: isAlphanumeric, minBody: 16},                                                                                     //
+		{prefix: "rk_live_", isBodyByte: isAlphanumeric, minBody: 16},                                                                                     //
+		{prefix: "whsec_", isBodyByte: isAlphanumeric, minBody: 24, minRun: 24},                                                                           //
+		{prefix: "github_pat_", isBodyByte: isWordByte, minBody: 22, minRun: 16},                                                                          //
+		{prefix: "glpat-", isBodyByte: isKeyByte, minBody: 20, minRun: 8},                                                                                 // tokens of GitLab
+		{prefix: "AKIA", isBodyByte: isUpperOrDigit, minBody: 16, maxBody: 16},                                                                            // key IDs of AWS
+		{prefix: "ASIA", isBodyByte: isUpperOrDigit, minBody: 16, maxBody: 16},                                                                            //
+		{prefix: "AIza", isBodyByte: isKeyByte, minBody: 35, maxBody: 35},                                                                                 // keys of Google
+		{prefix: "ya29.", isBodyByte: isKeyByte, minBody: 30, minRun: 12},                                                                                 //
+		{prefix: "hf_", isBodyByte: isAlphanumeric, minBody: 30},                                                                                          // tokens of Hugging Face
+		{prefix: "gsk_", isBodyByte: isAlphanumeric, minBody: 40},                                                                                         // keys of Groq
+		{prefix: "xai-", isBodyByte: isAlphanumeric, minBody: 40},                                                                                         // keys of xAI
+		{prefix: "r8_", isBodyByte: isAlphanumeric, minBody: 30},                                                                                          // tokens of Replicate
+		{prefix: "npm_", isBodyByte: isAlphanumeric, minBody: 36},                                                                                         //
+		{prefix: "pypi-AgE", isBodyByte: isKeyByte, minBody: 40},                                                                                          //
+		{prefix: "dop_v1_", isBodyByte: isAlphanumeric, minBody: 40},                                                                                      // tokens of DigitalOcean
+		{prefix: "xapp-", isBodyByte: isKeyByte, minBody: 20, firstByte: digits},                                                                          // app tokens of Slack
+		{prefix: "SG.", isBodyByte: isKeyByte, minBody: 22, maxBody: 22, rest: &tokenShape{prefix: ".", isBodyByte: isKeyByte, minBody: 43, maxBody: 43}}, // keys of SendGrid
 		// A JSON web token (RFC 7519) has three parts. The first two are JSON objects, encoded in base64url.
-		{prefix: "eyJ", body: keyByte, least: 7, rest: &tokenShape{
-			prefix: ".eyJ", body: keyByte, least: 7, rest: &tokenShape{prefix: ".", body: keyByte, least: 10},
+		{prefix: "eyJ", isBodyByte: isKeyByte, minBody: 7, rest: &tokenShape{
+			prefix: ".eyJ", isBodyByte: isKeyByte, minBody: 7, rest: &tokenShape{prefix: ".", isBodyByte: isKeyByte, minBody: 10},
 		}},
 	}
 	for _, kind := range "abeoprs" {
-		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, firstByte: digits}) // tokens of Slack
+		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", isBodyByte: isKeyByte, minBody: 12, firstByte: digits}) // tokens of Slack
 	}
 	for _, kind := range "pousr" {
-		list = append(list, tokenShape{prefix: "gh" + string(kind) + "_", body: alnum, least: 30}) // tokens of GitHub
+		list = append(list, tokenShape{prefix: "gh" + string(kind) + "_", isBodyByte: isAlphanumeric, minBody: 30}) // tokens of GitHub
 	}
 	var byFirst [256][]tokenShape
 	for _, p := range list {
@@ -136,8 +136,8 @@ func (p *tokenShape) match(s []byte) int {
 		return 0
 	}
 	body := s[len(p.prefix):]
-	n := classLength(body, p.body)
-	if n < p.least || p.most > 0 && n > p.most || p.minRun > 0 && !hasRun(body[:n], p.minRun) ||
+	n := classLength(body, p.isBodyByte)
+	if n < p.minBody || p.maxBody > 0 && n > p.maxBody || p.minRun > 0 && !hasMixedRun(body[:n], p.minRun) ||
 		p.firstByte != "" && strings.IndexByte(p.firstByte, body[0]) < 0 {
 		return 0
 	}
@@ -159,8 +159,8 @@ type Masker struct {
 	KeyLinesLeft int // number of following lines that may still belong to a private key
 }
 
-// KeyLines is the maximum number of lines in a private key.
-const KeyLines = 200
+// MaxKeyLines is the maximum number of lines in a private key.
+const MaxKeyLines = 200
 
 // minWork is the number of bytes that Hide compares with secrets even in a short chunk. Hide limits its work because an agent
 // chooses both its secrets and its lines: lines with the beginnings of long secrets would use up PID 1's processor time.
@@ -182,7 +182,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 		last = to
 	}
 	inWord := false
-	i := m.keyLine(chunk, 0, cover)
+	i := m.hideKeyLines(chunk, 0, cover)
 	for i < len(chunk) {
 		c := chunk[i]
 		kind := set.kinds[c]
@@ -203,13 +203,13 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 			}
 		}
 		if kind&isToken != 0 && !inWord {
-			if from, to := secretToken(chunk[i:]); to > 0 {
+			if from, to := secretTokenRange(chunk[i:]); to > 0 {
 				cover(i+from, i+to)
 				i, inWord = i+to, true
 				continue
 			}
-			if n := keyHeader(chunk[i:]); n > 0 {
-				i = m.keyBody(chunk, i+n, cover)
+			if n := keyHeaderLength(chunk[i:]); n > 0 {
+				i = m.hideKeyBody(chunk, i+n, cover)
 				inWord = false
 				continue
 			}
@@ -218,7 +218,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 		i++
 		switch c {
 		case '\n':
-			i = m.keyLine(chunk, i, cover)
+			i = m.hideKeyLines(chunk, i, cover)
 		case ':':
 			if from, to := telegramTokenRange(chunk, i-1); to > 0 && from >= last {
 				cover(from, to)
@@ -229,7 +229,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 				i++
 			}
 		case '\x1b': // a sequence that sets a colour
-			i += escape(chunk[i:])
+			i += escapeLength(chunk[i:])
 		}
 	}
 	if out == nil {
@@ -262,17 +262,17 @@ func commonLength(a []byte, b string) (n int) {
 	return n
 }
 
-// secretToken finds a token at the beginning of s, and returns the range of its secret part. If it finds none, to is 0.
-func secretToken(s []byte) (from, to int) {
-	for _, p := range shapes()[s[0]] {
+// secretTokenRange finds a token at the beginning of s, and returns the range of its secret part. If it finds none, to is 0.
+func secretTokenRange(s []byte) (from, to int) {
+	for _, p := range tokenShapes()[s[0]] {
 		if n := p.match(s); n > 0 {
 			return 0, n
 		}
 	}
 	const name = "bearer "
 	if len(s) > len(name) && bytes.EqualFold(s[:len(name)], []byte(name)) {
-		n := classLength(s[len(name):], bearerByte)
-		if hasRun(s[len(name):len(name)+n], 12) {
+		n := classLength(s[len(name):], isBearerByte)
+		if hasMixedRun(s[len(name):len(name)+n], 12) {
 			return len(name), len(name) + n
 		}
 	}
@@ -282,7 +282,7 @@ func secretToken(s []byte) (from, to int) {
 // telegramTokenRange returns the range of the token of a Telegram bot around a colon: the bot's number, the colon, and 35 bytes.
 func telegramTokenRange(s []byte, colon int) (from, to int) {
 	body := s[colon+1:]
-	if !hasPrefix(body, "AA") || classLength(body, keyByte) != 35 {
+	if !hasPrefix(body, "AA") || classLength(body, isKeyByte) != 35 {
 		return 0, 0
 	}
 	from = len(bytes.TrimRight(s[:colon], "0123456789"))
@@ -294,8 +294,8 @@ func telegramTokenRange(s []byte, colon int) (from, to int) {
 
 const keyEnd = "PRIVATE KEY-----"
 
-// keyHeader returns the length of the header of a private key (RFC 7468) at the beginning of s, or 0.
-func keyHeader(s []byte) int {
+// keyHeaderLength returns the length of the header of a private key (RFC 7468) at the beginning of s, or 0.
+func keyHeaderLength(s []byte) int {
 	const begin, longest = "-----BEGIN ", 40
 	if !hasPrefix(s, begin) {
 		return 0
@@ -307,16 +307,16 @@ func keyHeader(s []byte) int {
 	return at + len(keyEnd)
 }
 
-// keyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. at is the
-// position after the header. If nothing follows on this line, the next lines belong to the key. keyBody returns the position
+// hideKeyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. at is the
+// position after the header. If nothing follows on this line, the next lines belong to the key. hideKeyBody returns the position
 // after the hidden part.
-func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
+func (m *Masker) hideKeyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
-		m.KeyLinesLeft = KeyLines
+		m.KeyLinesLeft = MaxKeyLines
 		return end
 	}
-	n := classLength(chunk[at:end], func(c byte) bool { return keyText(c) || c == '\\' || c == ' ' || c == '\r' })
+	n := classLength(chunk[at:end], func(c byte) bool { return isBase64Byte(c) || c == '\\' || c == ' ' || c == '\r' })
 	if n >= 16 {
 		cover(at, at+n)
 	}
@@ -326,9 +326,9 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 // stampLen is the length of the time before each line of hinit's log files, with the two spaces after it.
 const stampLen = len("2006-01-02 15:04:05.000000000  ")
 
-// keyLine hides the line at position at and the lines after it as long as they belong to a private key. It returns the position
+// hideKeyLines hides the line at position at and the lines after it as long as they belong to a private key. It returns the position
 // of the first line that does not. Lines of other output may come between the lines of a key, so only the footer ends the key.
-func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
+func (m *Masker) hideKeyLines(chunk []byte, at int, cover func(from, to int)) int {
 	for m.KeyLinesLeft > 0 && at < len(chunk) {
 		m.KeyLinesLeft--
 		from, end := at, at+bytes.IndexByte(chunk[at:], '\n')
@@ -338,7 +338,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		line := bytes.TrimSpace(chunk[from:end])
 		switch {
 		case len(line) == 0, hasPrefix(line, "Proc-Type:"), hasPrefix(line, "DEK-Info:"):
-		case len(line) <= 80 && classLength(line, keyText) == len(line):
+		case len(line) <= 80 && classLength(line, isBase64Byte) == len(line):
 			from += bytes.Index(chunk[from:end], line)
 			cover(from, from+len(line))
 		default:
@@ -352,8 +352,8 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	return at
 }
 
-// escape returns the length of the terminal control sequence at the beginning of s. s is the text after the escape byte.
-func escape(s []byte) int {
+// escapeLength returns the length of the terminal control sequence at the beginning of s. s is the text after the escape byte.
+func escapeLength(s []byte) int {
 	if len(s) == 0 || s[0] != '[' {
 		return 0
 	}
@@ -376,14 +376,14 @@ func classLength(s []byte, class func(byte) bool) int {
 	return len(s)
 }
 
-// hasRun reports whether s contains a run of letters and digits, with at least one of each, of at least the length least.
-func hasRun(s []byte, least int) bool {
+// hasMixedRun reports whether s contains a run of letters and digits, with at least one of each, of at least the length least.
+func hasMixedRun(s []byte, least int) bool {
 	n, letters, digits := 0, 0, 0
 	for _, c := range s {
 		switch {
 		case c >= '0' && c <= '9':
 			digits++
-		case alnum(c):
+		case isAlphanumeric(c):
 			letters++
 		default:
 			n, letters, digits = 0, 0, 0
@@ -396,14 +396,14 @@ func hasRun(s []byte, least int) bool {
 	return false
 }
 
-func alnum(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' }
+func isAlphanumeric(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' }
 
-func wordByte(c byte) bool { return alnum(c) || c == '_' }
+func isWordByte(c byte) bool { return isAlphanumeric(c) || c == '_' }
 
-func keyByte(c byte) bool { return wordByte(c) || c == '-' }
+func isKeyByte(c byte) bool { return isWordByte(c) || c == '-' }
 
-func keyText(c byte) bool { return alnum(c) || c == '+' || c == '/' || c == '=' }
+func isBase64Byte(c byte) bool { return isAlphanumeric(c) || c == '+' || c == '/' || c == '=' }
 
-func bearerByte(c byte) bool { return keyText(c) || keyByte(c) || c == '.' || c == '~' }
+func isBearerByte(c byte) bool { return isBase64Byte(c) || isKeyByte(c) || c == '.' || c == '~' }
 
-func upperDigit(c byte) bool { return c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' }
+func isUpperOrDigit(c byte) bool { return c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' }

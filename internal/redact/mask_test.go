@@ -125,7 +125,7 @@ func TestAKeyBetweenOtherOutputWasPartlyShown(t *testing.T) {
 	if got != want || hidden(key) != want {
 		t.Errorf("got %q and %q, want %q", got, hidden(key), want)
 	}
-	endless := "-----BEGIN PRIVATE KEY-----\n" + strings.Repeat("some text\n", redact.KeyLines) + line + "\n"
+	endless := "-----BEGIN PRIVATE KEY-----\n" + strings.Repeat("some text\n", redact.MaxKeyLines) + line + "\n"
 	if got := hidden(endless); got != endless {
 		t.Error("a line long after a header without a footer is hidden")
 	}

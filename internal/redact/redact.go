@@ -42,7 +42,7 @@ func SecretPart(name, value string) string {
 	if IsSecretName(name) {
 		return value
 	}
-	from, to := password(value)
+	from, to := passwordRange(value)
 	return value[from:to]
 }
 
@@ -51,7 +51,7 @@ func HideValue(name, value string) string {
 	if IsSecretName(name) {
 		return Hidden
 	}
-	from, to := password(value)
+	from, to := passwordRange(value)
 	if from == to {
 		return value
 	}
@@ -76,9 +76,9 @@ func HideAddress(address string) string {
 	return shown + u.Path
 }
 
-// password returns the range of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). If the
+// passwordRange returns the range of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). If the
 // URL has no password, from and to are equal.
-func password(value string) (from, to int) {
+func passwordRange(value string) (from, to int) {
 	_, rest, ok := strings.Cut(value, "://")
 	if !ok {
 		return 0, 0

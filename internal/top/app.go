@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	tickEvery   = time.Second            // time between two updates of the ages on the screen, and between two checks whether hinit still answers
-	readDelay   = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
-	insideEvery = 2 * time.Second
-	eventBatch  = 200 * time.Millisecond
-	eventPast   = 200 // how many past events the event pane shows at first
-	maxOrders   = 8   // maximum number of orders in progress
+	tickInterval  = time.Second            // time between two updates of the ages on the screen, and between two checks whether hinit still answers
+	readDelay     = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
+	detailsEvery  = 2 * time.Second
+	eventBatch    = 200 * time.Millisecond
+	maxPastEvents = 200 // how many past events the event pane shows at first
+	maxOrders     = 8   // maximum number of orders in progress
 )
 
 // app connects the terminal library with the model and with the data sources. It implements tea.Model.
@@ -66,12 +66,12 @@ func (a *app) Init() tea.Cmd {
 	a.draw()
 	for i, f := range a.feeds {
 		guard.Go("following the status", func() {
-			f.Status(a.ctx,
-				func(c client.StatusChange) { a.report(func(now time.Time) { a.model.Change(i, c, now) }) },
-				func(err error) { a.report(func(now time.Time) { a.model.Lost(i, err.Error(), now) }) })
+			f.FollowStatus(a.ctx,
+				func(c client.StatusChange) { a.report(func(now time.Time) { a.model.ApplyChange(i, c, now) }) },
+				func(err error) { a.report(func(now time.Time) { a.model.HostLost(i, err.Error(), now) }) })
 		})
 		guard.Go("measuring", func() {
-			f.Usage(a.ctx, func(u map[string]procusage.Usage) {
+			f.FollowUsage(a.ctx, func(u map[string]procusage.Usage) {
 				a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 					a.model.SetUsage(i, u, now)
 					return nil, false // the next tick draws the change
@@ -82,13 +82,13 @@ func (a *app) Init() tea.Cmd {
 	return a.tick()
 }
 
-// tick returns a command that waits for tickEvery, and then passes the time to the model. It draws the screen unless a frame was
+// tick returns a command that waits for tickInterval, and then passes the time to the model. It draws the screen unless a frame was
 // drawn recently.
 func (a *app) tick() tea.Cmd {
-	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
+	return tea.Tick(tickInterval, func(time.Time) tea.Msg {
 		return modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 			a.model.Tick(now)
-			return a.tick(), now.Sub(a.drawnAt) >= tickEvery*3/4
+			return a.tick(), now.Sub(a.drawnAt) >= tickInterval*3/4
 		})
 	})
 }
@@ -175,7 +175,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 			if a.onlyThisContainer {
 				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return a.reportEnd(o, err) })
 			}
-			act = func() error { return errElsewhere }
+			act = func() error { return errOtherContainer }
 		}
 		guard.Go("giving an order", func() {
 			if !pause.Send(a.ctx, a.orderSlots, struct{}{}) {
@@ -196,10 +196,10 @@ func (a *app) updateSources() {
 	if now.Log != was.Log {
 		a.stopLog()
 		a.stopLog = a.startAfterReadDelay(now.Log.File != "", "following a log", func(ctx context.Context) {
-			a.feeds[now.Log.Host].Log(ctx, now.Log, func(lines []model.LogLine) {
+			a.feeds[now.Log.Host].FollowLog(ctx, now.Log, func(lines []model.LogLine) {
 				a.report(func(time.Time) {
 					if now.Log == a.dataNeeds.Log { // the cursor may be on another service by now
-						a.model.Log(now.Log, lines)
+						a.model.AddLogLines(now.Log, lines)
 					}
 				})
 			})
@@ -211,7 +211,7 @@ func (a *app) updateSources() {
 			for ctx.Err() == nil {
 				in := a.feeds[now.DetailsOf.Host].ReadProcesses(now.DetailsOf, now.PID)
 				a.report(func(time.Time) { a.model.SetProcessDetails(in) })
-				pause.For(ctx, insideEvery)
+				pause.For(ctx, detailsEvery)
 			}
 		})
 	}
@@ -241,7 +241,7 @@ func (a *app) followEvents() {
 	fresh := make(chan func(), 256) // functions that add one event to the model each
 	for i, f := range a.feeds {
 		guard.Go("reading the events", func() {
-			f.Events(a.ctx, eventPast, func(e client.Event) { pause.Send(a.ctx, fresh, func() { a.model.Event(i, e) }) })
+			f.FollowEvents(a.ctx, maxPastEvents, func(e client.Event) { pause.Send(a.ctx, fresh, func() { a.model.AddEvent(i, e) }) })
 		})
 	}
 	for {
@@ -270,7 +270,7 @@ type shell struct{ name string }
 
 // Run runs the shell until it ends. It ignores the exit code, because the last command in the shell has determined it.
 func (s shell) Run() error {
-	hinit, err := cmdline.Hinit()
+	hinit, err := cmdline.HinitPath()
 	if err != nil {
 		return err
 	}
@@ -291,5 +291,5 @@ func (shell) SetStdout(io.Writer) {}
 // SetStderr implements tea.ExecCommand.
 func (shell) SetStderr(io.Writer) {}
 
-// errElsewhere means that the user has asked for a shell of a service in another container.
-var errElsewhere = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")
+// errOtherContainer means that the user has asked for a shell of a service in another container.
+var errOtherContainer = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")

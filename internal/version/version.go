@@ -21,18 +21,18 @@ type Info struct {
 }
 
 // Get returns the version of the running binary. It is determined only once. Any goroutine may call Get.
-func Get() Info { return get() }
+func Get() Info { return readBuild() }
 
-var get = sync.OnceValue(func() Info {
+var readBuild = sync.OnceValue(func() Info {
 	build, ok := debug.ReadBuildInfo()
 	if !ok {
-		return Info{Version: devel, Go: runtime.Version()}
+		return Info{Version: unstampedVersion, Go: runtime.Version()}
 	}
 	return fromBuild(build)
 })
 
-// devel is the version of a build that was not stamped with a version.
-const devel = "devel"
+// unstampedVersion is the version of a build that was not stamped with a version.
+const unstampedVersion = "devel"
 
 func fromBuild(build *debug.BuildInfo) Info {
 	info := Info{Version: build.Main.Version, Go: build.GoVersion}
@@ -47,7 +47,7 @@ func fromBuild(build *debug.BuildInfo) Info {
 		}
 	}
 	if info.Version == "" || info.Version == "(devel)" {
-		info.Version = devel
+		info.Version = unstampedVersion
 	}
 	return info
 }

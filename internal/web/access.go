@@ -34,8 +34,8 @@ func equalInConstantTime(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// bySocket reports whether a request came over a Unix socket. Only permitted users can connect to that socket.
-func bySocket(r *http.Request) bool {
+// cameOverSocket reports whether a request came over a Unix socket. Only permitted users can connect to that socket.
+func cameOverSocket(r *http.Request) bool {
 	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return known && local.Network() == "unix"
 }
@@ -63,17 +63,17 @@ func (s *Server) hasToken(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && equalInConstantTime(mac, sign(s.sessionKey, until))
 }
 
-// limitKey returns the key for the rate limits of a request: [owner] if the request may change something, and otherwise the
+// limitKey returns the key for the rate limits of a request: [ownerKey] if the request may change something, and otherwise the
 // address of the client.
 func (s *Server) limitKey(r *http.Request) string {
 	if s.mayControl(r) {
-		return owner
+		return ownerKey
 	}
-	return limitKeyOf(r)
+	return limitKeyWithoutToken(r)
 }
 
 // mayControl reports whether a request may change something. It may if it came over a Unix socket or has the token.
-func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.hasToken(r) }
+func (s *Server) mayControl(r *http.Request) bool { return cameOverSocket(r) || s.hasToken(r) }
 
 // mayRead reports whether a request may read the pages. If no token is configured, every request may.
 func (s *Server) mayRead(r *http.Request) bool { return s.Token == "" || s.mayControl(r) }
@@ -126,11 +126,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
 		s.setSession(w, r, until+"."+sign(s.sessionKey, until), int(sessionTime/time.Second))
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
-	case !s.guesses.allowRequest(limitKeyOf(r)):
+	case !s.guesses.allowRequest(limitKeyWithoutToken(r)):
 		s.tooManyGuesses(w)
 		s.showPage(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens from this address. Wait a minute, or enter the right one.")
 	default:
-		s.Log.Warn("wrong token", "remote", limitKeyOf(r))
+		s.Log.Warn("wrong token", "remote", limitKeyWithoutToken(r))
 		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "That is not the token.")
 	}
 }
@@ -144,15 +144,15 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 }
 
-// owner is the rate limit key of all requests that have the token or come over the Unix socket. Other clients have other keys, so
+// ownerKey is the rate limit key of all requests that have the token or come over the Unix socket. Other clients have other keys, so
 // they can't use up the owner's limits.
-const owner = "owner"
+const ownerKey = "owner"
 
-// limitKeyOf is [Server.limitKey], but ignores the token: it returns [owner] for a Unix socket, and otherwise the address of the
-// client.
-func limitKeyOf(r *http.Request) string {
-	if bySocket(r) {
-		return owner
+// limitKeyWithoutToken is [Server.limitKey], but ignores the token: it returns [ownerKey] for a Unix socket, and otherwise the
+// address of the client.
+func limitKeyWithoutToken(r *http.Request) string {
+	if cameOverSocket(r) {
+		return ownerKey
 	}
 	return addressKey(r.RemoteAddr)
 }
@@ -225,7 +225,7 @@ func newConnectionLimit(most int) *connectionLimit {
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.byKey[key] >= max(p.limit/2, 1) || key != owner && p.open-p.byKey[owner] >= p.limit {
+	if p.byKey[key] >= max(p.limit/2, 1) || key != ownerKey && p.open-p.byKey[ownerKey] >= p.limit {
 		return false
 	}
 	p.byKey[key]++

@@ -113,7 +113,7 @@ func decodeList[T any](said answer, program string) (list []T, fault string) {
 }
 
 func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
-	st, err := s.hub.current(r.Context())
+	st, err := s.hub.currentStatus(r.Context())
 	said := s.boards.latest(st.Init.Home, pageAge, programTimeout)
 	var page boardsPage
 	if v := st.Find(dispatcher); v != nil {
@@ -141,7 +141,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 const maxSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.current(r.Context()) // if hinit doesn't answer, the page is shown without its status
+	st, _ := s.hub.currentStatus(r.Context()) // if hinit doesn't answer, the page is shown without its status
 	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
 	if !said.exists {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
@@ -160,7 +160,7 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 // optionalPages reports whether the navigation shows entries for the task boards and for the sandboxes. It shows no entry for
 // pages without content.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
-	st := s.hub.last()
+	st := s.hub.lastStatus()
 	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
 	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
 }

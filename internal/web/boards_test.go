@@ -160,15 +160,15 @@ func TestTheListHasWhatServicesUse(t *testing.T) {
 	}
 	m := usageMeter{proc: func(client.Init) string { return "/proc" }}
 	st := client.Status{Services: []client.Service{mine}}
-	if got := m.measure(&st); got.cpu || got.view("gateway-coder").CPU != "" || got.view("gateway-coder").Memory == "" {
+	if got := m.measure(&st); got.cpuKnown || got.view("gateway-coder").CPU != "" || got.view("gateway-coder").Memory == "" {
 		t.Errorf("at first: %+v", got)
 	}
 	m.at = m.at.Add(-measureEvery)
-	if got := m.measure(&st); !got.cpu || !strings.HasSuffix(got.view("gateway-coder").CPU, " %") {
+	if got := m.measure(&st); !got.cpuKnown || !strings.HasSuffix(got.view("gateway-coder").CPU, " %") {
 		t.Errorf("then: %+v", got)
 	}
 	m.at = m.at.Add(-time.Hour)
-	if got := m.measure(&st); got.cpu {
+	if got := m.measure(&st); got.cpuKnown {
 		t.Errorf("after an hour: %+v", got)
 	}
 	m.proc = func(client.Init) string { return "" }

@@ -30,7 +30,7 @@ func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
 	for _, word := range []string{"p*", "pay-*", "*-out", "cod?r", "[ps]a*", "gateway-*", "@pay", "@payroll", "@", "[", "*"} {
 		var want []string
 		for i := range services {
-			if cmdline.Matches(word, &services[i]) {
+			if cmdline.SelectsService(word, &services[i]) {
 				want = append(want, services[i].Name)
 			}
 		}

@@ -22,7 +22,7 @@ import (
 const (
 	maxEvents            = 4096             // maximum number of events that the timeline keeps
 	maxRows              = 5000             // maximum number of services that the page shows
-	retry                = time.Second      // pause between two attempts to connect to hinit
+	retryPause           = time.Second      // pause between two attempts to connect to hinit
 	reconnectAfter       = 6 * time.Second  // the hub opens the stream again after this time without a line
 	staleAfter           = 3 * time.Second  // the page calls the status old after this time without a line; more than client.WatchInterval
 	sharedAge            = time.Second      // a fetched status serves other requests until this age
@@ -36,7 +36,7 @@ const (
 type hub struct {
 	hinit         HinitClient
 	statusTimeout time.Duration // time limit of a request for the status
-	view          func(s *client.Service, used usageView) rowView
+	makeRowView   func(s *client.Service, used usageView) rowView
 	// returns the output of a template, or "" if the template fails
 	render func(name string, data any) template.HTML
 
@@ -59,10 +59,10 @@ type hub struct {
 
 // version is one state of the list of services. It is immutable, except for its cache of encoded changes.
 type version struct {
-	number uint64
-	top    template.HTML
-	order  []string
-	rows   map[string]*row // rows by service; versions share the rows that are equal
+	number  uint64
+	summary template.HTML
+	order   []string
+	rows    map[string]*row // rows by service; versions share the rows that are equal
 
 	mu      sync.Mutex // guards encoded; held while changes are encoded
 	encoded map[string]string
@@ -85,7 +85,7 @@ func newHub(h HinitClient, proc func(client.Init) string) *hub {
 func (h *hub) run(ctx context.Context) {
 	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
-			_, _ = h.current(ctx) // the page shows this error
+			_, _ = h.currentStatus(ctx) // the page shows this error
 			pause.For(ctx, pointEvery)
 		}
 	}
@@ -125,7 +125,7 @@ func (h *hub) followStatus(ctx context.Context) {
 		if err != nil && err != errNoReader && ctx.Err() == nil { //nolint:errorlint // errNoReader is returned unwrapped
 			h.setStatus(client.Status{}, err)
 		}
-		pause.For(ctx, retry/4)
+		pause.For(ctx, retryPause/4)
 	}
 }
 
@@ -136,8 +136,8 @@ func (h *hub) hasReaders() bool {
 	return h.readers > 0 || time.Since(h.lastReaderLeft) < watchAfterLastReader
 }
 
-// join counts a reader and wakes followStatus. Call leave when the reader leaves.
-func (h *hub) join() (leave func()) {
+// addReader counts a reader and wakes followStatus. Call leave when the reader leaves.
+func (h *hub) addReader() (leave func()) {
 	h.mu.Lock()
 	h.readers++
 	h.mu.Unlock()
@@ -176,13 +176,13 @@ func (h *hub) followEvents(ctx context.Context) {
 			h.events = nil // hinit sends its whole history again
 			h.mu.Unlock()
 		}
-		pause.For(ctx, retry)
+		pause.For(ctx, retryPause)
 	}
 }
 
-// current returns the newest status. It asks hinit, unless the stored status is recent, or is kept up to date because the page
+// currentStatus returns the newest status. It asks hinit, unless the stored status is recent, or is kept up to date because the page
 // has readers. If hinit does not answer, it returns the last known status and an error.
-func (h *hub) current(ctx context.Context) (client.Status, error) {
+func (h *hub) currentStatus(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -209,8 +209,8 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 	return h.status, nil
 }
 
-// last returns the last known status.
-func (h *hub) last() client.Status {
+// lastStatus returns the last known status.
+func (h *hub) lastStatus() client.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.status
@@ -230,28 +230,28 @@ func (h *hub) setStatus(st client.Status, failed error) {
 		h.fault = failed.Error()
 		st, used = h.status, h.usage
 	}
-	st.Services = distinct(st.Services)
+	st.Services = distinctServices(st.Services)
 	h.status, h.usage = st, used
 	next := &version{number: h.page.number + 1, rows: make(map[string]*row, len(st.Services)), encoded: make(map[string]string)}
-	next.top = h.render("head", summary(&st, h.fault, used))
+	next.summary = h.render("head", makeHeadView(&st, h.fault, used))
 	for i := range st.Services {
 		s := &st.Services[i]
-		view := h.view(s, used.view(s.Name))
+		view := h.makeRowView(s, used.view(s.Name))
 		r := h.page.rows[s.Name]
 		if r == nil || r.view != view {
 			r = &row{view, h.render("row", &view)}
 		}
 		next.order, next.rows[s.Name] = append(next.order, s.Name), r
 	}
-	if next.top != h.page.top || !slices.Equal(next.order, h.page.order) || !maps.Equal(next.rows, h.page.rows) {
+	if next.summary != h.page.summary || !slices.Equal(next.order, h.page.order) || !maps.Equal(next.rows, h.page.rows) {
 		h.page, h.versions = next, append(h.versions[max(0, len(h.versions)-maxVersions+1):], next)
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
 }
 
-// distinct returns at most maxRows services. It leaves out services with an invalid name and repeated names.
-func distinct(list []client.Service) []client.Service {
+// distinctServices returns at most maxRows services. It leaves out services with an invalid name and repeated names.
+func distinctServices(list []client.Service) []client.Service {
 	list = lo.Filter(list, func(s client.Service, _ int) bool { return s.Name != "" && show.Line(s.Name) == s.Name })
 	list = lo.UniqBy(list, func(s client.Service) string { return s.Name })
 	return list[:min(len(list), maxRows)]
@@ -265,11 +265,11 @@ type rowChanges struct {
 	Order   []string                 `json:"order,omitempty"`
 }
 
-// since returns the changes from the version old to v. If only is set, it returns only the changes of this service.
-func (v *version) since(old *version, only string) rowChanges {
+// changesFrom returns the changes from the version old to v. If only is set, it returns only the changes of this service.
+func (v *version) changesFrom(old *version, only string) rowChanges {
 	d := rowChanges{Version: v.number, Rows: make(map[string]template.HTML)}
-	if only == "" && v.top != old.top {
-		d.Head = v.top
+	if only == "" && v.summary != old.summary {
+		d.Head = v.summary
 	}
 	if only == "" && !slices.Equal(v.order, old.order) {
 		d.Order = v.order
@@ -299,7 +299,7 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 	if text, known := v.encoded[key]; known {
 		return text, v.number, more
 	}
-	if d := v.since(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
+	if d := v.changesFrom(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
 		data, _ := json.Marshal(d) // Marshal can't fail for strings
 		text = string(data)
 		if len(v.encoded) < maxVersions {
@@ -314,7 +314,7 @@ func (h *hub) allRows() (list []row, top template.HTML, number uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	list = lo.Map(h.page.order, func(name string, _ int) row { return *h.page.rows[name] })
-	return list, h.page.top, h.page.number
+	return list, h.page.summary, h.page.number
 }
 
 // usageOf returns the measured usage of a service.

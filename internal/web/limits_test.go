@@ -65,7 +65,7 @@ func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	}
 	for p.acquire("10.0.0.1") {
 	}
-	if p.acquire("10.0.0.2") || !p.acquire(owner) {
+	if p.acquire("10.0.0.2") || !p.acquire(ownerKey) {
 		t.Error("all places are taken, and only the owner finds one")
 	}
 	p.release("10.0.0.1")
@@ -91,21 +91,21 @@ func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 
 // busy returns a status with many services that all have a history.
 func busy(s *Server, n int) (list []client.Service) {
-	used := measured{byName: make(map[string]procusage.Usage), cpu: true, lines: make(map[string][2]string)}
+	used := measured{byName: make(map[string]procusage.Usage), cpuKnown: true, lines: make(map[string][2]string)}
 	for i := range n {
 		v := coder()
 		v.Name, v.Profile, v.PID = fmt.Sprintf("gateway-customer-%03d", i), fmt.Sprintf("customer-%03d", i), 100+i
-		values := make([]float32, points)
+		values := make([]float32, graphPoints)
 		for k := range values {
 			values[k] = float32((k*(i+3) + k*k) % 11)
 		}
 		used.byName[v.Name] = procusage.Usage{CPU: float64(i) / 100, Memory: uint64(i) * 1e6, Processes: 3}
-		used.lines[v.Name] = [2]string{sparklinePath(values, 1), sparklinePath(values[:points/2], 1)}
+		used.lines[v.Name] = [2]string{sparklinePath(values, 1), sparklinePath(values[:graphPoints/2], 1)}
 		list = append(list, v)
 	}
 	m := &s.hub.meter
 	m.mu.Lock()
-	m.proc, m.at, m.known = func(client.Init) string { return "" }, time.Now().Add(time.Hour), used
+	m.proc, m.at, m.newest = func(client.Init) string { return "" }, time.Now().Add(time.Hour), used
 	m.mu.Unlock()
 	return list
 }
@@ -123,7 +123,7 @@ func TestThePageOf500ServicesIsSmall(t *testing.T) {
 
 // BenchmarkAStatusOf500 measures the cost of one second of a live page with few changes.
 func BenchmarkAStatusOf500(b *testing.B) {
-	s, err := New(Options{Hinit: newFake(), Metrics: http.NotFoundHandler(), LogsAs: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
+	s, err := New(Options{Hinit: newFake(), Metrics: http.NotFoundHandler(), LogReader: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -71,8 +71,8 @@ var (
 	groupings = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
 )
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	_, err := s.hub.current(r.Context()) // the head of the page shows this error
+func (s *Server) showList(w http.ResponseWriter, r *http.Request) {
+	_, err := s.hub.currentStatus(r.Context()) // the head of the page shows this error
 	rows, head, version := s.hub.allRows()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), GroupedBy: oneLine(r.FormValue("by")), Groupings: groupings, Head: head, Version: version,
@@ -83,7 +83,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 			s.noService(w, r, err)
 			return
 		}
-		title, page.Query, page.GroupedBy, page.Orders = "@"+name, "@"+name, "none", s.orders(r, "group", name)
+		title, page.Query, page.GroupedBy, page.Orders = "@"+name, "@"+name, "none", s.ordersFor(r, "group", name)
 	}
 	count := lo.CountValuesBy(rows, func(x row) string { return x.view.Class })
 	shown := lo.Filter(rows, func(x row, _ int) bool {
@@ -110,7 +110,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	}
 	sortRows(shown, page.Order)
 	if page.Order == "" || page.GroupedBy == "" { // services in trouble come first, also within each group
-		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(grade(x), grade(y)) })
+		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(gradeOfRow(x), gradeOfRow(y)) })
 	}
 	page.Groups, page.Shown = groupRows(shown, page.GroupedBy), len(shown)
 	s.showPage(w, r, http.StatusOK, "list", title, page)
@@ -130,8 +130,8 @@ func sortRows(list []row, order string) {
 	}
 }
 
-// grade returns the index in grades of a row's state. Trouble has the lowest index.
-func grade(x row) int {
+// gradeOfRow returns the index in grades of a row's state. Trouble has the lowest index.
+func gradeOfRow(x row) int {
 	return slices.IndexFunc(grades, func(g stateMark) bool { return g.Class == x.view.Class })
 }
 
@@ -143,7 +143,7 @@ func groupRows(list []row, by string) (out []group) {
 		g := group{Key: "all", Title: "all"}
 		switch by {
 		case "":
-			look := grades[grade(x)]
+			look := grades[gradeOfRow(x)]
 			g = group{Key: look.Class, Class: look.Class, Sign: look.Sign, Title: look.Word}
 		case "profile":
 			g = group{Key: x.view.Profile, Title: cmp.Or(x.view.Profile, "no profile")}
@@ -177,7 +177,7 @@ func groupRows(list []row, by string) (out []group) {
 // listNames sends the names of the services that the search q finds, each with its state and its group. The scripts of the page
 // need it for the filter and for the command palette.
 func (s *Server) listNames(w http.ResponseWriter, r *http.Request) {
-	_, _ = s.hub.current(r.Context())
+	_, _ = s.hub.currentStatus(r.Context())
 	rows, _, _ := s.hub.allRows()
 	list := lo.FilterMap(rows, func(x row, _ int) ([3]string, bool) {
 		return [3]string{x.view.Name, x.view.Class, x.view.Group}, x.view.contains(r.FormValue("q"))
@@ -254,7 +254,7 @@ func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
 	only := r.FormValue("only")
 	s.stream(w, r, s.streams, "rows", 0, func(ctx context.Context, out chan<- []byte) {
-		defer s.hub.join()()
+		defer s.hub.addReader()()
 		for ctx.Err() == nil {
 			data, now, more := s.hub.changesSince(version, only)
 			// Send all changes of the pause together.

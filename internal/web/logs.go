@@ -71,7 +71,7 @@ func newSearch(r *http.Request, log string, n int) *logSearch {
 	if d, err := time.ParseDuration(r.FormValue("since")); err == nil && d > 0 {
 		s.Since, s.LastLines = time.Now().Add(-d), -1
 	}
-	if at := lineOf(r); !at.IsZero() {
+	if at := lineTimeParameter(r); !at.IsZero() {
 		s.Since, s.LastLines = at.Add(-linkContext), -1
 	}
 	if len(s.text) > 0 || s.minLevel != 0 {
@@ -81,9 +81,9 @@ func newSearch(r *http.Request, log string, n int) *logSearch {
 	return s
 }
 
-// lineOf returns the time in the parameter "at" of a request, which identifies a log line in a link. It is zero if the parameter
-// is missing.
-func lineOf(r *http.Request) (at time.Time) {
+// lineTimeParameter returns the time in the parameter "at" of a request, which identifies a log line in a link. It is zero if the
+// parameter is missing.
+func lineTimeParameter(r *http.Request) (at time.Time) {
 	if ns, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 		at = time.Unix(0, ns)
 	}
@@ -137,9 +137,9 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 	if n, err := strconv.Atoi(r.FormValue("n")); err == nil {
 		view.N = max(1, min(n, maxLines))
 	}
-	at, after, size, long := lineOf(r), 0, 0, false
+	at, after, size, long := lineTimeParameter(r), 0, 0, false
 	// Read more lines than are shown: the shown ones may begin inside a private key, which only its first line reveals.
-	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N+redact.KeyLines), searchTime, func(line logLine) error {
+	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N+redact.MaxKeyLines), searchTime, func(line logLine) error {
 		view.Lines, size = append(view.Lines, line), size+len(line.Text)
 		for len(view.Lines) > view.N || size > maxBytes {
 			long = long || size > maxBytes
@@ -183,7 +183,7 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *logSearch, l
 	defer s.searches.release(key)
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
-	as, err := s.LogsAs(init)
+	as, err := s.LogReader(init)
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (s *Server) streamLog(w http.ResponseWriter, r *http.Request, v pageService
 		http.Error(w, "there is no such log", http.StatusNotFound)
 		return
 	}
-	as, err := s.LogsAs(v.init)
+	as, err := s.LogReader(v.init)
 	if err != nil {
 		http.Error(w, oneLine(err.Error()), http.StatusInternalServerError)
 		return

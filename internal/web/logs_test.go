@@ -36,7 +36,7 @@ func TestThePageOfRootShowsNoFileOfRootThroughALinkOfTheAgent(t *testing.T) {
 	}
 	v := coder()
 	v.Log = home + "/logs/gateways/coder/current"
-	s := serve(t, Options{Hinit: newFake(v), LogsAs: func(client.Init) (*fsutil.Actor, error) { return agent, nil }})
+	s := serve(t, Options{Hinit: newFake(v), LogReader: func(client.Init) (*fsutil.Actor, error) { return agent, nil }})
 	look := func(link string) {
 		t.Helper()
 		for _, path := range []string{"/service/gateway-coder", "/service/gateway-coder?archives=1&q=pre"} {
@@ -69,7 +69,7 @@ func TestAnAgentWithHugeLinesMakesNoHugePage(t *testing.T) {
 	searchTime = time.Minute
 	v := coder()
 	v.Log = dir + "/current"
-	s := serve(t, Options{Hinit: newFake(v), LogsAs: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
+	s := serve(t, Options{Hinit: newFake(v), LogReader: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
 	code, page := s.do("GET", "/service/gateway-coder/log?n=2000", nil)
 	if lines := strings.Count(page, "INFO begin "); code != http.StatusOK || len(page) > 6*maxBytes || lines < 100 {
 		t.Errorf("%d: %d bytes with %d lines", code, len(page), lines)
@@ -87,7 +87,7 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 	dir := t.TempDir()
 	line := "2026-01-02 03:04:05.123456789  INFO begin " + strings.Repeat("x", 15<<10) + "\n"
 	// The operator's search reads the last lines, which are short: a busy machine needs seconds for the long ones.
-	short := strings.Repeat("2026-01-02 03:04:06.123456789  INFO short\n", redact.KeyLines) + "2026-01-02 03:04:06.123456789  the last one\n"
+	short := strings.Repeat("2026-01-02 03:04:06.123456789  INFO short\n", redact.MaxKeyLines) + "2026-01-02 03:04:06.123456789  the last one\n"
 	if err := os.WriteFile(dir+"/current", []byte(strings.Repeat(line, 2000)+short), 0o600); err != nil {
 		t.Fatal(err)
 	}

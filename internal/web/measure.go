@@ -26,20 +26,20 @@ type usageMeter struct {
 	// returns the path of a /proc that shows the processes; nil: none does
 	proc func(client.Init) string
 
-	mu        sync.Mutex
-	at        time.Time
-	began     time.Time // start of the current period of the graphs
-	last      procusage.Table
-	roots     proc.ServiceRoots
-	known     measured
-	histories map[string]*usageHistory
+	mu          sync.Mutex
+	at          time.Time
+	periodStart time.Time // start of the current period of the graphs
+	last        procusage.Table
+	roots       proc.ServiceRoots
+	newest      measured
+	histories   map[string]*usageHistory
 }
 
 // measured is the memory and the processor time of services at one moment, by service.
 type measured struct {
-	byName map[string]procusage.Usage
-	cpu    bool // whether the processor times are known
-	lines  map[string][2]string
+	byName   map[string]procusage.Usage
+	cpuKnown bool // whether the processor times are known
+	lines    map[string][2]string
 }
 
 // measure returns the usage of the services in st, or an empty result if their processes are not visible.
@@ -48,7 +48,7 @@ func (m *usageMeter) measure(st *client.Status) measured {
 	defer m.mu.Unlock()
 	now := time.Now()
 	if m.proc == nil || now.Sub(m.at) < measureEvery {
-		return m.known
+		return m.newest
 	}
 	passed := now.Sub(m.at)
 	m.at = now
@@ -58,39 +58,39 @@ func (m *usageMeter) measure(st *client.Status) measured {
 		all, _ = procusage.ReadProcesses(root) // after an error, the usage is unknown
 	}
 	if all == nil {
-		m.last, m.known = nil, measured{}
-		return m.known
+		m.last, m.newest = nil, measured{}
+		return m.newest
 	}
 	before := m.last
 	if passed > measureOld {
 		before = nil
 	}
 	m.roots = procusage.ServiceRootsOf(*st, root)
-	m.known = measured{byName: all.UsageByService(m.roots, before, passed), cpu: before != nil}
+	m.newest = measured{byName: all.UsageByService(m.roots, before, passed), cpuKnown: before != nil}
 	m.last = all
-	if m.known.cpu {
+	if m.newest.cpuKnown {
 		m.addToPast(now, passed)
 	} else {
-		m.began, m.histories = now, nil
+		m.periodStart, m.histories = now, nil
 	}
-	return m.known
+	return m.newest
 }
 
 // addToPast adds the newest measurement to the history of each service. It drops the histories of removed services. passed is the
 // time since the previous measurement.
 func (m *usageMeter) addToPast(now time.Time, passed time.Duration) {
-	stretch := now.Sub(m.began)
+	stretch := now.Sub(m.periodStart)
 	over := stretch >= pointEvery
-	pasts := make(map[string]*usageHistory, len(m.known.byName))
-	m.known.lines = make(map[string][2]string, len(m.known.byName))
-	for name, u := range m.known.byName {
+	pasts := make(map[string]*usageHistory, len(m.newest.byName))
+	m.newest.lines = make(map[string][2]string, len(m.newest.byName))
+	for name, u := range m.newest.byName {
 		p := cmp.Or(m.histories[name], new(usageHistory))
 		p.add(u, passed, over, stretch)
-		pasts[name], m.known.lines[name] = p, p.lines
+		pasts[name], m.newest.lines[name] = p, p.lines
 	}
 	m.histories = pasts
 	if over {
-		m.began = now
+		m.periodStart = now
 	}
 }
 
@@ -112,8 +112,8 @@ func (m *usageMeter) processes(name string) (list []procstat.Stat) {
 	return list[:min(len(list), maxProcesses)]
 }
 
-// stateText returns a word for the state of a process. letter is the state in proc_pid_stat(5).
-func stateText(letter byte) string {
+// processStateText returns a word for the state of a process. letter is the state in proc_pid_stat(5).
+func processStateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
@@ -134,7 +134,7 @@ func (m measured) view(name string) (v usageView) {
 	}
 	v.Processes, v.Hundredths, v.Megabytes = u.Processes, int(u.CPU*100+0.5), int(u.Memory/1e6)
 	v.Memory = megabytes(u.Memory)
-	if m.cpu {
+	if m.cpuKnown {
 		v.CPU = fmt.Sprintf("%d %%", v.Hundredths)
 	}
 	v.CPULine, v.MemoryLine = m.lines[name][0], m.lines[name][1]
@@ -152,16 +152,16 @@ func megabytes(bytes uint64) string {
 }
 
 const (
-	points     = 24 // number of values in a row's graph
-	pointEvery = time.Hour / points
-	heights    = 9 // number of steps in the height of a graph, without 0
-	minCPU     = 0.05
+	graphPoints  = 24 // number of values in a row's graph
+	pointEvery   = time.Hour / graphPoints
+	graphHeights = 9 // number of steps in the height of a graph, without 0
+	minCPU       = 0.05
 )
 
-// usageHistory is the usage of a service in the last hour: one value for each period, at most [points] of them, oldest first.
+// usageHistory is the usage of a service in the last hour: one value for each period, at most [graphPoints] of them, oldest first.
 type usageHistory struct {
 	cpu, memory []float32 // average number of used processors, and bytes of memory, in each period
-	run         float64   // processor time in the current period so far
+	periodCPU   float64   // processor time in the current period so far
 	maxMemory   uint64    // largest memory in the current period so far, in bytes
 	lines       [2]string // the graphs of cpu and memory, as SVG paths
 }
@@ -169,23 +169,23 @@ type usageHistory struct {
 // add adds a measurement. passed is the time since the previous measurement. over says that the measurement is the last one of
 // the current period, which has the length stretch.
 func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
-	p.run += u.CPU * passed.Seconds()
+	p.periodCPU += u.CPU * passed.Seconds()
 	p.maxMemory = max(p.maxMemory, u.Memory)
 	if !over {
 		return
 	}
-	p.cpu = appendPoint(p.cpu, float32(p.run/stretch.Seconds()))
+	p.cpu = appendPoint(p.cpu, float32(p.periodCPU/stretch.Seconds()))
 	p.memory = appendPoint(p.memory, float32(p.maxMemory))
-	p.run, p.maxMemory = 0, 0
+	p.periodCPU, p.maxMemory = 0, 0
 	p.lines = [2]string{sparklinePath(p.cpu, minCPU), sparklinePath(p.memory, 1)}
 }
 
 func appendPoint(values []float32, v float32) []float32 {
-	return append(values[max(0, len(values)-points+1):], v)
+	return append(values[max(0, len(values)-graphPoints+1):], v)
 }
 
-// sparklinePath returns an SVG path that draws values. The path is [points]-1 wide and [heights] high; the style sheet enlarges
-// it. The full height stands for the largest value, or for least if that is larger.
+// sparklinePath returns an SVG path that draws values. The path is [graphPoints]-1 wide and [graphHeights] high; the style sheet
+// enlarges it. The full height stands for the largest value, or for least if that is larger.
 func sparklinePath(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""
@@ -193,9 +193,9 @@ func sparklinePath(values []float32, least float32) string {
 	for _, v := range values {
 		least = max(least, v)
 	}
-	height := func(v float32) int { return int(v/least*heights + 0.5) }
+	height := func(v float32) int { return int(v/least*graphHeights + 0.5) }
 	last := height(values[0])
-	out := fmt.Appendf(nil, "M%d %dl", points-len(values), heights-last)
+	out := fmt.Appendf(nil, "M%d %dl", graphPoints-len(values), graphHeights-last)
 	flat := 0
 	for i, v := range values[1:] {
 		h := height(v)

@@ -84,7 +84,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 		if p == nil {
 			continue // the service is down, so it has no measurement
 		}
-		for k := range points {
+		for k := range graphPoints {
 			wave := 0.03 + 0.02*math.Sin(float64(k*(i%5+1))/3) + 0.4*math.Max(0, math.Sin(float64(k+i*5)/4)-0.9)
 			if v.Name == deaf && k > 17 {
 				wave = 0

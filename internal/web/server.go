@@ -40,13 +40,13 @@ type Options struct {
 	Metrics http.Handler // handler for /metrics
 	Token   string       // token for reading and control; "": everybody may read, and no TCP client may control
 	// returns the path of a /proc that shows the services' processes, or "" if none does; nil has the same meaning
-	Proc     func(client.Init) string
-	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
-	Programs Programs
-	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
-	Hosts    []string     // names of this machine besides localhost; requests without a token must use one of them
-	Open     bool         // also accept any IP address as the host in requests
-	Log      *slog.Logger // log for errors of the server; nil: none
+	Proc      func(client.Init) string
+	LogReader func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
+	Programs  Programs
+	Base      string       // path under which a reverse proxy publishes the page: "" or "/x"
+	Hosts     []string     // names of this machine besides localhost; requests without a token must use one of them
+	Open      bool         // also accept any IP address as the host in requests
+	Log       *slog.Logger // log for errors of the server; nil: none
 }
 
 var (
@@ -95,7 +95,7 @@ func New(o Options) (*Server, error) {
 	if s.pages, err = template.New("").Funcs(s.functions()).ParseFS(files, "templates/*.html"); err != nil {
 		return nil, err
 	}
-	s.hub.view = s.view
+	s.hub.makeRowView = s.view
 	s.hub.render = func(name string, data any) template.HTML {
 		var w bytes.Buffer
 		if s.pages.ExecuteTemplate(&w, name, data) != nil {
@@ -109,21 +109,21 @@ func New(o Options) (*Server, error) {
 	}
 	s.mux = http.NewServeMux()
 	s.mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
-	s.mux.HandleFunc("GET /{$}", s.requireReader(s.list))
+	s.mux.HandleFunc("GET /{$}", s.requireReader(s.showList))
 	s.mux.HandleFunc("GET /live", s.requireReader(s.streamList))
 	s.mux.HandleFunc("GET /names", s.requireReader(s.listNames))
-	s.mux.HandleFunc("GET /events", s.requireReader(s.events))
+	s.mux.HandleFunc("GET /events", s.requireReader(s.showTimeline))
 	s.mux.HandleFunc("GET /boards", s.requireReader(s.boardsPage))
 	s.mux.HandleFunc("GET /sandboxes", s.requireReader(s.sandboxesPage))
-	s.mux.HandleFunc("GET /service/{name}", s.withService(s.service))
+	s.mux.HandleFunc("GET /service/{name}", s.withService(s.showService))
 	s.mux.HandleFunc("GET /service/{name}/follow", s.withService(s.streamLog))
 	s.mux.HandleFunc("GET /service/{name}/log", s.withService(s.logPage))
 	s.mux.HandleFunc("GET /service/{name}/download", s.withService(s.download))
 	s.mux.HandleFunc("GET /service/{name}/stop", s.requireReader(s.confirmStop))
-	s.mux.HandleFunc("POST /service/{name}/{verb}", s.command)
-	s.mux.HandleFunc("GET /group/{name}", s.requireReader(s.list))
+	s.mux.HandleFunc("POST /service/{name}/{verb}", s.giveOrder)
+	s.mux.HandleFunc("GET /group/{name}", s.requireReader(s.showList))
 	s.mux.HandleFunc("GET /group/{name}/stop", s.requireReader(s.confirmStop))
-	s.mux.HandleFunc("POST /group/{name}/{verb}", s.command)
+	s.mux.HandleFunc("POST /group/{name}/{verb}", s.giveOrder)
 	s.mux.HandleFunc("GET /login", s.login)
 	s.mux.HandleFunc("POST /login", s.login)
 	s.mux.HandleFunc("POST /logout", s.logout)
@@ -138,13 +138,13 @@ func (s *Server) Run(ctx context.Context) {
 	s.hub.run(ctx)
 }
 
-// policy is the Content-Security-Policy: the browser may load only what this server sends.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// contentSecurityPolicy is the Content-Security-Policy: the browser may load only what this server sends.
+const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	h.Set("Content-Security-Policy", policy)
+	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
@@ -156,12 +156,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return
 	}
-	if _, is := bearerTokenOf(r); is && key != owner && s.Token != "" && !s.guesses.allowRequest(key) {
+	if _, is := bearerTokenOf(r); is && key != ownerKey && s.Token != "" && !s.guesses.allowRequest(key) {
 		s.tooManyGuesses(w)
 		http.Error(w, "too many wrong tokens from this address; wait a minute, or send the right one", http.StatusTooManyRequests)
 		return
 	}
-	if (bySocket(r) || s.Token == "") && !s.knownHost(r) {
+	if (cameOverSocket(r) || s.Token == "") && !s.knownHost(r) {
 		http.Error(w, "cannot answer to this name: start hinit web with --host NAME", http.StatusMisdirectedRequest)
 		return
 	}
@@ -212,7 +212,7 @@ type pageService struct {
 // withService makes a handler from page, a handler for the service whose name is in the path of the request.
 func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, of pageService)) http.HandlerFunc {
 	return s.requireReader(func(w http.ResponseWriter, r *http.Request) {
-		st, err := s.hub.current(r.Context())
+		st, err := s.hub.currentStatus(r.Context())
 		v := st.Find(r.PathValue("name"))
 		if v == nil {
 			s.noService(w, r, err)
@@ -323,7 +323,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := owner // key of a connection over a Unix socket
+		key := ownerKey // key of a connection over a Unix socket
 		if c.RemoteAddr().Network() != "unix" {
 			key = addressKey(c.RemoteAddr().String())
 		}

@@ -40,14 +40,14 @@ type ordersView struct {
 	Done, Undo     string // the command that was just given, and the command that undoes it
 }
 
-// orders returns the buttons for a service or a group that the client of this request may use.
-func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
+// ordersFor returns the buttons for a service or a group that the client of this request may use.
+func (s *Server) ordersFor(r *http.Request, kind, name string) *ordersView {
 	v := &ordersView{Kind: kind, Name: name, Label: name}
 	if kind == "group" {
 		v.Label = "@" + name
 	}
 	if !s.mayControl(r) {
-		v.ReadOnlyReason = readOnly
+		v.ReadOnlyReason = readOnlyReason
 	}
 	if verb := r.FormValue("done"); doneMessages[verb] != "" {
 		v.Done, v.Undo = doneMessages[verb], undoCommands[verb]
@@ -55,14 +55,14 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	return v
 }
 
-// readOnly is the text that a page shows in place of the buttons.
-const readOnly = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
+// readOnlyReason is the text that a page shows in place of the buttons.
+const readOnlyReason = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
 // serviceEvents limits the events on a service's page.
 const serviceEvents = 20
 
-func (s *Server) service(w http.ResponseWriter, r *http.Request, v pageService) {
-	page := servicePage{rowView: s.view(v.Service, s.hub.usageOf(v.Name)), Service: v.Service, Tree: s.hub.meter.processes(v.Name), Orders: s.orders(r, "service", v.Name)}
+func (s *Server) showService(w http.ResponseWriter, r *http.Request, v pageService) {
+	page := servicePage{rowView: s.view(v.Service, s.hub.usageOf(v.Name)), Service: v.Service, Tree: s.hub.meter.processes(v.Name), Orders: s.ordersFor(r, "service", v.Name)}
 	if v.fault != nil {
 		page.Fault = oneLine(v.fault.Error())
 	}
@@ -106,10 +106,10 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, code int, why
 	s.showPage(w, r, code, "fail", "Not done", why)
 }
 
-// targets returns the services to which a request applies: the service in its path, or all services of the group in its path.
+// orderTargets returns the services to which a request applies: the service in its path, or all services of the group in its path.
 // kind is "service" or "group".
-func (s *Server) targets(r *http.Request) (kind string, names []string, err error) {
-	st, err := s.hub.current(r.Context())
+func (s *Server) orderTargets(r *http.Request) (kind string, names []string, err error) {
+	st, err := s.hub.currentStatus(r.Context())
 	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	name := r.PathValue("name")
 	names = lo.FilterMap(st.Services, func(v client.Service, _ int) (string, bool) {
@@ -120,14 +120,14 @@ func (s *Server) targets(r *http.Request) (kind string, names []string, err erro
 
 // confirmStop shows a page that asks whether to stop, for browsers without scripts.
 func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
-	kind, names, err := s.targets(r)
+	kind, names, err := s.orderTargets(r)
 	switch {
 	case len(names) == 0:
 		s.noService(w, r, err)
 	case !s.mayControl(r):
-		s.showError(w, r, http.StatusForbidden, readOnly)
+		s.showError(w, r, http.StatusForbidden, readOnlyReason)
 	default:
-		orders := s.orders(r, kind, r.PathValue("name"))
+		orders := s.ordersFor(r, kind, r.PathValue("name"))
 		s.showPage(w, r, http.StatusOK, "ask", "Stop "+orders.Label+"?", struct {
 			*ordersView
 			Names []string
@@ -135,8 +135,8 @@ func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// command starts, stops or restarts a service, or all services of a group.
-func (s *Server) command(w http.ResponseWriter, r *http.Request) {
+// giveOrder starts, stops or restarts a service, or all services of a group.
+func (s *Server) giveOrder(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
 	_, bearer := bearerTokenOf(r) // a browser never adds this header by itself, so another site can't forge the request
 	switch {
@@ -144,13 +144,13 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 		s.showError(w, r, http.StatusNotFound, "There is no such command.")
 		return
 	case !s.mayControl(r):
-		s.showError(w, r, http.StatusForbidden, readOnly)
+		s.showError(w, r, http.StatusForbidden, readOnlyReason)
 		return
 	case !bearer && !fromOurPage(r):
 		s.showError(w, r, http.StatusForbidden, "The form is not of a page that this browser has from here. Go back, load the page again and repeat it.")
 		return
 	}
-	kind, names, err := s.targets(r)
+	kind, names, err := s.orderTargets(r)
 	if kind == "group" && len(names) == 0 {
 		s.noService(w, r, err)
 		return
@@ -167,11 +167,11 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 			case errors.Is(err, client.ErrNotAllowed):
 				code = http.StatusForbidden
 			}
-			s.Log.Warn("refused", "verb", verb, "service", target, "remote", limitKeyOf(r), "error", err)
+			s.Log.Warn("refused", "verb", verb, "service", target, "remote", limitKeyWithoutToken(r), "error", err)
 			s.showError(w, r, code, oneLine(err.Error()))
 			return
 		}
-		s.Log.Info("told", "verb", verb, "service", target, "remote", limitKeyOf(r))
+		s.Log.Info("told", "verb", verb, "service", target, "remote", limitKeyWithoutToken(r))
 	}
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
@@ -259,7 +259,7 @@ type headView struct {
 	Troubled    int
 }
 
-func summary(st *client.Status, fault string, used measured) headView {
+func makeHeadView(st *client.Status, fault string, used measured) headView {
 	v := headView{Fault: oneLine(fault), Status: st}
 	for i := range st.Services {
 		s := &st.Services[i]
@@ -280,7 +280,7 @@ func summary(st *client.Status, fault string, used measured) headView {
 	for _, u := range used.byName {
 		all.CPU, all.Memory, all.Processes = all.CPU+u.CPU, all.Memory+u.Memory, all.Processes+u.Processes
 	}
-	sum := measured{byName: map[string]procusage.Usage{"": all}, cpu: used.cpu}.view("")
+	sum := measured{byName: map[string]procusage.Usage{"": all}, cpuKnown: used.cpuKnown}.view("")
 	v.Processes = all.Processes
 	if all.Processes > 0 {
 		v.CPU, v.Memory = sum.CPU, sum.Memory
@@ -307,7 +307,7 @@ func (s *Server) functions() template.FuncMap {
 		"isolation": show.Isolation,
 		"checkLook": checkMark,
 		"megabytes": megabytes,
-		"stateOf":   stateText,
+		"stateOf":   processStateText,
 		"happened":  eventText,
 		"base":      func() string { return s.Base },
 		"join":      strings.Join,

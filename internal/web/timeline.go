@@ -73,7 +73,7 @@ const (
 	maxOutages     = 100
 	barWidth       = 1000
 	maxPeriodHours = 24 * 7 // longest period of a timeline, in hours
-	shortest       = 10 * time.Second
+	minPeriod      = 10 * time.Second
 )
 
 // requestedPeriod returns the period that a request selects: the last hours, or the time from the parameter "from" to the
@@ -93,8 +93,8 @@ func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 		if v.To.Sub(v.From) > maxPeriodHours*time.Hour {
 			v.From = v.To.Add(-maxPeriodHours * time.Hour)
 		}
-		if v.To.Sub(v.From) < shortest {
-			v.From = v.To.Add(-shortest)
+		if v.To.Sub(v.From) < minPeriod {
+			v.From = v.To.Add(-minPeriod)
 		}
 	}
 	width := v.To.Sub(v.From)
@@ -112,8 +112,8 @@ func requestedPeriod(r *http.Request, now time.Time) (v pastView) {
 	return v
 }
 
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	st, err := s.hub.current(r.Context())
+func (s *Server) showTimeline(w http.ResponseWriter, r *http.Request) {
+	st, err := s.hub.currentStatus(r.Context())
 	page := timelinePage{Past: requestedPeriod(r, time.Now())}
 	if err != nil {
 		page.Fault = oneLine(err.Error())

@@ -45,7 +45,7 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 	st := client.Status{Version: client.StatusVersion, Services: all}
 	var series strings.Builder
 	c := &metrics.Collector{
-		Source: newFake(all...), Proc: func(client.Init) string { return "" }, Sent: func(client.Init) *metrics.Forwarded { return nil },
+		Source: newFake(all...), Proc: func(client.Init) string { return "" }, ForwardCounters: func(client.Init) *metrics.Forwarded { return nil },
 		MaxServices: len(all), Now: time.Now, Context: t.Context,
 	}
 	if err := metrics.Write(&series, c); err != nil {
@@ -77,7 +77,7 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 			count++
 		}
 	}
-	if head := summary(&st, "", measured{}); count < 100 || head.Troubled != count {
+	if head := makeHeadView(&st, "", measured{}); count < 100 || head.Troubled != count {
 		t.Errorf("%d services are in trouble, the page counts %d", count, head.Troubled)
 	}
 }

@@ -149,8 +149,8 @@ type site struct {
 
 func serve(t *testing.T, o Options) *site {
 	t.Helper()
-	if o.LogsAs == nil {
-		o.LogsAs = func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
+	if o.LogReader == nil {
+		o.LogReader = func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
 	}
 	if o.Metrics == nil {
 		o.Metrics = http.NotFoundHandler()

@@ -59,12 +59,12 @@ func syntaxFault(data []byte, err error) []Fault {
 		_, msg, _ = strings.Cut(msg, ": ")
 	}
 	line = cmp.Or(brokenLine(data), line)
-	return faultAt(line, "cannot parse YAML: %s%s", msg, hint(data, line, msg))
+	return faultAt(line, "cannot parse YAML: %s%s", msg, usualCause(data, line, msg))
 }
 
-// hint returns the usual cause of an error, to append to its message, or "". msg is the message of the YAML library about the
+// usualCause returns the usual cause of an error, to append to its message, or "". msg is the message of the YAML library about the
 // line of data.
-func hint(data []byte, line int, msg string) string {
+func usualCause(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):
 		return "; " + missingColon(data, line)
@@ -144,14 +144,14 @@ func brokenLine(data []byte) int {
 	end := len(data)
 	for n := len(lines); n > 0; n-- {
 		end -= len(lines[n-1])
-		if parses(data[:end]) {
+		if isValid(data[:end]) {
 			return n
 		}
 	}
 	return 1
 }
 
-func parses(data []byte) bool {
+func isValid(data []byte) bool {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	for {
 		var doc yaml.Node

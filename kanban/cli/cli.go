@@ -181,12 +181,12 @@ func (c *call) run() int {
 	if c.verb.hasJSONFlag {
 		c.Flags.BoolVar(&c.wantsJSON, "json", false, "print JSON")
 	}
-	least, most := cmdline.Bounds(c.verb.args)
+	least, most := cmdline.ArgumentBounds(c.verb.args)
 	words, code, ok := c.Parse(least, most)
 	if !ok {
 		return code
 	}
-	ctx, cancel := cmdline.Interruptible()
+	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	doing := "run " + c.Command()
 	if least > 0 {

@@ -133,7 +133,7 @@ func (x *examination) checkFile(ctx context.Context) error {
 	without, failed := x.TasksWithoutID(ctx)
 	if without > 0 {
 		x.findings.Failed("file", "%d tasks have no id, so they can't be started or changed; delete them: sqlite3 %s 'DELETE FROM tasks WHERE id IS NULL'",
-			without, cmdline.Quote(x.Paths().DB))
+			without, cmdline.ShellQuote(x.Paths().DB))
 	}
 	return errors.Join(err, failed)
 }
@@ -146,9 +146,9 @@ func (x *examination) checkAssignees(context.Context) error {
 	for _, t := range x.ready {
 		who := strings.TrimSpace(t.Assignee)
 		if who == "" {
-			unassigned = append(unassigned, cmdline.Quote(t.ID))
+			unassigned = append(unassigned, cmdline.ShellQuote(t.ID))
 		} else if is, err := profiles.Exists(who); err == nil && !is {
-			strangers[who] = append(strangers[who], cmdline.Quote(t.ID))
+			strangers[who] = append(strangers[who], cmdline.ShellQuote(t.ID))
 		}
 	}
 	if fallback := strings.TrimSpace(x.cfg.DefaultAssignee); fallback != "" {
@@ -162,7 +162,7 @@ func (x *examination) checkAssignees(context.Context) error {
 		x.findings.Failed("assignee", "%s: no assignee; run: hinit kanban assign %s PROFILE, or set kanban.default_assignee", firstIDs(unassigned), unassigned[0])
 	}
 	for who, ids := range strangers {
-		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + cmdline.Quote(who)
+		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + cmdline.ShellQuote(who)
 		if near := nearest.Word(who, profiles.List()); near != "" {
 			hint = fmt.Sprintf("did you mean %s? hinit kanban assign %s %s", near, ids[0], near)
 		}

@@ -261,7 +261,7 @@ func workerLog(c *call) action {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
 		if c.OutIsTerminal { // make escape sequences visible, because an agent wrote the text
-			data = cmdline.Lines(data)
+			data = cmdline.EscapeLines(data)
 		}
 		_, _ = c.Terminal.Out.Write(data)
 		return err

@@ -143,7 +143,7 @@ func Main(ctx context.Context, m *sandbox.Manager, req daemon.Request, s sandbox
 
 // fail prints an error, and returns its exit code.
 func (i *invocation) fail(err error) (code int) {
-	fmt.Fprintln(i.Err, show.Text(cmdline.Message(i.operation, err)))
+	fmt.Fprintln(i.Err, show.Text(cmdline.FailureMessage(i.operation, err)))
 	return exitCodeOf(err)
 }
 
@@ -164,7 +164,7 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 		if v.Name == name {
 			f := cmdline.Flags(v.Name)
 			opt.defineNamed(f, v.options)
-			least, most := cmdline.Bounds(v.Args)
+			least, most := cmdline.ArgumentBounds(v.Args)
 			v.Program, v.Args = "hinit sandbox", strings.TrimSpace("[OPTIONS] "+v.Args)
 			words, code, ok = v.Parse(f, args[1:], least, most, out, errs)
 			return v, opt, words, code, ok

@@ -43,7 +43,7 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 			}
 			err = fmt.Errorf("%s %s: %w", at.Op, local, at.Err)
 		}
-		fmt.Fprintln(errs, show.Line(cmdline.Message("copy "+words[0], err)))
+		fmt.Fprintln(errs, show.Line(cmdline.FailureMessage("copy "+words[0], err)))
 		return cmdline.Failed
 	}
 	switch {

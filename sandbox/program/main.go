@@ -70,8 +70,8 @@ func (p Program) main(argv []string, out io.Writer) int {
 	}
 	if args[0] == "logs" {
 		var endOut, endErr func()
-		local.Out, endOut = cmdline.ForTerminal(out)
-		local.Err, endErr = cmdline.ForTerminal(os.Stderr)
+		local.Out, endOut = cmdline.TerminalWriter(out)
+		local.Err, endErr = cmdline.TerminalWriter(os.Stderr)
 		defer endOut()
 		defer endErr()
 	}

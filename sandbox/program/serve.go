@@ -49,7 +49,7 @@ func (p Program) serve(args []string, out io.Writer) int {
 	for _, w := range warnings {
 		fmt.Fprintln(os.Stderr, "[hinit-sandbox] warning:", w)
 	}
-	ctx, stop := cmdline.Interruptible()
+	ctx, stop := cmdline.InterruptibleContext()
 	defer stop()
 	if err := p.serveUntil(ctx, set, opts, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "[hinit-sandbox]", err)

@@ -53,7 +53,7 @@ var archiveVerbs = map[string]cmdline.Verb{
 
 // archiver carries out one of the subcommands export, import and clone of hinit profile.
 type archiver struct {
-	*manager
+	*profileManager
 
 	exporting                   archive.Export
 	importing                   archive.Import
@@ -89,7 +89,7 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 	if code != cmdline.Done {
 		return code
 	}
-	a.manager = m
+	a.profileManager = m
 	if name != "export" && words[names-1] == profiles.Default {
 		return t.Fail(cmdline.WrongUsage, "cannot %s: the root profile always exists; give the new one another name", m.doing)
 	}
@@ -154,7 +154,7 @@ func (a *archiver) exportAll() (code int) {
 
 // export writes an archive to a file, or to standard output.
 func (a *archiver) export(name, to string) int {
-	if to == "-" && a.Screen {
+	if to == "-" && a.IsScreen {
 		return a.Fail(cmdline.WrongUsage, "cannot %s: standard output is a terminal; name a file with -o", a.doing)
 	}
 	if _, there, err := a.lookUpProfile(name); !there {
@@ -198,7 +198,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 		x.Skip = append(x.Skip, strings.TrimPrefix(path, p.Home+"/"))
 	}
 	x.Backup = func(ctx context.Context, from, to *os.File, database string) error {
-		return backup(ctx, program, cred, from, to, database)
+		return copyDatabase(ctx, program, cred, from, to, database)
 	}
 	if x.Scratch != "" {
 		fd, err := openScratch(x.Scratch, user)
@@ -231,7 +231,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 
 // stop stops the gateway of a profile and waits until it has ended. wasUp reports whether it was wanted up. If the gateway is
 // down, or without an init, stop gives no order: a full disk could not record it, and would keep the profile from being deleted.
-func (m *manager) stop(name string) (wasUp bool, code int) {
+func (m *profileManager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
 	}
@@ -264,7 +264,7 @@ func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 		}
 		return err
 	})
-	ctx, stop := cmdline.Interruptible()
+	ctx, stop := cmdline.InterruptibleContext()
 	context.AfterFunc(ctx, func() {
 		stop()
 		_ = errors.Join(wake(), unix.Kill(os.Getpid(), unix.SIGTERM))
@@ -290,9 +290,9 @@ func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 	return fd, nil
 }
 
-// backup copies an SQLite database from one directory to another by SQLite's backup API. A child process makes the copy as the
+// copyDatabase copies an SQLite database from one directory to another by SQLite's backup API. A child process makes the copy as the
 // owner of the home. It restricts itself to the two directories, because an agent can replace the database by a link.
-func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.File, database string) error {
+func copyDatabase(ctx context.Context, program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
 		runtime.LockOSThread() // DiesWithStarter binds the child to this thread; the thread ends with this goroutine
 		spec := proc.Spec{

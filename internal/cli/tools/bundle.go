@@ -46,7 +46,7 @@ func bundleVerb(table func() []cli.Verb) cli.Verb {
 			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
 			}
-			b := &bundle{Terminal: t, table: table(), end: time.Now().Add(bundleTime), hide: hide}
+			b := &bundle{Terminal: t, table: table(), deadline: time.Now().Add(bundleTime), secretValues: hide}
 			return b.write(cmp.Or(*file, "hinit-bundle-"+time.Now().Format("20060102-150405")+".tar.gz"), *n)
 		},
 	}
@@ -55,18 +55,18 @@ func bundleVerb(table func() []cli.Verb) cli.Verb {
 // bundle collects the files of a bug report.
 type bundle struct {
 	*cli.Terminal
-	table []cli.Verb
-	end   time.Time
-	hide  []string
-	init  client.Init // status of the running init; empty if no init answers
+	table        []cli.Verb
+	deadline     time.Time
+	secretValues []string
+	init         client.Init // status of the running init; empty if no init answers
 }
 
-// part is one file of a bundle. fill writes its text, and [bundle.collect] stores the text in content.
-type part struct {
+// bundlePart is one file of a bundle. fill writes its text, and [bundle.collect] stores the text in content.
+type bundlePart struct {
 	name, description string
 	fill              func(w io.Writer) error
 	maxSize           int // largest size in bytes; 0 means bundleSize
-	last              int // number of last lines to keep; they are cut after the secrets are hidden; 0 or less means all
+	lastLines         int // number of last lines to keep; they are cut after the secrets are hidden; 0 or less means all
 	content           []byte
 }
 
@@ -84,7 +84,7 @@ func (b *bundle) write(file string, lines int) int {
 		defer f.Close()
 		out, report = f, b.Out
 	}
-	st, err := withDeadline(b.end.Add(-bundleTime*2/3), func() (client.Status, error) { return b.Status() })
+	st, err := withDeadline(b.deadline.Add(-bundleTime*2/3), func() (client.Status, error) { return b.Status() })
 	b.init = st.Init
 	secrets := b.secrets(st)
 	if err != nil && !errors.Is(err, client.ErrUnreachable) {
@@ -99,13 +99,13 @@ func (b *bundle) write(file string, lines int) int {
 	}
 	for i := range files {
 		files[i].content = (&redact.Masker{}).Hide(files[i].content, set)
-		if n := files[i].last; n > 0 {
+		if n := files[i].lastLines; n > 0 {
 			lines := slices.Collect(bytes.Lines(files[i].content))
 			files[i].content = bytes.Join(lines[max(0, len(lines)-n):], nil)
 		}
 		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].description)
 	}
-	files = slices.Insert(files, 0, part{name: "CONTENTS.txt", content: []byte(list.String())})
+	files = slices.Insert(files, 0, bundlePart{name: "CONTENTS.txt", content: []byte(list.String())})
 	if err := writeTarGz(out, "hinit-bundle", files, time.Now()); err != nil {
 		return b.Failed(doing, err)
 	}
@@ -117,12 +117,12 @@ func (b *bundle) write(file string, lines int) int {
 }
 
 // parts returns all parts except the logs. Most of them are the output of a command that a user could run.
-func (b *bundle) parts() []part {
+func (b *bundle) parts() []bundlePart {
 	check := []string{"config", "check"}
 	if b.init.ServicesFile != "" {
 		check = append(check, b.init.ServicesFile, "--run")
 	}
-	return []part{
+	return []bundlePart{
 		b.commandPart("version.json", "this command", "version", "--json"),
 		b.commandPart("healthcheck.txt", "whether hinit does its work", "healthcheck"),
 		b.commandPart("status.txt", "services, boot steps and warnings", "status", "-v"),
@@ -134,14 +134,14 @@ func (b *bundle) parts() []part {
 		b.commandPart("profiles.txt", "the profiles on the volume", "profile", "list"),
 		b.commandPart("tree.txt", "the processes of each service", "tree"),
 		{name: "gateway-states.txt", description: "what the gateways' state files say", fill: b.writeStates},
-		{name: "environment.txt", description: "variables of this command and of process 1", fill: func(w io.Writer) error { return writeEnvironments(w, b.hide) }},
+		{name: "environment.txt", description: "variables of this command and of process 1", fill: func(w io.Writer) error { return writeEnvironments(w, b.secretValues) }},
 		{name: "kernel.txt", description: "kernel, limits, mounts and cgroup", fill: writeKernelFiles},
 	}
 }
 
 // commandPart returns a part with the output of a command of hinit.
-func (b *bundle) commandPart(name, about string, args ...string) part {
-	return part{name: name, description: about, fill: func(w io.Writer) error {
+func (b *bundle) commandPart(name, about string, args ...string) bundlePart {
+	return bundlePart{name: name, description: about, fill: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
 		for _, v := range b.table {
 			if v.Name == args[0] {
@@ -155,19 +155,19 @@ func (b *bundle) commandPart(name, about string, args ...string) part {
 }
 
 // logParts returns a part with the last lines of each log.
-func (b *bundle) logParts(lines int) (parts []part) {
-	names, err := withDeadline(b.end.Add(-bundleTime/2), func() ([]string, error) { return allLogs(b.Terminal) })
+func (b *bundle) logParts(lines int) (parts []bundlePart) {
+	names, err := withDeadline(b.deadline.Add(-bundleTime/2), func() ([]string, error) { return logNames(b.Terminal) })
 	if err != nil {
-		return []part{{name: "logs.txt", description: "why there are none", fill: func(io.Writer) error { return err }}}
+		return []bundlePart{{name: "logs.txt", description: "why there are none", fill: func(io.Writer) error { return err }}}
 	}
 	slices.Sort(names)
 	for _, name := range names {
 		read := lines
 		if lines > 0 { // the kept lines may begin inside a private key, which only its first line reveals, so read more lines
-			read += redact.KeyLines
+			read += redact.MaxKeyLines
 		}
 		p := b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", strconv.Itoa(read), "--", name)
-		p.last, p.maxSize = lines, min(bundleSize, bundleLogs/len(names))
+		p.lastLines, p.maxSize = lines, min(bundleSize, bundleLogs/len(names))
 		parts = append(parts, p)
 	}
 	return parts
@@ -190,7 +190,7 @@ func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err erro
 }
 
 // collect fills all parts, several at a time. A part that isn't ready in time stays incomplete.
-func (b *bundle) collect(parts []part) []part {
+func (b *bundle) collect(parts []bundlePart) []bundlePart {
 	texts := make([]*partText, len(parts))
 	limit := make(chan struct{}, bundleParts)
 	var all sync.WaitGroup
@@ -205,7 +205,7 @@ func (b *bundle) collect(parts []part) []part {
 			texts[i].finish("")
 		})
 	}
-	_, _ = withDeadline(b.end, func() (struct{}, error) { all.Wait(); return struct{}{}, nil })
+	_, _ = withDeadline(b.deadline, func() (struct{}, error) { all.Wait(); return struct{}{}, nil })
 	for i := range parts {
 		parts[i].content = texts[i].finish("(hinit bundle did not wait longer for this)\n")
 	}
@@ -343,7 +343,7 @@ func writeEnvironments(w io.Writer, hide []string) error {
 }
 
 // writeTarGz writes files as a tar.gz archive, in which all are in the directory dir.
-func writeTarGz(w io.Writer, dir string, files []part, at time.Time) error {
+func writeTarGz(w io.Writer, dir string, files []bundlePart, at time.Time) error {
 	z := gzip.NewWriter(w)
 	archive := tar.NewWriter(z)
 	for _, f := range files {

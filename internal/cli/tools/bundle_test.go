@@ -57,7 +57,7 @@ func TestBundleWithoutAHinitAndWithoutSecrets(t *testing.T) {
 	env := term.Env
 	term.Env = func(name string) (string, bool) { return env(name) }
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
-	if code := term.Run([]string{"bundle", "-o", file, "--hide", "PLAIN_NAME"}, table()); code != cmdline.Done {
+	if code := term.Run([]string{"bundle", "-o", file, "--hide", "PLAIN_NAME"}, allVerbs()); code != cmdline.Done {
 		t.Fatalf("exit code %d: %s", code, term.Err)
 	}
 	files := unpack(t, file)
@@ -82,15 +82,15 @@ func TestBundleWithoutAHinitAndWithoutSecrets(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", info.Mode(), err)
 	}
-	if code := term.Run([]string{"bundle", "-o", file}, table()); code != cmdline.Failed {
+	if code := term.Run([]string{"bundle", "-o", file}, allVerbs()); code != cmdline.Failed {
 		t.Errorf("over an existing file: exit code %d", code)
 	}
 }
 
 func TestAPartThatHangsDoesNotHoldTheBundle(t *testing.T) {
 	release := make(chan struct{})
-	b := &bundle{end: time.Now().Add(50 * time.Millisecond)}
-	files := b.collect([]part{
+	b := &bundle{deadline: time.Now().Add(50 * time.Millisecond)}
+	files := b.collect([]bundlePart{
 		{name: "quick", fill: func(w io.Writer) error { _, err := io.WriteString(w, "here\n"); return err }},
 		{name: "hangs", fill: func(w io.Writer) error {
 			_, _ = io.WriteString(w, "begun\n")
@@ -126,7 +126,7 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 		return value, value != ""
 	}}
 	total := 0
-	for _, p := range (&bundle{Terminal: term, end: time.Now().Add(testkit.Patience)}).logParts(1) {
+	for _, p := range (&bundle{Terminal: term, deadline: time.Now().Add(testkit.Patience)}).logParts(1) {
 		c := &partText{maxSize: p.maxSize}
 		for range 2 {
 			_, _ = c.Write(make([]byte, bundleSize))
@@ -143,7 +143,7 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 func TestABundleHidesASecretInEachForm(t *testing.T) {
 	for _, secret := range []string{`pass"word\with-a-tail`, "pässword-with-a-tail", "colour\x1b[31m-with-a-tail", "plain-with-a-tail"} {
 		t.Setenv("SOME_TOKEN", "first-line\n"+secret)
-		set := redact.NewSecrets((&bundle{Terminal: quiet(t), end: time.Now().Add(testkit.Patience)}).secrets(client.Status{}).values)
+		set := redact.NewSecrets((&bundle{Terminal: quiet(t), deadline: time.Now().Add(testkit.Patience)}).secrets(client.Status{}).values)
 		var doc strings.Builder
 		if err := cmdline.WriteJSON(&doc, secret, ""); err != nil {
 			t.Fatal(err)
@@ -157,9 +157,9 @@ func TestABundleHidesASecretInEachForm(t *testing.T) {
 }
 
 func TestArchiveOfFilesOfAnySize(t *testing.T) {
-	var files []part
+	var files []bundlePart
 	for _, n := range []int{0, 1, 511, 512, 513, 100_000} {
-		files = append(files, part{name: "f" + strings.Repeat("x", n%7), content: bytes.Repeat([]byte("a"), n)})
+		files = append(files, bundlePart{name: "f" + strings.Repeat("x", n%7), content: bytes.Repeat([]byte("a"), n)})
 	}
 	var out bytes.Buffer
 	if err := writeTarGz(&out, "d", files, time.Unix(1e9, 0)); err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 var checksVerb = cli.Verb{
-	Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", Services: true,
+	Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", SelectsServices: true,
 	Summary: "list what the checks say, ask them now, or pause them",
 	Run:     checks, EmptyResult: cli.EmptyList,
 }

@@ -20,11 +20,11 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// scripts has the completion script of each shell. The script passes the words of the command line to "hinit completion words",
-// and offers the words that this command prints.
+// completionScripts has the completion script of each shell. The script passes the words of the command line to "hinit completion
+// words", and offers the words that this command prints.
 //
 //go:embed completion.bash completion.zsh completion.fish
-var scripts embed.FS
+var completionScripts embed.FS
 
 // filesWanted is printed in place of words. It tells the script to complete file names.
 const filesWanted = ":files"
@@ -44,19 +44,19 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 			}
 			if words[0] == "words" {
 				typed := strings.Trim(words[len(words)-1], `'"`)
-				for _, one := range complete(t, table(), words[1:]) {
+				for _, one := range candidatesFor(t, table(), words[1:]) {
 					line := show.Line(one.word)
 					switch {
 					case *describing && line != filesWanted:
 						line += "\t" + show.Line(one.description)
-					case line != typed && line != cmdline.Quote(line):
+					case line != typed && line != cmdline.ShellQuote(line):
 						continue // bash would insert the word without quotes
 					}
 					fmt.Fprintln(t.Raw(), line)
 				}
 				return cmdline.Done
 			}
-			if script, err := scripts.ReadFile("completion." + words[0]); err == nil && len(words) == 1 {
+			if script, err := completionScripts.ReadFile("completion." + words[0]); err == nil && len(words) == 1 {
 				_, err := t.Raw().Write(script)
 				return t.Failed(c.Doing(), err)
 			}
@@ -69,8 +69,8 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 // candidate is a word that may complete the command line, and its meaning.
 type candidate struct{ word, description string }
 
-// complete returns the candidates for the last of words. words is the command line without "hinit".
-func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
+// candidatesFor returns the candidates for the last of words. words is the command line without "hinit".
+func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
 	if len(words) == 0 || words[len(words)-1] == "=" { // bash has split --flag=value into three words
 		words = append(words, "")
 	}
@@ -107,7 +107,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	if sub, is := all[words[0]+" "+words[1]]; is && len(words) > 2 {
 		d = sub
 	}
-	propose := func(c choices, several bool, about string) {
+	propose := func(c completionWords, several bool, about string) {
 		switch {
 		case c.Files:
 			found = append(found, candidate{word: filesWanted})
@@ -122,11 +122,11 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	if joined = joined && strings.HasPrefix(flag, "-"); !joined {
 		flag = words[len(words)-2]
 	}
-	if f := d.find(flag); f.Value != "" && (joined || len(words) > 2) {
+	if f := d.findFlag(flag); f.Value != "" && (joined || len(words) > 2) {
 		if joined {
 			before = flag + "="
 		}
-		propose(f.choices, false, f.Usage)
+		propose(f.completionWords, false, f.Usage)
 		return found
 	}
 	if strings.HasPrefix(typed, "-") {
@@ -138,11 +138,11 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	isFirst := !slices.ContainsFunc(words[1:len(words)-1], func(word string) bool { return !strings.HasPrefix(word, "-") })
 	switch {
 	case d.Words != nil && isFirst:
-		propose(choices{Words: d.Words}, false, "")
-	case table[at].TakesVerbs:
+		propose(completionWords{Words: d.Words}, false, "")
+	case table[at].TakesVerbNames:
 		offerVerbs()
 	default:
-		propose(choices{Names: d.Names, Files: d.Files}, table[at].Services, "")
+		propose(completionWords{Names: d.Names, Files: d.Files}, table[at].SelectsServices, "")
 	}
 	return found
 }
@@ -162,7 +162,7 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 		if s.Profile == "" || typed != "" {
 			offer(s.Name, "")
 		}
-		if cmdline.Matches(typed, s) {
+		if cmdline.SelectsService(typed, s) {
 			matched = append(matched, s.Name)
 		}
 		groups[s.Group]++
@@ -179,24 +179,24 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 	}
 }
 
-// choices describes the words that can be an argument or the value of a flag. Names and Files exclude each other.
-type choices struct {
+// completionWords describes the words that can be an argument or the value of a flag. Names and Files exclude each other.
+type completionWords struct {
 	Words []string `json:"words"` // valid words, such as check and schema
 	Names bool     `json:"names"` // the command accepts names of services and profiles
 	Files bool     `json:"files"`
 }
 
-// command describes one command for the completion. internal/gendocs writes the table of all commands, commands.json, from their
+// commandHelp describes one command for the completion. internal/gendocs writes the table of all commands, commands.json, from their
 // help. Words complete only the first argument. Names and Files complete the other arguments, or all arguments if Words is empty.
-type command struct {
-	choices
+type commandHelp struct {
+	completionWords
 
 	Flags []commandFlag `json:"flags"`
 }
 
 // commandFlag is a flag of a command.
 type commandFlag struct {
-	choices
+	completionWords
 
 	Name  string `json:"name"`  // name of the flag, with its dashes
 	Value string `json:"value"` // name of the flag's value; "" for none
@@ -207,13 +207,13 @@ type commandFlag struct {
 var commandTable []byte
 
 // commandsByName returns all commands by name. A command of another program has a name of two words, such as "kanban list".
-func commandsByName() (all map[string]command) {
+func commandsByName() (all map[string]commandHelp) {
 	_ = json.Unmarshal(commandTable, &all) // gendocs has written the table, so it is valid
 	return all
 }
 
-// find returns the flag with this name, including its dashes. If the command has no such flag, the result is empty.
-func (d command) find(name string) (f commandFlag) {
+// findFlag returns the flag with this name, including its dashes. If the command has no such flag, the result is empty.
+func (d commandHelp) findFlag(name string) (f commandFlag) {
 	for _, f := range d.Flags {
 		if strings.HasPrefix(name, "-") && strings.TrimLeft(f.Name, "-") == strings.TrimLeft(name, "-") {
 			return f
@@ -229,7 +229,7 @@ var manPages embed.FS
 
 func manVerb() cli.Verb {
 	return cli.Verb{
-		Name: "man", Doing: "print the manual", Summary: "print a manual page, for man -l - or a directory of man pages", Args: "[VERB] [-o DIR]", TakesVerbs: true,
+		Name: "man", Doing: "print the manual", Summary: "print a manual page, for man -l - or a directory of man pages", Args: "[VERB] [-o DIR]", TakesVerbNames: true,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			dir := c.Flags.String("o", "", "write all pages into `DIR`")
 			words, code, ok := c.Parse(t, 0, 1)
@@ -240,9 +240,9 @@ func manVerb() cli.Verb {
 				if len(words) > 0 {
 					return t.Fail(cmdline.WrongUsage, "cannot write the manual: -o writes all pages; leave out %q", words[0])
 				}
-				return manuals(t, *dir)
+				return writeManualPages(t, *dir)
 			}
-			page, err := manual(strings.Join(append([]string{"hinit"}, words...), "-") + ".1")
+			page, err := manualPage(strings.Join(append([]string{"hinit"}, words...), "-") + ".1")
 			if err == nil {
 				_, err = t.Raw().Write(page)
 				return t.Failed(c.Doing(), err)
@@ -252,21 +252,21 @@ func manVerb() cli.Verb {
 	}
 }
 
-// manual returns the manual page in the file name, and inserts the version.
-func manual(name string) ([]byte, error) {
+// manualPage returns the manual page in the file name, and inserts the version.
+func manualPage(name string) ([]byte, error) {
 	page, err := manPages.ReadFile("man/" + name)
 	return []byte(strings.ReplaceAll(string(page), "@VERSION@", strings.ReplaceAll(version.Get().Version, "-", `\-`))), err
 }
 
-// manuals writes all manual pages into a directory.
-func manuals(t *cli.Terminal, dir string) int {
+// writeManualPages writes all manual pages into a directory.
+func writeManualPages(t *cli.Terminal, dir string) int {
 	pages, err := manPages.ReadDir("man")
 	if err == nil {
 		err = os.MkdirAll(dir, 0o755)
 	}
 	for _, p := range pages {
 		if err == nil {
-			page, _ := manual(p.Name()) // manual can't fail for a page that ReadDir has listed
+			page, _ := manualPage(p.Name()) // manual can't fail for a page that ReadDir has listed
 			err = wholefile.Replace(filepath.Join(dir, p.Name()), 0o644, true, bytes.NewReader(page).WriteTo)
 		}
 	}

@@ -44,7 +44,7 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 		{"status --watch --js", "--json"},
 	} {
 		var got []string
-		for _, one := range complete(quiet(t), table(), strings.Split(c.words, " ")) {
+		for _, one := range candidatesFor(quiet(t), allVerbs(), strings.Split(c.words, " ")) {
 			got = append(got, one.word)
 		}
 		want := strings.Fields(c.want)
@@ -60,13 +60,13 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 // TestEveryVerbIsDescribed checks that the completion's table has the verbs and flags that the help of each verb names.
 func TestEveryVerbIsDescribed(t *testing.T) {
 	all, flags := commandsByName(), 0
-	for _, v := range table() {
+	for _, v := range allVerbs() {
 		d, is := all[v.Name]
 		if !is {
 			t.Errorf("the completion does not know %s", v.Name)
 		}
 		flags += len(d.Flags)
-		if v.External {
+		if v.IsExternal {
 			continue
 		}
 		for _, f := range d.Flags {
@@ -93,8 +93,8 @@ func TestEveryCommandHasItsHelpAndNoHelpIsLeftOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	var verbs []string
-	for _, v := range table() {
-		if !v.External && v.Name != "version" { // external commands and version have no text, because their summary says everything
+	for _, v := range allVerbs() {
+		if !v.IsExternal && v.Name != "version" { // external commands and version have no text, because their summary says everything
 			verbs = append(verbs, filepath.Join("..", "help", v.Name+".txt"))
 		}
 	}
@@ -105,8 +105,8 @@ func TestEveryCommandHasItsHelpAndNoHelpIsLeftOver(t *testing.T) {
 }
 
 func TestManualPages(t *testing.T) {
-	for _, v := range table() {
-		page, err := manual("hinit-" + v.Name + ".1")
+	for _, v := range allVerbs() {
+		page, err := manualPage("hinit-" + v.Name + ".1")
 		if err != nil {
 			t.Errorf("%s has no page: %v", v.Name, err)
 		}
@@ -137,7 +137,7 @@ func TestDidYouMean(t *testing.T) {
 		{[]string{"profile", "lsit"}, `did you mean "list"?`},
 	} {
 		term := quiet(t)
-		if code := term.Run(c.words, table()); code != cmdline.WrongUsage {
+		if code := term.Run(c.words, allVerbs()); code != cmdline.WrongUsage {
 			t.Errorf("%q ends with code %d", c.words, code)
 		}
 		if said := term.Err.(*strings.Builder).String(); !strings.Contains(said, c.want) {
@@ -156,7 +156,7 @@ func TestTheManualReplacesNoFileToWhichAnAgentsLinkLeads(t *testing.T) {
 		os.Lchown(agents+"/hinit.1", 12321, 12321), os.Lchown(agents+"/man", 12321, 12321), os.Chown(agents, 12321, 12321)); err != nil {
 		t.Fatal(err)
 	}
-	if code := manuals(quiet(t), agents); code != cmdline.Done {
+	if code := writeManualPages(quiet(t), agents); code != cmdline.Done {
 		t.Errorf("exit code %d", code)
 	}
 	if text, err := os.ReadFile(roots); string(text) != "root" {
@@ -165,7 +165,7 @@ func TestTheManualReplacesNoFileToWhichAnAgentsLinkLeads(t *testing.T) {
 	if info, err := os.Lstat(agents + "/hinit.1"); err != nil || info.Mode() != 0o644 || info.Size() == 0 {
 		t.Errorf("the page is %v (%v)", info, err)
 	}
-	if code := manuals(quiet(t), agents+"/man"); code != cmdline.Failed {
+	if code := writeManualPages(quiet(t), agents+"/man"); code != cmdline.Failed {
 		t.Errorf("through a directory that is a link of the agent's: exit code %d", code)
 	}
 	if pages, _ := filepath.Glob(other + "/*.1"); len(pages) > 0 {

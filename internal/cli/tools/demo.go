@@ -31,13 +31,13 @@ var demoVerb = cli.Verb{
 	Run:     demo,
 }
 
-// demoInside is a hidden argument. The demo starts itself with this argument as PID 1 of a new namespace, and that process
+// demoInsideFlag is a hidden argument. The demo starts itself with this argument as PID 1 of a new namespace, and that process
 // becomes the init.
-const demoInside = "--inside"
+const demoInsideFlag = "--inside"
 
 func demo(t *cli.Terminal, c *cli.Call) int {
-	if len(c.Raw) == 2 && c.Raw[0] == demoInside {
-		return demoInit(t, c.Raw[1])
+	if len(c.Words) == 2 && c.Words[0] == demoInsideFlag {
+		return demoInit(t, c.Words[1])
 	}
 	agent := c.Flags.String("agent", "", "`PATH` of the agent to host (the example agent of this project)")
 	period := c.Flags.Duration("for", 0, "stop by itself after `D`")
@@ -54,22 +54,22 @@ func demo(t *cli.Terminal, c *cli.Call) int {
 
 type demoRun struct {
 	*cli.Terminal
-	dir    string
-	hinit  string // path of the program hinit
-	agent  string
-	period time.Duration
-	top    string // path of hinit-top; "" without a terminal, or if it isn't installed
+	dir        string
+	hinit      string // path of the program hinit
+	agent      string
+	period     time.Duration
+	topProgram string // path of hinit-top; "" without a terminal, or if it isn't installed
 }
 
 // prepare creates the demo's data volume and configuration in a new temporary directory.
 func (d *demoRun) prepare() (err error) {
-	if d.hinit, err = cmdline.Hinit(); err != nil {
+	if d.hinit, err = cmdline.HinitPath(); err != nil {
 		return fmt.Errorf("there is no %s; install it beside hinit-tools", d.hinit)
 	}
-	if d.Screen && proc.IsTerminal(d.In) {
-		if d.top, err = cmdline.SiblingProgram("hinit-top"); err != nil || unix.Access(d.top, unix.X_OK) != nil {
-			fmt.Fprintf(d.Err, "demo: there is no %s, so the demo prints the status instead of a screen\n", d.top)
-			d.top = ""
+	if d.IsScreen && proc.IsTerminal(d.In) {
+		if d.topProgram, err = cmdline.SiblingProgram("hinit-top"); err != nil || unix.Access(d.topProgram, unix.X_OK) != nil {
+			fmt.Fprintf(d.Err, "demo: there is no %s, so the demo prints the status instead of a screen\n", d.topProgram)
+			d.topProgram = ""
 		}
 	}
 	if d.dir, err = os.MkdirTemp("", "hinit-demo-"); err != nil {
@@ -108,7 +108,7 @@ func (d *demoRun) environ() []string {
 }
 
 func (d *demoRun) start(isolated bool) (*proc.Child, error) {
-	argv := []string{"/proc/self/exe", "demo", demoInside, d.hinit}
+	argv := []string{"/proc/self/exe", "demo", demoInsideFlag, d.hinit}
 	namespaces := setNamespaces
 	if !isolated {
 		argv, namespaces = []string{d.hinit, "init", "gateway", "run"}, nil
@@ -119,7 +119,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	}
 	defer null.Close()
 	stdout, stderr := os.Stdout, os.Stderr
-	if d.top != "" { // hinit-top shows its screen on the terminal
+	if d.topProgram != "" { // hinit-top shows its screen on the terminal
 		console, err := os.OpenFile(d.dir+"/console", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, err
@@ -138,7 +138,7 @@ func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 			return
 		}
 	}
-	top, err := proc.StartChild(proc.Spec{ID: 2, Argv: []string{d.top}, Env: d.environ(), Files: []*os.File{d.In, os.Stdout, os.Stderr}, SameSession: true})
+	top, err := proc.StartChild(proc.Spec{ID: 2, Argv: []string{d.topProgram}, Env: d.environ(), Files: []*os.File{d.In, os.Stdout, os.Stderr}, SameSession: true})
 	if err != nil {
 		fmt.Fprintf(d.Err, "demo: %v\n", err)
 		return
@@ -182,7 +182,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		if d.top != "" {
+		if d.topProgram != "" {
 			d.openScreen(ctx, quit)
 		} else {
 			d.printSteps(ctx)
@@ -206,10 +206,10 @@ func (d *demoRun) printSteps(ctx context.Context) {
 		when func(client.Status) bool
 		text string
 	}{
-		{allUp, "demo: three gateways are up. The one of \"coder\" will crash in a few seconds:"},
+		{allGatewaysUp, "demo: three gateways are up. The one of \"coder\" will crash in a few seconds:"},
 		{func(st client.Status) bool { return coder(st).LastExit != nil }, "demo: it has crashed, and will be started again:"},
 		{
-			func(st client.Status) bool { return allUp(st) && coder(st).Restarts > 0 },
+			func(st client.Status) bool { return allGatewaysUp(st) && coder(st).Restarts > 0 },
 			"demo: it is back, and the others never noticed. Ask yourself, in another terminal:\n" +
 				"demo:   HINIT_CONFIG=" + d.dir + "/hinit.yaml " + d.hinit + " status\n" +
 				"demo: Ctrl-C here stops everything.",
@@ -228,7 +228,7 @@ func (d *demoRun) printSteps(ctx context.Context) {
 	}
 }
 
-func allUp(st client.Status) bool {
+func allGatewaysUp(st client.Status) bool {
 	up := 0
 	for _, s := range st.Services {
 		if strings.HasPrefix(s.Name, "gateway-") && s.State == "up" && s.Ready {
@@ -241,7 +241,7 @@ func allUp(st client.Status) bool {
 // demoInit is the first process of the new namespace. It mounts a new /proc, as a container runtime does, and executes hinit.
 func demoInit(t *cli.Terminal, hinit string) int {
 	if os.Getpid() != 1 {
-		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInside)
+		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInsideFlag)
 	}
 	err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	if err == nil {

@@ -40,19 +40,19 @@ type doctorRun struct {
 
 func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	x := &doctorRun{Terminal: t}
-	in, answers := x.init()
+	in, answers := x.checkInit()
 	switch cfg, err := t.ConfigOf(in); {
 	case err != nil:
 		x.findings.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case in.ServicesFile != "":
-		x.warnings(cfg) // skip the checks of the agent: hinit run hosts none
+		x.reportWarnings(cfg) // skip the checks of the agent: hinit run hosts none
 	default:
-		x.configuration(cfg)
-		x.image(cfg)
-		x.volume(answers)
+		x.checkConfiguration(cfg)
+		x.checkImage(cfg)
+		x.checkVolume(answers)
 		x.printBoardCommand(cfg)
 	}
-	x.kernel()
+	x.checkKernel()
 	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 	for _, f := range x.findings {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
@@ -81,21 +81,21 @@ func (x *doctorRun) printBoardCommand(cfg *config.Config) {
 	}
 }
 
-// init checks the running init and its status. answers reports whether the init answers.
-func (x *doctorRun) init() (in client.Init, answers bool) {
+// checkInit checks the running init and its status. answers reports whether the init answers.
+func (x *doctorRun) checkInit() (in client.Init, answers bool) {
 	st, err := x.Status()
 	if err != nil {
 		x.findings.Failed("init", "%v", err)
 		return in, false
 	}
 	x.findings.OK("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
-	x.binary(st.Init)
+	x.checkProgram(st.Init)
 	for _, w := range st.Init.Warnings {
 		x.findings.Warning("boot", "%s", w)
 	}
-	x.lease(st.Init)
+	x.checkLease(st.Init)
 	for _, s := range st.Services {
-		x.service(s)
+		x.checkService(s)
 		switch i := s.Isolation; {
 		case i == nil || s.PID == 0:
 		case len(i.InForce) == 0:
@@ -111,18 +111,18 @@ func (x *doctorRun) init() (in client.Init, answers bool) {
 			x.findings.OK("limits", "%s: %s", s.Name, show.Limits(&s))
 		}
 	}
-	if procOf(x.Terminal, st.Init.PID) == "/proc" {
-		x.memory(st)
+	if procPathOf(x.Terminal, st.Init.PID) == "/proc" {
+		x.checkMemory(st)
 		// The init reaps an ended process within half a second.
-		if n := unreaped(st.Init.PID, func() { time.Sleep(500 * time.Millisecond) }); n > 0 { //nolint:forbidigo // the init does not announce that it reaps
+		if n := countUnreaped(st.Init.PID, func() { time.Sleep(500 * time.Millisecond) }); n > 0 { //nolint:forbidigo // the init does not announce that it reaps
 			x.findings.Failed("zombies", "%d ended processes are not reaped", n)
 		}
 	}
 	return st.Init, true
 }
 
-// lease reports which init has the lease of the data volume.
-func (x *doctorRun) lease(in client.Init) {
+// checkLease reports which init has the lease of the data volume.
+func (x *doctorRun) checkLease(in client.Init) {
 	l := in.Lease
 	if l == nil {
 		return // without profiles, the init needs no lease
@@ -146,9 +146,9 @@ func (x *doctorRun) lease(in client.Init) {
 	}
 }
 
-// binary checks whether the init runs the installed program, and whether this command has the version of the init.
-func (x *doctorRun) binary(in client.Init) {
-	if procOf(x.Terminal, in.PID) == "/proc" && in.BinaryID != "" && !initRunsFile(x.Terminal, in, in.Binary) {
+// checkProgram checks whether the init runs the installed program, and whether this command has the version of the init.
+func (x *doctorRun) checkProgram(in client.Init) {
+	if procPathOf(x.Terminal, in.PID) == "/proc" && in.BinaryID != "" && !initRunsFile(x.Terminal, in, in.Binary) {
 		x.findings.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}
@@ -157,8 +157,8 @@ func (x *doctorRun) binary(in client.Init) {
 	}
 }
 
-func (x *doctorRun) service(s client.Service) {
-	name := cmdline.Quote(s.Name) // quote the name, because users copy the commands below into a shell
+func (x *doctorRun) checkService(s client.Service) {
+	name := cmdline.ShellQuote(s.Name) // quote the name, because users copy the commands below into a shell
 	switch {
 	case s.CrashLoop:
 		last := show.LastExit(s.LastExit)
@@ -184,9 +184,9 @@ func (x *doctorRun) service(s client.Service) {
 	}
 }
 
-// unreaped counts the children of parent that have ended and are still not reaped after wait. If no child has ended, it doesn't
+// countUnreaped counts the children of parent that have ended and are still not reaped after wait. If no child has ended, it doesn't
 // call wait.
-func unreaped(parent int, wait func()) int {
+func countUnreaped(parent int, wait func()) int {
 	first := zombies(parent)
 	if len(first) == 0 {
 		return 0
@@ -204,8 +204,8 @@ func zombies(parent int) procusage.Table {
 	return all
 }
 
-// warnings reports the warnings of the configuration, and environment variables that hinit doesn't know.
-func (x *doctorRun) warnings(cfg *config.Config) {
+// reportWarnings reports the warnings of the configuration, and environment variables that hinit doesn't know.
+func (x *doctorRun) reportWarnings(cfg *config.Config) {
 	x.findings.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Detail == w }) {
@@ -215,9 +215,9 @@ func (x *doctorRun) warnings(cfg *config.Config) {
 	}
 }
 
-// configuration checks the users and files that the configuration names.
-func (x *doctorRun) configuration(cfg *config.Config) {
-	x.warnings(cfg)
+// checkConfiguration checks the users and files that the configuration names.
+func (x *doctorRun) checkConfiguration(cfg *config.Config) {
+	x.reportWarnings(cfg)
 	agent, err := lookup.Agent(cfg)
 	if err != nil {
 		x.findings.Failed("user", "%v", err)
@@ -244,8 +244,8 @@ func (x *doctorRun) configuration(cfg *config.Config) {
 	}
 }
 
-// image reports the facts that hinit knows about the agent's image, and the boot commands of the image that hinit doesn't run.
-func (x *doctorRun) image(cfg *config.Config) {
+// checkImage reports the facts that hinit knows about the agent's image, and the boot commands of the image that hinit doesn't run.
+func (x *doctorRun) checkImage(cfg *config.Config) {
 	m := cfg.Image
 	if m.Version == "" {
 		return // the image was built without docker/remove-s6
@@ -264,9 +264,9 @@ func (x *doctorRun) image(cfg *config.Config) {
 	}
 }
 
-// volume asks hinit to examine the data volume. This command doesn't touch the volume itself. If a thread waits for a disk, even
-// SIGKILL can't end its process before the disk answers.
-func (x *doctorRun) volume(answers bool) {
+// checkVolume asks hinit to examine the data volume. This command doesn't touch the volume itself. If a thread waits for a disk,
+// even SIGKILL can't end its process before the disk answers.
+func (x *doctorRun) checkVolume(answers bool) {
 	if !answers {
 		x.findings.Warning("home", "not examined, because only a running hinit examines it")
 		return
@@ -289,8 +289,8 @@ func (x *doctorRun) volume(answers bool) {
 // difference of 1000.
 const safeOOMMargin = 125
 
-// memory checks that the kernel would kill a service rather than hinit when memory runs out.
-func (x *doctorRun) memory(st client.Status) {
+// checkMemory checks that the kernel would kill a service rather than hinit when memory runs out.
+func (x *doctorRun) checkMemory(st client.Status) {
 	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
 		x.findings.Warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
 		return
@@ -313,8 +313,8 @@ func oomScoreAdj(pid int) int {
 	return n
 }
 
-// kernel checks the kernel's limits that a large number of profiles reaches first.
-func (x *doctorRun) kernel() {
+// checkKernel checks the kernel's limits that a large number of profiles reaches first.
+func (x *doctorRun) checkKernel() {
 	for _, l := range []struct {
 		file string
 		min  int

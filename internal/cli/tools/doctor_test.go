@@ -38,12 +38,12 @@ func ended(t *testing.T) *os.Process {
 // TestAProcessThatIsJustBeingReapedIsNoTrouble checks that the doctor reports only processes that stay unreaped, not
 // one that ended a moment ago.
 func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
-	if n := unreaped(os.Getpid(), func() { t.Error("it waits for nothing") }); n != 0 {
+	if n := countUnreaped(os.Getpid(), func() { t.Error("it waits for nothing") }); n != 0 {
 		t.Fatalf("%d are unreaped before anything has ended", n)
 	}
 	ended(t)
 	fresh := ended(t)
-	n := unreaped(os.Getpid(), func() {
+	n := countUnreaped(os.Getpid(), func() {
 		if _, err := fresh.Wait(); err != nil {
 			t.Error(err)
 		}
@@ -71,7 +71,7 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 		{&client.Lease{State: client.LeaseNone, Detail: "read-only file system"}, "warning", []string{"nothing keeps another container", "read-only file system"}},
 	} {
 		x := &doctorRun{}
-		x.lease(client.Init{Home: "/opt/data", Lease: tt.lease})
+		x.checkLease(client.Init{Home: "/opt/data", Lease: tt.lease})
 		if tt.result == "" {
 			if len(x.findings) > 0 {
 				t.Errorf("a container without profiles: %+v", x.findings)
@@ -89,7 +89,7 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 		}
 	}
 	x := &doctorRun{}
-	if x.lease(client.Init{Booting: true, Lease: &client.Lease{State: client.LeaseNone}}); len(x.findings) > 0 {
+	if x.checkLease(client.Init{Booting: true, Lease: &client.Lease{State: client.LeaseNone}}); len(x.findings) > 0 {
 		t.Errorf("before the boot has asked: %+v", x.findings)
 	}
 }
@@ -137,7 +137,7 @@ func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
 	gateway := client.Service{Name: "gateway-coder", PID: with("1000")}
 	for score, want := range map[string]string{"200": client.ResultOK, "875": client.ResultOK, "985": client.ResultWarning, "1000": client.ResultWarning} {
 		x := &doctorRun{}
-		x.memory(client.Status{Init: client.Init{PID: with(score), OOMFirst: gateway.Name}, Services: []client.Service{gateway}})
+		x.checkMemory(client.Status{Init: client.Init{PID: with(score), OOMFirst: gateway.Name}, Services: []client.Service{gateway}})
 		if len(x.findings) != 1 || x.findings[0].Result != want {
 			t.Errorf("hinit has %s: %+v", score, x.findings)
 		}

@@ -22,7 +22,7 @@ import (
 )
 
 var eventsVerb = cli.Verb{
-	Name: "events", Doing: "show the events", JSON: "print one JSON object a line", Services: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
+	Name: "events", Doing: "show the events", JSON: "print one JSON object a line", SelectsServices: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
 	Summary: "print what has happened: starts, exits with their causes, stops",
 	Run:     events,
 }
@@ -39,7 +39,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed("show events", err)
 	}
-	ctx, cancel := cmdline.Interruptible()
+	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	var past []client.Event
 	o := client.EventOptions{Last: -1, Follow: true} // for an empty history: only new events
@@ -148,7 +148,7 @@ var notifyVerb = cli.Verb{
 }
 
 var waitVerb = cli.Verb{
-	Name: "wait", Services: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
+	Name: "wait", SelectsServices: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
 	Summary: "wait until a service is ready or has ended, or for a notice",
 	Run:     wait,
 }
@@ -171,7 +171,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	case *timeout < 0:
 		return t.Fail(cmdline.WrongUsage, "cannot wait: --timeout must be positive")
 	}
-	ctx, cancel := cmdline.Interruptible()
+	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	patience := cli.BootTimeout
 	if *timeout > 0 {
@@ -184,9 +184,9 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed("wait", err)
 	}
 	w := waitState{cl: cl, key: *key}
-	follow := w.notice
+	follow := w.awaitNotice
 	if *what != "notice" {
-		follow = func(ctx context.Context) error { return w.service(ctx, *what == "exit") }
+		follow = func(ctx context.Context) error { return w.awaitService(ctx, *what == "exit") }
 	}
 	if len(names) == 1 {
 		st, err := cl.Status(ctx, names[0])
@@ -234,8 +234,8 @@ type waitState struct {
 // errFound stops reading the stream when the awaited event has come.
 var errFound = errors.New("it came")
 
-// notice follows the events until the awaited notice comes.
-func (w *waitState) notice(ctx context.Context) error {
+// awaitNotice follows the events until the awaited notice comes.
+func (w *waitState) awaitNotice(ctx context.Context) error {
 	o := client.EventOptions{Since: w.cursor, Follow: true}
 	if w.cursor == 0 {
 		o.Last = -1
@@ -250,8 +250,8 @@ func (w *waitState) notice(ctx context.Context) error {
 	})
 }
 
-// service follows the status until the service is ready. If exit is true, it waits until the service has ended.
-func (w *waitState) service(ctx context.Context, exit bool) error {
+// awaitService follows the status until the service is ready. If exit is true, it waits until the service has ended.
+func (w *waitState) awaitService(ctx context.Context, exit bool) error {
 	return w.cl.Watch(ctx, func(change client.StatusChange) error {
 		for _, s := range change.Services {
 			if s.Name != w.serviceAtStart.Name {

@@ -14,7 +14,7 @@ import (
 )
 
 var explainVerb = cli.Verb{
-	Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
+	Name: "explain", Doing: "explain a service", SelectsServices: true, Args: "NAME... | --state STATE [--json]",
 	Summary: "explain why a service is in its state, what happens next, and what to type",
 	Run:     withWords(1, -1, explainServices),
 }
@@ -35,7 +35,7 @@ type explanation struct {
 // advice is a command that the user can type, and its effect.
 type advice struct {
 	Command string `json:"command"`
-	For     string `json:"for"`
+	Effect  string `json:"for"`
 }
 
 func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
@@ -97,7 +97,7 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 	line("next", e.Next)
 	for i, a := range e.Type {
-		lineOf(i, "type", fmt.Sprintf("%-32s %s", a.Command, a.For))
+		lineOf(i, "type", fmt.Sprintf("%-32s %s", a.Command, a.Effect))
 	}
 }
 
@@ -133,7 +133,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.State += " (crash-loop)"
 	}
 	e.State += ", since " + show.Duration(now.Sub(s.Since))
-	name := cmdline.Quote(cmp.Or(s.Profile, s.Name)) // quote the name, because users copy the commands below into a shell
+	name := cmdline.ShellQuote(cmp.Or(s.Profile, s.Name)) // quote the name, because users copy the commands below into a shell
 	say := func(text string) {
 		if text != "" {
 			e.Why = append(e.Why, text)

@@ -43,7 +43,7 @@ func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	for _, words := range []string{"explain default", "healthcheck", "signal default HUP", "checks", "notify k"} {
 		term := hanging(t)
 		all.Go(func() { // the cases run in goroutines, because only a few subtests would run at the same time
-			code, said := term.Run(strings.Fields(words), table()), fmt.Sprint(term.Err)
+			code, said := term.Run(strings.Fields(words), allVerbs()), fmt.Sprint(term.Err)
 			if code != cmdline.Unreachable || !strings.Contains(said, "hinit does not answer on") || strings.Contains(said, "deadline") {
 				t.Errorf("%s: exit code %d: %s", words, code, said)
 			}
@@ -59,7 +59,7 @@ func TestTheBundleOfAHangingHinitHasTheKernel(t *testing.T) {
 	}
 	t.Parallel()
 	term, file := hanging(t), filepath.Join(t.TempDir(), "b.tar.gz")
-	if code := term.Run([]string{"bundle", "-o", file}, table()); code != cmdline.Done {
+	if code := term.Run([]string{"bundle", "-o", file}, allVerbs()); code != cmdline.Done {
 		t.Fatalf("exit code %d: %s", code, term.Err)
 	}
 	files := unpack(t, file)

@@ -169,7 +169,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 }
 
 // openHome opens the home of a profile with the identity of the process, see [volume.OpenHome].
-func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner uint32, err error) {
+func (m *profileManager) openHome(name string, expected int) (home *fsutil.Dir, owner uint32, err error) {
 	homes, err := fsutil.OpenNoLink(filepath.Join(m.cfg.Home, boot.ProfilesDir), nil)
 	if err != nil {
 		return nil, 0, err
@@ -179,15 +179,15 @@ func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner u
 }
 
 // options returns the options for changes of homes.
-func (m *manager) options() boot.Options {
+func (m *profileManager) options() boot.Options {
 	return boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
 }
 
 // isTenant reports whether a uid belongs to the range for the users of profiles.
-func (m *manager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
+func (m *profileManager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
 
 // actorOf returns the identity for a home with this owner: the tenant's user, or otherwise the agent's user.
-func (m *manager) actorOf(owner uint32) *fsutil.Actor {
+func (m *profileManager) actorOf(owner uint32) *fsutil.Actor {
 	if m.isTenant(owner) {
 		return fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
 	}
@@ -196,7 +196,7 @@ func (m *manager) actorOf(owner uint32) *fsutil.Actor {
 
 // removeTemporary removes the temporary directory of a profile that loses its name. Otherwise the next profile with this name
 // could read the files, because it may get the same user.
-func (m *manager) removeTemporary(p profiles.Profile) error {
+func (m *profileManager) removeTemporary(p profiles.Profile) error {
 	home, err := fsutil.InParent(p.Home, nil, (*fsutil.Dir).Lstat)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (m *manager) removeTemporary(p profiles.Profile) error {
 // giveHome gives root's directories in an open home to the owner of the home, who can then remove the files in them. In a
 // tenant's home it also gives directories of other users, except other tenants. Files keep their owner. The owner of the home may
 // have moved a file of root there, and must not become able to read it. A home of any other user stays unchanged.
-func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
+func (m *profileManager) giveHome(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
 	to := fsutil.Owner{UID: id.UID, GID: id.GID, Excludes: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
 	if err := (&owntree.Walk{NewOwner: to, DirsOnly: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrKept) {
@@ -224,7 +224,7 @@ func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
 }
 
 // clearHome removes all files in an open home except those in keep, with the identity of the home's owner.
-func (m *manager) clearHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
+func (m *profileManager) clearHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
 	actor, giveErr := m.actorOf(owner), m.giveHome(home, owner)
 	entries, more, listErr := home.ReadAtMost("", fsutil.MaxNames)
 	err = cmp.Or(giveErr, listErr)

@@ -31,8 +31,8 @@ import (
 
 var logsVerb = cli.Verb{
 	Name: "logs", Doing: "show the logs", JSON: "print JSON, one object a line", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
-	Summary:  "print what a gateway or service wrote",
-	Services: true, OfflineNames: allLogs,
+	Summary:         "print what a gateway or service wrote",
+	SelectsServices: true, OfflineNames: logNames,
 	Run: logs,
 }
 
@@ -56,7 +56,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	}
 	if *all {
 		var err error
-		if names, err = allLogs(t); err != nil {
+		if names, err = logNames(t); err != nil {
 			return t.Failed("show the logs", err)
 		}
 	}
@@ -77,13 +77,13 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	var mu sync.Mutex // a reader holds mu for a whole line, so that lines of several logs don't mix
 	readers := make([]logReading, len(names))
 	for i, name := range names {
-		as, dir, err := logOf(t, name)
+		as, dir, err := findLog(t, name)
 		if err != nil {
 			return t.Failed(fmt.Sprintf("show logs of %q", name), err)
 		}
 		opt := opt
 		opt.Dir = dir
-		format := plainLine(name, width, len(names) > 1, t.Screen)
+		format := plainLine(name, width, len(names) > 1, t.IsScreen)
 		if c.JSON {
 			format = jsonLine(name)
 		}
@@ -108,7 +108,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 			},
 		}
 	}
-	ctx, cancel := cmdline.Interruptible()
+	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	if *follow || len(names) == 1 {
 		var wg sync.WaitGroup
@@ -184,9 +184,9 @@ func showByTime(ctx context.Context, readers []logReading) error {
 	}
 }
 
-// allLogs returns the names of all services that have a log file. It asks the running init. Without an init, it lists the log
+// logNames returns the names of all services that have a log file. It asks the running init. Without an init, it lists the log
 // directories.
-func allLogs(t *cli.Terminal) (names []string, err error) {
+func logNames(t *cli.Terminal) (names []string, err error) {
 	st, err := t.Status()
 	if err == nil {
 		as, err := lookup.LogReader(st.Init.ServicesFile != "", t.Env)
@@ -238,7 +238,7 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 	}
 	return func(line []byte) ([]byte, error) {
 		if screen {
-			return []byte(tag + cmdline.Output(string(line))), nil
+			return []byte(tag + cmdline.EscapeOutput(string(line))), nil
 		}
 		return append([]byte(tag), line...), nil
 	}
@@ -260,9 +260,9 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-// logOf returns the directory of a service's log and the identity with which to read it. If an init runs, the directory comes
+// findLog returns the directory of a service's log and the identity with which to read it. If an init runs, the directory comes
 // from its status, and otherwise from the configuration.
-func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err error) {
+func findLog(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err error) {
 	st, err := t.Status(name)
 	if err == nil && len(st.Services) > 0 {
 		if st.Services[0].Log == "" {

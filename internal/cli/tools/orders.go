@@ -23,7 +23,7 @@ import (
 
 var signalVerb = cli.Verb{
 	Name: "signal", Summary: "send a signal to the main process of a service", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
-	Services: true, OtherArgs: 1, Run: withWords(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
+	SelectsServices: true, OtherArgCount: 1, Run: withWords(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
 		names, word := words[:len(words)-1], words[len(words)-1]
 		if _, known := formats.ParseSignal(word); !known {
 			return t.Fail(cmdline.WrongUsage,
@@ -60,7 +60,7 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 }
 
 var reloadVerb = cli.Verb{
-	Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", Services: true,
+	Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", SelectsServices: true,
 	Summary: "read hinit.yaml again and apply it, or have the named services read their own configuration",
 	Run:     reload,
 }
@@ -130,8 +130,8 @@ func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 
 var runOnceVerb = cli.Verb{
 	Name: "run-once", Doing: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]",
-	Summary:  "run a task now, and wait until it has ended",
-	Services: true, Run: runOnce,
+	Summary:         "run a task now, and wait until it has ended",
+	SelectsServices: true, Run: runOnce,
 }
 
 func runOnce(t *cli.Terminal, c *cli.Call) int {
@@ -144,7 +144,7 @@ func runOnce(t *cli.Terminal, c *cli.Call) int {
 	case *timeout <= 0 || *timeout > time.Hour:
 		return t.Fail(cmdline.WrongUsage, "cannot run a task once: --timeout must be positive, and at most 1h")
 	}
-	ctx, cancel := cmdline.Interruptible()
+	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	begin := time.Now()
 	cl, err := t.DialDuringStart(ctx, min(*timeout, cli.BootTimeout))
@@ -189,7 +189,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 		return code
 	}
 	cl := t.Client()
-	ctx, cancel := cmdline.Interruptible()
+	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	before, err := cl.Status(ctx)
 	if err != nil {
@@ -215,12 +215,12 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 // initRunsFile reports whether the init runs the file at path. It returns false if that is unknown. From outside the container,
 // inode numbers mean other files.
 func initRunsFile(t *cli.Terminal, in client.Init, path string) bool {
-	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && procOf(t, in.PID) == "/proc"
+	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && procPathOf(t, in.PID) == "/proc"
 }
 
-// procOf returns the path of a /proc that shows the processes of the init with this pid, see [procusage.FindProc]. If that is
+// procPathOf returns the path of a /proc that shows the processes of the init with this pid, see [procusage.FindProc]. If that is
 // "/proc", a PID in the status means the same process for this command.
-func procOf(t *cli.Terminal, pid int) string {
+func procPathOf(t *cli.Terminal, pid int) string {
 	cl, err := t.Dial()
 	if err != nil {
 		return ""

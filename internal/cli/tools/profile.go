@@ -35,8 +35,8 @@ var profileVerb = cli.Verb{
 	Run:     profile,
 }
 
-// manager carries out a subcommand of hinit profile.
-type manager struct {
+// profileManager carries out a subcommand of hinit profile.
+type profileManager struct {
 	*cli.Terminal
 	doing string // the action in errors, after "cannot"
 	json  bool   // print results as JSON
@@ -47,8 +47,8 @@ type manager struct {
 }
 
 func profile(t *cli.Terminal, c *cli.Call) int {
-	if len(c.Raw) > 0 && archiveVerbs[c.Raw[0]].Args != "" {
-		return runArchiveVerb(t, c.Raw[0], c.Raw[1:])
+	if len(c.Words) > 0 && archiveVerbs[c.Words[0]].Args != "" {
+		return runArchiveVerb(t, c.Words[0], c.Words[1:])
 	}
 	yes := c.Flags.Bool("yes", false, "do not ask before deleting")
 	uid := c.Flags.Int("uid", 0, "delete the profile only if its home belongs to this `UID`")
@@ -87,7 +87,7 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 
 // managerFor checks the names of profiles, and returns a manager for the subcommand verb. If changes is true, only root and the
 // agent's user may go on.
-func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
+func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *profileManager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
 		names[i] = profiles.Normalize(name)
@@ -100,7 +100,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 	if err != nil {
 		return nil, t.Failed(doing, err)
 	}
-	m = &manager{Terminal: t, doing: doing, cfg: cfg, agent: agent}
+	m = &profileManager{Terminal: t, doing: doing, cfg: cfg, agent: agent}
 	m.store = profiles.Open(cfg.Home, agent.WithTenants(cfg).HomesActor(cfg.Home), cfg.Profiles.Marker)
 	if m.cl, err = t.Dial(); errors.Is(err, client.ErrNotAllowed) {
 		return nil, t.Failed(doing, err)
@@ -112,7 +112,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 }
 
 // lookUpProfile looks for a profile on the volume.
-func (m *manager) lookUpProfile(name string) (profiles.Profile, bool, error) {
+func (m *profileManager) lookUpProfile(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
 	i := slices.IndexFunc(all, func(p profiles.Profile) bool { return p.Name == name })
 	if i < 0 {
@@ -121,11 +121,11 @@ func (m *manager) lookUpProfile(name string) (profiles.Profile, bool, error) {
 	return all[i], true, nil
 }
 
-func (m *manager) create(name string) int {
+func (m *profileManager) create(name string) int {
 	if _, there, _ := m.lookUpProfile(name); there {
 		return m.Fail(cmdline.Failed, "cannot create profile %q: it exists already", name)
 	}
-	if code := m.change(m.cfg.Agent.ProfileCreateCommand, map[string]string{"profile": name}, func() error { return manage.Create(m.store, name) }); code != cmdline.Done {
+	if code := m.changeProfiles(m.cfg.Agent.ProfileCreateCommand, map[string]string{"profile": name}, func() error { return manage.Create(m.store, name) }); code != cmdline.Done {
 		return code
 	}
 	p, there, err := m.lookUpProfile(name)
@@ -143,7 +143,7 @@ func (m *manager) create(name string) int {
 	return cmdline.Done
 }
 
-func (m *manager) delete(name string, yes bool, uid int) int {
+func (m *profileManager) delete(name string, yes bool, uid int) int {
 	p, there, err := m.lookUpProfile(name)
 	if !there {
 		return m.printMissing(name, cmp.Or(err, manage.Clean(m.store, name)))
@@ -165,7 +165,7 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 	}
 	m.warnOfSelection()
 	was := profileRow{Name: p.Name, Home: p.Home}
-	if rows, _, _ := m.rows(name); len(rows) > 0 {
+	if rows, _, _ := m.profileRows(name); len(rows) > 0 {
 		was = rows[0]
 	}
 	if err := cmp.Or(m.removeTemporary(p), m.giveHome(home, owner)); err != nil {
@@ -183,7 +183,7 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 		}
 	}
 	itself := func() error { return manage.Delete(m.store, name) }
-	if code := m.change(m.cfg.Agent.ProfileDeleteCommand, map[string]string{"profile": name}, itself); code != cmdline.Done {
+	if code := m.changeProfiles(m.cfg.Agent.ProfileDeleteCommand, map[string]string{"profile": name}, itself); code != cmdline.Done {
 		return code
 	}
 	if m.json {
@@ -194,7 +194,7 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 	return cmdline.Done
 }
 
-func (m *manager) rename(from, to string) int {
+func (m *profileManager) rename(from, to string) int {
 	p, there, err := m.lookUpProfile(from)
 	if !there {
 		return m.printMissing(from, err)
@@ -212,7 +212,7 @@ func (m *manager) rename(from, to string) int {
 		return m.Failed(m.doing, err)
 	}
 	itself := func() error { return manage.Rename(m.store, from, to) }
-	if code := m.change(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
+	if code := m.changeProfiles(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
 		return code
 	}
 	if openErr == nil && m.isTenant(owner) {
@@ -232,14 +232,14 @@ func (m *manager) rename(from, to string) int {
 
 // warnOfSelection warns if the file with the name of the active profile is invalid or unsafe. Deleting or renaming a profile may
 // change that file.
-func (m *manager) warnOfSelection() {
+func (m *profileManager) warnOfSelection() {
 	if _, err := m.store.Active(); err != nil {
 		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
 	}
 }
 
 // printMissing prints that a profile doesn't exist. If the profiles could not be read, it prints err instead.
-func (m *manager) printMissing(name string, err error) int {
+func (m *profileManager) printMissing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)
 	}
@@ -254,9 +254,9 @@ func (m *manager) printMissing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 
-// change changes profiles by the agent's own command, or by the function itself if no command is configured. Then it makes the
-// init read the profiles.
-func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
+// changeProfiles changes profiles by the agent's own command, or by the function itself if no command is configured. Then it makes
+// the init read the profiles.
+func (m *profileManager) changeProfiles(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.runAgentCommand(command, vars)
 	if err == nil && !done {
 		err = itself()
@@ -269,7 +269,7 @@ func (m *manager) change(command []string, vars map[string]string, itself func()
 
 // runAgentCommand runs the agent's own command as the agent's user. If no command is configured, done is false. It prints the
 // output of the command only if the command fails.
-func (m *manager) runAgentCommand(command []string, vars map[string]string) (done bool, err error) {
+func (m *profileManager) runAgentCommand(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
 		return false, nil
@@ -292,7 +292,7 @@ func (m *manager) runAgentCommand(command []string, vars map[string]string) (don
 
 // confirm asks the user a question on the terminal, and returns whether the answer is yes. Without a terminal it returns an
 // error.
-func (m *manager) confirm(question string) (bool, error) {
+func (m *profileManager) confirm(question string) (bool, error) {
 	if !proc.IsTerminal(m.In) {
 		return false, errors.New("it asks first, and there is no terminal to answer at; add --yes")
 	}
@@ -312,18 +312,18 @@ type profileRow struct {
 	Home   string `json:"home"`
 	Active bool   `json:"active"` // the agent's commands use this profile by default
 	// state that decides whether the gateway starts at boot; "" if the caller may not read it
-	Prior   string `json:"prior_state"`
-	Gateway string `json:"gateway"`             // state of the gateway; "" when no init is reachable
-	Want    string `json:"want"`                // desired state: up or down; "" when no init is reachable
-	PID     int    `json:"pid"`                 // PID of the gateway; 0 if it does not run
-	Served  string `json:"served_by,omitempty"` // gateway that serves the profile, as in the status
-	Log     string `json:"log"`
-	Problem string `json:"problem,omitempty"` // fault in the profile's files
+	PriorState string `json:"prior_state"`
+	Gateway    string `json:"gateway"`             // state of the gateway; "" when no init is reachable
+	Want       string `json:"want"`                // desired state: up or down; "" when no init is reachable
+	PID        int    `json:"pid"`                 // PID of the gateway; 0 if it does not run
+	ServedBy   string `json:"served_by,omitempty"` // gateway that serves the profile, as in the status
+	Log        string `json:"log"`
+	Problem    string `json:"problem,omitempty"` // fault in the profile's files
 }
 
 // list prints all profiles. If only is set, it prints just that profile.
-func (m *manager) list(only string) int {
-	rows, warnings, err := m.rows(only)
+func (m *profileManager) list(only string) int {
+	rows, warnings, err := m.profileRows(only)
 	if err != nil || only != "" && len(rows) == 0 {
 		return m.printMissing(only, err)
 	}
@@ -344,9 +344,9 @@ func (m *manager) list(only string) int {
 	return code
 }
 
-// rows returns a row for each profile, with the state of its gateway, and warnings. If only is set, it returns just the row of
-// that profile.
-func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
+// profileRows returns a row for each profile, with the state of its gateway, and warnings. If only is set, it returns just the row
+// of that profile.
+func (m *profileManager) profileRows(only string) ([]profileRow, []profiles.Warning, error) {
 	found, warnings, err := m.store.Discover()
 	if err != nil {
 		return nil, nil, err
@@ -367,7 +367,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 		if err != nil {
 			warnings = append(warnings, profiles.Warning{Profile: p.Name, Message: fmt.Sprintf("cannot use the state of profile %q: %v", p.Name, err)})
 		}
-		rows = append(rows, profileRow{Name: p.Name, Home: p.Home, Active: p.Name == active, Prior: state.Prior()})
+		rows = append(rows, profileRow{Name: p.Name, Home: p.Home, Active: p.Name == active, PriorState: state.Prior()})
 		listed[p.Name] = true
 	}
 	gateways := make(map[string]client.Service)
@@ -387,7 +387,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	for i := range rows {
 		row := &rows[i]
 		s := gateways[row.Name]
-		row.Gateway, row.Want, row.PID, row.Served = s.State, s.Want, s.PID, s.ServedBy
+		row.Gateway, row.Want, row.PID, row.ServedBy = s.State, s.Want, s.PID, s.ServedBy
 		row.Log = m.cfg.Logs.Dir + "/" + row.Name + "/current"
 		for _, w := range warnings {
 			if w.Profile == row.Name {
@@ -399,22 +399,22 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 }
 
 // printRows prints rows as a table. If one is true, it prints the only row with all fields.
-func (m *manager) printRows(rows []profileRow, one bool) error {
+func (m *profileManager) printRows(rows []profileRow, one bool) error {
 	tw := tabwriter.NewWriter(m.Out, 0, 0, 2, ' ', 0)
 	if one {
 		r := rows[0]
 		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
-			r.Name, show.Line(r.Home), r.Active, show.Line(cmp.Or(r.Prior, "-")), cmp.Or(r.Gateway, "-"), cmp.Or(r.Want, "-"),
+			r.Name, show.Line(r.Home), r.Active, show.Line(cmp.Or(r.PriorState, "-")), cmp.Or(r.Gateway, "-"), cmp.Or(r.Want, "-"),
 			show.Number(r.PID), show.Line(r.Log))
-		if r.Served != "" {
-			fmt.Fprintf(tw, "served by\t%s\n", r.Served)
+		if r.ServedBy != "" {
+			fmt.Fprintf(tw, "served by\t%s\n", r.ServedBy)
 		}
 		if r.Problem != "" {
 			fmt.Fprintf(tw, "problem\t%s\n", show.Line(r.Problem))
 		}
 		return tw.Flush()
 	}
-	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.Served != "" })
+	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.ServedBy != "" })
 	by := func(text string) string { // the column "served by" exists only if another gateway serves a profile
 		if !served {
 			return ""
@@ -427,8 +427,8 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 		if r.Active {
 			name += " *"
 		}
-		prior := show.Name(cmp.Or(r.Prior, "-"))
-		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.Number(r.PID), by(cmp.Or(r.Served, "-")), prior, show.Line(r.Home))
+		prior := show.Name(cmp.Or(r.PriorState, "-"))
+		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.Number(r.PID), by(cmp.Or(r.ServedBy, "-")), prior, show.Line(r.Home))
 	}
 	return tw.Flush()
 }

@@ -38,13 +38,13 @@ func (s *secrets) add(value string) {
 // environments of this command, of process 1 and of the services in st.
 func (b *bundle) secrets(st client.Status) (found secrets) {
 	add := func(name, value string) {
-		if !slices.Contains(b.hide, name) {
+		if !slices.Contains(b.secretValues, name) {
 			value = redact.SecretPart(name, value)
 		}
 		found.add(value)
 	}
 	one, _ := readProcOne("environ")
-	variables, err := withDeadline(b.end.Add(-bundleTime/2), func() ([]string, error) { return serviceVariables(b.Terminal, st) })
+	variables, err := withDeadline(b.deadline.Add(-bundleTime/2), func() ([]string, error) { return serviceVariables(b.Terminal, st) })
 	if err != nil {
 		found.unknown = append(found.unknown, "cannot read the variables of running services: "+err.Error())
 	}
@@ -71,7 +71,7 @@ func (b *bundle) secrets(st client.Status) (found secrets) {
 			addAll(r.Env)
 		}
 	}
-	of, err := withDeadline(b.end.Add(-bundleTime/2), b.profileSecrets)
+	of, err := withDeadline(b.deadline.Add(-bundleTime/2), b.profileSecrets)
 	if err != nil && !errors.Is(err, errNoAgent) {
 		of.unknown = append(of.unknown, "cannot read the .env of the profiles: "+err.Error())
 	}
@@ -81,7 +81,7 @@ func (b *bundle) secrets(st client.Status) (found secrets) {
 // serviceVariables returns the environments of the running services in st, which may include variables from files. If it can't
 // read some environments, it returns the others and an error that names these services.
 func serviceVariables(t *cli.Terminal, st client.Status) (variables []string, err error) {
-	root := procOf(t, st.Init.PID)
+	root := procPathOf(t, st.Init.PID)
 	var unread []string
 	for _, s := range st.Services {
 		if s.PID == 0 {
@@ -105,7 +105,7 @@ func (b *bundle) profileSecrets() (found secrets, err error) {
 	err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		values, more, err := store.Secrets(p.Name)
 		vars, _ := store.Env(p.Name) // the call of Secrets has already reported this error
-		for _, name := range b.hide {
+		for _, name := range b.secretValues {
 			values = append(values, vars[name])
 		}
 		found.add(strings.Join(values, "\n"))

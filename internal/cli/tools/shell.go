@@ -141,7 +141,7 @@ func terminalVariables(environ []string) map[string]string {
 // adoptEnviron replaces the environment of this process by the init's environment. If the user may not read it, this process
 // keeps its own.
 func adoptEnviron(t *cli.Terminal, pid int) error {
-	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procOf(t, pid), pid))
+	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procPathOf(t, pid), pid))
 	if err != nil {
 		return nil //nolint:nilerr // keep the environment of this process
 	}

@@ -16,7 +16,7 @@ import (
 
 // Main runs the verb that the arguments name, and returns the exit code.
 func Main(args []string) int {
-	return cmdline.WithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Run(args, table()) })
+	return cmdline.WithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Run(args, allVerbs()) })
 }
 
 // withWords returns the Run function of a verb without flags. It parses the arguments, at least atLeast and at most atMost words,
@@ -45,15 +45,15 @@ func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error
 // errNoAgent is the error of a command about the agent or its profiles if the running init is hinit run.
 var errNoAgent = errors.New("hinit run hosts no agent and no profiles")
 
-// table returns all commands of hinit, in the order of the help.
-func table() []cli.Verb {
+// allVerbs returns all commands of hinit, in the order of the help.
+func allVerbs() []cli.Verb {
 	return []cli.Verb{
 		cli.InitVerb, cli.RunVerb, cli.StatusVerb, explainVerb, treeVerb,
 		cli.LifecycleVerb("start", " [--force]", "start services, and wait until they are up"),
 		cli.LifecycleVerb("stop", "", "stop services, and wait until none of their processes is left"),
 		cli.LifecycleVerb("restart", " | --changed [--force]", "end the process of a service and start it again"),
 		checksVerb, shellVerb, signalVerb, runOnceVerb, profileVerb, topologyVerb, logsVerb, eventsVerb, notifyVerb, drainVerb, waitVerb, reloadVerb, reexecVerb, configVerb,
-		doctorVerb, isolateVerb, cli.HealthcheckVerb, cli.VersionVerb, seedVerb, demoVerb, bundleVerb(table), completionVerb(table), manVerb(),
+		doctorVerb, isolateVerb, cli.HealthcheckVerb, cli.VersionVerb, seedVerb, demoVerb, bundleVerb(allVerbs), completionVerb(allVerbs), manVerb(),
 		cli.CompanionVerb("import", "write hinit.yaml from the configuration of another supervisor"),
 		cli.CompanionVerb("sandbox", "run an agent's commands in containers that last"),
 		cli.CompanionVerb("kanban", "the task board: list, create, dispatch"),

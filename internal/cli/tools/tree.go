@@ -23,7 +23,7 @@ import (
 )
 
 var treeVerb = cli.Verb{
-	Name: "tree", Doing: "show the tree", Services: true, Args: "[NAME...] [--state STATE] [--json]",
+	Name: "tree", Doing: "show the tree", SelectsServices: true, Args: "[NAME...] [--state STATE] [--json]",
 	Summary: "show the processes of each service, those that left it behind too",
 	Run:     withWords(0, -1, tree), EmptyResult: cli.EmptyList,
 }
@@ -66,7 +66,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if procOf(t, st.Init.PID) != "/proc" {
+	if procPathOf(t, st.Init.PID) != "/proc" {
 		return nil, errors.New("this command does not see the processes of hinit; run it in the same container")
 	}
 	roots := make([]treeRoot, 0, len(st.Services)+2)
@@ -164,8 +164,8 @@ func userName(uid uint32) string {
 	return cmp.Or(u.Name, number)
 }
 
-// deepest is the maximum depth that is shown by indents. An agent can make a chain of processes of any length.
-const deepest = 100
+// maxIndentDepth is the maximum depth that is shown by indents. An agent can make a chain of processes of any length.
+const maxIndentDepth = 100
 
 func (b treeBranch) print(t *cli.Terminal, width int) {
 	title := show.Name(b.Name)
@@ -184,7 +184,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 	fmt.Fprintln(tw, "  PID\tUSER\tSTATE\tCPU\tMEMORY\tCOMMAND")
 	for _, p := range b.Processes {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
-			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, deepest)), show.Line(p.Command))
+			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, maxIndentDepth)), show.Line(p.Command))
 	}
 	_ = tw.Flush() // Flush writes to memory and can't fail
 	for line := range strings.Lines(text.String()) {

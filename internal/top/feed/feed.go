@@ -57,12 +57,12 @@ func OpenSocket(socket string) *Feed { return &Feed{client: dial.New(socket)} }
 // FetchStatus asks for the current status.
 func (f *Feed) FetchStatus(ctx context.Context) (client.Status, error) { return f.client.Status(ctx) }
 
-// retry is the pause before the next request to a hinit that has not answered.
-const retry = 250 * time.Millisecond
+// retryPause is the pause before the next request to a hinit that has not answered.
+const retryPause = 250 * time.Millisecond
 
-// Status follows the status until ctx ends. It calls change for each change, and lost after each failure. If hinit ends or
-// re-executes itself, Status connects again.
-func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
+// FollowStatus follows the status until ctx ends. It calls change for each change, and lost after each failure. If hinit ends or
+// re-executes itself, FollowStatus connects again.
+func (f *Feed) FollowStatus(ctx context.Context, change func(client.StatusChange), lost func(error)) {
 	var st client.Status
 	f.callRepeatedly(ctx, lost, func() error {
 		return f.client.Watch(ctx, func(c client.StatusChange) error {
@@ -74,9 +74,9 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 	})
 }
 
-// Events follows the events until ctx ends, and calls event for each one. It begins with the last past events, at most as many as
-// last says.
-func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
+// FollowEvents follows the events until ctx ends, and calls event for each one. It begins with the last past events, at most as
+// many as last says.
+func (f *Feed) FollowEvents(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
 	f.callRepeatedly(ctx, func(error) {}, func() error {
 		o := client.EventOptions{Follow: true, Since: seen}
@@ -101,7 +101,7 @@ func (f *Feed) callRepeatedly(ctx context.Context, lost func(error), ask func() 
 		if err := ask(); err != nil && ctx.Err() == nil {
 			lost(dial.Reason(err))
 		}
-		pause.For(ctx, retry)
+		pause.For(ctx, retryPause)
 	}
 }
 
@@ -132,7 +132,7 @@ func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 		out.Missing = "it has no process"
 		return out
 	}
-	root := f.proc()
+	root := f.procPath()
 	if root == "" {
 		out.Missing = "its processes are not to be seen from here: ask inside the container, as root or as the agent's user"
 		return out
@@ -180,10 +180,10 @@ const (
 	logWidth = 4 << 10
 )
 
-// Log follows a log file, across rotations, until ctx ends. If of is the log of an earlier run, Log reads the last lines of this
-// run instead. It first calls lines with nil, and then with new lines, at most five times a second. If too many lines arrive, it
-// drops the oldest. Another goroutine reads the file, so Log returns in time even if the volume hangs.
-func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
+// FollowLog follows a log file, across rotations, until ctx ends. If of is the log of an earlier run, FollowLog reads the last
+// lines of this run instead. It first calls lines with nil, and then with new lines, at most five times a second. If too many
+// lines arrive, it drops the oldest. Another goroutine reads the file, so FollowLog returns in time even if the volume hangs.
+func (f *Feed) FollowLog(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
 	as, err := f.logReader()
 	if err != nil {
 		lines([]model.LogLine{{Text: "cannot read the log: " + err.Error()}})
@@ -251,8 +251,8 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 	if err != nil {
 		return nil, err
 	}
-	there, err := os.Stat(fmt.Sprintf("%s/%d/root/", f.proc(), st.Init.PID))
-	if err != nil || f.proc() == "" || !os.SameFile(here, there) {
+	there, err := os.Stat(fmt.Sprintf("%s/%d/root/", f.procPath(), st.Init.PID))
+	if err != nil || f.procPath() == "" || !os.SameFile(here, there) {
 		return nil, errors.New("it is in another file system; call hinit top or hinit logs in that container")
 	}
 	return lookup.LogReader(false, os.LookupEnv)
@@ -266,17 +266,18 @@ const (
 	measureShare = 100
 )
 
-// proc returns the path of a /proc that shows the processes of the services, or "" if this process can see none.
-func (f *Feed) proc() string {
+// procPath returns the path of a /proc that shows the processes of the services, or "" if this process can see none.
+func (f *Feed) procPath() string {
 	if st := f.status.Load(); st != nil && st.Init.PID > 0 {
 		return procusage.FindProc(f.client.Socket(), st.Init.PID)
 	}
 	return ""
 }
 
-// Usage measures the processor time and the memory of the services until ctx ends, once a second. It measures less often if that
-// would take more than a hundredth of a processor. It calls used with the results by service, or with nil if it can't measure.
-func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage)) {
+// FollowUsage measures the processor time and the memory of the services until ctx ends, once a second. It measures less often if
+// that would take more than a hundredth of a processor. It calls used with the results by service, or with nil if it can't
+// measure.
+func (f *Feed) FollowUsage(ctx context.Context, used func(map[string]procusage.Usage)) {
 	runtime.LockOSThread() // stay on one thread, because threadTime measures the current thread
 	defer runtime.UnlockOSThread()
 	var root string
@@ -286,7 +287,7 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 		begin := threadTime()
 		st := f.status.Load()
 		if root == "" {
-			root = f.proc()
+			root = f.procPath()
 		}
 		if st != nil && root != "" {
 			now := time.Now()
@@ -303,7 +304,7 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 		}
 		rest := max(measureEvery, measureShare*(threadTime()-begin))
 		if st == nil {
-			rest = retry
+			rest = retryPause
 		}
 		pause.For(ctx, rest)
 	}

@@ -18,17 +18,17 @@ type Role uint8
 
 // The values of Role.
 const (
-	Plain  Role = iota
-	Dim         // unimportant text
-	Title       // heading of the screen, of a table or of a pane
-	Good        // a service that works
-	Doing       // a service that is starting or stopping
-	Bad         // a service that needs attention
-	Key         // a key to press
-	Marked      // a service that is marked for an order
-	Found       // text that matches a search
-	Figure      // part of a graph
-	roles
+	Plain    Role = iota
+	Dim           // unimportant text
+	Title         // heading of the screen, of a table or of a pane
+	Good          // a service that works
+	Changing      // a service that is starting or stopping
+	Bad           // a service that needs attention
+	Key           // a key to press
+	Marked        // a service that is marked for an order
+	Found         // text that matches a search
+	Graph         // part of a graph
+	numRoles
 )
 
 // Span is a piece of a line.
@@ -71,7 +71,7 @@ func (l *Line) Fit(width int) []Span {
 		if room == 0 {
 			break
 		}
-		text := Cut(clean(s.Text), room)
+		text := Cut(replaceControls(s.Text), room)
 		out = append(out, Span{text, s.Role})
 		room -= Width(text)
 	}
@@ -104,8 +104,8 @@ func (l *Line) Wrap(width int) []Line {
 	return out
 }
 
-// Words breaks a text into lines of at most width columns, at blanks where possible.
-func Words(text string, width int) []string { return strings.Split(ansi.Wrap(text, width, ""), "\n") }
+// Wrap breaks a text into lines of at most width columns, at blanks where possible.
+func Wrap(text string, width int) []string { return strings.Split(ansi.Wrap(text, width, ""), "\n") }
 
 // Frame is the whole content of a screen.
 type Frame struct {
@@ -135,15 +135,15 @@ func Fill(text string, width int) string {
 	return text + strings.Repeat(" ", max(width-Width(text), 0))
 }
 
-// Right is [Fill], but with the spaces before the text.
-func Right(text string, width int) string {
+// FillLeft is [Fill], but with the spaces before the text.
+func FillLeft(text string, width int) string {
 	text = Cut(text, width)
 	return strings.Repeat(" ", max(width-Width(text), 0)) + text
 }
 
-// clean replaces control characters by question marks. It is a second safeguard: callers must already have escaped texts of
-// services and profiles.
-func clean(text string) string {
+// replaceControls replaces control characters by question marks. It is a second safeguard: callers must already have escaped texts
+// of services and profiles.
+func replaceControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError || r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
 			return '?'
@@ -156,15 +156,15 @@ func clean(text string) string {
 // chosen.
 type Theme struct {
 	Name string
-	sgr  [roles]string
+	sgr  [numRoles]string
 }
 
 // Themes has all themes. The first is the default, and the last uses no colours.
 var Themes = []Theme{
-	{"colours", [roles]string{Dim: "2", Title: "1", Good: "32", Doing: "33", Bad: "1;31", Key: "36", Marked: "1;35", Found: "30;43", Figure: "36"}},
+	{"colours", [numRoles]string{Dim: "2", Title: "1", Good: "32", Changing: "33", Bad: "1;31", Key: "36", Marked: "1;35", Found: "30;43", Graph: "36"}},
 	// Blue and orange-yellow look different with every kind of colour blindness, and bold text differs even without colours.
-	{"colour-blind", [roles]string{Dim: "2", Title: "1", Good: "34", Doing: "36", Bad: "1;33", Key: "36", Marked: "1;4", Found: "30;43", Figure: "34"}},
-	{"no colour", [roles]string{Dim: "2", Title: "1", Bad: "1", Key: "4", Marked: "1;4", Found: "7", Doing: "4"}},
+	{"colour-blind", [numRoles]string{Dim: "2", Title: "1", Good: "34", Changing: "36", Bad: "1;33", Key: "36", Marked: "1;4", Found: "30;43", Graph: "34"}},
+	{"no colour", [numRoles]string{Dim: "2", Title: "1", Bad: "1", Key: "4", Marked: "1;4", Found: "7", Changing: "4"}},
 }
 
 // ANSI returns the frame as text for a terminal. Its only escape sequences are SGR sequences (colours), which it resets at the

@@ -20,12 +20,12 @@ const maxMeasurements = 60
 // usageHistory has the measurements of a service, oldest first. If the last measurement has failed, known is false.
 type usageHistory struct {
 	last         procusage.Usage
-	known        bool
+	lastKnown    bool
 	measurements []procusage.Usage
 }
 
 func (r *usageHistory) add(u procusage.Usage, known bool) {
-	r.last, r.known = u, known
+	r.last, r.lastKnown = u, known
 	r.measurements = append(r.measurements[max(len(r.measurements)-maxMeasurements+1, 0):], u)
 }
 
@@ -61,12 +61,12 @@ func stateWord(s *client.Service) string {
 }
 
 // gradeMarks has the colour and the sign of each grade. The sign helps users who can't see the colours.
-var gradeMarks = [grades]struct {
+var gradeMarks = [numGrades]struct {
 	sign string
 	role frame.Role
 }{
-	inTrouble: {"✗", frame.Bad}, ailing: {"!", frame.Bad}, unknown: {"?", frame.Dim}, drifted: {"!", frame.Doing},
-	coming: {"…", frame.Doing}, well: {"●", frame.Good}, off: {"·", frame.Dim},
+	inTrouble: {"✗", frame.Bad}, ailing: {"!", frame.Bad}, unknown: {"?", frame.Dim}, drifted: {"!", frame.Changing},
+	changing: {"…", frame.Changing}, well: {"●", frame.Good}, off: {"·", frame.Dim},
 }
 
 // column is a column of the table.
@@ -157,7 +157,7 @@ func optionalColumns() []column {
 	used := func(text func(r *usageHistory, width int) string) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {
 			r := m.usage[s.ID()]
-			if r == nil || !r.known {
+			if r == nil || !r.lastKnown {
 				return "-", frame.Dim
 			}
 			return text(r, width), frame.Plain
@@ -166,14 +166,14 @@ func optionalColumns() []column {
 	drawn := func(figure func(u procusage.Usage) float64, least float64) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {
 			if r := m.usage[s.ID()]; r != nil {
-				return sparkline(r.measurements, figure, width, least), frame.Figure
+				return sparkline(r.measurements, figure, width, least), frame.Graph
 			}
-			return "", frame.Figure
+			return "", frame.Graph
 		}
 	}
 	return []column{
 		{"SINCE", 7, bySince, true, func(m *Model, s Service, _ int) (string, frame.Role) {
-			return age(m.now.Sub(s.Since)), frame.Plain
+			return formatAge(m.now.Sub(s.Since)), frame.Plain
 		}},
 		{"RST", 4, byRestarts, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
 			return show.Number(s.Restarts), frame.Plain
@@ -184,9 +184,9 @@ func optionalColumns() []column {
 			}
 			return show.Line(s.LastExit.Cause), frame.Plain
 		}},
-		{"CPU", 6, byCPU, true, used(func(r *usageHistory, _ int) string { return percent(r.last.CPU) })},
+		{"CPU", 6, byCPU, true, used(func(r *usageHistory, _ int) string { return formatPercent(r.last.CPU) })},
 		{"", figures, byCPU, false, drawn(func(u procusage.Usage) float64 { return u.CPU }, 0.02)},
-		{"MEM", 6, byMemory, true, used(func(r *usageHistory, _ int) string { return size(r.last.Memory) })},
+		{"MEM", 6, byMemory, true, used(func(r *usageHistory, _ int) string { return formatSize(r.last.Memory) })},
 		{"", figures, byMemory, false, drawn(func(u procusage.Usage) float64 { return float64(u.Memory) }, 1)},
 		{"PROC", 4, byTrouble, true, used(func(r *usageHistory, _ int) string { return show.Number(r.last.Processes) })},
 		{"PID", 7, byTrouble, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
@@ -195,18 +195,18 @@ func optionalColumns() []column {
 	}
 }
 
-// age formats a duration in whole seconds. Such a text changes less often, so fewer bytes go over a slow connection.
-func age(d time.Duration) string { return show.Duration(d.Truncate(time.Second)) }
+// formatAge formats a duration in whole seconds. Such a text changes less often, so fewer bytes go over a slow connection.
+func formatAge(d time.Duration) string { return show.Duration(d.Truncate(time.Second)) }
 
-func percent(cpu float64) string {
+func formatPercent(cpu float64) string {
 	if cpu >= 9.995 {
 		return fmt.Sprintf("%.0f%%", cpu*100)
 	}
 	return fmt.Sprintf("%.1f%%", cpu*100)
 }
 
-// size formats a number of bytes in at most five columns: 980K, 12.3M, 1.5G.
-func size(bytes uint64) string {
+// formatSize formats a number of bytes in at most five columns: 980K, 12.3M, 1.5G.
+func formatSize(bytes uint64) string {
 	n := float64(bytes)
 	for _, unit := range []string{"B", "K", "M", "G"} {
 		if n < 999.5 {

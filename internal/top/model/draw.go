@@ -14,10 +14,10 @@ import (
 
 // screenLayout says where the parts of the screen are, in lines.
 type screenLayout struct {
-	head  int // line with the titles of the columns; -1 if the table is not shown
-	rows  int // number of rows of the table
-	pane  int // line with the title of the pane
-	lines int // number of lines of the pane below its title
+	headLine int // line with the titles of the columns; -1 if the table is not shown
+	rows     int // number of rows of the table
+	paneLine int // line with the title of the pane
+	lines    int // number of lines of the pane below its title
 }
 
 // minTableRows is the number of rows that the table keeps while a pane is shown. If the terminal has no room for them, the pane
@@ -25,8 +25,8 @@ type screenLayout struct {
 const minTableRows = 4
 
 func (m *Model) layout() (at screenLayout) {
-	at.head = len(m.hostLines())
-	body := max(m.height-at.head-2, 0) // number of lines besides the column titles and the last line
+	at.headLine = len(m.hostLines())
+	body := max(m.height-at.headLine-2, 0) // number of lines besides the column titles and the last line
 	at.rows = body
 	if m.pane.kind == noPane {
 		return at
@@ -35,11 +35,11 @@ func (m *Model) layout() (at screenLayout) {
 	at.rows = body - at.lines - 1
 	if at.rows < minTableRows || m.pane.zoomed {
 		at.rows, at.lines = 0, max(body, 0)
-		at.pane = at.head
-		at.head = -1
+		at.paneLine = at.headLine
+		at.headLine = -1
 		return at
 	}
-	at.pane = at.head + 1 + at.rows
+	at.paneLine = at.headLine + 1 + at.rows
 	return at
 }
 
@@ -47,12 +47,12 @@ func (m *Model) layout() (at screenLayout) {
 func (m *Model) Frame() frame.Frame {
 	f := frame.Frame{Width: m.width, Height: m.height}
 	if m.prompt == helpShown {
-		f.Lines = m.help()
+		f.Lines = m.helpLines()
 		return f
 	}
 	at := m.layout()
 	f.Lines = m.hostLines()
-	if at.head >= 0 {
+	if at.headLine >= 0 {
 		f.Lines = append(f.Lines, m.tableLines(at.rows)...)
 	}
 	if at.lines > 0 {
@@ -83,7 +83,7 @@ func (m *Model) tableLines(height int) []frame.Line {
 			title += lo.Ternary(m.table.reversed, "▴", "▾")
 		}
 		if c.right {
-			title = frame.Right(title, c.width)
+			title = frame.FillLeft(title, c.width)
 		}
 		head.Add(frame.Title, frame.Fill(title, c.width))
 	}
@@ -123,7 +123,7 @@ func (m *Model) rowLine(i int, columns []column) frame.Line {
 		}
 		text, role := c.cell(m, r.service, c.width)
 		if c.right {
-			text = frame.Right(text, c.width)
+			text = frame.FillLeft(text, c.width)
 		}
 		if marked && c.sort == byName {
 			role = frame.Marked
@@ -153,10 +153,10 @@ func (m *Model) bottomLine() (l frame.Line) {
 		l.Add(frame.Key, "search: ")
 		l.Add(frame.Plain, show.Line(m.pane.search)+"_")
 	case m.prompt == signalAsked, m.prompt == fileAsked:
-		l.Add(frame.Key, m.question())
+		l.Add(frame.Key, m.confirmationQuestion())
 		l.Add(frame.Plain, show.Line(m.typedWord)+"_")
 	case m.prompt == orderAsked:
-		l.Add(frame.Bad, m.question())
+		l.Add(frame.Bad, m.confirmationQuestion())
 	case m.message.text != "":
 		role := frame.Good
 		if m.message.isError {
@@ -164,7 +164,7 @@ func (m *Model) bottomLine() (l frame.Line) {
 		}
 		l.Add(role, show.Line(m.message.text))
 	case m.rollout != nil:
-		l.Add(frame.Doing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, m.serviceLabel(m.rollout.running)))
+		l.Add(frame.Changing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, m.serviceLabel(m.rollout.running)))
 	default:
 		if m.table.filter != "" {
 			l.Add(frame.Found, "/"+show.Line(m.table.filter))
@@ -203,8 +203,9 @@ func Keys(list string) (keys [][2]string) {
 	return keys
 }
 
-// help returns the lines of the help, scrolled to m.helpOffset. On a narrow screen, the description is on the line after the key.
-func (m *Model) help() []frame.Line {
+// helpLines returns the lines of the help, scrolled to m.helpOffset. On a narrow screen, the description is on the line after the
+// key.
+func (m *Model) helpLines() []frame.Line {
 	const indent = 14
 	var lines []frame.Line
 	for _, k := range Keys("help") {
@@ -216,7 +217,7 @@ func (m *Model) help() []frame.Line {
 			continue
 		}
 		lines = append(lines, l)
-		for _, part := range frame.Words(k[1], max(m.width-2, 1)) {
+		for _, part := range frame.Wrap(k[1], max(m.width-2, 1)) {
 			lines = append(lines, frame.Text(frame.Plain, "  "+part))
 		}
 	}

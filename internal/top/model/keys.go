@@ -12,8 +12,8 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// page is the number of lines by which the keys pgup and pgdn scroll.
-const page = 10
+// pageLines is the number of lines by which the keys pgup and pgdn scroll.
+const pageLines = 10
 
 // Key handles a key, such as "a", "up" or "ctrl+c". It returns the orders that the caller must now carry out.
 func (m *Model) Key(key string) []Order {
@@ -36,17 +36,17 @@ func (m *Model) Key(key string) []Order {
 		return m.handleWord(key)
 	case orderAsked:
 		if key == "y" || key == "enter" {
-			return m.confirmed()
+			return m.confirmedOrders()
 		}
-		m.pending, m.prompt = pending{}, nothing
+		m.pending, m.prompt = pendingOrder{}, noPrompt
 		return nil
 	case helpShown:
-		by, scrolls := map[string]int{"down": 1, "j": 1, "pgdown": page, "space": page, "up": -1, "k": -1, "pgup": -page}[key]
+		by, scrolls := map[string]int{"down": 1, "j": 1, "pgdown": pageLines, "space": pageLines, "up": -1, "k": -1, "pgup": -pageLines}[key]
 		if m.helpOffset += by; !scrolls {
-			m.prompt, m.helpOffset = nothing, 0
+			m.prompt, m.helpOffset = noPrompt, 0
 		}
 		return nil
-	case nothing:
+	case noPrompt:
 	}
 	if m.handleMove(key) || m.handleView(key) {
 		return nil
@@ -57,7 +57,7 @@ func (m *Model) Key(key string) []Order {
 // Paste handles one letter of pasted text. If the user is typing a text, Paste appends the letter. Otherwise it ignores the
 // letter, so that pasted text doesn't trigger commands.
 func (m *Model) Paste(letter rune) {
-	if m.prompt > nothing && m.prompt < orderAsked && letter >= ' ' {
+	if m.prompt > noPrompt && m.prompt < orderAsked && letter >= ' ' {
 		m.Key(string(letter))
 	}
 }
@@ -66,9 +66,9 @@ func (m *Model) Paste(letter rune) {
 func (m *Model) editText(key string, text *string) {
 	switch key {
 	case "enter":
-		m.prompt = nothing
+		m.prompt = noPrompt
 	case "esc":
-		*text, m.prompt = "", nothing
+		*text, m.prompt = "", noPrompt
 	case "backspace":
 		_, n := utf8.DecodeLastRuneInString(*text)
 		*text = (*text)[:len(*text)-n]
@@ -88,7 +88,7 @@ func (m *Model) editText(key string, text *string) {
 // handleMove handles the keys that move the cursor or scroll. For any other key it returns false.
 func (m *Model) handleMove(key string) bool {
 	far := map[string]int{
-		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page, "ctrl+b": -page, "ctrl+f": page,
+		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -pageLines, "pgdown": pageLines, "ctrl+b": -pageLines, "ctrl+f": pageLines,
 		"home": -1 << 20, "g": -1 << 20, "end": 1 << 20, "G": 1 << 20,
 	}
 	by, is := far[key]
@@ -121,7 +121,7 @@ func (m *Model) handleView(key string) bool {
 			m.jumpToMatch(map[string]int{"n": -1, "N": 1}[key])
 		}
 	case "<", ">", "left", "right":
-		count := orders
+		count := numSortColumns
 		if len(m.hosts) == 1 {
 			count = byHost // the last column shows the host, so a screen with one host lacks it
 		}
@@ -175,7 +175,7 @@ func (m *Model) sortBy(column sortColumn) {
 	} else {
 		m.table.sort, m.table.reversed = column, false
 	}
-	m.message = message{"sorted by " + orderNames[m.table.sort], false}
+	m.message = message{"sorted by " + sortColumnNames[m.table.sort], false}
 	m.rebuildRows()
 }
 
@@ -242,7 +242,7 @@ func (m *Model) handleOrder(key string) []Order {
 			m.message = message{"there is no log on the screen to write; l shows one", true}
 			break
 		}
-		m.pending, m.prompt, m.typedWord = pending{verb: VerbSave, ids: []ID{s.ID()}}, fileAsked, strings.ReplaceAll(s.Name, "/", "_")+".log"
+		m.pending, m.prompt, m.typedWord = pendingOrder{verb: VerbSave, ids: []ID{s.ID()}}, fileAsked, strings.ReplaceAll(s.Name, "/", "_")+".log"
 	}
 	return nil
 }
@@ -252,9 +252,9 @@ func (m *Model) Click(x, y int) {
 	at := m.layout()
 	switch {
 	case m.prompt == helpShown:
-		m.prompt = nothing
-	case m.prompt != nothing:
-	case y == at.head:
+		m.prompt = noPrompt
+	case m.prompt != noPrompt:
+	case y == at.headLine:
 		for _, c := range m.columns() {
 			if x < 2+c.width+1 {
 				m.sortBy(c.sort)
@@ -262,29 +262,29 @@ func (m *Model) Click(x, y int) {
 			}
 			x -= c.width + 1
 		}
-	case y > at.head && y <= at.head+at.rows:
+	case y > at.headLine && y <= at.headLine+at.rows:
 		m.pane.focused = false
-		if i := m.table.firstShown + y - at.head - 1; i < len(m.table.rows) {
+		if i := m.table.firstShown + y - at.headLine - 1; i < len(m.table.rows) {
 			if m.setCursor(i); !m.table.rows[i].isService {
 				m.toggleFold()
 			}
 		}
-	case at.lines > 0 && y >= at.pane:
+	case at.lines > 0 && y >= at.paneLine:
 		m.pane.focused = true
 	}
 }
 
 // Wheel handles the mouse wheel. y is the line of the pointer. A positive by scrolls down.
 func (m *Model) Wheel(y, by int) {
-	if at := m.layout(); m.pane.kind != noPane && y >= at.pane {
+	if at := m.layout(); m.pane.kind != noPane && y >= at.paneLine {
 		m.scroll(3 * by)
 		return
 	}
 	m.moveCursor(3 * by)
 }
 
-// pending is an order that waits for the user's confirmation.
-type pending struct {
+// pendingOrder is an order that waits for the user's confirmation.
+type pendingOrder struct {
 	verb    client.Verb
 	ids     []ID
 	rollout bool
@@ -301,7 +301,7 @@ type rollout struct {
 
 // askToConfirm asks the user to confirm an order for the chosen services, or to type the word that the order needs. how selects
 // the question. If inTurn is true, the order is a rollout.
-func (m *Model) askToConfirm(verb client.Verb, how prompt, inTurn bool) {
+func (m *Model) askToConfirm(verb client.Verb, how promptKind, inTurn bool) {
 	ids := m.orderTargets()
 	switch {
 	case len(ids) == 0:
@@ -309,12 +309,12 @@ func (m *Model) askToConfirm(verb client.Verb, how prompt, inTurn bool) {
 	case m.rollout != nil:
 		m.message = message{"a rollout is under way; esc ends it after " + m.serviceLabel(m.rollout.running), true}
 	default:
-		m.pending, m.prompt, m.typedWord = pending{verb, ids, inTurn}, how, ""
+		m.pending, m.prompt, m.typedWord = pendingOrder{verb, ids, inTurn}, how, ""
 	}
 }
 
-// question returns the question about the pending order, for the last line of the screen.
-func (m *Model) question() string {
+// confirmationQuestion returns the question about the pending order, for the last line of the screen.
+func (m *Model) confirmationQuestion() string {
 	names := lo.Map(m.pending.ids, func(id ID, _ int) string { return m.serviceLabel(id) })
 	what, whom := string(m.pending.verb), names[0]
 	if m.pending.rollout {
@@ -340,20 +340,20 @@ func (m *Model) handleWord(key string) []Order {
 	was := m.prompt
 	m.editText(key, &m.typedWord)
 	switch {
-	case m.prompt != nothing:
+	case m.prompt != noPrompt:
 		return nil
 	case m.typedWord == "":
-		m.pending = pending{}
+		m.pending = pendingOrder{}
 		return nil
 	}
 	m.prompt = was
-	return m.confirmed()
+	return m.confirmedOrders()
 }
 
-// confirmed returns the orders to carry out now that the user has confirmed the pending order.
-func (m *Model) confirmed() []Order {
+// confirmedOrders returns the orders to carry out now that the user has confirmed the pending order.
+func (m *Model) confirmedOrders() []Order {
 	p := m.pending
-	m.pending, m.prompt = pending{}, nothing
+	m.pending, m.prompt = pendingOrder{}, noPrompt
 	if p.verb != VerbSave {
 		m.table.marks = make(map[ID]bool)
 	}

@@ -22,9 +22,9 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Silence is the time without a line of the status after which the screen shows a host as not answering. A working host sends
+// MaxSilence is the time without a line of the status after which the screen shows a host as not answering. A working host sends
 // lines more often.
-const Silence = 2*client.WatchInterval + time.Second
+const MaxSilence = 2*client.WatchInterval + time.Second
 
 // Process is a process of a service. Depth is the number of its ancestors in the same list; the screen indents the process by it.
 type Process struct {
@@ -95,11 +95,11 @@ const (
 	detailPane
 )
 
-// prompt is the question that the screen is asking. It determines the effect of the next key.
-type prompt int
+// promptKind is the question that the screen is asking. It determines the effect of the next key.
+type promptKind int
 
 const (
-	nothing prompt = iota
+	noPrompt promptKind = iota
 	filterAsked
 	searchAsked
 	orderAsked
@@ -117,8 +117,8 @@ type Model struct {
 	usage         map[ID]*usageHistory
 	table         table
 	pane          pane
-	prompt        prompt
-	pending       pending // order that waits for the user's confirmation
+	prompt        promptKind
+	pending       pendingOrder // order that waits for the user's confirmation
 	rollout       *rollout
 	message       message
 	typedWord     string // word that the user is typing: a signal or a path
@@ -212,8 +212,8 @@ type host struct {
 	lostReason string
 }
 
-// Change applies one line of the status stream of the host of.
-func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
+// ApplyChange applies one line of the status stream of the host of.
+func (m *Model) ApplyChange(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
 	c.Apply(&h.status)
@@ -232,8 +232,8 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.rebuildRows()
 }
 
-// Lost records that the host of does not answer; why is the reason.
-func (m *Model) Lost(of int, why string, now time.Time) {
+// HostLost records that the host of does not answer; why is the reason.
+func (m *Model) HostLost(of int, why string, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
 	if h.lostAt.IsZero() {
@@ -270,7 +270,7 @@ func (m *Model) hostSilence(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lostAt.IsZero():
 		return h.lostAt, h.lostReason, true
-	case !h.lastLineAt.IsZero() && m.now.Sub(h.lastLineAt) > Silence:
+	case !h.lastLineAt.IsZero() && m.now.Sub(h.lastLineAt) > MaxSilence:
 		return h.lastLineAt, "", true
 	}
 	return time.Time{}, "", false
@@ -300,7 +300,7 @@ func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 	since, why, silent := m.hostSilence(of)
 	switch {
 	case silent:
-		text := fmt.Sprintf("not answering since %s (%s)", since.Local().Format("15:04:05"), age(m.now.Sub(since)))
+		text := fmt.Sprintf("not answering since %s (%s)", since.Local().Format("15:04:05"), formatAge(m.now.Sub(since)))
 		if why != "" {
 			text += ": " + show.Line(oneLine(why))
 		}
@@ -308,15 +308,15 @@ func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 	case in.Stopping:
 		l.Add(frame.Bad, "the container is stopping")
 	case in.Booting:
-		l.Add(frame.Doing, "booting"+show.Hook(in.Hook))
+		l.Add(frame.Changing, "booting"+show.Hook(in.Hook))
 	case in.Lease != nil && in.Lease.State == client.LeaseWaiting:
-		l.Add(frame.Doing, show.Line(in.Lease.Detail))
+		l.Add(frame.Changing, show.Line(in.Lease.Detail))
 	case len(in.Warnings) > 0 && m.height >= 20:
 		more := ""
 		if n := len(in.Warnings); n > 1 {
 			more = fmt.Sprintf(" (and %d more: hinit status)", n-1)
 		}
-		l.Add(frame.Doing, "warning"+more+": "+show.Line(in.Warnings[0]))
+		l.Add(frame.Changing, "warning"+more+": "+show.Line(in.Warnings[0]))
 	default:
 		return l, false
 	}
@@ -329,7 +329,7 @@ func (m *Model) hostLines() (out []frame.Line) {
 	var head frame.Line
 	head.Add(frame.Title, "hinit top ")
 	if m.anyAnswered() {
-		m.summary(&head)
+		m.addSummary(&head)
 	} else {
 		head.Add(frame.Dim, "asking hinit for its status")
 	}
@@ -348,15 +348,15 @@ func (m *Model) hostLines() (out []frame.Line) {
 	return out
 }
 
-// summary appends to l the number of services in each grade, and their total usage. Services in trouble come first, so that even
+// addSummary appends to l the number of services in each grade, and their total usage. Services in trouble come first, so that even
 // the narrowest screen shows them.
-func (m *Model) summary(l *frame.Line) {
-	var count [grades]int
+func (m *Model) addSummary(l *frame.Line) {
+	var count [numGrades]int
 	var all procusage.Usage
 	measured := false
 	for _, s := range m.services {
 		count[m.gradeOf(s)]++
-		if r := m.usage[s.ID()]; r != nil && r.known {
+		if r := m.usage[s.ID()]; r != nil && r.lastKnown {
 			measured = true
 			all.CPU += r.last.CPU
 			all.Memory += r.last.Memory
@@ -371,17 +371,17 @@ func (m *Model) summary(l *frame.Line) {
 	add(frame.Bad, count[inTrouble], "in trouble")
 	add(frame.Bad, count[ailing], "ailing")
 	add(frame.Bad, count[unknown], "unknown")
-	add(frame.Doing, count[drifted], "drifted")
-	add(frame.Doing, count[coming], "on the way")
+	add(frame.Changing, count[drifted], "drifted")
+	add(frame.Changing, count[changing], "on the way")
 	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[well]+count[drifted], len(m.services)))
 	add(frame.Dim, count[off], "down")
 	if measured {
-		l.Add(frame.Plain, fmt.Sprintf("cpu %s mem %s proc %d ", percent(all.CPU), size(all.Memory), all.Processes))
+		l.Add(frame.Plain, fmt.Sprintf("cpu %s mem %s proc %d ", formatPercent(all.CPU), formatSize(all.Memory), all.Processes))
 	}
 	if len(m.hosts) > 1 {
 		l.Add(frame.Dim, fmt.Sprintf("%d hosts", len(m.hosts)))
 		return
 	}
 	in := &m.hosts[0].status.Init
-	l.Add(frame.Dim, "up "+age(m.now.Sub(in.StartedAt))+" "+show.Line(in.Home))
+	l.Add(frame.Dim, "up "+formatAge(m.now.Sub(in.StartedAt))+" "+show.Line(in.Home))
 }

@@ -88,15 +88,15 @@ func TestTheCursorStaysWithItsService(t *testing.T) {
 	m.Key("down")
 	worse := up("a")
 	worse.State = client.StateFailed
-	m.Change(0, client.StatusChange{Services: []client.Service{worse}}, noon)
+	m.ApplyChange(0, client.StatusChange{Services: []client.Service{worse}}, noon)
 	if text := plain(m.Frame()); !strings.Contains(text, "> gateway-a") || names(m) != "a c b" {
 		t.Errorf("after a change:\n%s", text)
 	}
-	m.Change(0, client.StatusChange{IsComplete: true, Services: few()[1:]}, noon)
+	m.ApplyChange(0, client.StatusChange{IsComplete: true, Services: few()[1:]}, noon)
 	if text := plain(m.Frame()); strings.Contains(text, "gateway-a") || !strings.Contains(text, "> gateway-c") {
 		t.Errorf("after its end:\n%s", text)
 	}
-	m.Change(0, client.StatusChange{IsComplete: true, Services: []client.Service{}}, noon)
+	m.ApplyChange(0, client.StatusChange{IsComplete: true, Services: []client.Service{}}, noon)
 	if orders := typeIn(m, "down", "up", "space", "d", "l", "r", "y", "p", "x", "y"); len(orders) != 0 {
 		t.Errorf("orders for nothing: %v", orders)
 	}
@@ -220,7 +220,7 @@ func TestALogHasALevelAndARunBefore(t *testing.T) {
 	services := few()
 	services[2].LastExit = &client.Exit{Cause: "crash", At: noon.Add(-time.Hour), UptimeSeconds: 60}
 	m := scene(100, 24, services, "l")
-	m.Log(m.DataNeeds().Log, []model.LogLine{{Text: "INFO: begins"}, {Text: "ERROR: it broke"}, {Text: "  at line 7"}, {Text: "WARNING: slow"}})
+	m.AddLogLines(m.DataNeeds().Log, []model.LogLine{{Text: "INFO: begins"}, {Text: "ERROR: it broke"}, {Text: "  at line 7"}, {Text: "WARNING: slow"}})
 	for _, step := range []struct {
 		key, shown string
 	}{
@@ -284,20 +284,20 @@ func TestTheKeyThatQuitsIsShown(t *testing.T) {
 
 func TestSilenceIsSaid(t *testing.T) {
 	m := scene(100, 20, few())
-	m.Tick(noon.Add(model.Silence))
+	m.Tick(noon.Add(model.MaxSilence))
 	if text := plain(m.Frame()); strings.Contains(text, "not answering") {
 		t.Errorf("too early:\n%s", text)
 	}
-	m.Tick(noon.Add(model.Silence + time.Second))
+	m.Tick(noon.Add(model.MaxSilence + time.Second))
 	if text := plain(m.Frame()); !strings.Contains(text, "not answering since") || names(m) != "c a b" {
 		t.Errorf("after a silence:\n%s", text)
 	}
-	m.Lost(0, "nobody listens", noon.Add(time.Minute))
-	m.Lost(0, "nobody listens", noon.Add(2*time.Minute))
+	m.HostLost(0, "nobody listens", noon.Add(time.Minute))
+	m.HostLost(0, "nobody listens", noon.Add(2*time.Minute))
 	if text := plain(m.Frame()); !strings.Contains(text, "(1m0s): nobody listens") {
 		t.Errorf("after an error:\n%s", text)
 	}
-	m.Change(0, client.StatusChange{IsComplete: true, Services: few()}, noon.Add(time.Hour))
+	m.ApplyChange(0, client.StatusChange{IsComplete: true, Services: few()}, noon.Add(time.Hour))
 	if text := plain(m.Frame()); strings.Contains(text, "not answering") {
 		t.Errorf("it is back:\n%s", text)
 	}
@@ -312,8 +312,8 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	for i := range 100 {
 		lines = append(lines, model.LogLine{Text: fmt.Sprintf("line %d \x1b[31mred\x1b[0m", i)})
 	}
-	m.Log(m.DataNeeds().Log, nil)
-	m.Log(m.DataNeeds().Log, lines)
+	m.AddLogLines(m.DataNeeds().Log, nil)
+	m.AddLogLines(m.DataNeeds().Log, lines)
 	if text := plain(m.Frame()); !strings.Contains(text, "line 99 red") || strings.Contains(text, "line 50") {
 		t.Errorf("the end:\n%s", text)
 	}
@@ -321,7 +321,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") {
 		t.Errorf("searched:\n%s", text)
 	}
-	m.Log(m.DataNeeds().Log, []model.LogLine{{Text: "new"}}) // the visible lines must stay
+	m.AddLogLines(m.DataNeeds().Log, []model.LogLine{{Text: "new"}}) // the visible lines must stay
 	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") || strings.Contains(text, "new") {
 		t.Errorf("while lines come:\n%s", text)
 	}
@@ -338,7 +338,7 @@ func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
 	for i := range lines {
 		lines[i].Text = strings.Repeat("x界", 1000) + fmt.Sprint(" end of ", i)
 	}
-	m.Log(m.DataNeeds().Log, lines)
+	m.AddLogLines(m.DataNeeds().Log, lines)
 	if n := testing.AllocsPerRun(1, func() { m.Frame() }); n > 2000 {
 		t.Errorf("a frame takes %.0f allocations", n)
 	}
@@ -390,11 +390,11 @@ func TestAnyKeysOnAnyScreen(t *testing.T) {
 			}
 			switch random.IntN(12) {
 			case 0:
-				m.Change(random.IntN(3), client.StatusChange{IsComplete: true, Services: fifty()[random.IntN(51):]}, noon)
+				m.ApplyChange(random.IntN(3), client.StatusChange{IsComplete: true, Services: fifty()[random.IntN(51):]}, noon)
 			case 1:
-				m.Log(m.DataNeeds().Log, []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
+				m.AddLogLines(m.DataNeeds().Log, []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
 			case 2:
-				m.Event(0, client.Event{Service: "gateway-agent17", To: "up"})
+				m.AddEvent(0, client.Event{Service: "gateway-agent17", To: "up"})
 			case 3:
 				if len(waiting) > 0 {
 					waiting = append(waiting[1:], m.OrderEnded(waiting[0], nil)...)

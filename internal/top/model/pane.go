@@ -52,8 +52,8 @@ type pane struct {
 	details      ProcessDetails
 }
 
-// Event adds an event of a host to the event pane.
-func (m *Model) Event(host int, e client.Event) {
+// AddEvent adds an event of a host to the event pane.
+func (m *Model) AddEvent(host int, e client.Event) {
 	p := &m.pane
 	p.events = append(p.events, hostEvent{e, host})
 	if over := len(p.events) - keptEvents; over > 0 {
@@ -64,9 +64,9 @@ func (m *Model) Event(host int, e client.Event) {
 	}
 }
 
-// Log appends lines of a log, not escaped and without line ends. If lines is nil, the caller reads the log again from its
-// beginning, so Log first drops the earlier lines.
-func (m *Model) Log(of Log, lines []LogLine) {
+// AddLogLines appends lines of a log, not escaped and without line ends. If lines is nil, the caller reads the log again from its
+// beginning, so AddLogLines first drops the earlier lines.
+func (m *Model) AddLogLines(of Log, lines []LogLine) {
 	p := &m.pane
 	if p.shownLog != of || len(lines) == 0 { // another log, or the beginning of the same log
 		p.shownLog, p.lines, p.levels = of, nil, loglevel.Tracker{}
@@ -241,7 +241,7 @@ func (m *Model) logLines(enough int) (out []frame.Line) {
 		case l.level >= loglevel.Error:
 			role = frame.Bad
 		case l.level >= loglevel.Warning:
-			role = frame.Doing
+			role = frame.Changing
 		}
 		line.Add(role, plainLogText(l.Text))
 		parts := line.Wrap(m.width)
@@ -290,7 +290,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 		}
 	}
 	look := gradeMarks[m.gradeOf(s)]
-	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), age(m.now.Sub(s.Since)), show.Line(s.Want))
+	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), formatAge(m.now.Sub(s.Since)), show.Line(s.Want))
 	if s.PID != 0 {
 		text += fmt.Sprintf(", pid %d, run %d", s.PID, s.Run)
 	}
@@ -316,7 +316,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	say(frame.Dim, "inside     ", show.Line(in.Missing))
 	head := "processes  "
 	for _, p := range in.Processes {
-		say(frame.Plain, head, fmt.Sprintf("%s%d %s %s", strings.Repeat("  ", min(p.Depth, 12)), p.PID, size(p.Memory), show.Line(p.Command)))
+		say(frame.Plain, head, fmt.Sprintf("%s%d %s %s", strings.Repeat("  ", min(p.Depth, 12)), p.PID, formatSize(p.Memory), show.Line(p.Command)))
 		head = "           "
 	}
 	head = "environ    "

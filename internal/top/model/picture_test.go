@@ -16,12 +16,12 @@ type palette struct {
 
 var palettes = map[bool]palette{
 	false: {"#ffffff", "#24292f", "#dbe9ff", map[frame.Role]string{
-		frame.Plain: "#24292f", frame.Dim: "#57606a", frame.Title: "#0b3d6b", frame.Good: "#116329", frame.Doing: "#7a4b00", frame.Bad: "#b3261e", frame.Key: "#0b5cad",
-		frame.Marked: "#8250df", frame.Found: "#b35900", frame.Figure: "#0b5cad",
+		frame.Plain: "#24292f", frame.Dim: "#57606a", frame.Title: "#0b3d6b", frame.Good: "#116329", frame.Changing: "#7a4b00", frame.Bad: "#b3261e", frame.Key: "#0b5cad",
+		frame.Marked: "#8250df", frame.Found: "#b35900", frame.Graph: "#0b5cad",
 	}},
 	true: {"#1b1f24", "#d7dae0", "#2f3b4a", map[frame.Role]string{
-		frame.Plain: "#d7dae0", frame.Dim: "#8b949e", frame.Title: "#8fb8de", frame.Good: "#9fd59f", frame.Doing: "#f2d06b", frame.Bad: "#ff9a8c", frame.Key: "#7cc7e8",
-		frame.Marked: "#d2a8ff", frame.Found: "#f2b366", frame.Figure: "#7cc7e8",
+		frame.Plain: "#d7dae0", frame.Dim: "#8b949e", frame.Title: "#8fb8de", frame.Good: "#9fd59f", frame.Changing: "#f2d06b", frame.Bad: "#ff9a8c", frame.Key: "#7cc7e8",
+		frame.Marked: "#d2a8ff", frame.Found: "#f2b366", frame.Graph: "#7cc7e8",
 	}},
 }
 

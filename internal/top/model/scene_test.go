@@ -52,7 +52,7 @@ func fifty() []client.Service {
 func scene(width, height int, services []client.Service, keys ...string) *model.Model {
 	m := model.New(0, "")
 	m.Resize(width, height)
-	m.Change(0, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, Home: "/opt/data", StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
+	m.ApplyChange(0, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, Home: "/opt/data", StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
 	measure(m, 0, services)
 	for _, k := range keys {
 		m.Key(k)
@@ -96,10 +96,10 @@ func threeHosts(width, height int, keys ...string) *model.Model {
 		all[i].Group = []string{"payments", "support", "research"}[i%3]
 	}
 	for host, services := range [][]client.Service{all[10:20], all[24:34], all[40:45]} {
-		m.Change(host, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
+		m.ApplyChange(host, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
 		measure(m, host, services)
 	}
-	m.Lost(2, "no hinit listens on \"/run/us-2/control.sock\"", noon.Add(-4*time.Second))
+	m.HostLost(2, "no hinit listens on \"/run/us-2/control.sock\"", noon.Add(-4*time.Second))
 	for _, k := range keys {
 		m.Key(k)
 	}
@@ -159,10 +159,10 @@ func TestNothingButColoursIsObeyed(t *testing.T) {
 	s.LastExit = &client.Exit{Cause: bad, Tail: []string{bad}, Error: bad}
 	for _, keys := range [][]string{{"d"}, {"l"}, {"e"}, {"p"}, {"R"}, {"/"}} {
 		m := scene(200, 40, []client.Service{s}, keys...)
-		m.Log(model.Log{ID: model.ID{Name: bad}, File: "/" + bad}, []model.LogLine{{Text: bad}})
-		m.Event(0, client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
+		m.AddLogLines(model.Log{ID: model.ID{Name: bad}, File: "/" + bad}, []model.LogLine{{Text: bad}})
+		m.AddEvent(0, client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
 		m.SetProcessDetails(model.ProcessDetails{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
-		m.Lost(0, bad, noon)
+		m.HostLost(0, bad, noon)
 		m.OrderEnded(model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, errors.New(bad))
 		obeyed(t, m.Frame())
 	}

@@ -27,10 +27,10 @@ const (
 	byCPU
 	byMemory
 	byHost
-	orders
+	numSortColumns
 )
 
-var orderNames = [orders]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory", "host"}
+var sortColumnNames = [numSortColumns]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory", "host"}
 
 // grade says how urgently a service needs attention. The constants are in the order of the table.
 type grade int
@@ -40,10 +40,10 @@ const (
 	ailing
 	unknown // the host of the service does not answer
 	drifted
-	coming
+	changing
 	well
 	off
-	grades
+	numGrades
 )
 
 // table is the list of services and groups, with the cursor.
@@ -98,7 +98,7 @@ func (m *Model) gradeOf(s Service) grade {
 	if verdict == show.Well && s.Drifted {
 		return drifted
 	}
-	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: coming, show.Off: off, show.Well: well}[verdict]
+	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: changing, show.Off: off, show.Well: well}[verdict]
 }
 
 // rebuildRows makes the rows of the table again: it filters, sorts and groups the services. The cursor stays on its row.
@@ -107,7 +107,7 @@ func (m *Model) rebuildRows() {
 	words := strings.Fields(t.filter)
 	services := slices.DeleteFunc(slices.Clone(m.services), func(s Service) bool { return !m.matchesFilter(s, words) })
 	slices.SortStableFunc(services, func(a, b Service) int {
-		n := m.compare(a, b)
+		n := m.compareServices(a, b)
 		if t.reversed {
 			return -n
 		}
@@ -171,9 +171,9 @@ func (m *Model) matchesFilter(s Service, words []string) bool {
 	return true
 }
 
-func (m *Model) compare(a, b Service) int {
+func (m *Model) compareServices(a, b Service) int {
 	last := func(s Service) procusage.Usage { return lo.FromPtr(m.usage[s.ID()]).last }
-	return [orders]func() int{
+	return [numSortColumns]func() int{
 		byTrouble:  func() int { return cmp.Compare(m.gradeOf(a), m.gradeOf(b)) },
 		byName:     func() int { return strings.Compare(a.Name, b.Name) },
 		byState:    func() int { return strings.Compare(stateWord(a.Service), stateWord(b.Service)) },
@@ -212,20 +212,20 @@ const (
 	byGroup           // group that hinit.yaml defines
 	byProfile
 	perHost
-	groupings
+	numGroupings
 )
 
-var groupingNames = [groupings]string{"no groups", "grouped as in the configuration", "grouped by profile", "grouped by host"}
+var groupingNames = [numGroupings]string{"no groups", "grouped as in the configuration", "grouped by profile", "grouped by host"}
 
 // groupOf returns the name of the group of a service. If the service has no group, it returns "".
 func (m *Model) groupOf(s Service) string {
-	return [groupings]string{byGroup: s.Group, byProfile: s.Profile, perHost: m.hosts[s.Host].name}[m.table.groups]
+	return [numGroupings]string{byGroup: s.Group, byProfile: s.Profile, perHost: m.hosts[s.Host].name}[m.table.groups]
 }
 
 // regroup selects the next kind of grouping in which at least one service has a group.
 func (m *Model) regroup() {
 	t := &m.table
-	for t.groups = (t.groups + 1) % groupings; t.groups != noGroups; t.groups = (t.groups + 1) % groupings {
+	for t.groups = (t.groups + 1) % numGroupings; t.groups != noGroups; t.groups = (t.groups + 1) % numGroupings {
 		some := slices.ContainsFunc(m.services, func(s Service) bool { return m.groupOf(s) != "" })
 		if some && (t.groups != perHost || len(m.hosts) > 1) {
 			break
