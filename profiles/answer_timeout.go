@@ -51,7 +51,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 		d, err := s.open()
 		var r T
 		if err == nil {
-			r, err = fn(d, a.examine)
+			r, err = fn(d, a.beginDirectory)
 			d.Close()
 		}
 		done <- answer{r, err}
@@ -90,8 +90,8 @@ type attempt struct {
 	ended       bool
 }
 
-// examine is the progress function for fn.
-func (a *attempt) examine(rel string) bool {
+// beginDirectory is the progress function for fn.
+func (a *attempt) beginDirectory(rel string) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	a.dirsBegun.Add(1)
@@ -148,9 +148,9 @@ func (s *Store) isSilent(rel string) bool {
 	return s.silent[rel]
 }
 
-// answers reports whether the directory rel, relative to the root, answers in time. It returns false without a call if the
+// answersInTime reports whether the directory rel, relative to the root, answers in time. It returns false without a call if the
 // directory is known to be silent.
-func (s *Store) answers(rel string) bool {
+func (s *Store) answersInTime(rel string) bool {
 	if s.isSilent(rel) {
 		return false
 	}

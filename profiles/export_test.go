@@ -15,7 +15,7 @@ const (
 )
 
 var (
-	Alive       = alive
+	Alive       = processRuns
 	IsIntent    = isIntent
 	KernelBoot  = kernelBootID
 	ProcessStat = processStat

@@ -20,12 +20,12 @@ func FuzzState(f *testing.F) {
 			t.Fatalf("parseState says %v, parseObject %v", err, objErr)
 		}
 		if err != nil {
-			if st != (State{}) || st.Start() {
+			if st != (State{}) || st.ShouldRun() {
 				t.Fatalf("state %+v beside an error", st)
 			}
 			return
 		}
-		if st.Start() != (st.Prior() == Running) {
+		if st.ShouldRun() != (st.PriorState() == Running) {
 			t.Fatalf("state %+v", st)
 		}
 		var before map[string]json.RawMessage
@@ -43,7 +43,7 @@ func FuzzState(f *testing.F) {
 			}
 		}
 		again, err := parseState(out)
-		if err != nil || !again.Start() || again.Gateway != st.Gateway || again.PID != st.PID {
+		if err != nil || !again.ShouldRun() || again.Gateway != st.Gateway || again.PID != st.PID {
 			t.Fatalf("after a round trip %+v, %v", again, err)
 		}
 		if second := encodeObject(must(parseObject(out))); !bytes.Equal(second, out) {

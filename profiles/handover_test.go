@@ -29,7 +29,7 @@ func TestTheNextGenerationRemembersWhatWasAsked(t *testing.T) {
 			t.Errorf("%s: %+v, was %+v", profile, is, was)
 		}
 	}
-	if _, asked := next.Want("nobody"); asked || len(next.orders) != 2 {
+	if _, asked := next.LastOrder("nobody"); asked || len(next.orders) != 2 {
 		t.Errorf("%d are remembered", len(next.orders))
 	}
 }

@@ -98,7 +98,7 @@ func (w *Watcher) watchUnmarked(name string, id stamp) {
 // watches and needed is true, it first removes the watches on directories without the marker. After the kernel has refused a
 // watch, it tries no other watch during the same scan.
 func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
-	if w.inotify.Events == nil || w.exhausted && w.inotify.ID(path) != id.ID {
+	if w.inotify.Events == nil || w.watchLimitReached && w.inotify.ID(path) != id.ID {
 		return false
 	}
 	err := w.inotify.Add(path, id.ID)
@@ -111,11 +111,11 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	}
 	w.notifyErr = cmp.Or(w.notifyErr, err)
 	if errors.Is(err, unix.ENOSPC) {
-		w.exhausted, w.firstUnwatched, w.firstUnwatchedID = true, path, id.ID
+		w.watchLimitReached, w.firstUnwatched, w.firstUnwatchedID = true, path, id.ID
 	}
 	if err != nil || w.inotify.isRemote(path, id.Dev) {
-		w.partial = true
-		w.remote = w.remote || err == nil
+		w.someUnwatched = true
+		w.changedByOthers = w.changedByOthers || err == nil
 	}
 	return err == nil
 }
@@ -123,11 +123,11 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 // startNotifications is called at the beginning of a full scan. It creates an inotify instance if none exists. It also forgets
 // which directories could not be watched during the last scan.
 func (w *Watcher) startNotifications() {
-	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
+	w.someUnwatched, w.watchLimitReached, w.changedByOthers, w.notifyErr = false, false, false, nil
 	if w.inotify.Events == nil {
 		w.unmarkedWatches = nil
 		w.notifyErr = w.options.openNotifications(&w.inotify.Set)
-		w.partial = w.notifyErr != nil
+		w.someUnwatched = w.notifyErr != nil
 	}
 }
 
@@ -138,7 +138,7 @@ func (w *Watcher) canWatchMore() bool {
 	case w.inotify.Events == nil:
 		w.unmarkedWatches = nil
 		return w.options.openNotifications(&w.inotify.Set) == nil
-	case w.exhausted:
+	case w.watchLimitReached:
 		return w.inotify.Add(w.firstUnwatched, w.firstUnwatchedID) == nil
 	}
 	return false

@@ -15,18 +15,18 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput is the size in bytes above which config.yaml, .env and the marker file count as unreadable. The environment of a
+// maxInputSize is the size in bytes above which config.yaml, .env and the marker file count as unreadable. The environment of a
 // process can hardly be larger (execve(2)).
-const maxInput = 1 << 20
+const maxInputSize = 1 << 20
 
-// Hash identifies the content of the files that a gateway reads when it starts. "" means that the content is unknown.
-type Hash string
+// InputHash identifies the content of the files that a gateway reads when it starts. "" means that the content is unknown.
+type InputHash string
 
 // InputsHash returns a hash of config.yaml, .env and the marker of a profile. The hash changes when one of them changes, appears
 // or disappears. Of a file that can't be read (too large, a symbolic link), only the metadata is used. An error means that the
 // name or the volume can't be used; then the hash is "".
-func (s *Store) InputsHash(profile string) (Hash, error) {
-	return fromHome(s, profile, func(d *fsutil.Dir, home string) (Hash, error) { return s.inputsHash(d, home), nil })
+func (s *Store) InputsHash(profile string) (InputHash, error) {
+	return readHome(s, profile, func(d *fsutil.Dir, home string) (InputHash, error) { return s.inputsHash(d, home), nil })
 }
 
 // clockTick is how far the timestamp of a file may lag behind the clock, because the kernel uses the time of its last tick. On a
@@ -36,19 +36,19 @@ const clockTick = 20 * time.Millisecond
 // InputsChangedSince reports whether a file that InputsHash reads was modified after t, by the clock of the volume. Because
 // timestamps are coarse, a modification up to clockTick before t also counts. A file that can't be examined counts as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
-	changed, _ := fromHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
+	changed, _ := readHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
 		stamps := s.inputStamps(d, home)
 		return slices.ContainsFunc(stamps[:], func(st stamp) bool { return st.mtime.After(t.Add(-clockTick)) }), nil
 	})
 	return changed
 }
 
-// inputs returns the names of the files that InputsHash reads.
-func (s *Store) inputs() [3]string { return [...]string{configFile, envFile, s.marker} }
+// inputFiles returns the names of the files that InputsHash reads.
+func (s *Store) inputFiles() [3]string { return [...]string{configFile, envFile, s.marker} }
 
 // inputStamps returns the metadata (see stamp) of each file that inputsHash reads.
 func (s *Store) inputStamps(d *fsutil.Dir, home string) (stamps [3]stamp) {
-	for i, name := range s.inputs() {
+	for i, name := range s.inputFiles() {
 		stamps[i] = stampAt(d, filepath.Join(home, name))
 	}
 	return stamps
@@ -56,11 +56,11 @@ func (s *Store) inputStamps(d *fsutil.Dir, home string) (stamps [3]stamp) {
 
 // inputsHash hashes the input files of a profile. home is the profile's home, relative to d. See [Store.InputsHash] for
 // unreadable files.
-func (s *Store) inputsHash(d *fsutil.Dir, home string) Hash {
+func (s *Store) inputsHash(d *fsutil.Dir, home string) InputHash {
 	sum := sha256.New()
-	for _, name := range s.inputs() {
+	for _, name := range s.inputFiles() {
 		rel := filepath.Join(home, name)
-		data, err := d.ReadFile(rel, maxInput)
+		data, err := d.ReadFile(rel, maxInputSize)
 		switch {
 		case err == nil:
 			fmt.Fprintf(sum, "%s: %d bytes\n", name, len(data))
@@ -71,15 +71,15 @@ func (s *Store) inputsHash(d *fsutil.Dir, home string) Hash {
 			fmt.Fprintf(sum, "%s: %v\n", name, stampAt(d, rel))
 		}
 	}
-	return Hash(hex.EncodeToString(sum.Sum(nil)[:16]))
+	return InputHash(hex.EncodeToString(sum.Sum(nil)[:16]))
 }
 
-// scanInputs hashes the inputs (config.yaml, .env, marker) of each profile for which [Watcher.Interest] was called since the last
+// scanInputs hashes the inputs (config.yaml, .env, marker) of each profile for which [Watcher.WatchInputs] was called since the last
 // scanInputs.
 func (w *Watcher) scanInputs(ctx context.Context) {
 	w.mu.Lock()
-	names := slices.Sorted(maps.Keys(w.interestNew))
-	clear(w.interestNew)
+	names := slices.Sorted(maps.Keys(w.inputsNew))
+	clear(w.inputsNew)
 	w.mu.Unlock()
 	d, err := w.store.open()
 	w.warnVolume(err)
@@ -97,32 +97,32 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 
 // scanInput hashes the inputs of one profile. If the hash differs from the one that was passed to Interest, it reports
 // InputsChanged.
-func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
+func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scannedProfile) {
 	p := k.profile
-	since, ok := w.interested(p.Name)
+	since, ok := w.watchedInputs(p.Name)
 	if !ok || homeExists(d, home) != nil { // a profile is being removed: ignore its changes
 		return
 	}
-	var h Hash
+	var h InputHash
 	began := time.Now()
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		k.inputs = w.store.inputStamps(d, home)
-		k.inputsSure = !slices.ContainsFunc(k.inputs[:], func(s stamp) bool { return !s.settledBefore(began) })
+		k.inputsCurrent = !slices.ContainsFunc(k.inputs[:], func(s stamp) bool { return !s.settledBefore(began) })
 		h = w.store.inputsHash(d, home)
 		return nil
 	})
 	for _, input := range k.inputs {
-		k.nextScan = k.nextScan.Add(time.Duration(min(input.size, maxInput)) * time.Second / hashedBytesPerSecond)
+		k.nextScan = k.nextScan.Add(time.Duration(min(input.size, maxInputSize)) * time.Second / hashedBytesPerSecond)
 	}
 	if h == since {
 		return
 	}
 	w.mu.Lock()
-	if now, ok := w.interest[p.Name]; !ok || now != since { // a newer call of Interest leads to another scan
+	if now, ok := w.inputHashes[p.Name]; !ok || now != since { // a newer call of Interest leads to another scan
 		w.mu.Unlock()
 		return
 	}
-	w.interest[p.Name] = h
+	w.inputHashes[p.Name] = h
 	w.mu.Unlock()
 	if since != "" {
 		w.options.Notify(InputsChanged{Profile: p, Hash: h})

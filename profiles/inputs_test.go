@@ -19,7 +19,7 @@ func TestWatchInputs(t *testing.T) {
 	if err != nil || before == "" {
 		t.Fatal(before, err)
 	}
-	w.Interest("a", before)
+	w.WatchInputs("a", before)
 	Write(t, s, "profiles/b/config.yaml", "x: 2")
 	Write(t, s, "profiles/a/config.yaml", "x: 2")
 	r.awaits(t, "a#")
@@ -39,13 +39,13 @@ func TestWatchInputs(t *testing.T) {
 	// A change before the call of Interest must count if the caller passes the old hash.
 	old, _ := s.InputsHash("b")
 	Write(t, s, "profiles/b/config.yaml", "x: 3")
-	w.Interest("b", old)
+	w.WatchInputs("b", old)
 	r.awaits(t, "b#")
 
-	w.EndInterest("a")
+	w.StopWatchingInputs("a")
 	Write(t, s, "profiles/a/config.yaml", "x: 9")
 	rescan(t, w)
-	w.Interest("a", "") // from here on, only a further change of profile a counts
+	w.WatchInputs("a", "") // from here on, only a further change of profile a counts
 	rescan(t, w)
 	if got := r.take(); len(got) != 0 {
 		t.Errorf("events %q", got)
@@ -56,22 +56,22 @@ func TestWatchInputs(t *testing.T) {
 
 func TestInputsHashUnreadable(t *testing.T) {
 	s := NewVolume(t)
-	hash := func() Hash {
+	hash := func() InputHash {
 		h, err := s.InputsHash(Default)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return h
 	}
-	seen := map[Hash]string{hash(): "nothing"}
+	seen := map[InputHash]string{hash(): "nothing"}
 	for _, step := range []struct {
 		what string
 		do   func() error
 	}{
 		{"link", func() error { return os.Symlink("/etc/hostname", filepath.Join(s.root, "config.yaml")) }},
 		{"no link", func() error { return os.Remove(filepath.Join(s.root, "config.yaml")) }},
-		{"too large", func() error { return os.WriteFile(filepath.Join(s.root, ".env"), make([]byte, maxInput+1), 0o600) }},
-		{"larger", func() error { return os.WriteFile(filepath.Join(s.root, ".env"), make([]byte, maxInput+2), 0o600) }},
+		{"too large", func() error { return os.WriteFile(filepath.Join(s.root, ".env"), make([]byte, maxInputSize+1), 0o600) }},
+		{"larger", func() error { return os.WriteFile(filepath.Join(s.root, ".env"), make([]byte, maxInputSize+2), 0o600) }},
 	} {
 		if err := step.do(); err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestInputsHashUnreadable(t *testing.T) {
 		}
 		seen[h] = step.what
 	}
-	if _, err := s.InputsHash("../x"); !errors.Is(err, ErrName) {
+	if _, err := s.InputsHash("../x"); !errors.Is(err, ErrInvalidName) {
 		t.Errorf("impossible name: %v", err)
 	}
 }

@@ -102,7 +102,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 			failed = in.store.recordIntent(profile, want, now)
 		}
 	}
-	if failed != nil && (errors.Is(failed, ErrNotExist) || errors.Is(failed, ErrName) || !isIntent(want)) {
+	if failed != nil && (errors.Is(failed, ErrNotExist) || errors.Is(failed, ErrInvalidName) || !isIntent(want)) {
 		return nil, failed
 	}
 	if failed != nil && in.store.isRecorded(profile, want) {
@@ -145,8 +145,8 @@ func (in *Intents) RecordExternal(profile, want string) {
 	in.put(profile, intent{want: want, uptime: now})
 }
 
-// Want returns the last order for a profile. If this process has recorded none, ok is false. Want doesn't block.
-func (in *Intents) Want(profile string) (want string, ok bool) {
+// LastOrder returns the last order for a profile. If this process has recorded none, ok is false. LastOrder doesn't block.
+func (in *Intents) LastOrder(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
 }
@@ -163,8 +163,8 @@ func (in *Intents) Pending() (list []string) {
 	return list
 }
 
-// Clear forgets all orders, because another init serves the profiles now. It doesn't block.
-func (in *Intents) Clear() {
+// ForgetAll forgets all orders, because another init serves the profiles now. It doesn't block.
+func (in *Intents) ForgetAll() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	clear(in.orders)
@@ -192,7 +192,7 @@ const (
 // [Intents]. Before it writes or adopts anything, it reads the file again. After an error the outcome is Unchanged, and the
 // caller must call Restore again at the next scan. Restore blocks on the disk unless seen agrees with the order.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
-	if i, ok := in.get(profile); !ok || i.matches(seen) {
+	if i, ok := in.get(profile); !ok || i.agreesWith(seen) {
 		in.update(profile, func(i *intent) { i.missing = time.Time{} })
 		return Unchanged, nil
 	}
@@ -217,7 +217,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, nil // the profile is gone; the watcher reports that
 	case err != nil:
 		return Unchanged, fmt.Errorf("cannot restore the desired state of profile %q: %w", profile, err)
-	case i.matches(st):
+	case i.agreesWith(st):
 		return Unchanged, nil
 	case missing && !i.pending && in.isRecentlyMissing(profile, i):
 		return Missing, nil
@@ -246,8 +246,8 @@ func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// matches reports whether the state st agrees with the order and the order is on the disk.
-func (i intent) matches(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
+// agreesWith reports whether the state st agrees with the order and the order is on the disk.
+func (i intent) agreesWith(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
 
 // writtenAfter returns how long after the order the state file was written. It uses written, the file's modification time, if
 // that is plausible, and otherwise the present time. A time in the future is not plausible, and neither is a time before the
@@ -348,7 +348,7 @@ func (s *Store) recordIntent(profile, want string, uptime time.Duration) error {
 // isRecorded reports whether the state file contains want and intentFile contains no other order. A boot could undo want if it
 // did.
 func (s *Store) isRecorded(profile, want string) bool {
-	is, err := fromHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
+	is, err := readHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
 		var old recordedIntent
 		st, err := readState(d, home)
 		return st.Desired == want && !(readMarker(d, filepath.Join(home, intentFile), &old) && old.Desired != want), err

@@ -81,7 +81,7 @@ func TestRestore(t *testing.T) {
 			if st, err := s.ReadState("p"); err != nil || st.Desired != tt.want {
 				t.Errorf("in the file %q, %v, want %q", st.Desired, err, tt.want)
 			}
-			if asked, ok := in.Want("p"); asked != tt.asked || ok != (tt.asked != "") {
+			if asked, ok := in.LastOrder("p"); asked != tt.asked || ok != (tt.asked != "") {
 				t.Errorf("Want = %q, %t, want %q", asked, ok, tt.asked)
 			}
 			seen, _ = s.ReadState("p")
@@ -107,7 +107,7 @@ func TestRestoreWithoutIntent(t *testing.T) {
 		t.Errorf("after Note: %v, %v", got, err)
 	}
 	in.Forget(profiles.Default)
-	if want, ok := in.Want(profiles.Default); ok {
+	if want, ok := in.LastOrder(profiles.Default); ok {
 		t.Errorf("still wants %q", want)
 	}
 }
@@ -138,7 +138,7 @@ func TestSetThatFails(t *testing.T) {
 		t.Error("impossible state")
 	}
 	for _, name := range []string{"nobody", profiles.Default} {
-		if want, ok := in.Want(name); ok {
+		if want, ok := in.LastOrder(name); ok {
 			t.Errorf("%s: remembers %q", name, want)
 		}
 	}
@@ -238,7 +238,7 @@ func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want, ok := in.Want(profiles.Default); want != profiles.Stopped || !ok {
+	if want, ok := in.LastOrder(profiles.Default); want != profiles.Stopped || !ok {
 		t.Errorf("Want = %q, %t", want, ok)
 	}
 	st, err := s.ReadState(profiles.Default) // ReadState reads the files, which are all that the next hinit knows

@@ -37,8 +37,8 @@ func atOnce(root string, n int, do func(s *profiles.Store, i int) error) (done i
 	return done, failed
 }
 
-// namesIn returns the names in the directory of the homes, separated by spaces.
-func namesIn(t *testing.T, s *profiles.Store) string {
+// existingFiles returns the names in the directory of the homes, separated by spaces.
+func existingFiles(t *testing.T, s *profiles.Store) string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(s.Root(), "profiles"))
 	if err != nil {
@@ -51,7 +51,8 @@ func namesIn(t *testing.T, s *profiles.Store) string {
 	return strings.Join(names, " ")
 }
 
-// Two commands that created one profile at the same time used one temporary directory: both failed, or left a home without its files.
+// Two commands that created one profile at the same time used one temporary directory: both failed, or left a home without its
+// files.
 func TestOfSeveralCreatesOfOneNameOneSucceeds(t *testing.T) {
 	s := profiles.NewVolume(t)
 	for round := range 50 {
@@ -71,7 +72,7 @@ func TestOfSeveralCreatesOfOneNameOneSucceeds(t *testing.T) {
 			}
 		}
 	}
-	if left := namesIn(t, s); strings.Contains(left, ".") {
+	if left := existingFiles(t, s); strings.Contains(left, ".") {
 		t.Errorf("left: %s", left)
 	}
 }
@@ -93,7 +94,7 @@ func TestTheActiveProfileExistsAfterTwoRenames(t *testing.T) {
 		}
 		now, err := s.Active()
 		if err != nil || done != 1 || !profiles.Exists(t, s, "profiles/"+now+"/SOUL.md") {
-			t.Fatalf("%d renames succeeded, and the active profile is %q (%v): %s", done, now, err, namesIn(t, s))
+			t.Fatalf("%d renames succeeded, and the active profile is %q (%v): %s", done, now, err, existingFiles(t, s))
 		}
 	}
 }
@@ -127,7 +128,7 @@ func TestNoCommandsLeaveHalfAProfile(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if left := strings.TrimSpace(strings.Replace(namesIn(t, s), "a", "", 1)); left != "" {
+	if left := strings.TrimSpace(strings.Replace(existingFiles(t, s), "a", "", 1)); left != "" {
 		t.Errorf("left: %s", left)
 	}
 }
@@ -137,8 +138,8 @@ func TestASecondCommandRemovesWhatAKilledOneLeft(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/.old-p/sessions/x", "x")
 	profiles.Write(t, s, "profiles/.new-p/SOUL.md", "x")
-	if err := manage.Clean(s, "p"); err != nil || namesIn(t, s) != "" {
-		t.Errorf("%v, left: %s", err, namesIn(t, s))
+	if err := manage.Clean(s, "p"); err != nil || existingFiles(t, s) != "" {
+		t.Errorf("%v, left: %s", err, existingFiles(t, s))
 	}
 }
 

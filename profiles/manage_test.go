@@ -50,7 +50,7 @@ func TestCreate(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	for _, name := range []string{"default", "root", "Coder", "", "../x", strings.Repeat("a", 65)} {
-		if err := manage.Create(s, name); !errors.Is(err, profiles.ErrName) {
+		if err := manage.Create(s, name); !errors.Is(err, profiles.ErrInvalidName) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
@@ -135,7 +135,7 @@ func TestDelete(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	for _, name := range []string{"default", "", "..", "hermes"} {
-		if err := manage.Delete(s, name); !errors.Is(err, profiles.ErrName) {
+		if err := manage.Delete(s, name); !errors.Is(err, profiles.ErrInvalidName) {
 			t.Errorf("Delete(%q): %v", name, err)
 		}
 	}
@@ -178,7 +178,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// An import that was killed left its copy of the profile on the volume for ever. It is kept for a week, so that the import can go on.
+// An import that was killed left its copy of the profile on the volume for ever. It is kept for a week, so that the import can go
+// on.
 func TestWhatAKilledImportLeftGoesAfterAWeek(t *testing.T) {
 	s, now := profiles.NewVolume(t), time.Now()
 	age := map[string]time.Duration{archive.ImportPrefix + "new": 6 * 24 * time.Hour, archive.ImportPrefix + "old": 8 * 24 * time.Hour, ".import": 8 * 24 * time.Hour}
@@ -220,10 +221,10 @@ func TestRename(t *testing.T) {
 		{"a", "d", profiles.ErrNotExist},
 		{"c", "b", manage.ErrExists},
 		{"c", "c", manage.ErrExists},
-		{"c", "default", profiles.ErrName},
-		{"default", "d", profiles.ErrName},
-		{"c", "tmp", profiles.ErrName},
-		{"../c", "d", profiles.ErrName},
+		{"c", "default", profiles.ErrInvalidName},
+		{"default", "d", profiles.ErrInvalidName},
+		{"c", "tmp", profiles.ErrInvalidName},
+		{"../c", "d", profiles.ErrInvalidName},
 	} {
 		if err := manage.Rename(s, tt.from, tt.to); !errors.Is(err, tt.want) {
 			t.Errorf("Rename(%q, %q) = %v, want %v", tt.from, tt.to, err, tt.want)

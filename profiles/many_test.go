@@ -37,7 +37,7 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	most := 0
 	s.now = func() time.Time { most = max(most, runtime.NumGoroutine()); return time.Now() }
 	before := runtime.NumGoroutine()
-	plan := s.Reconcile(BootOptions{Decided: func(Decision) { most = max(most, runtime.NumGoroutine()) }})
+	plan := s.Reconcile(BootOptions{OnDecision: func(Decision) { most = max(most, runtime.NumGoroutine()) }})
 	if len(plan.Profiles) != 2 || plan.Profiles[1].Profile.Name != "zz" || !plan.Profiles[1].Start {
 		t.Errorf("decided %+v", plan.Profiles)
 	}
@@ -135,8 +135,8 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
-		store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
-		warned: warnings{byKey: make(map[string]Warning)},
+		store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, inputHashes: map[string]InputHash{"a": "x"}, known: make(map[string]*scannedProfile),
+		warned: currentWarnings{byKey: make(map[string]Warning)},
 	}
 	t.Cleanup(func() { w.inotify.Close() })
 	var changed []string
@@ -178,7 +178,7 @@ func TestANewVolumeIsNotReadAgainAMinuteLater(t *testing.T) {
 	Write(t, s, "profiles/a/SOUL.md", "")
 	w := &Watcher{
 		store: s, options: WatchOptions{Notify: func(Event) {}, IdlePoll: time.Hour, Poll: time.Second, openNotifications: (*watch.Set).Open},
-		interest: make(map[string]Hash), known: make(map[string]*scanned), warned: warnings{byKey: make(map[string]Warning)},
+		inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), warned: currentWarnings{byKey: make(map[string]Warning)},
 	}
 	t.Cleanup(func() { w.inotify.Close() })
 	for _, silent := range []bool{false, true} {
@@ -238,7 +238,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", maxUnmarkedWatches+50)
-	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: warnings{byKey: make(map[string]Warning)}}
+	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), warned: currentWarnings{byKey: make(map[string]Warning)}}
 	t.Cleanup(func() { w.inotify.Close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
@@ -249,8 +249,8 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 		w.inotify.Retain(func(string) bool { n++; return true })
 		return n
 	}
-	if n := watches(); n != maxUnmarkedWatches+2 || w.partial {
-		t.Errorf("%d watches, incomplete: %t", n, w.partial)
+	if n := watches(); n != maxUnmarkedWatches+2 || w.someUnwatched {
+		t.Errorf("%d watches, incomplete: %t", n, w.someUnwatched)
 	}
 	d, err := s.open()
 	if err != nil {
@@ -320,7 +320,7 @@ func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
 		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: warnings{byKey: make(map[string]Warning)}}
+		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), warned: currentWarnings{byKey: make(map[string]Warning)}}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				if err := w.scanAll(b.Context()); err != nil {
@@ -353,11 +353,11 @@ func TestADirectoryThatDoesNotAnswerAtTheBootIsNamed(t *testing.T) {
 	Write(t, s, "profiles/well/SOUL.md", "")
 	s.silent["profiles/slow"] = true
 	plan := s.Reconcile(BootOptions{})
-	if !slices.Equal(plan.Silent, []string{"slow"}) || plan.Unread || len(plan.Profiles) != 2 {
-		t.Errorf("silent %q, unread %v, profiles %+v", plan.Silent, plan.Unread, plan.Profiles)
+	if !slices.Equal(plan.Silent, []string{"slow"}) || plan.ListingSilent || len(plan.Profiles) != 2 {
+		t.Errorf("silent %q, unread %v, profiles %+v", plan.Silent, plan.ListingSilent, plan.Profiles)
 	}
 	s.silent[profilesDir] = true
-	if plan := s.Reconcile(BootOptions{}); !plan.Unread {
+	if plan := s.Reconcile(BootOptions{}); !plan.ListingSilent {
 		t.Errorf("%+v", plan)
 	}
 }

@@ -34,9 +34,9 @@ type Topology struct {
 func (t Topology) Vars() map[string]string {
 	switch t.Set {
 	case PerProfile:
-		return map[string]string{envMultiplex: "0"}
+		return map[string]string{multiplexVar: "0"}
 	case Multiplex:
-		return map[string]string{envMultiplex: "1"}
+		return map[string]string{multiplexVar: "1"}
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ const topologyFile = ".hinit-topology"
 // configuration. An empty or unknown value is ignored. Topology reads the disk. After an error, the result comes from the sources
 // that could be read.
 func (s *Store) Topology(getenv func(string) string, as string) (Topology, error) {
-	return fromHome(s, Default, func(d *fsutil.Dir, home string) (Topology, error) { return topology(d, home, getenv, as) })
+	return readHome(s, Default, func(d *fsutil.Dir, home string) (Topology, error) { return topology(d, home, getenv, as) })
 }
 
 // topology is [Store.Topology] for an open volume. It determines the mode from three sources: the agent's configuration file has
@@ -78,8 +78,8 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 	if on, known := parseSwitch(word); known {
 		t.Multiplexed, t.From = on, configFile
 	}
-	if on, known := parseSwitch(getenv(envMultiplex)); known {
-		t.Multiplexed, t.From = on, envMultiplex
+	if on, known := parseSwitch(getenv(multiplexVar)); known {
+		t.Multiplexed, t.From = on, multiplexVar
 	}
 	if as == "" {
 		asked, _ := d.ReadFile(filepath.Join(home, topologyFile), maxMarker)
@@ -141,12 +141,12 @@ func parseAgentConfig(text []byte) *yaml.Node {
 // agentSetting returns the value of a key in the agent's configuration: at the top level, or else below "gateway". If the key is
 // missing, the Kind of the result is 0.
 func agentSetting(config *yaml.Node, key string) *yaml.Node {
-	return cmp.Or(valueOf(config, key), valueOf(valueOf(config, "gateway"), key), new(yaml.Node))
+	return cmp.Or(mappingValue(config, key), mappingValue(mappingValue(config, "gateway"), key), new(yaml.Node))
 }
 
-// valueOf returns the value of a key in a mapping, or nil. If the value is an alias, it returns the node to which the alias
+// mappingValue returns the value of a key in a mapping, or nil. If the value is an alias, it returns the node to which the alias
 // refers. If a key is repeated, the last value counts, as in Python, the language of the agent.
-func valueOf(mapping *yaml.Node, key string) (value *yaml.Node) {
+func mappingValue(mapping *yaml.Node, key string) (value *yaml.Node) {
 	if mapping == nil || mapping.Kind != yaml.MappingNode {
 		return nil
 	}

@@ -121,11 +121,11 @@ func TestOnlyListedProfilesAreServed(t *testing.T) {
 func TestAnOperatorsTopologyWins(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "config.yaml", "multiplex_profiles: false\n")
-	on := func(name string) string { return map[string]string{envMultiplex: "1"}[name] }
+	on := func(name string) string { return map[string]string{multiplexVar: "1"}[name] }
 	for _, step := range []struct {
 		set, from string
 		on        bool
-	}{{"", envMultiplex, true}, {PerProfile, topologyFile, false}, {Multiplex, topologyFile, true}, {Auto, envMultiplex, true}, {Auto, envMultiplex, true}} {
+	}{{"", multiplexVar, true}, {PerProfile, topologyFile, false}, {Multiplex, topologyFile, true}, {Auto, multiplexVar, true}, {Auto, multiplexVar, true}} {
 		if step.set != "" {
 			if err := s.SetTopology(step.set); err != nil {
 				t.Fatal(err)

@@ -16,8 +16,8 @@ const slotPrefix = "gateway-"
 const maxServiceName = 251
 
 var (
-	// ErrName means that a profile's name is invalid. The error that wraps it gives the reason.
-	ErrName = errors.New("invalid profile name")
+	// ErrInvalidName means that a profile's name is invalid. The error that wraps it gives the reason.
+	ErrInvalidName = errors.New("invalid profile name")
 	// ErrNotExist means that a profile doesn't exist.
 	ErrNotExist = errors.New("no such profile")
 )
@@ -26,8 +26,8 @@ var (
 // names in this way. Normalize doesn't validate the name (contract, section 4).
 func Normalize(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 
-// ValidServiceName checks whether a profile with this name can have a gateway. The name must have 1 to 251 characters of a-z,
-// 0-9, "_" and "-", and begin with a letter or digit. The error wraps [ErrName] and says which rule is broken (contract, section
+// ValidServiceName checks whether a profile with this name can have a gateway. The name must have 1 to 251 characters of a-z, 0-9,
+// "_" and "-", and begin with a letter or digit. The error wraps [ErrInvalidName] and says which rule is broken (contract, section
 // 4).
 func ValidServiceName(name string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -73,7 +73,7 @@ func nameError(name, reason string) error {
 	if len(name) > maxServiceName+1 { // the name comes from outside and may have any length
 		name = name[:maxServiceName+1]
 	}
-	return fmt.Errorf("%w %q: %s", ErrName, name, reason)
+	return fmt.Errorf("%w %q: %s", ErrInvalidName, name, reason)
 }
 
 // Compare compares two names in the order of all lists: the default profile first, then byte order.

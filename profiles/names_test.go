@@ -55,7 +55,7 @@ func TestValidName(t *testing.T) {
 			if (rule.err == nil) != rule.want {
 				t.Errorf("%s(%q) = %v, want valid %t", rule.what, tt.name, rule.err, rule.want)
 			}
-			if rule.err != nil && !errors.Is(rule.err, profiles.ErrName) {
+			if rule.err != nil && !errors.Is(rule.err, profiles.ErrInvalidName) {
 				t.Errorf("%s(%q) = %v, which doesn't wrap ErrName", rule.what, tt.name, rule.err)
 			}
 		}

@@ -20,8 +20,8 @@ const (
 )
 
 const (
-	// markerTTL is how long a planned-stop or takeover marker is valid after it was written.
-	markerTTL = 60 * time.Second
+	// markerLifetime is how long a planned-stop or takeover marker is valid after it was written.
+	markerLifetime = 60 * time.Second
 	// maxMarker is the size in bytes above which a marker or PID file is ignored. They usually have a few hundred bytes.
 	maxMarker = 64 << 10
 )
@@ -36,11 +36,11 @@ type stopMarker struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway pid, by a marker file in its home, that the next stop signal is planned. The gateway then exits
+// MarkPlannedStop tells the gateway pid, by a marker file in its home, that the next stop signal is planned. The gateway then exits
 // with code 0 and records "stopped". A gateway also polls for the marker, and stops even without a signal. startTime is the start
 // time of the process (see [StartTime]), or 0 if unknown. The marker is valid for 60 seconds, and the gateway removes it
 // (contract, section 6.1). It isn't synced, because no gateway survives a crash of the machine.
-func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
+func (s *Store) MarkPlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
 	}
@@ -58,9 +58,9 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	})
 }
 
-// ForgetPlannedStop removes the marker that this process has written for the gateway pid. Call it after the gateway has ended,
+// RemovePlannedStop removes the marker that this process has written for the gateway pid. Call it after the gateway has ended,
 // because some gateways don't remove the marker. Markers of other writers, or for other processes, stay.
-func (s *Store) ForgetPlannedStop(profile string, pid int) {
+func (s *Store) RemovePlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		rel := filepath.Join(home, plannedStopFile)
@@ -87,7 +87,7 @@ type pidRecord struct {
 //
 // If the files are missing or invalid, the result is false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
-	taken, _ := fromHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
+	taken, _ := readHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
 		var t stopMarker
 		var h pidRecord
 		return readMarker(d, filepath.Join(home, takeoverFile), &t) && s.namesTarget(t, pid, begun) ||
@@ -99,21 +99,21 @@ func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
 // namesTarget reports whether the takeover marker t is valid for the process pid that started at begun. The PID alone proves
 // nothing, because PIDs are used again after a restart of the container.
 func (s *Store) namesTarget(t stopMarker, pid int, begun time.Time) bool {
-	at, err := isoTime(t.WrittenAt)
-	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
+	at, err := parseISOTime(t.WrittenAt)
+	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerLifetime {
 		return false
 	}
 	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {
 		return false // another process has this PID
 	}
-	ticks, ok := alive(t.ReplacerPID)
+	ticks, ok := processRuns(t.ReplacerPID)
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
 // isOtherProcess reports whether the recorded process runs and is not pid. It ignores a record without a start time, whose PID
 // may belong to a later process or to one of another container.
 func (h pidRecord) isOtherProcess(pid int) bool {
-	ticks, ok := alive(h.PID)
+	ticks, ok := processRuns(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime
 }
 
@@ -130,9 +130,9 @@ func StartTime(pid int) (uint64, error) {
 	return st.Start, err
 }
 
-// alive reports whether the process pid runs, and returns its start time. A zombie counts as running only if other threads of it
-// still run.
-func alive(pid int) (startTime uint64, ok bool) {
+// processRuns reports whether the process pid runs, and returns its start time. A zombie counts as running only if other threads
+// of it still run.
+func processRuns(pid int) (startTime uint64, ok bool) {
 	if pid <= 0 {
 		return 0, false
 	}
@@ -148,8 +148,8 @@ func processStat(pid int) (procstat.Stat, error) {
 // duration to people, because the agent can write the file.
 const slowStopFile = ".hinit-slow-stop"
 
-// longestStop is the longest duration that SlowStop accepts from the file.
-const longestStop = time.Hour
+// maxStopTime is the longest duration that LastSlowStop accepts from the file.
+const maxStopTime = time.Hour
 
 // RecordStopDuration records how long the container took to stop. If that was less than three quarters of budget, the time limit,
 // it removes the old record instead.
@@ -164,9 +164,9 @@ func (s *Store) RecordStopDuration(took, budget time.Duration) error {
 	})
 }
 
-// SlowStop returns how long the last stop of the container took, and its time limit, if [Store.RecordStopDuration] has recorded a
-// slow stop. Otherwise both are 0.
-func (s *Store) SlowStop() (took, budget time.Duration) {
+// LastSlowStop returns how long the last stop of the container took, and its time limit, if [Store.RecordStopDuration] has
+// recorded a slow stop. Otherwise both are 0.
+func (s *Store) LastSlowStop() (took, budget time.Duration) {
 	var of [2]int64
 	_ = s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		text, err := d.ReadFile(filepath.Join(home, slowStopFile), maxMarker)
@@ -175,7 +175,7 @@ func (s *Store) SlowStop() (took, budget time.Duration) {
 		}
 		return err
 	})
-	most := longestStop.Milliseconds()
+	most := maxStopTime.Milliseconds()
 	if of[0] <= 0 || of[1] <= 0 || of[0] > most || of[1] > most {
 		return 0, 0
 	}

@@ -70,7 +70,7 @@ func TestPlannedStop(t *testing.T) {
 	s := profiles.NewVolume(t)
 	s.SetClock(func() time.Time { return time.Date(2026, 11, 21, 1, 9, 21, 753461999, time.FixedZone("", 3600)) })
 	profiles.Write(t, s, "profiles/coder/SOUL.md", "")
-	if err := s.PlannedStop("coder", 43, 103276); err != nil {
+	if err := s.MarkPlannedStop("coder", 43, 103276); err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf(`{"target_pid":43,"target_start_time":103276,"stopper_pid":%d,`+
@@ -78,7 +78,7 @@ func TestPlannedStop(t *testing.T) {
 	if got := profiles.Read(t, s, "profiles/coder/.gateway-planned-stop.json"); got != want {
 		t.Errorf("marker %s, want %s", got, want)
 	}
-	if err := s.PlannedStop(profiles.Default, 43, 0); err != nil {
+	if err := s.MarkPlannedStop(profiles.Default, 43, 0); err != nil {
 		t.Fatal(err)
 	}
 	var marker map[string]any
@@ -88,10 +88,10 @@ func TestPlannedStop(t *testing.T) {
 	if v, ok := marker["target_start_time"]; !ok || v != nil {
 		t.Errorf("unknown start time is %v, want null", v)
 	}
-	if err := s.PlannedStop("nobody", 43, 0); !errors.Is(err, profiles.ErrNotExist) {
+	if err := s.MarkPlannedStop("nobody", 43, 0); !errors.Is(err, profiles.ErrNotExist) {
 		t.Errorf("missing profile: %v", err)
 	}
-	if err := s.PlannedStop("coder", 0, 0); err == nil {
+	if err := s.MarkPlannedStop("coder", 0, 0); err == nil {
 		t.Error("marked no process")
 	}
 }
@@ -104,20 +104,20 @@ func TestForgetPlannedStop(t *testing.T) {
 		_, err := os.Lstat(filepath.Join(s.Root(), marker))
 		return err == nil
 	}
-	if err := s.PlannedStop("coder", 43, 0); err != nil {
+	if err := s.MarkPlannedStop("coder", 43, 0); err != nil {
 		t.Fatal(err)
 	}
-	if s.ForgetPlannedStop("coder", 44); !there() {
+	if s.RemovePlannedStop("coder", 44); !there() {
 		t.Error("removed the marker of another run")
 	}
-	if s.ForgetPlannedStop("coder", 43); there() {
+	if s.RemovePlannedStop("coder", 43); there() {
 		t.Error("left the marker of the run that has ended")
 	}
 	profiles.Write(t, s, marker, `{"target_pid":43,"stopper_pid":1}`)
-	if s.ForgetPlannedStop("coder", 43); !there() && os.Getpid() != 1 {
+	if s.RemovePlannedStop("coder", 43); !there() && os.Getpid() != 1 {
 		t.Error("removed somebody else's marker")
 	}
-	s.ForgetPlannedStop("nobody", 43)
+	s.RemovePlannedStop("nobody", 43)
 }
 
 func TestTakeoverOf(t *testing.T) {

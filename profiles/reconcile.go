@@ -13,9 +13,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// envMultiplex is the environment variable that switches multiplexing. It overrides the agent's configuration, see
+// multiplexVar is the environment variable that switches multiplexing. It overrides the agent's configuration, see
 // [Store.Topology].
-const envMultiplex = "GATEWAY_MULTIPLEX_PROFILES"
+const multiplexVar = "GATEWAY_MULTIPLEX_PROFILES"
 
 // Files in a profile's home that Reconcile reads or removes.
 const (
@@ -35,22 +35,22 @@ const (
 
 // BootOptions are the inputs of Reconcile, in addition to the files on the volume.
 type BootOptions struct {
-	// Dashboard says that the container runs only the dashboard. Then Reconcile decides nothing (contract, section 3.2).
-	Dashboard bool
-	// GatewayRun says that the container's CMD asks for the default gateway. If this gateway has no state file, it then starts
-	// (contract, section 5, step 3).
-	GatewayRun bool
-	// Foreground says that the container's CMD is itself the default gateway. Then the boot must not start a second one, whatever
+	// OnlyDashboard says that the container runs only the dashboard. Then Reconcile decides nothing (contract, section 3.2).
+	OnlyDashboard bool
+	// CMDAsksForGateway says that the container's CMD asks for the default gateway. If this gateway has no state file, it then
+	// starts (contract, section 5, step 3).
+	CMDAsksForGateway bool
+	// CMDIsGateway says that the container's CMD is itself the default gateway. Then the boot must not start a second one, whatever
 	// the state file says (contract, section 3.1).
-	Foreground bool
+	CMDIsGateway bool
 	// Getenv returns a variable of the container's environment. If it is nil, the environment is empty.
 	Getenv func(string) string
-	// Found, if not nil, is called before the second profile is decided. It gets the number of profiles, including the default
+	// OnFound, if not nil, is called before the second profile is decided. It gets the number of profiles, including the default
 	// profile.
-	Found func(profiles int)
-	// Decided, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. It is
+	OnFound func(profiles int)
+	// OnDecision, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. It is
 	// called as the user of this process, not as the agent's user. All calls have returned before the boot log is written.
-	Decided func(Decision)
+	OnDecision func(Decision)
 	// Log is called with the function write, which writes the boot log, unless the log gets no lines. Log must call write after
 	// the gateways have started, because the boot log reports their starts. If Log is nil, Reconcile writes the boot log itself.
 	Log func(write func() error)
@@ -59,10 +59,10 @@ type BootOptions struct {
 // Decision is what Reconcile has decided about one profile, and why.
 type Decision struct {
 	Profile    Profile
-	PriorState string    // state on which the decision is based, see [State.Prior]
+	PriorState string    // state on which the decision is based, see [State.PriorState]
 	PriorExit  string    // how the previous gateway ended: ExitClean, ExitUnclean or ExitUnknown
 	Start      bool      // whether the boot starts the gateway; otherwise it only registers the gateway
-	Used       time.Time // when the agent was last used, by the timestamps of its files
+	LastUsed   time.Time // when the agent was last used, by the timestamps of its files
 }
 
 // Plan is the result of Reconcile.
@@ -72,9 +72,9 @@ type Plan struct {
 	// Silent lists profile directories that did not answer; nothing is decided about them. When such a directory answers, the
 	// watcher reports the profile, and its gateway starts if it ran before.
 	Silent []string
-	// Unread says that the directory profiles/ itself did not answer. Then nothing is decided about any profile in it, as for
+	// ListingSilent says that the directory profiles/ itself did not answer. Then nothing is decided about any profile in it, as for
 	// Silent.
-	Unread bool
+	ListingSilent bool
 	// Profiles has a decision for each profile, the default profile first. It is empty only in a dashboard container.
 	Profiles []Decision
 	// Lines are messages for the container's standard output, without line ends.
@@ -99,14 +99,14 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	if o.Getenv == nil {
 		o.Getenv = func(string) string { return "" }
 	}
-	if o.Dashboard {
+	if o.OnlyDashboard {
 		return Plan{Lines: []string{"reconcile: skipping (dashboard container — does not need per-profile gateways)"}}
 	}
 
 	var p Plan
 	s.decideAll(&p, o)
 	if len(p.Profiles) == 0 {
-		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown})
+		p.addDecision(Decision{Profile: s.profile(Default), PriorState: State{}.PriorState(), PriorExit: ExitUnknown})
 		p.reportDecisions(o)
 		return p // the boot log is on the volume, which can't be used
 	}
@@ -131,8 +131,8 @@ const decidedTogether = 16
 // reportDecisions calls o.Decided for the decisions that were made since the last call.
 func (p *Plan) reportDecisions(o BootOptions) {
 	for _, dec := range p.Profiles[p.reported:] {
-		if o.Decided != nil {
-			o.Decided(dec)
+		if o.OnDecision != nil {
+			o.OnDecision(dec)
 		}
 	}
 	p.reported = len(p.Profiles)
@@ -142,7 +142,7 @@ func (p *Plan) reportDecisions(o BootOptions) {
 // that.
 func (s *Store) decideAll(p *Plan, o BootOptions) {
 	err := s.withVolume(func(d *fsutil.Dir) error {
-		migrated := o.GatewayRun && s.migrate(d, p)
+		migrated := o.CMDAsksForGateway && s.migrateStateless(d, p)
 		var err error
 		if p.Topology, err = topology(d, ".", o.Getenv, ""); err != nil {
 			p.warn(Default, "cannot tell whether profiles are multiplexed: %v", err)
@@ -151,7 +151,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 			if migrated { // true even if migrate could not write the state file
 				dec.PriorState = Running
 			}
-			return dec.PriorState == Running && !o.Foreground
+			return dec.PriorState == Running && !o.CMDIsGateway
 		})
 		return nil
 	})
@@ -163,9 +163,9 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 		p.reportDecisions(o)
 	}
 	l, err := s.list(preferNone)
-	p.Silent, p.Unread = l.silentDirs, errors.Is(err, errSilent)
-	if o.Found != nil {
-		o.Found(1 + len(l.marked))
+	p.Silent, p.ListingSilent = l.silentDirs, errors.Is(err, errSilent)
+	if o.OnFound != nil {
+		o.OnFound(1 + len(l.marked))
 	}
 	for names := range slices.Chunk(l.marked, decidedTogether) {
 		err := s.withVolume(func(d *fsutil.Dir) error {
@@ -193,7 +193,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 		defer sub.Close()
 		d, home = sub, "."
 	}
-	names := namesIn(d, home)
+	names := existingFiles(d, home)
 	var st State
 	if slices.Contains(names, StateFile) {
 		st, _ = readState(d, home) // the Watcher reports the error
@@ -206,7 +206,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 			p.warn(name, "%v", err)
 		}
 	}
-	dec.PriorState = st.Prior()
+	dec.PriorState = st.PriorState()
 	if slices.Contains(names, filepath.Dir(lifecycleFile)) {
 		dec.PriorExit = priorExit(d, home)
 	}
@@ -214,8 +214,8 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 		if !slices.Contains(names, name) {
 			continue
 		}
-		if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(dec.Used) {
-			dec.Used = info.ModTime()
+		if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(dec.LastUsed) {
+			dec.LastUsed = info.ModTime()
 		}
 	}
 	// Remove what an earlier gateway or an interrupted write has left. Remove only existing files: on a read-only volume, even
@@ -229,16 +229,16 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 		}
 	}
 	dec.Start = start(&dec)
-	p.decide(dec)
+	p.addDecision(dec)
 }
 
 // activityFiles lists the files whose modification times show when the agent was last used.
 var activityFiles = [...]string{"state.db", "sessions"}
 
-// namesIn returns which of the files that Reconcile needs exist in a home. It lists the directory, which is cheaper than a system
-// call for each file. If the home has many other names or can't be listed, it examines each file by name. Temporary files that it
-// then misses stay until the next boot.
-func namesIn(d *fsutil.Dir, home string) (found []string) {
+// existingFiles returns which of the files that Reconcile needs exist in a home. It lists the directory, which is cheaper than a
+// system call for each file. If the home has many other names or can't be listed, it examines each file by name. Temporary files
+// that it then misses stay until the next boot.
+func existingFiles(d *fsutil.Dir, home string) (found []string) {
 	seen := 0
 	wanted := [...]string{activityFiles[0], activityFiles[1], StateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile}
 	err := d.EachName(home, func(name string, _ fs.FileMode) bool {
@@ -266,8 +266,8 @@ func isTempFile(name string) bool {
 	})
 }
 
-// decide adds the decision dec to the plan, with a line for the container's output.
-func (p *Plan) decide(dec Decision) {
+// addDecision adds the decision dec to the plan, with a line for the container's output.
+func (p *Plan) addDecision(dec Decision) {
 	p.Profiles = append(p.Profiles, dec)
 	p.Lines = append(p.Lines, "reconcile: "+dec.logFields())
 }
@@ -276,9 +276,9 @@ func (p *Plan) warn(profile, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate handles a volume that has no state file, because it is older than desired states. If the CMD runs the gateway, the
-// default gateway must run. migrate then records that in a new state file and returns true (contract, section 5, step 3).
-func (s *Store) migrate(d *fsutil.Dir, p *Plan) bool {
+// migrateStateless handles a volume that has no state file, because it is older than desired states. If the CMD runs the gateway,
+// the default gateway must run. The function then records that in a new state file and returns true (contract, section 5, step 3).
+func (s *Store) migrateStateless(d *fsutil.Dir, p *Plan) bool {
 	if _, err := d.Lstat(StateFile); !errors.Is(err, fs.ErrNotExist) {
 		return false
 	}

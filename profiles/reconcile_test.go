@@ -123,12 +123,12 @@ func TestMigration(t *testing.T) {
 		migrates bool
 		starts   bool
 	}{
-		"gateway run":        {profiles.BootOptions{GatewayRun: true}, "", true, true},
+		"gateway run":        {profiles.BootOptions{CMDAsksForGateway: true}, "", true, true},
 		"no CMD":             {profiles.BootOptions{}, "", false, false},
-		"foreground":         {profiles.BootOptions{Foreground: true}, "", false, false},
-		"has a state":        {profiles.BootOptions{GatewayRun: true}, `{"desired_state":"stopped"}`, false, false},
-		"has a broken state": {profiles.BootOptions{GatewayRun: true}, `{`, false, false},
-		"foreground, was up": {profiles.BootOptions{Foreground: true}, `{"gateway_state":"running"}`, false, false},
+		"foreground":         {profiles.BootOptions{CMDIsGateway: true}, "", false, false},
+		"has a state":        {profiles.BootOptions{CMDAsksForGateway: true}, `{"desired_state":"stopped"}`, false, false},
+		"has a broken state": {profiles.BootOptions{CMDAsksForGateway: true}, `{`, false, false},
+		"foreground, was up": {profiles.BootOptions{CMDIsGateway: true}, `{"gateway_state":"running"}`, false, false},
 		"another CMD":        {profiles.BootOptions{}, `{"gateway_state":"running"}`, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestMigration(t *testing.T) {
 func TestDashboardContainer(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "gateway.pid", "{}")
-	p := s.Reconcile(profiles.BootOptions{Dashboard: true})
+	p := s.Reconcile(profiles.BootOptions{OnlyDashboard: true})
 	if len(p.Profiles) != 0 || profiles.Exists(t, s, "logs") || !profiles.Exists(t, s, "gateway.pid") {
 		t.Errorf("plan %+v", p)
 	}
@@ -245,7 +245,7 @@ func TestReconcileGoesOn(t *testing.T) {
 	if err := os.Symlink(filepath.Join(outside, "new"), filepath.Join(s.Root(), profiles.StateFile)); err != nil {
 		t.Fatal(err)
 	}
-	p := s.Reconcile(profiles.BootOptions{GatewayRun: true})
+	p := s.Reconcile(profiles.BootOptions{CMDAsksForGateway: true})
 	if len(p.Profiles) != 2 || !p.Profiles[1].Start || len(p.Lines) != 2 {
 		t.Errorf("plan %+v", p)
 	}
@@ -294,7 +294,7 @@ func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/coder/SOUL.md", "")
 	var told []profiles.Decision
-	p := s.Reconcile(profiles.BootOptions{Decided: func(d profiles.Decision) {
+	p := s.Reconcile(profiles.BootOptions{OnDecision: func(d profiles.Decision) {
 		told = append(told, d)
 		if _, err := os.Lstat(filepath.Join(s.Root(), "logs/container-boot.log")); err == nil {
 			t.Error("the boot log says already what is only being decided")
@@ -322,7 +322,7 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 		}
 		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*profiles.DecidedTogether-1))
 		told := 0
-		p := s.Reconcile(profiles.BootOptions{Decided: func(d profiles.Decision) {
+		p := s.Reconcile(profiles.BootOptions{OnDecision: func(d profiles.Decision) {
 			told++
 			_, err := os.Lstat(last)
 			if cleared := err != nil; d.Profile.Name == profiles.Default && cleared != multiplexed {
@@ -420,8 +420,8 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 		t.Fatalf("plan %+v, %+v", p.Profiles, p.Warnings)
 	}
 	for _, d := range p.Profiles[1:] {
-		if !d.Start || d.Profile.Name == "link" && d.Used.After(time.Now()) {
-			t.Errorf("%s starts: %v, used %v", d.Profile.Name, d.Start, d.Used)
+		if !d.Start || d.Profile.Name == "link" && d.LastUsed.After(time.Now()) {
+			t.Errorf("%s starts: %v, used %v", d.Profile.Name, d.Start, d.LastUsed)
 		}
 	}
 }

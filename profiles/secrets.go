@@ -61,9 +61,9 @@ func isPlaceholder(value string) bool {
 	return slices.Contains([]string{"disabled", "required", "optional", "undefined", "changeme", "password"}, strings.ToLower(value))
 }
 
-// Exclusive is a value that two running gateways must not both use, such as a bot token. It contains a hash of the value, which
+// ExclusiveValue is a value that two running gateways must not both use, such as a bot token. It contains a hash of the value, which
 // is enough to compare two values. So the tokens themselves need not be kept in memory.
-type Exclusive struct {
+type ExclusiveValue struct {
 	Name  string // name of the environment variable
 	Value [sha256.Size]byte
 }
@@ -71,16 +71,16 @@ type Exclusive struct {
 // maxExclusive is the maximum number of exclusive values of one profile. maxExclusiveName is the maximum length of their names.
 const maxExclusive, maxExclusiveName = 16, 100
 
-// Exclusives returns the values in a profile's .env that only one gateway at a time may use: tokens of chat platforms, and its
+// ExclusiveValues returns the values in a profile's .env that only one gateway at a time may use: tokens of chat platforms, and its
 // port.
-func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
-	return fromHome(s, profile, func(d *fsutil.Dir, home string) (list []Exclusive, err error) {
+func (s *Store) ExclusiveValues(profile string) ([]ExclusiveValue, error) {
+	return readHome(s, profile, func(d *fsutil.Dir, home string) (list []ExclusiveValue, err error) {
 		vars, err := parseEnv(d, home)
 		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
 			if token && len(v.Name) <= maxExclusiveName && v.Value() != "" && !isPlaceholder(v.Value()) && len(list) < maxExclusive {
 				// Copy the name: a substring would keep the whole file in memory.
-				list = append(list, Exclusive{strings.Clone(v.Name), sha256.Sum256([]byte(v.Value()))})
+				list = append(list, ExclusiveValue{strings.Clone(v.Name), sha256.Sum256([]byte(v.Value()))})
 			}
 		}
 		return list, err
@@ -88,7 +88,7 @@ func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
 }
 
 // Env returns the variables in the .env file of a profile. If the file is missing, it returns none.
-func (s *Store) Env(profile string) (map[string]string, error) { return fromHome(s, profile, readEnv) }
+func (s *Store) Env(profile string) (map[string]string, error) { return readHome(s, profile, readEnv) }
 
 // EachEnv is Env for several profiles, with one change of identity for all. It calls each for each profile whose file can be
 // read. All files together can be large, so each should keep only the values that are needed. An error means that the volume
@@ -124,7 +124,7 @@ const maxVariableLines = 10_000
 // parseEnv returns the variables in the .env file of a home, in their order.
 func parseEnv(d *fsutil.Dir, home string) ([]dotenv.Var, error) {
 	rel := filepath.Join(home, envFile)
-	text, err := d.ReadFile(rel, maxInput)
+	text, err := d.ReadFile(rel, maxInputSize)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil

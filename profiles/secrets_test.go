@@ -77,15 +77,15 @@ func TestATokenKeepsNoFileInMemory(t *testing.T) {
 	s := NewVolume(t)
 	const profiles = 30
 	for i := range profiles {
-		text := "A_BOT_TOKEN=12345:abcdef\n# " + strings.Repeat("x", maxInput/2) + "\n" + strings.Repeat("B", maxInput/3) + "_BOT_TOKEN=12345:abcdef\n"
+		text := "A_BOT_TOKEN=12345:abcdef\n# " + strings.Repeat("x", maxInputSize/2) + "\n" + strings.Repeat("B", maxInputSize/3) + "_BOT_TOKEN=12345:abcdef\n"
 		Write(t, s, fmt.Sprintf("profiles/p%d/.env", i), text)
 	}
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	var kept [profiles][]Exclusive
+	var kept [profiles][]ExclusiveValue
 	for i := range kept {
-		kept[i], _ = s.Exclusives(fmt.Sprint("p", i))
+		kept[i], _ = s.ExclusiveValues(fmt.Sprint("p", i))
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -105,7 +105,7 @@ func TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables(t *testing.T) {
 	homes := []string{Default}
 	for i := range 20 {
 		homes = append(homes, fmt.Sprint("p", i))
-		Write(t, s, filepath.Join("profiles", homes[i+1], ".env"), strings.Repeat("1=\n", maxInput/3))
+		Write(t, s, filepath.Join("profiles", homes[i+1], ".env"), strings.Repeat("1=\n", maxInputSize/3))
 	}
 	Write(t, s, ".env", "API_SERVER_PORT=8642\n"+strings.Repeat("# a remark\n", maxVariableLines-1))
 	var before, after runtime.MemStats
@@ -120,7 +120,7 @@ func TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables(t *testing.T) {
 		t.Errorf("looking for a port took %d MB", taken)
 	}
 	_, _, err = s.Secrets("p1")
-	_, err2 := s.Exclusives("p1")
+	_, err2 := s.ExclusiveValues("p1")
 	if want := "/profiles/p1/.env\": it has more than 10000 lines"; err == nil || err2 == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, %v, want %s", err, err2, want)
 	}

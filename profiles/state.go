@@ -34,8 +34,8 @@ const (
 	// maxStateCommas limits the number of values in a state file, because parsing each takes time in PID 1.
 	maxStateCommas = 10_000
 
-	// stateTries is how often a read, or a change, of the file is attempted while another program keeps writing it.
-	stateTries = 5
+	// maxStateTries is how often a read, or a change, of the file is attempted while another program keeps writing it.
+	maxStateTries = 5
 )
 
 // State is the content of gateway_state.json in a profile's home. It is zero if the file is missing or unusable. The gateway and
@@ -48,15 +48,15 @@ type State struct {
 	HasGateway bool   // gateway_state exists and is not null
 	Gateway    string // value of gateway_state, which the gateway writes; if it isn't a string, its JSON text
 
-	PID              int    // PID of the gateway that wrote the file; 0 if unknown
-	StartTime        uint64 // start time of the process PID, in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
-	RestartRequested bool
-	ExitReason       string // exit_reason; "" if the file has none
-	Active           int    // number of answers that the gateway is working on
+	PID               int    // PID of the gateway that wrote the file; 0 if unknown
+	StartTime         uint64 // start time of the process PID, in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
+	RestartRequested  bool
+	ExitReason        string // exit_reason; "" if the file has none
+	AnswersInProgress int    // number of answers that the gateway is working on
 
-	Platforms int    // number of chat platforms of the gateway
-	Troubled  int    // number of platforms that are retrying or have failed
-	platforms string // text for the method Trouble
+	Platforms         int    // number of chat platforms of the gateway
+	TroubledPlatforms int    // number of platforms that are retrying or have failed
+	platformTrouble   string // text for the method Trouble
 
 	HasServed bool   // served_profiles exists, so the gateway reports which profiles it serves
 	served    string // the names in served_profiles, each between two slashes: "/a/b/"
@@ -67,9 +67,9 @@ type State struct {
 	size               int // size of the file in bytes
 }
 
-// Trouble describes the chat platforms that are retrying or have failed, each with its message, in one line sorted by name. It
-// returns "" if there are none. The gateway controls the text, so escape it before you print it on a terminal.
-func (s State) Trouble() string { return s.platforms }
+// PlatformTrouble describes the chat platforms that are retrying or have failed, each with its message, in one line sorted by
+// name. It returns "" if there are none. The gateway controls the text, so escape it before you print it on a terminal.
+func (s State) PlatformTrouble() string { return s.platformTrouble }
 
 // Serves reports whether served_profiles says that the gateway serves a profile.
 func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
@@ -78,14 +78,14 @@ func (s State) Serves(profile string) bool { return strings.Contains(s.served, "
 // time.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Heartbeat, o.Heartbeat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-	s.Active, o.Active, s.size, o.size = 0, 0, 0, 0
+	s.AnswersInProgress, o.AnswersInProgress, s.size, o.size = 0, 0, 0, 0
 	return s == o
 }
 
-// Prior returns the state on which the boot bases its decision to start the gateway. It is the operator's intent. Without an
+// PriorState returns the state on which the boot bases its decision to start the gateway. It is the operator's intent. Without an
 // intent, it is the last state of the gateway, and "draining" and "degraded" count as "running". If neither is known, it is
 // "None" (contract, section 6).
-func (s State) Prior() string {
+func (s State) PriorState() string {
 	switch {
 	case s.HasDesired:
 		return s.Desired
@@ -97,13 +97,13 @@ func (s State) Prior() string {
 	return s.Gateway
 }
 
-// Start reports whether a gateway with this state should run, which is the case if Prior is "running". The boot applies the same
+// ShouldRun reports whether a gateway with this state should run, which is the case if Prior is "running". The boot applies the same
 // rule. It deliberately doesn't start a gateway that was still starting or had failed to start (contract, section 6).
-func (s State) Start() bool { return s.Prior() == Running }
+func (s State) ShouldRun() bool { return s.PriorState() == Running }
 
 // ReadState reads the gateway state of a profile. If the file is missing, it returns the zero State and no error. An error names
 // the file, and comes with the zero State; treat it as a warning (contract, section 6).
-func (s *Store) ReadState(profile string) (State, error) { return fromHome(s, profile, readState) }
+func (s *Store) ReadState(profile string) (State, error) { return readHome(s, profile, readState) }
 
 func readState(d *fsutil.Dir, home string) (State, error) {
 	rel := filepath.Join(home, StateFile)
@@ -123,9 +123,9 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 }
 
 // readStamped returns the content of a file, with the metadata of the same version. If other programs keep replacing the file, it
-// gives up after stateTries attempts. Then the metadata may be newer than the content.
+// gives up after maxStateTries attempts. Then the metadata may be newer than the content.
 func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err error) {
-	for range stateTries {
+	for range maxStateTries {
 		before, err := d.Lstat(rel)
 		if err != nil {
 			return nil, nil, err
@@ -164,8 +164,8 @@ func parseState(data []byte) (State, error) {
 		case "start_time":
 			st.StartTime, _ = strconv.ParseUint(string(m.value), 10, 64)
 		case "active_agents":
-			st.Active, _ = strconv.Atoi(string(m.value))
-			st.Active = max(st.Active, 0)
+			st.AnswersInProgress, _ = strconv.Atoi(string(m.value))
+			st.AnswersInProgress = max(st.AnswersInProgress, 0)
 		case "restart_requested":
 			st.RestartRequested = string(m.value) == "true"
 		case "updated_at":
@@ -177,7 +177,7 @@ func parseState(data []byte) (State, error) {
 				st.HasServed, st.served = true, "/"+strings.Join(names[:min(len(names), maxServed)], "/")+"/"
 			}
 		case "platforms":
-			st.platforms, st.Platforms, st.Troubled = platformTrouble(m.value)
+			st.platformTrouble, st.Platforms, st.TroubledPlatforms = parsePlatforms(m.value)
 		}
 	}
 	return st, nil
@@ -313,7 +313,7 @@ func (s *Store) syncState(profile string) error {
 //
 // The lock of a profile excludes other writers in this process, but neither the gateway nor the agent's commands. So setDesired
 // checks, just before it replaces the file, whether the file has changed, and if so starts again. An update by another writer is
-// lost if it comes between this check and the replacement, or if the file changes during each of stateTries attempts. In the
+// lost if it comes between this check and the replacement, or if the file changes during each of maxStateTries attempts. In the
 // opposite case another writer overwrites desired_state, which [Intents] repairs.
 //
 // Without sync, a crash of the machine may restore the old file until syncState is called. The caller holds the lock of profile.
@@ -330,7 +330,7 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, sync boo
 		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 	}
 	for try := 1; ; try++ {
-		ok, err := s.trySetDesired(d, filepath.Join(home, StateFile), want, try >= stateTries, sync)
+		ok, err := s.trySetDesired(d, filepath.Join(home, StateFile), want, try >= maxStateTries, sync)
 		if ok {
 			makeReserve(d, home)
 		}

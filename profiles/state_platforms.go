@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// platformTrouble parses the JSON object with the chat platforms in a state file. words describes the platforms in trouble, see
-// [State.Trouble]. all is the number of all platforms, and bad the number in trouble. It ignores values that it can't parse.
-func platformTrouble(value json.RawMessage) (words string, all, bad int) {
+// parsePlatforms parses the JSON object with the chat platforms in a state file. words describes the platforms in trouble, see
+// [State.PlatformTrouble]. all is the number of all platforms, and bad the number in trouble. It ignores values that it can't parse.
+func parsePlatforms(value json.RawMessage) (words string, all, bad int) {
 	var platforms map[string]json.RawMessage
 	if json.Unmarshal(value, &platforms) != nil {
 		return "", 0, 0

@@ -72,11 +72,11 @@ func TestReadState(t *testing.T) {
 			s := profiles.NewVolume(t)
 			profiles.Write(t, s, "profiles/p/gateway_state.json", tt.content)
 			st, err := s.ReadState("p")
-			if got := st.Prior(); got != tt.prior {
+			if got := st.PriorState(); got != tt.prior {
 				t.Errorf("Prior() = %q, want %q", got, tt.prior)
 			}
-			if st.Start() != tt.start {
-				t.Errorf("Start() = %t, want %t", st.Start(), tt.start)
+			if st.ShouldRun() != tt.start {
+				t.Errorf("Start() = %t, want %t", st.ShouldRun(), tt.start)
 			}
 			switch {
 			case tt.warning == "" && err != nil:
@@ -132,7 +132,7 @@ func TestReadStateRefuses(t *testing.T) {
 	if err := os.Symlink(outside, path); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := s.ReadState(profiles.Default); !errors.Is(err, fsutil.ErrSymlink) || st.Start() {
+	if st, err := s.ReadState(profiles.Default); !errors.Is(err, fsutil.ErrSymlink) || st.ShouldRun() {
 		t.Errorf("link: %+v, %v", st, err)
 	}
 	if err := s.SetDesired(profiles.Default, profiles.Stopped); !errors.Is(err, fsutil.ErrSymlink) {
@@ -150,7 +150,7 @@ func TestReadStateRefuses(t *testing.T) {
 	if st, err := s.ReadState(profiles.Default); err == nil || st.Exists {
 		t.Errorf("directory: %+v, %v", st, err)
 	}
-	if _, err := s.ReadState("../.."); !errors.Is(err, profiles.ErrName) {
+	if _, err := s.ReadState("../.."); !errors.Is(err, profiles.ErrInvalidName) {
 		t.Errorf("impossible name: %v", err)
 	}
 	linkHome := filepath.Join(s.Root(), "profiles", "l")
@@ -224,7 +224,7 @@ func TestSetDesiredCorrupt(t *testing.T) {
 		if err := s.SetDesired(profiles.Default, profiles.Running); err != nil {
 			t.Fatal(err)
 		}
-		if st, err := s.ReadState(profiles.Default); err != nil || !st.Start() {
+		if st, err := s.ReadState(profiles.Default); err != nil || !st.ShouldRun() {
 			t.Errorf("state %+v, %v", st, err)
 		}
 		if got := profiles.Read(t, s, profiles.StateFile+".corrupt"); got != content {
@@ -269,7 +269,7 @@ func TestSetDesiredRefuses(t *testing.T) {
 	if profiles.Exists(t, s, "profiles") {
 		t.Error("a home was made for a missing profile")
 	}
-	if err := s.SetDesired("../x", profiles.Running); !errors.Is(err, profiles.ErrName) {
+	if err := s.SetDesired("../x", profiles.Running); !errors.Is(err, profiles.ErrInvalidName) {
 		t.Errorf("impossible name: %v", err)
 	}
 	if err := s.SetDesired(profiles.Default, "paused"); err == nil || profiles.Exists(t, s, profiles.StateFile) {
@@ -336,7 +336,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := s.ReadState(profiles.Default)
-	if err != nil || !st.Start() || st.PID != 4 || st.StartTime != 100022 {
+	if err != nil || !st.ShouldRun() || st.PID != 4 || st.StartTime != 100022 {
 		t.Errorf("in the end %+v, %v", st, err)
 	}
 	if reads.Load() == 0 || rewrites.Load() == 0 {
@@ -396,7 +396,7 @@ func TestOwnership(t *testing.T) {
 	if err := s.SetDesired("p", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.PlannedStop("p", 1, 2); err != nil {
+	if err := s.MarkPlannedStop("p", 1, 2); err != nil {
 		t.Fatal(err)
 	}
 	if p := s.Reconcile(profiles.BootOptions{}); len(p.Warnings) != 0 {

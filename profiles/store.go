@@ -85,7 +85,7 @@ func (s *Store) Marker() string { return s.marker }
 // Root returns the root of the volume, which is the home of the default profile. It doesn't block.
 func (s *Store) Root() string { return s.root }
 
-// Profile returns the name and home of a profile, which need not exist. The error wraps [ErrName]. It doesn't block.
+// Profile returns the name and home of a profile, which need not exist. The error wraps [ErrInvalidName]. It doesn't block.
 func (s *Store) Profile(name string) (Profile, error) {
 	if _, err := homeOf(name); err != nil {
 		return Profile{}, err
@@ -157,8 +157,8 @@ func (s *Store) WithHome(profile string, fn func(d *fsutil.Dir, home string) err
 	return s.withVolume(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// fromHome is WithHome for a function that returns a result.
-func fromHome[T any](s *Store, profile string, fn func(d *fsutil.Dir, home string) (T, error)) (result T, err error) {
+// readHome is WithHome for a function that returns a result.
+func readHome[T any](s *Store, profile string, fn func(d *fsutil.Dir, home string) (T, error)) (result T, err error) {
 	err = s.WithHome(profile, func(d *fsutil.Dir, home string) (err error) {
 		result, err = fn(d, home)
 		return err
@@ -241,7 +241,7 @@ type HomeID struct {
 // HomeID returns the identity of a profile's home, which changes if another directory replaces the home. It blocks on the disk.
 // If the file system doesn't record when directories were created, the error wraps errors.ErrUnsupported.
 func (s *Store) HomeID(profile string) (HomeID, error) {
-	return fromHome(s, profile, func(d *fsutil.Dir, home string) (HomeID, error) {
+	return readHome(s, profile, func(d *fsutil.Dir, home string) (HomeID, error) {
 		info, err := d.Lstat(home)
 		if err == nil && !info.IsDir() {
 			err = ErrNotExist

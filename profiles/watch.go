@@ -57,42 +57,42 @@ type Watcher struct {
 	done     chan struct{}
 
 	mu          sync.Mutex // guards the fields in this group; never held during disk operations
-	interest    map[string]Hash
-	interestNew map[string]bool // profiles for which Interest was called since the last scan of their inputs
-	warned      warnings
+	inputHashes map[string]InputHash
+	inputsNew   map[string]bool // profiles for which Interest was called since the last scan of their inputs
+	warned      currentWarnings
 
 	// Only the watcher's goroutine uses the fields from here on.
-	known      map[string]*scanned
+	known      map[string]*scannedProfile
 	candidates map[string]bool // directories in profiles/ without the marker; no more than the limit on profiles
 	notifications
 	lastScan
 	pending
 }
 
-// warnings holds the warnings that are in effect. The mutex of the watcher guards it.
-type warnings struct {
+// currentWarnings holds the warnings that are in effect. The mutex of the watcher guards it.
+type currentWarnings struct {
 	listed []Warning          // warnings of the last full scan
 	byKey  map[string]Warning // warnings of warnOnce that are in effect, by kind of problem
 }
 
 // notifications is the state of the inotify watches. It also says which directories have no watch.
 type notifications struct {
-	inotify          dirWatches
-	unmarkedWatches  []string // candidates that have a watch, oldest first
-	partial          bool     // whether some directories are not watched, or only in part
-	notifyErr        error    // first error of a watch in the last full scan
-	remote           bool     // whether other machines can change the volume
-	exhausted        bool     // whether the kernel allows no more watches; firstUnwatched is then the first directory without one
-	firstUnwatched   string
-	firstUnwatchedID fsutil.ID
+	inotify           dirWatches
+	unmarkedWatches   []string // candidates that have a watch, oldest first
+	someUnwatched     bool     // whether some directories are not watched, or only in part
+	notifyErr         error    // first error of a watch in the last full scan
+	changedByOthers   bool     // whether other machines can change the volume
+	watchLimitReached bool     // whether the kernel allows no more watches; firstUnwatched is then the first directory without one
+	firstUnwatched    string
+	firstUnwatchedID  fsutil.ID
 }
 
 // lastScan describes the last full scan.
 type lastScan struct {
-	scannedAt time.Time // start of the scan
-	notBefore time.Time // earliest time at which a notification may start the next full scan
-	dir       stamp     // metadata of profiles/ at that time, which changes if a name in it does; zero if the scan may have missed names
-	silent    bool      // whether some directories did not answer in time
+	scannedAt  time.Time // start of the scan
+	notBefore  time.Time // earliest time at which a notification may start the next full scan
+	dir        stamp     // metadata of profiles/ at that time, which changes if a name in it does; zero if the scan may have missed names
+	someSilent bool      // whether some directories did not answer in time
 }
 
 // pending says what the watcher must scan because of notifications, and when.
@@ -112,8 +112,8 @@ type request struct {
 	reply   chan error
 }
 
-// scanned is what the watcher remembers of the last scan of one profile.
-type scanned struct {
+// scannedProfile is what the watcher remembers of the last scan of one profile.
+type scannedProfile struct {
 	profile       Profile
 	scannedAt     time.Time // start of the last scan
 	nextScan      time.Time // notifications start no scan of the profile before this time
@@ -122,7 +122,7 @@ type scanned struct {
 	stateStamp    stamp     // stamp of the state file
 	stateComplete bool      // whether state belongs to stateStamp
 	inputs        [3]stamp
-	inputsSure    bool
+	inputsCurrent bool
 }
 
 // Watch starts a watcher and returns at once. The first scan reports every profile that isn't in o.Known. The watcher ends when
@@ -137,19 +137,19 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		o.openNotifications = (*watch.Set).Open
 	}
 	w := &Watcher{
-		store:    s,
-		options:  o,
-		requests: make(chan request, 64), // if 64 requests are waiting, further callers block
-		wake:     make(chan struct{}, 1),
-		done:     make(chan struct{}),
-		interest: make(map[string]Hash), interestNew: make(map[string]bool),
-		known:      make(map[string]*scanned),
+		store:       s,
+		options:     o,
+		requests:    make(chan request, 64), // if 64 requests are waiting, further callers block
+		wake:        make(chan struct{}, 1),
+		done:        make(chan struct{}),
+		inputHashes: make(map[string]InputHash), inputsNew: make(map[string]bool),
+		known:      make(map[string]*scannedProfile),
 		candidates: make(map[string]bool),
-		warned:     warnings{byKey: make(map[string]Warning)},
+		warned:     currentWarnings{byKey: make(map[string]Warning)},
 		pending:    pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 	}
 	for _, p := range o.Known {
-		w.known[p.Name] = &scanned{profile: p}
+		w.known[p.Name] = &scannedProfile{profile: p}
 	}
 	guard.Go("watching the profiles", func() { w.run(ctx) })
 	return w
@@ -186,29 +186,29 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	}
 }
 
-// Interest asks for an [InputsChanged] event when the inputs (config.yaml, .env, marker) of a profile no longer have the hash
-// since, from [Store.InputsHash]. If since is "", the hash at the next scan is used instead. [Watcher.EndInterest] revokes the
-// call. Interest doesn't block, so the supervisor's loop may call it.
-func (w *Watcher) Interest(profile string, since Hash) {
+// WatchInputs asks for an [InputsChanged] event when the inputs (config.yaml, .env, marker) of a profile no longer have the hash
+// since, from [Store.InputsHash]. If since is "", the hash at the next scan is used instead. [Watcher.StopWatchingInputs] revokes
+// the call. WatchInputs doesn't block, so the supervisor's loop may call it.
+func (w *Watcher) WatchInputs(profile string, since InputHash) {
 	w.mu.Lock()
-	w.interest[profile], w.interestNew[profile] = since, true
+	w.inputHashes[profile], w.inputsNew[profile] = since, true
 	w.mu.Unlock()
 	pause.Wake(w.wake)
 }
 
-// EndInterest revokes a call of Interest. One more event may follow. It doesn't block.
-func (w *Watcher) EndInterest(profile string) {
+// StopWatchingInputs revokes a call of Interest. One more event may follow. It doesn't block.
+func (w *Watcher) StopWatchingInputs(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.interest, profile)
-	delete(w.interestNew, profile)
+	delete(w.inputHashes, profile)
+	delete(w.inputsNew, profile)
 }
 
-// interested returns the hash of the last call of Interest for a profile. The second result is false without such a call.
-func (w *Watcher) interested(profile string) (Hash, bool) {
+// watchedInputs returns the hash of the last call of Interest for a profile. The second result is false without such a call.
+func (w *Watcher) watchedInputs(profile string) (InputHash, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	h, ok := w.interest[profile]
+	h, ok := w.inputHashes[profile]
 	return h, ok
 }
 
@@ -358,7 +358,7 @@ func (w *Watcher) isRelevantFile(profile, file string) bool {
 	case StateFile, w.store.marker:
 		return true
 	case configFile, envFile:
-		_, ok := w.interested(profile)
+		_, ok := w.watchedInputs(profile)
 		return ok
 	}
 	return false
@@ -387,10 +387,10 @@ type StateChanged struct {
 	State   State
 }
 
-// InputsChanged reports that config.yaml, .env or the marker of a profile has changed since the call of [Watcher.Interest].
+// InputsChanged reports that config.yaml, .env or the marker of a profile has changed since the call of [Watcher.WatchInputs].
 type InputsChanged struct {
 	Profile Profile
-	Hash    Hash
+	Hash    InputHash
 }
 
 // Warned reports a warning that the scan before did not have. An agent can make warnings appear and disappear at any rate.
@@ -415,12 +415,12 @@ func heartbeatOf(value json.RawMessage) time.Time {
 	if json.Unmarshal(value, &text) != nil {
 		return time.Time{}
 	}
-	at, _ := isoTime(text)
+	at, _ := parseISOTime(text)
 	return at
 }
 
-// isoTime parses an ISO 8601 time, with or without fractions of a second. A time without a zone is in UTC.
-func isoTime(text string) (time.Time, error) {
+// parseISOTime parses an ISO 8601 time, with or without fractions of a second. A time without a zone is in UTC.
+func parseISOTime(text string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		at, err = time.Parse("2006-01-02T15:04:05", text)

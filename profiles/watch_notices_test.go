@@ -46,7 +46,7 @@ func TestMark(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Watcher{
-				store: s, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, interest: map[string]Hash{"i": "x"},
+				store: s, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, inputHashes: map[string]InputHash{"i": "x"},
 				options: WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
 			}
 			if err := w.inotify.Open(); err != nil {
@@ -249,8 +249,8 @@ func TestRescanWaitsForNotify(t *testing.T) {
 	if err := w.Rescan(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Rescan beside a blocked Notify: %v", err)
 	}
-	w.Interest(Default, "") // Interest must not block either
-	w.Interest(Default, "")
+	w.WatchInputs(Default, "") // Interest must not block either
+	w.WatchInputs(Default, "")
 	close(release)
 	rescan(t, w)
 }
@@ -383,7 +383,7 @@ func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 			w := &Watcher{
 				store:   &Store{root: "/data", marker: "SOUL.md"},
 				pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
-				known:   map[string]*scanned{"a": {scannedAt: time.Now().Add(-tt.last)}},
+				known:   map[string]*scannedProfile{"a": {scannedAt: time.Now().Add(-tt.last)}},
 				options: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 			}
 			w.markChanged(watch.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.like.Op})

@@ -45,9 +45,9 @@ func (w *Watcher) scheduleNext(began time.Time, err error) {
 	took := now.Sub(began)
 	pause := w.options.IdlePoll
 	switch {
-	case w.partial || err != nil:
+	case w.someUnwatched || err != nil:
 		pause = w.options.Poll
-	case w.silent || len(w.unmarkedWatches) < len(w.candidates):
+	case w.someSilent || len(w.unmarkedWatches) < len(w.candidates):
 		pause = min(pause, blindPoll)
 	}
 	w.nextPoll = now.Add(max(pause, pollShare*took))
@@ -67,7 +67,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	}
 	defer d.Close()
 	w.watchDir(d, ".", w.store.root) // watch first: otherwise a change between scan and watch would be missed
-	if !w.store.answers(profilesDir) {
+	if !w.store.answersInTime(profilesDir) {
 		return errSilent
 	}
 	w.watchDir(d, profilesDir, filepath.Join(w.store.root, profilesDir))
@@ -105,8 +105,8 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	for _, name := range w.newlyMarked(d) { // directories that got the marker after profiles/ was listed
 		w.scanHome(ctx, d, name, true)
 	}
-	w.silent = len(l.silentDirs) > 0
-	if !w.silent && l.dir.settledBefore(began) {
+	w.someSilent = len(l.silentDirs) > 0
+	if !w.someSilent && l.dir.settledBefore(began) {
 		w.dir = l.dir
 	}
 	return ctx.Err()
@@ -131,7 +131,7 @@ func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
 	// Changes by another machine may not show in the timestamps of directories.
-	remotely := w.remote && began.Sub(w.scannedAt) >= w.options.IdlePoll
+	remotely := w.changedByOthers && began.Sub(w.scannedAt) >= w.options.IdlePoll
 	changed, all := w.changedTimes()
 	if all || remotely {
 		_ = w.scanAll(ctx) // warnOnce has already reported the error
@@ -164,11 +164,11 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	}
 	defer d.Close()
 	w.mu.Lock()
-	interest := maps.Clone(w.interest)
+	interest := maps.Clone(w.inputHashes)
 	w.mu.Unlock()
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		root, err := d.Lstat(".")
-		all = err != nil || w.inotify.Events != nil && w.inotify.ID(w.store.root) != stampOf(root).ID && !w.exhausted ||
+		all = err != nil || w.inotify.Events != nil && w.inotify.ID(w.store.root) != stampOf(root).ID && !w.watchLimitReached ||
 			stampAt(d, profilesDir) != w.dir
 		if all {
 			return nil
@@ -180,7 +180,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 			}
 			same := k.stateComplete && stampAt(d, filepath.Join(home, StateFile)) == k.stateStamp
 			if _, asked := interest[name]; asked && same {
-				same = k.inputsSure && w.store.inputStamps(d, home) == k.inputs
+				same = k.inputsCurrent && w.store.inputStamps(d, home) == k.inputs
 			}
 			if !same {
 				changed = append(changed, name)
@@ -217,7 +217,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.T
 	for _, name := range gone {
 		p := w.known[name].profile
 		delete(w.known, name)
-		w.EndInterest(name)
+		w.StopWatchingInputs(name)
 		w.warnOnce("state of "+name, name, nil)
 		w.options.Notify(Disappeared{Profile: p, DirChanged: changed})
 	}
@@ -291,7 +291,7 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 // watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	rel, path := filepath.Join(profilesDir, name), w.store.profile(name).Home
-	if NameProblem(name) != nil || !w.store.answers(rel) {
+	if NameProblem(name) != nil || !w.store.answersInTime(rel) {
 		return false
 	}
 	info, err := d.Lstat(rel)
@@ -309,11 +309,11 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	case w.inotify.Watches(stampOf(info).ID):
 		return false // this directory is already watched under another name: it was renamed
 	}
-	complete := !w.partial
+	complete := !w.someUnwatched
 	w.dropCandidate()
 	w.candidates[name] = true
 	w.watchUnmarked(name, stampOf(info)) // watch first: otherwise a change between scan and watch would be missed
-	if complete && w.partial {
+	if complete && w.someUnwatched {
 		return false
 	}
 	w.scanHome(ctx, d, name, false)
@@ -385,7 +385,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 			return
 		}
 		p := w.store.profile(name)
-		k = &scanned{profile: p}
+		k = &scannedProfile{profile: p}
 		w.known[name] = k
 		w.removeCandidate(name)
 		if name != Default && w.inotify.ID(p.Home) == (fsutil.ID{}) {

@@ -23,7 +23,7 @@ import (
 type recorder struct {
 	mu     sync.Mutex
 	events []string
-	hashes []Hash
+	hashes []InputHash
 }
 
 func (r *recorder) notify(ev Event) {
@@ -42,7 +42,7 @@ func describe(ev Event) string {
 	case Disappeared:
 		return "-" + ev.Profile.Name
 	case StateChanged:
-		return ev.Profile.Name + "=" + ev.State.Prior()
+		return ev.Profile.Name + "=" + ev.State.PriorState()
 	case InputsChanged:
 		return ev.Profile.Name + "#"
 	case Warned:
@@ -381,7 +381,7 @@ func TestWatchEnds(t *testing.T) {
 	if err := w.Rescan(t.Context()); !errors.Is(err, context.Canceled) {
 		t.Errorf("Rescan after the end: %v", err)
 	}
-	w.Interest(Default, "")
+	w.WatchInputs(Default, "")
 }
 
 // lazy has options for a watcher that scans only on request.

@@ -155,7 +155,7 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 // warnOfSlowStop warns if the last stop of the container used almost all of its time, and names the settings that give it
 // more.
 func (m *Manager) warnOfSlowStop(b *Boot) {
-	if took, budget := m.Store.SlowStop(); took > 0 {
+	if took, budget := m.Store.LastSlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
 		where := boot.AdviceFor(boot.InPod(os.LookupEnv), "compose.yaml `stop_grace_period: %ds`", "the pod `terminationGracePeriodSeconds: %d`")
 		b.Logger.Warn("the last stop of the container took %s of the %s that it has, after which everything is killed; give it more: HINIT_STOP_TIMEOUT=%d, and in "+where,
@@ -209,13 +209,13 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	writeLog := func() error { return nil }
 	defer b.Status.SetProfiles(0)
 	plan := m.Store.Reconcile(profiles.BootOptions{
-		Dashboard: route.DashboardOnly, GatewayRun: route.LegacyGatewayRun, Foreground: m.isCmdGateway(profiles.Default), Getenv: os.Getenv,
+		OnlyDashboard: route.DashboardOnly, CMDAsksForGateway: route.LegacyGatewayRun, CMDIsGateway: m.isCmdGateway(profiles.Default), Getenv: os.Getenv,
 		Log: func(write func() error) { writeLog = write },
-		Found: func(n int) {
+		OnFound: func(n int) {
 			b.Status.SetProfiles(n)
 			m.Registry.SetOrderedStart(n <= maxOrderedProfiles)
 		},
-		Decided: func(d profiles.Decision) {
+		OnDecision: func(d profiles.Decision) {
 			name := d.Profile.Name
 			supervised := route.Supervise && name == route.Profile
 			if supervised {
@@ -226,7 +226,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 			m.Registry.AddProfile(name)
 			m.recordNotStarted(d)
 			start := supervised || d.Start && !m.isCmdGateway(name)
-			answers = append(answers, m.Registry.RegisterGateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, LastUsed: d.Used}))
+			answers = append(answers, m.Registry.RegisterGateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, LastUsed: d.LastUsed}))
 		},
 	})
 	m.writeBootLog(ctx, &b, writeLog)
@@ -294,7 +294,7 @@ func (m *Manager) storeUnread(plan profiles.Plan) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.unread = unreadProfiles{plan.Unread, plan.Silent}
+	m.unread = unreadProfiles{plan.ListingSilent, plan.Silent}
 }
 
 // shouldStart reports whether to start the gateway of a profile that has just appeared, and that the boot could not read.
@@ -305,5 +305,5 @@ func (l *unreadProfiles) shouldStart(profile string, state profiles.State, start
 		return false
 	}
 	l.names = slices.DeleteFunc(l.names, func(name string) bool { return name == profile })
-	return state.Prior() == profiles.Running && state.Written.Before(started)
+	return state.PriorState() == profiles.Running && state.Written.Before(started)
 }

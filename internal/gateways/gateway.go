@@ -12,24 +12,24 @@ import (
 
 // gateway is what the Manager knows about one profile. The Manager's mutex guards it.
 type gateway struct {
-	home       profiles.HomeID // home directory of the profile, which a renaming does not change; zero if unknown
-	startBegan time.Time       // when the last start of the gateway began
-	inputs     profiles.Hash   // hash of the inputs with which the gateway was started
+	home       profiles.HomeID    // home directory of the profile, which a renaming does not change; zero if unknown
+	startBegan time.Time          // when the last start of the gateway began
+	inputs     profiles.InputHash // hash of the inputs with which the gateway was started
 	// hash of inputs that may have changed just after the start. Such inputs restart the gateway only once.
-	doubtfulInputs   profiles.Hash
+	doubtfulInputs   profiles.InputHash
 	platformProblem  string // last problem with its chat platforms that the gateway reported
 	notStartedReason string // why the boot did not start the gateway, for the status
 	wanted           bool   // the state file says that the gateway should run
-	exclusiveValues  []profiles.Exclusive
+	exclusiveValues  []profiles.ExclusiveValue
 	unrecorded       bool // the intent could not be written to the volume; recordLater tries again
 }
 
 // records is what the Manager knows about all profiles.
 type records struct {
 	byProfile     map[string]*gateway
-	removedByHome map[profiles.HomeID]removedProfile // removed profiles by their home directory, to recognize a renamed one
-	users         map[profiles.Exclusive][]string    // running gateways by exclusive value (such as a token), for the snapshot usersOf
-	usersOf       *supervisor.Snapshot               // snapshot from which users was made; nil if the values have changed since
+	removedByHome map[profiles.HomeID]removedProfile   // removed profiles by their home directory, to recognize a renamed one
+	users         map[profiles.ExclusiveValue][]string // running gateways by exclusive value (such as a token), for the snapshot usersOf
+	usersOf       *supervisor.Snapshot                 // snapshot from which users was made; nil if the values have changed since
 }
 
 // gatewayOf returns the record of a profile, and makes one if there is none. The caller holds the mutex.
@@ -44,7 +44,7 @@ func (m *Manager) gatewayOf(profile string) *gateway {
 
 // recordNotStarted stores why the boot did not start a gateway that an operator may expect to run.
 func (m *Manager) recordNotStarted(d profiles.Decision) {
-	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
+	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.PriorState()}, d.PriorState) {
 		return
 	}
 	text := "it was " + d.PriorState + " when the container ended"
@@ -100,9 +100,9 @@ func (m *Manager) storeHome(profile string) {
 
 // Handover is the state that a Manager passes to the next program when PID 1 re-executes itself.
 type Handover struct {
-	Inputs map[string]profiles.Hash // hashes of the inputs of running gateways, by profile; "" if a hash is unknown
-	Wanted map[string]bool          // whether the state file of each profile says that its gateway should run
-	Orders []orders.Unfinished      // orders that the next program must carry out
+	Inputs map[string]profiles.InputHash // hashes of the inputs of running gateways, by profile; "" if a hash is unknown
+	Wanted map[string]bool               // whether the state file of each profile says that its gateway should run
+	Orders []orders.Unfinished           // orders that the next program must carry out
 
 	Topology    profiles.Topology // topology with which the default profile's gateway was started
 	TopologyRun uint64            // run of the default profile's gateway to which Topology belongs
@@ -110,7 +110,7 @@ type Handover struct {
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (m *Manager) HandOver() Handover {
-	s := Handover{Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished()}
+	s := Handover{Inputs: make(map[string]profiles.InputHash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished()}
 	now := m.serving.Load()
 	s.Topology, s.TopologyRun = now.Topology, now.topologyRun
 	m.mu.Lock()

@@ -148,7 +148,7 @@ func (m *Manager) Stop() {
 // DropRecords drops all records, because another init serves the profiles now. It does not stop the watcher, which ends with
 // the context of [Manager.Start].
 func (m *Manager) DropRecords() {
-	m.Intents.Clear()
+	m.Intents.ForgetAll()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for len(m.jobs) > 0 {
@@ -298,7 +298,7 @@ func (m *Manager) announceStop(service, profile string) {
 	if err != nil {
 		return // the gateway has just ended
 	}
-	if err := m.Store.PlannedStop(profile, s.PID, started); err != nil {
+	if err := m.Store.MarkPlannedStop(profile, s.PID, started); err != nil {
 		m.say(service, "cannot leave the planned-stop marker: %v", err)
 	}
 }

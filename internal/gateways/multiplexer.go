@@ -232,7 +232,7 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 	if err := m.endServedGateways(ctx, t); err != nil {
 		return err
 	}
-	if want, asked := m.Intents.Want(profiles.Default); asked && want != profiles.Running {
+	if want, asked := m.Intents.LastOrder(profiles.Default); asked && want != profiles.Running {
 		return nil // an operator has stopped the default profile's gateway since then
 	}
 	return m.Registry.Do(ctx, supervisor.Start{Name: name})
@@ -347,7 +347,7 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 // storeExclusives stores the exclusive values, such as tokens, of a gateway that has come up, and warns if another running
 // gateway has one of them.
 func (m *Manager) storeExclusives(service, profile string) {
-	list, err := m.Store.Exclusives(profile)
+	list, err := m.Store.ExclusiveValues(profile)
 	if err != nil {
 		m.say(service, "cannot tell whether another gateway has its tokens: %v", err)
 	}
@@ -385,11 +385,11 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 
 // usersOfExclusives returns the running gateways that use each exclusive value. The status asks once for each gateway, so the
 // result is kept until a service or a value changes. The caller holds the Manager's mutex.
-func (r *records) usersOfExclusives(snap *supervisor.Snapshot) map[profiles.Exclusive][]string {
+func (r *records) usersOfExclusives(snap *supervisor.Snapshot) map[profiles.ExclusiveValue][]string {
 	if r.usersOf == snap {
 		return r.users
 	}
-	r.users, r.usersOf = make(map[profiles.Exclusive][]string), snap
+	r.users, r.usersOf = make(map[profiles.ExclusiveValue][]string), snap
 	for _, s := range snap.Services {
 		if g := r.byProfile[s.Profile]; g != nil && s.Kind == supervisor.KindGateway && s.PID != 0 {
 			for _, x := range g.exclusiveValues {

@@ -33,13 +33,13 @@ func (m *Manager) Observe(r supervisor.Record) {
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
-		job = func() { m.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left its planned-stop marker behind
+		job = func() { m.Store.RemovePlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left its planned-stop marker behind
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { m.checkTakeover(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
 		job = func() { m.watchParked(r.Service, profile, r.Reason) }
 	case r.From == supervisor.Parked && changed:
-		job = func() { m.watch().EndInterest(profile) }
+		job = func() { m.watch().StopWatchingInputs(profile) }
 	case r.To == supervisor.Up && changed:
 		job = func() {
 			m.storeInputs(r.Service, profile)
@@ -47,7 +47,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 		}
 	case r.To == supervisor.Down && changed:
 		// During the stop of the container, the state file matters only if an intent must be restored.
-		if _, asked := m.Intents.Want(profile); asked || m.stopBegan().IsZero() {
+		if _, asked := m.Intents.LastOrder(profile); asked || m.stopBegan().IsZero() {
 			job = func() { m.updateFromStateFile(profile) }
 		}
 	}
@@ -104,7 +104,7 @@ func (m *Manager) watchParked(service, profile, reason string) {
 		m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 		return
 	}
-	m.watch().Interest(profile, m.record(profile).inputs)
+	m.watch().WatchInputs(profile, m.record(profile).inputs)
 }
 
 // updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It
@@ -117,7 +117,7 @@ func (m *Manager) updateFromStateFile(profile string) {
 	}
 	m.storeHome(profile)
 	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file
-	m.updateRecord(profile, func(g *gateway) { g.wanted = state.Start() })
+	m.updateRecord(profile, func(g *gateway) { g.wanted = state.ShouldRun() })
 	if s.PID != 0 && profile == profiles.Default {
 		m.storeServedProfiles(s, state)
 	}
@@ -130,7 +130,7 @@ func (m *Manager) updateFromStateFile(profile string) {
 	serves, _ := m.servedByDefault(profile)
 	// for such a profile, the agent's own boot would also make a down file
 	serves = serves && !m.Registry.MayRunOwnGateway(profile)
-	want, known := m.Intents.Want(profile)
+	want, known := m.Intents.LastOrder(profile)
 	if !known {
 		want, known = state.Desired, state.HasDesired
 	}
@@ -187,7 +187,7 @@ func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.
 // describePlatformProblems returns the problems with platforms that a running gateway reports in its state file. It writes
 // each new text to the container log too.
 func (m *Manager) describePlatformProblems(profile string, state profiles.State) string {
-	text := state.Trouble()
+	text := state.PlatformTrouble()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g := m.gatewayOf(profile)
@@ -247,7 +247,7 @@ func (m *Manager) watchReplacer(service, profile string) {
 }
 
 // unknownInputs differs from every hash of inputs, so that any content counts as changed.
-const unknownInputs profiles.Hash = "written since the start"
+const unknownInputs profiles.InputHash = "written since the start"
 
 // storeInputs stores the hash of the inputs with which a gateway was started. If they change while it is parked, the gateway
 // restarts. A change between the start and this call counts too, but only once for the same content. Otherwise a gateway that

@@ -33,7 +33,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	}
 	runs := 0
 	// run starts the gateway and parks it. It returns when the Manager has recorded the inputs of that start.
-	run := func(begun time.Time) profiles.Hash {
+	run := func(begun time.Time) profiles.InputHash {
 		starting := changed("coder", supervisor.Down, supervisor.Starting, "")
 		starting.At = begun
 		h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
@@ -46,7 +46,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 		h.forgetEvents()
 		return m.HandOver().Inputs["coder"]
 	}
-	content := func() profiles.Hash {
+	content := func() profiles.InputHash {
 		hash, err := h.store.InputsHash("coder")
 		if err != nil {
 			t.Fatal(err)
@@ -130,7 +130,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	h, m := newHost(t, "coder")
 	m.Registry.AddProfile("coder")
 	m.Registry.SetDown("coder", true, false)
-	m.ExpectLate(profiles.Plan{Unread: true})
+	m.ExpectLate(profiles.Plan{ListingSilent: true})
 	m.WarnIfMissing("gateway-missing", "missing")
 	if err := order(h.wants, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	if s := m.HandOver(); len(s.Inputs) > 0 || !reflect.DeepEqual(m.Registry.HandOver(), none) {
 		t.Errorf("it knows %+v", s)
 	}
-	if _, asked := h.wants.Want("coder"); asked {
+	if _, asked := h.wants.LastOrder("coder"); asked {
 		t.Error("it knows what was wanted")
 	}
 	at := time.Now().Add(-time.Hour)

@@ -89,7 +89,7 @@ func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
 	start := m.unread.shouldStart(p.Name, state, m.Started)
 	m.mu.Unlock()
 	err := m.Registry.RegisterGateway(ctx, registry.Gateway{
-		Profile: p, Start: start && !m.isCmdGateway(p.Name), Down: state.Prior() != profiles.Running || m.isCmdGateway(p.Name), AwaitSlot: true,
+		Profile: p, Start: start && !m.isCmdGateway(p.Name), Down: state.PriorState() != profiles.Running || m.isCmdGateway(p.Name), AwaitSlot: true,
 	})()
 	if err != nil && !errors.Is(err, supervisor.ErrStopping) {
 		m.Logger.Warn("%v", err)

@@ -12,7 +12,7 @@ import (
 // newCheck returns a health check with the given keys of hinit.yaml. The check has the type service, because [importer.apply]
 // sets the keys of services.
 func newCheck(at place, keys values) *service {
-	return &service{values: keys, place: at, from: make(map[string]place)}
+	return &service{values: keys, place: at, places: make(map[string]place)}
 }
 
 // addCheck adds the check k to a service. If k has no command, HTTP request or TCP connection, addCheck leaves it out with a
@@ -23,15 +23,15 @@ func (im *importer) addCheck(s, k *service, at sourceRef) (added bool) {
 		return group == "exec" || group == "http" || group == "tcp"
 	})
 	if !added {
-		im.note(at, "checks nothing, and is left out")
+		im.addNote(at, "checks nothing, and is left out")
 		return false
 	}
 	s.checks = append(s.checks, k)
 	return true
 }
 
-// probe imports a readiness_probe or a liveness_probe. process-compose has taken both from Kubernetes.
-func (c *composeImport) probe(_ *importer, s *service, at setting) {
+// importProbe imports a readiness_probe or a liveness_probe. process-compose has taken both from Kubernetes.
+func (c *composeImport) importProbe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := newCheck(at.place, values{"kind": kind, "period": "10s", "timeout": "1s"})
 	list := slices.Concat(rules{
@@ -46,7 +46,7 @@ func (c *composeImport) probe(_ *importer, s *service, at setting) {
 		}
 	}
 	if c.addCheck(s, k, at.sourceRef) && kind == "ready" && s.text("restart.policy") != "never" {
-		c.note(at.sourceRef, "hinit restarts nothing that is not ready; make it a check of kind alive for that")
+		c.addNote(at.sourceRef, "hinit restarts nothing that is not ready; make it a check of kind alive for that")
 	}
 }
 
@@ -77,12 +77,12 @@ func (c *composeImport) commandWords(e setting) []string {
 	if e.node.Kind == yaml.ScalarNode {
 		return c.split(e)
 	}
-	return e.items()
+	return e.scalars()
 }
 
-// healthcheck imports the healthcheck of a compose file as a check of the kind ready. A failed ready check does not restart the
-// service, so start_period is not needed.
-func healthcheck(im *importer, s *service, at setting) {
+// importHealthcheck imports the healthcheck of a compose file as a check of the kind ready. A failed ready check does not restart
+// the service, so start_period is not needed.
+func importHealthcheck(im *importer, s *service, at setting) {
 	k := newCheck(at.place, values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"})
 	for _, e := range at.keys() {
 		switch e.name {
@@ -92,7 +92,7 @@ func healthcheck(im *importer, s *service, at setting) {
 			}
 		case "test":
 			command := []string{"sh", "-c", e.value}
-			if words := e.items(); e.node.Kind != yaml.ScalarNode && len(words) > 1 && words[0] == "CMD" {
+			if words := e.scalars(); e.node.Kind != yaml.ScalarNode && len(words) > 1 && words[0] == "CMD" {
 				command = words[1:]
 			} else if e.node.Kind != yaml.ScalarNode {
 				command[2] = strings.Join(words[min(1, len(words)):], " ") // the words after CMD-SHELL or NONE

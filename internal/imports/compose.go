@@ -17,13 +17,13 @@ import (
 // composeImport is the import of one process-compose.yaml or of one compose file.
 type composeImport struct {
 	*importer
-	shell   []string
-	docker  bool // whether the file is a compose file of Docker
-	env     []pair
-	dotenv  []string          // the .env in the file's directory
-	vars    map[string]string // values for templates; during the import of a process, also the variables of this process
-	waits   []dependency
-	process rules // rules for the settings of one process
+	shell        []string
+	docker       bool // whether the file is a compose file of Docker
+	env          []pair
+	dotenv       []string          // the .env in the file's directory
+	vars         map[string]string // values for templates; during the import of a process, also the variables of this process
+	dependencies []dependency
+	process      rules // rules for the settings of one process
 }
 
 // dependency is a dependency in the terms of process-compose: a process starts only when another process meets a condition.
@@ -34,26 +34,26 @@ type dependency struct {
 	place              place
 }
 
-// processCompose reads process-compose.yaml, or Docker's compose file, which has almost the same keys.
-func (im *importer) processCompose(path string) error {
+// importCompose reads process-compose.yaml, or Docker's compose file, which has almost the same keys.
+func (im *importer) importCompose(path string) error {
 	keys, err := readYAML(path)
 	if err != nil {
 		return err
 	}
 	c := &composeImport{importer: im, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
 	c.process = slices.Concat(processRules, rules{
-		{name: "working_dir", key: "cwd", convertNode: func(e setting) any { return absolute(path, c.fillTemplates(e)) }},
+		{name: "working_dir", key: "cwd", convertNode: func(e setting) any { return absolutePath(path, c.fillTemplates(e)) }},
 		{name: "description", convert: func(_ *importer, s *service, e setting) { s.comment = commentLine(c.fillTemplates(e)) }},
 		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", convertNode: c.shellCommand}}, rulesOf("compose shutdown")...)},
 		{name: "depends_on", key: "needs", convert: c.dependsOn},
-		{name: "(readiness|liveness)_probe", convert: c.probe},
-		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.environment(e)...) }},
+		{name: "(readiness|liveness)_probe", convert: c.importProbe},
+		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.readEnvironment(e)...) }},
 		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
 			for _, file := range e.elements() { // an element is a text, or in a compose file also a mapping
-				parts := file.parts()
+				parts := file.scalarsByName()
 				name, optional := strings.CutPrefix(cmp.Or(parts["path"], file.value), "-")
 				prefix := lo.Ternary(optional || isFalse(parts["required"]), "-", "")
-				s.set("env_file", append(s.list("env_file"), prefix+absolute(path, name)))
+				s.set("env_file", append(s.list("env_file"), prefix+absolutePath(path, name)))
 			}
 		}},
 	})
@@ -71,14 +71,14 @@ func (im *importer) processCompose(path string) error {
 			e.where = ""
 			processes = e.keys()
 		case "environment":
-			c.env = c.environment(e)
+			c.env = c.readEnvironment(e)
 		case "shell":
 			words := map[string]*string{"shell_command": &c.shell[0], "shell_argument": &c.shell[1]}
 			for _, k := range e.keys() {
 				if word := words[k.name]; word != nil {
 					*word = k.value
 				} else {
-					im.note(k.sourceRef, unknownKeyNote)
+					im.addNote(k.sourceRef, unknownKeyNote)
 				}
 			}
 		case "vars":
@@ -88,14 +88,14 @@ func (im *importer) processCompose(path string) error {
 			im.apply(fileRules, nil, e)
 		}
 	}
-	if dotenv := absolute(path, ".env"); !c.docker && exists(dotenv) {
+	if dotenv := absolutePath(path, ".env"); !c.docker && exists(dotenv) {
 		c.dotenv = []string{dotenv}
-		c.note(sourceRef{place: place{file: dotenv}}, "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
+		c.addNote(sourceRef{place: place{file: dotenv}}, "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
 	}
 	for _, p := range processes {
 		c.readProcess(p)
 	}
-	for _, w := range c.waits {
+	for _, w := range c.dependencies {
 		c.addDependency(w)
 	}
 	if slices.ContainsFunc(im.services, func(s *service) bool { return s.text("restart.max_restarts") != "" }) {
@@ -117,32 +117,32 @@ func (c *composeImport) addVars(e setting) {
 
 func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
 	if e.node.Kind != yaml.MappingNode { // a list, which only Docker's compose files allow
-		for _, name := range e.items() {
-			c.waits = append(c.waits, dependency{service: s, to: name, condition: "process_started", place: e.place})
+		for _, name := range e.scalars() {
+			c.dependencies = append(c.dependencies, dependency{service: s, to: name, condition: "process_started", place: e.place})
 		}
 	}
 	for _, d := range e.keys() {
-		parts := d.parts()
+		parts := d.scalarsByName()
 		condition := cmp.Or(parts["condition"], d.value, "process_started")
-		c.waits = append(c.waits, dependency{s, d.name, condition, isFalse(parts["required"]), isTrue(parts["restart"]), d.place})
+		c.dependencies = append(c.dependencies, dependency{s, d.name, condition, isFalse(parts["required"]), isTrue(parts["restart"]), d.place})
 	}
 }
 
-// interpolation matches the parts of a text that Docker and process-compose replace: $$, and references to variables.
-var interpolation = regexp.MustCompile(`\$(\$|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
+// variableOrDollar matches the parts of a text that Docker and process-compose replace: $$, and references to variables.
+var variableOrDollar = regexp.MustCompile(`\$(\$|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
 // interpolate replaces each $$ by $ in the texts below n. In a compose file it adds a note for each reference to a variable. In a
 // process-compose.yaml, most references are in commands, where the shell replaces them. For others, environment adds notes.
 func (c *composeImport) interpolate(file string, n *yaml.Node) {
 	if strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!") { // the value has a custom tag, such as !reset
-		c.note(sourceRef{place{file, n.Line}, n.Tag}, "the tag has no meaning here; import the other file, with what this one changes in it")
+		c.addNote(sourceRef{place{file, n.Line}, n.Tag}, "the tag has no meaning here; import the other file, with what this one changes in it")
 	}
-	n.Value = interpolation.ReplaceAllStringFunc(n.Value, func(found string) string {
+	n.Value = variableOrDollar.ReplaceAllStringFunc(n.Value, func(found string) string {
 		if found == "$$" {
 			return "$"
 		}
 		if c.docker {
-			c.note(sourceRef{place{file, n.Line}, found}, "stays as it is written; write the value that Docker replaces it by into hinit.yaml")
+			c.addNote(sourceRef{place{file, n.Line}, found}, "stays as it is written; write the value that Docker replaces it by into hinit.yaml")
 		}
 		return found
 	})
@@ -162,7 +162,7 @@ func (c *composeImport) readProcess(p setting) {
 		case "replicas":
 			n, err := strconv.Atoi(e.value)
 			if err != nil || n < 1 {
-				c.note(e.sourceRef, "%q is no number from 1; one is made", e.value)
+				c.addNote(e.sourceRef, "%q is no number from 1; one is made", e.value)
 				n = 1
 			}
 			replicas = n
@@ -175,7 +175,7 @@ func (c *composeImport) readProcess(p setting) {
 		if replicas > 1 {
 			name = fmt.Sprintf("%s-%d", p.name, n)
 		}
-		s := c.add(p.place, name)
+		s := c.addService(p.place, name)
 		s.group = p.name
 		c.vars["PC_REPLICA_NUM"], c.vars["PC_PROC_NAME"] = strconv.Itoa(n), p.name
 		c.processKeys(p, keys, s)
@@ -192,7 +192,7 @@ func (c *composeImport) readProcess(p setting) {
 // processRules are the rules for the settings of a process that can be imported one by one.
 var processRules = slices.Concat(rules{
 	{name: "namespace", key: "group", convertText: func(value string) (string, error) { return serviceName(value), nil }},
-	{name: "success_exit_codes", key: "success_codes", convertNode: func(e setting) any { return successExitCodes(e.items()) }},
+	{name: "success_exit_codes", key: "success_codes", convertNode: func(e setting) any { return successExitCodes(e.scalars()) }},
 	{name: "availability", nested: rules{
 		{name: "restart", key: "restart.policy", convertText: restartPolicyOf},
 		{name: "backoff_seconds", convert: constantDelay(seconds)},
@@ -207,7 +207,7 @@ var processRules = slices.Concat(rules{
 	{name: "log_configuration", nested: rules{{name: "rotation", nested: rulesOf("compose rotation")}, {name: ".*", note: onlyKeysOfLogs}}},
 	{name: "log_location", convert: func(im *importer, s *service, e setting) {
 		s.set("log", "true")
-		im.note(e.sourceRef, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
+		im.addNote(e.sourceRef, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
 	}},
 	{name: "ready_log_line", convert: func(_ *importer, s *service, e setting) {
 		k := newCheck(e.place, values{"kind": "ready", "log.contains": e.node.Value})
@@ -222,7 +222,7 @@ var processRules = slices.Concat(rules{
 		s.set("restart.max_restarts", most)
 	}},
 	{name: "stop_signal", key: "stop.signal", convertText: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
-	{name: "healthcheck", convert: healthcheck},
+	{name: "healthcheck", convert: importHealthcheck},
 }, rulesOf("compose process"))
 
 // bothDays matches a schedule that has a day of the month and a weekday, instead of "*" or "?".
@@ -260,11 +260,11 @@ func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 	for _, e := range keys {
 		switch {
 		case !c.docker && e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name):
-			c.note(e.sourceRef, "is no text, and is left out")
+			c.addNote(e.sourceRef, "is no text, and is left out")
 		case e.name == "entrypoint":
 			entrypoint = c.commandWords(e)
 		case e.name == "args":
-			arguments = e.items()
+			arguments = e.scalars()
 		case e.name == "command" && c.docker:
 			s.recordPlace("command", e.place)
 			arguments = c.commandWords(e)
@@ -278,13 +278,13 @@ func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 		s.set("command", append(entrypoint, arguments...))
 	}
 	if s.isTask() {
-		makeTask(s)
+		turnIntoTask(s)
 	}
 	c.dropWithoutCommand(s, p.sourceRef)
 }
 
-// makeTask turns a service that is never restarted into a task. The task runs at boot unless it has a schedule.
-func makeTask(s *service) {
+// turnIntoTask turns a service that is never restarted into a task. The task runs at boot unless it has a schedule.
+func turnIntoTask(s *service) {
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
 		if s.text("schedule.cron") == "" {
@@ -293,13 +293,13 @@ func makeTask(s *service) {
 	}
 }
 
-// environment reads environment variables. It adds a note for each value that refers to another variable: process-compose
+// readEnvironment reads environment variables. It adds a note for each value that refers to another variable: process-compose
 // replaces such references, and hinit does not.
-func (c *composeImport) environment(e setting) []pair {
+func (c *composeImport) readEnvironment(e setting) []pair {
 	list := e.variables()
 	for _, v := range list {
-		if !c.docker && variable.MatchString(v.value) {
-			c.note(e.sourceRef, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
+		if !c.docker && variableReference.MatchString(v.value) {
+			c.addNote(e.sourceRef, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
 		}
 	}
 	return list
@@ -314,22 +314,22 @@ func (c *composeImport) addDependency(w dependency) {
 	}[w.condition]
 	at := sourceRef{w.place, w.service.oldName + ".depends_on." + w.to}
 	if !known {
-		c.note(at, "the condition %q is not known; the service waits until %s has started", w.condition, w.to)
+		c.addNote(at, "the condition %q is not known; the service waits until %s has started", w.condition, w.to)
 		until = "started"
 	}
 	if w.condition == "process_completed" {
-		c.note(at, "the service waits until %s has ended with exit code 0; with another exit code it goes on waiting", w.to)
+		c.addNote(at, "the service waits until %s has ended with exit code 0; with another exit code it goes on waiting", w.to)
 	}
-	found := c.find(w.to)
+	found := c.findServices(w.to)
 	if len(found) == 0 {
-		c.note(at, "there is no such process")
+		c.addNote(at, "there is no such process")
 	}
 	if w.to == w.service.oldName {
-		c.note(at, "it would wait for itself; the need is left out")
+		c.addNote(at, "it would wait for itself; the need is left out")
 	}
 	for _, to := range found {
 		if strings.Contains(w.condition, "_completed") {
-			makeTask(to)
+			turnIntoTask(to)
 		}
 		w.service.addNeed(need{name: to.name, until: until, optional: w.optional, place: w.place})
 		if w.restarts {
@@ -340,9 +340,9 @@ func (c *composeImport) addDependency(w dependency) {
 
 // fillTemplates replaces the templates in the text of a setting. For a template that would have to be executed, it adds a note.
 func (c *composeImport) fillTemplates(e setting) string {
-	text, rest := fill(e.value, c.vars)
+	text, rest := fillTemplates(e.value, c.vars)
 	if rest != "" {
-		c.note(e.sourceRef, "has a template that the import does not carry out (%s); write out what it comes to", oneLine(rest))
+		c.addNote(e.sourceRef, "has a template that the import does not carry out (%s); write out what it comes to", oneLine(rest))
 	}
 	return text
 }

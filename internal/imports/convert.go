@@ -73,8 +73,8 @@ func Convert(path, format string) (Result, error) {
 	im := &importer{}
 	im.defaults.values = make(values)
 	read := map[string]func(string) error{
-		Supervisord: im.supervisord, ProcessCompose: im.processCompose, Compose: im.processCompose,
-		Pebble: im.pebble, S6: im.s6, Systemd: im.systemd,
+		Supervisord: im.importSupervisord, ProcessCompose: im.importCompose, Compose: im.importCompose,
+		Pebble: im.importPebble, S6: im.importS6, Systemd: im.importSystemd,
 	}[format]
 	if err := read(path); err != nil {
 		return Result{}, err
@@ -121,7 +121,7 @@ func detect(path string) (string, error) {
 		return "", err
 	}
 	top := lo.KeyBy(all, func(e setting) string { return e.name })
-	keys := lo.FlatMap(top["services"].keys(), func(s setting, _ int) []string { return lo.Keys(s.parts()) }) // keys of all services
+	keys := lo.FlatMap(top["services"].keys(), func(s setting, _ int) []string { return lo.Keys(s.scalarsByName()) }) // keys of all services
 	switch {
 	case lo.HasKey(top, "processes"):
 		return ProcessCompose, nil
@@ -158,9 +158,9 @@ type importer struct {
 	}
 }
 
-// note adds a note about the setting at the place at. If one file has several notes with the same text, they become one note that
+// addNote adds a note about the setting at the place at. If one file has several notes with the same text, they become one note that
 // lists the settings.
-func (im *importer) note(at sourceRef, format string, args ...any) {
+func (im *importer) addNote(at sourceRef, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if im.noted++; im.noted > maxNotes {
 		im.limitExceeded = true
@@ -177,21 +177,21 @@ func (im *importer) note(at sourceRef, format string, args ...any) {
 	}
 }
 
-// add adds a service to the new configuration. If the name is invalid in hinit.yaml or already in use, add changes it and adds a
-// note.
-func (im *importer) add(at place, name string) *service {
+// addService adds a service to the new configuration. If the name is invalid in hinit.yaml or already in use, add changes it and
+// adds a note.
+func (im *importer) addService(at place, name string) *service {
 	if len(im.services) >= maxServices {
 		im.limitExceeded = true // this service is not converted
-		return &service{values: make(values), from: make(map[string]place)}
+		return &service{values: make(values), places: make(map[string]place)}
 	}
 	valid := serviceName(name)
 	for n := 2; slices.ContainsFunc(im.services, func(s *service) bool { return s.name == valid }); n++ {
 		valid = fmt.Sprintf("%s-%d", serviceName(name), n)
 	}
 	if valid != name {
-		im.note(sourceRef{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -, and each is there once", valid)
+		im.addNote(sourceRef{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -, and each is there once", valid)
 	}
-	s := &service{name: valid, oldName: name, values: make(values), place: at, from: make(map[string]place)}
+	s := &service{name: valid, oldName: name, values: make(values), place: at, places: make(map[string]place)}
 	im.services = append(im.services, s)
 	return s
 }
@@ -199,7 +199,7 @@ func (im *importer) add(at place, name string) *service {
 // dropWithoutCommand removes a service that has no command, and adds a note.
 func (im *importer) dropWithoutCommand(s *service, at sourceRef) {
 	if len(s.list("command")) == 0 {
-		im.note(at, "has no command and is left out")
+		im.addNote(at, "has no command and is left out")
 		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == s })
 	}
 }
@@ -221,11 +221,11 @@ func (im *importer) replicas(count int, make func(n int)) {
 	}
 }
 
-var notInNames = regexp.MustCompile(`[^a-z0-9_]`)
+var invalidNameCharacter = regexp.MustCompile(`[^a-z0-9_]`)
 
 // serviceName converts a name of the other supervisor to a valid service name.
 func serviceName(name string) string {
-	valid := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-_")
+	valid := strings.Trim(invalidNameCharacter.ReplaceAllString(strings.ToLower(name), "-"), "-_")
 	switch {
 	case valid == "":
 		return "service"
@@ -235,14 +235,15 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// find returns the services that have this name in the other supervisor's configuration, or belong to a group with this name.
-func (im *importer) find(name string) []*service {
+// findServices returns the services that have this name in the other supervisor's configuration, or belong to a group with this
+// name.
+func (im *importer) findServices(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.oldName != name && (s.group != name || name == "") })
 }
 
-// absolute makes path absolute. The other supervisor resolves a relative path in its working directory. That is usually the
+// absolutePath makes path absolute. The other supervisor resolves a relative path in its working directory. That is usually the
 // directory of file, its configuration.
-func absolute(file, path string) string {
+func absolutePath(file, path string) string {
 	if path == "" || filepath.IsAbs(path) || strings.ContainsAny(path[:1], "~$") { // package config refuses ~ and variables, and says why
 		return path
 	}
@@ -321,7 +322,7 @@ func (im *importer) leaveOutNeedsOfManual() {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
 			manual := slices.ContainsFunc(im.services, func(to *service) bool { return to.name == n.name && to.text("once") == "manual" })
 			if manual {
-				im.note(sourceRef{n.place, s.oldName}, "its need of %[1]s is left out, because it could wait for ever: only hinit run-once runs %[1]s", n.name)
+				im.addNote(sourceRef{n.place, s.oldName}, "its need of %[1]s is left out, because it could wait for ever: only hinit run-once runs %[1]s", n.name)
 			}
 			return manual
 		})
@@ -335,7 +336,7 @@ func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
 	if key == "restart" && inside == "" {
 		inside = ".max" // the problem is that max is shorter than initial
 	}
-	at, known := s.from[key]
+	at, known := s.places[key]
 	if !known {
 		at = s.place
 	}
@@ -343,24 +344,24 @@ func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
 	switch {
 	case key == "checks" && err == nil && n < len(s.checks):
 		c := s.checks[n]
-		im.note(sourceRef{c.place, s.oldName}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
+		im.addNote(sourceRef{c.place, s.oldName}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
 		s.checks = slices.Delete(s.checks, n, n+1)
 	case key == "needs" && len(s.needs) > 0:
 		n := max(0, slices.IndexFunc(s.needs, func(n need) bool { return slices.Contains(strings.Fields(why), n.name) }))
 		if s.needs[n].place.line > 0 {
 			at = s.needs[n].place
 		}
-		im.note(sourceRef{at, s.oldName}, "its need of %s is left out: %s", s.needs[n].name, why)
+		im.addNote(sourceRef{at, s.oldName}, "its need of %s is left out: %s", s.needs[n].name, why)
 		s.needs = slices.Delete(s.needs, n, n+1)
 	case inside != "" && key != "schedule" && s.drop(key+inside):
-		im.note(sourceRef{at, s.oldName + "." + key + inside}, "is left out: %s", why)
+		im.addNote(sourceRef{at, s.oldName + "." + key + inside}, "is left out: %s", why)
 	case key != "command" && s.drop(key):
-		im.note(sourceRef{at, s.oldName + "." + key}, "is left out: %s", why)
+		im.addNote(sourceRef{at, s.oldName + "." + key}, "is left out: %s", why)
 		if key == "schedule" && !s.isTask() { // without its schedule, the task would run at once and again after each end
 			s.set("once", "manual")
 		}
 	default:
-		im.note(sourceRef{at, s.oldName}, "is left out: %s", why)
+		im.addNote(sourceRef{at, s.oldName}, "is left out: %s", why)
 		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == s })
 	}
 }

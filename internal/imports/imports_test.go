@@ -276,16 +276,16 @@ func TestSplit(t *testing.T) {
 		`"a\nb" ''`:           `a\nb|`,
 		"sh -c 'x; y' # rest": "sh|-c|x; y|#|rest",
 	} {
-		got, err := split(line, shellEscape)
+		got, err := splitWords(line, shellEscape)
 		if err != nil || strings.Join(got, "|") != want {
 			t.Errorf("%s: %q, %v", line, got, err)
 		}
 	}
-	if _, err := split(`a "b`, shellEscape); err == nil {
+	if _, err := splitWords(`a "b`, shellEscape); err == nil {
 		t.Error("an open quote is taken")
 	}
 	for word, want := range map[string]string{"a-b": "a-b", "": "''", "it's": `'it'\''s'`, "x=${HOME}/y": `x="${HOME}"/y`, "$1": "'$1'"} {
-		if got := quote(word, variable); got != want {
+		if got := shellQuote(word, variableReference); got != want {
 			t.Errorf("%q is quoted as %s, want %s", word, got, want)
 		}
 	}

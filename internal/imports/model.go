@@ -39,7 +39,7 @@ type service struct {
 	needs  []need
 	checks []*service // health checks, see [newCheck]
 	place  place
-	from   map[string]place // where each key comes from, by the first part of the key
+	places map[string]place // where each key comes from, by the first part of the key
 }
 
 // setAt sets a key, and records from which place in the old configuration the value comes.
@@ -51,8 +51,8 @@ func (s *service) setAt(key string, at place, value any) {
 // recordPlace records the place from which the value of a key comes. It keeps the first place of each key.
 func (s *service) recordPlace(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
-	if _, known := s.from[key]; !known && key != "" {
-		s.from[key] = at
+	if _, known := s.places[key]; !known && key != "" {
+		s.places[key] = at
 	}
 }
 
@@ -95,7 +95,7 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 		name.HeadComment = s.comment
 		list.Content = append(list.Content, name, s.node())
 	}
-	root := encode[config.Config](im.defaults.values)
+	root := encodeMapping[config.Config](im.defaults.values)
 	root.Content = append(root.Content, textNode("services"), list)
 	root.HeadComment = fmt.Sprintf("From %s (%s), by hinit import. Try it with: hinit run -c THIS_FILE", strings.Join(strings.Fields(from), " "), format)
 	var b bytes.Buffer
@@ -112,20 +112,20 @@ func (s *service) node() *yaml.Node {
 	for _, n := range s.needs {
 		one := textNode(n.name)
 		if n.until != "" || n.optional {
-			one = encode[config.Need](values{"name": n.name, "until": n.until, "optional": lo.Ternary(n.optional, "true", "")})
+			one = encodeMapping[config.Need](values{"name": n.name, "until": n.until, "optional": lo.Ternary(n.optional, "true", "")})
 			one.Style = yaml.FlowStyle
 		}
 		needs = append(needs, one)
 	}
-	checks := lo.Map(s.checks, func(c *service, _ int) *yaml.Node { return encode[config.Check](c.values) })
+	checks := lo.Map(s.checks, func(c *service, _ int) *yaml.Node { return encodeMapping[config.Check](c.values) })
 	s.set("needs", sequence(yaml.FlowStyle, needs))
 	s.set("checks", sequence(0, checks))
-	return encode[config.Service](s.values)
+	return encodeMapping[config.Service](s.values)
 }
 
-// encode returns values as a YAML mapping. The keys have the order of config.Keys for T. A key with dots becomes a nested
+// encodeMapping returns values as a YAML mapping. The keys have the order of config.Keys for T. A key with dots becomes a nested
 // mapping.
-func encode[T any](values values) *yaml.Node {
+func encodeMapping[T any](values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
 	for _, key := range config.Keys[T]() {
 		value := valueNode(key.ValuePointer(new(T)), len(key.Placeholders) > 0, values[key.Path])

@@ -27,8 +27,8 @@ func (l *mergedItem) get(names ...string) setting {
 	return e
 }
 
-// pebble imports a layer of pebble, or a directory of layers.
-func (im *importer) pebble(path string) error {
+// importPebble imports a layer of pebble, or a directory of layers.
+func (im *importer) importPebble(path string) error {
 	files, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")) // Glob returns the names sorted
 	if len(files) == 0 {
 		files = []string{path}
@@ -41,12 +41,12 @@ func (im *importer) pebble(path string) error {
 	}
 	im.defaults.values = values{"stop.grace": "5s", "restart.initial": "500ms", "restart.factor": "2", "restart.max": "30s"}
 	for _, l := range p.services {
-		p.service(l)
+		p.importService(l)
 	}
-	requires := lo.SliceToMap(p.services, func(l *mergedItem) (string, []string) { return l.name, l.get("requires").items() })
+	requires := lo.SliceToMap(p.services, func(l *mergedItem) (string, []string) { return l.name, l.get("requires").scalars() })
 	var started []string // services with "startup: enabled", and the services that they require
 	for _, l := range p.services {
-		if p.order(l); l.get("startup").value == "enabled" {
+		if p.importOrder(l); l.get("startup").value == "enabled" {
 			started = withReachable(started, l.name, func(name string) []string { return requires[name] })
 		}
 	}
@@ -56,7 +56,7 @@ func (im *importer) pebble(path string) error {
 	used := p.addChecksToServices()
 	for _, c := range p.checks {
 		if !used[c.name] && !p.addToContext(c) {
-			im.note(c.sourceRef, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
+			im.addNote(c.sourceRef, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
 		}
 	}
 	return nil
@@ -78,7 +78,7 @@ func (p *pebblePlan) addLayer(file string) error {
 			p.checks = combine(p.checks, e)
 		case "log-targets":
 			for _, t := range e.keys() {
-				p.note(t.sourceRef, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
+				p.addNote(t.sourceRef, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
 			}
 		default:
 			e.value = ""
@@ -129,7 +129,7 @@ func (l *mergedItem) merge(k setting) {
 // pebbleRules are the rules for the settings of a service that can be imported one by one.
 var pebbleRules = slices.Concat(rules{
 	{name: "environment", key: "env", convertNode: variables},
-	{name: "working-dir", key: "cwd", convertNode: func(e setting) any { return absolute(e.file, e.value) }},
+	{name: "working-dir", key: "cwd", convertNode: func(e setting) any { return absolutePath(e.file, e.value) }},
 	// The methods pebble, order and addChecksToServices import these settings.
 	{name: "startup|after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
@@ -138,8 +138,8 @@ var pebbleRules = slices.Concat(rules{
 	}},
 }, rulesOf("pebble service"))
 
-func (p *pebblePlan) service(l *mergedItem) {
-	s := p.add(l.place, l.name)
+func (p *pebblePlan) importService(l *mergedItem) {
+	s := p.addService(l.place, l.name)
 	p.apply(pebbleRules, s, l.all...)
 	s.comment = commentLine(l.get("summary").value, l.get("description").value)
 	user, group := l.get("user", "user-id"), l.get("group", "group-id").value
@@ -147,7 +147,7 @@ func (p *pebblePlan) service(l *mergedItem) {
 	case group != "" && user.value != "":
 		user.value += ":" + group
 	case group != "":
-		p.note(sourceRef{l.place, l.name + ".group"}, "is left out without a user; write user: NAME:%s", group)
+		p.addNote(sourceRef{l.place, l.name + ".group"}, "is left out without a user; write user: NAME:%s", group)
 	}
 	s.setAt("user", cmp.Or(user.place, l.place), user.value)
 	restarts := func(on string) bool { return l.get(on).node == nil || l.get(on).value == "restart" }
@@ -157,26 +157,26 @@ func (p *pebblePlan) service(l *mergedItem) {
 	p.dropWithoutCommand(s, sourceRef{l.place, l.name})
 }
 
-// order imports the order in which services start. In pebble, a requirement also starts the required service; here, the key
+// importOrder imports the order in which services start. In pebble, a requirement also starts the required service; here, the key
 // enabled of that service does. The service also waits for the required one, unless the file gives the opposite order.
-func (p *pebblePlan) order(l *mergedItem) {
-	for _, s := range p.find(l.name) {
+func (p *pebblePlan) importOrder(l *mergedItem) {
+	for _, s := range p.findServices(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
 			e := l.get(key)
-			for _, name := range e.items() {
-				others := p.find(name)
+			for _, name := range e.scalars() {
+				others := p.findServices(name)
 				if len(others) == 0 {
-					p.note(e.sourceRef, "there is no service %q", name)
+					p.addNote(e.sourceRef, "there is no service %q", name)
 				}
 				for _, other := range others {
 					switch key {
 					case "before":
 						other.addNeed(need{name: s.name, until: "started", optional: true, place: e.place})
 					case "after":
-						s.addNeed(need{name: other.name, until: "started", optional: !l.names("requires", name), place: e.place})
+						s.addNeed(need{name: other.name, until: "started", optional: !l.lists("requires", name), place: e.place})
 					default:
-						if l.names("before", name) || slices.ContainsFunc(p.services, func(o *mergedItem) bool { return o.name == name && o.names("after", l.name) }) {
-							p.note(e.sourceRef, "%s begins after %s, so it is enabled and not waited for", name, s.name)
+						if l.lists("before", name) || slices.ContainsFunc(p.services, func(o *mergedItem) bool { return o.name == name && o.lists("after", l.name) }) {
+							p.addNote(e.sourceRef, "%s begins after %s, so it is enabled and not waited for", name, s.name)
 							break
 						}
 						s.addNeed(need{name: other.name, until: "started", place: e.place})
@@ -187,15 +187,15 @@ func (p *pebblePlan) order(l *mergedItem) {
 	}
 }
 
-// names reports whether a key of the item, such as "after", lists the service name.
-func (l *mergedItem) names(key, name string) bool { return slices.Contains(l.get(key).items(), name) }
+// lists reports whether a key of the item, such as "after", lists the service name.
+func (l *mergedItem) lists(key, name string) bool { return slices.Contains(l.get(key).scalars(), name) }
 
 // addToContext adds a check that no service lists under on-check-failure to the service in its service-context. If that service
 // does not exist, it returns false.
 func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	for _, e := range c.get("exec").keys() {
-		if of := p.find(e.value); e.name == "service-context" && len(of) > 0 {
-			p.check(c, of[0], "report")
+		if of := p.findServices(e.value); e.name == "service-context" && len(of) > 0 {
+			p.importCheck(c, of[0], "report")
 			return true
 		}
 	}
@@ -211,24 +211,24 @@ func (p *pebblePlan) addChecksToServices() (used map[string]bool) {
 		for _, action := range e.variables() {
 			i := slices.IndexFunc(p.checks, func(c *mergedItem) bool { return c.name == action.name })
 			if i < 0 {
-				p.note(e.sourceRef, "there is no check %q", action.name)
+				p.addNote(e.sourceRef, "there is no check %q", action.name)
 				continue
 			}
 			used[action.name] = true
 			does, known := map[string]string{"restart": "restart", "ignore": "report", "shutdown": "shutdown", "success-shutdown": "shutdown", "failure-shutdown": "shutdown"}[action.value]
 			if !known {
-				p.note(sourceRef{e.place, e.where + "." + action.name}, "%q is not known; it is only reported", action.value)
+				p.addNote(sourceRef{e.place, e.where + "." + action.name}, "%q is not known; it is only reported", action.value)
 				does = "report"
 			}
-			for _, s := range p.find(l.name) {
-				p.check(p.checks[i], s, does)
+			for _, s := range p.findServices(l.name) {
+				p.importCheck(p.checks[i], s, does)
 			}
 		}
 	}
 	return used
 }
 
-func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
+func (p *pebblePlan) importCheck(l *mergedItem, s *service, does string) {
 	k := newCheck(l.place, values{"kind": "alive", "period": "10s", "timeout": "3s", "failure_threshold": "3", "on_failure": does})
 	level := l.get("level")
 	if does == "report" && level.value == "ready" {

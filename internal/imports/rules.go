@@ -46,7 +46,7 @@ type rule struct {
 	convert     func(im *importer, s *service, e setting) // imports the setting; nil if the other fields say how
 }
 
-// rules is a list of rules. The first rule whose name matches is used. The rules in [otherWays] come after all others.
+// rules is a list of rules. The first rule whose name matches is used. The rules in [alternatives] come after all others.
 type rules []rule
 
 // apply imports settings into s. For each setting, the first matching rule in list decides. If no rule matches, apply adds a
@@ -78,7 +78,7 @@ var ruleLine = regexp.MustCompile(`^(\S+?)(?: if (not )?([^=:]*?))?(?: = (\S+?)(
 
 // conversions maps the names after "by" in ruleTable to functions.
 var conversions = map[string]func(value string) (string, error){
-	"seconds": seconds, "milliseconds": durationIn("milliseconds", time.Millisecond), "days": durationIn("days", day), "timeSpan": timeSpan,
+	"seconds": seconds, "milliseconds": durationIn("milliseconds", time.Millisecond), "days": durationIn("days", day), "timeSpan": parseTimeSpan,
 	"every":     func(interval string) (string, error) { return "@every " + interval, nil },
 	"eitherDay": eitherDay, "signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
 }
@@ -108,16 +108,17 @@ func rulesOf(section string) (list rules) {
 	return list
 }
 
-// patterns caches the compiled expressions of rules by their text, because compiling one for each setting would take too long.
-var patterns sync.Map
+// compiledPatterns caches the compiled expressions of rules by their text, because compiling one for each setting would take too
+// long.
+var compiledPatterns sync.Map
 
 // ruleFor returns the first rule for a setting. If no rule matches, it returns a rule with the note that hinit has no such
 // setting.
 func (list rules) ruleFor(e setting) rule {
-	for _, r := range slices.Concat(list, otherWays) {
-		pattern, compiled := patterns.Load(r.name)
+	for _, r := range slices.Concat(list, alternatives) {
+		pattern, compiled := compiledPatterns.Load(r.name)
 		if !compiled {
-			pattern, _ = patterns.LoadOrStore(r.name, regexp.MustCompile("^(?:"+r.name+")$"))
+			pattern, _ = compiledPatterns.LoadOrStore(r.name, regexp.MustCompile("^(?:"+r.name+")$"))
 		}
 		if pattern.(*regexp.Regexp).MatchString(e.name) {
 			return r
@@ -137,13 +138,13 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	case r.when != nil && !r.when(e.value):
 		return
 	case r.note != "":
-		im.note(e.sourceRef, "%s", strings.ReplaceAll(r.note, "%s", oneLine(e.value)))
+		im.addNote(e.sourceRef, "%s", strings.ReplaceAll(r.note, "%s", oneLine(e.value)))
 	case r.convertNode != nil:
 		set(r.convertNode(e))
 		return
 	case r.convertText != nil:
 		if e.value, err = r.convertText(e.value); err != nil {
-			im.note(e.sourceRef, "%v", err)
+			im.addNote(e.sourceRef, "%v", err)
 		}
 	}
 	if value := cmp.Or(r.value, e.value); r.key != "" && value != "" {
@@ -172,7 +173,7 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 		codes := successExitCodes(words)
 		s.setAt(key, e.place, append(s.list(key), codes...))
 		if len(codes) < len(words) {
-			im.note(e.sourceRef, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", e.value)
+			im.addNote(e.sourceRef, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", e.value)
 		}
 	}
 }
@@ -241,9 +242,9 @@ func noneOf(words ...string) func(string) bool {
 	return func(value string) bool { return !slices.Contains(words, value) }
 }
 
-// otherWays has notes about settings of several supervisors that hinit lacks. Each note says how to reach the same goal with
+// alternatives has notes about settings of several supervisors that hinit lacks. Each note says how to reach the same goal with
 // hinit.
-var otherWays = rulesOf("any")
+var alternatives = rulesOf("any")
 
 // oneLine shortens a text to at most 80 characters of its first line.
 func oneLine(text string) string {

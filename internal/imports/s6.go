@@ -22,8 +22,8 @@ type s6Import struct {
 	bundles map[string][]string
 }
 
-// s6 reads a service directory, a scan directory, or source directories of s6-rc.
-func (im *importer) s6(path string) error {
+// importS6 reads a service directory, a scan directory, or source directories of s6-rc.
+func (im *importer) importS6(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return err
@@ -31,7 +31,7 @@ func (im *importer) s6(path string) error {
 	im.defaults.set("restart.policy", "always")
 	d := &s6Import{importer: im, root: path, bundles: make(map[string][]string)}
 	if exists(filepath.Join(path, "run")) {
-		d.longrun(filepath.Base(path), path)
+		d.importLongrun(filepath.Base(path), path)
 		return nil
 	}
 	list, err := readDir(path)
@@ -45,16 +45,16 @@ func (im *importer) s6(path string) error {
 		}
 		switch kind := d.readWord(dir, "type"); {
 		case kind == "oneshot":
-			d.oneshot(name, dir)
+			d.importOneshot(name, dir)
 		case kind == "bundle":
 			d.bundles[name] = d.readList(dir, "contents")
-			im.note(placeOf(dir), "hinit has no bundles; the services in this one: %s", strings.Join(d.bundles[name], ", "))
+			im.addNote(placeOf(dir), "hinit has no bundles; the services in this one: %s", strings.Join(d.bundles[name], ", "))
 		case kind == "longrun" || exists(filepath.Join(dir, "run")):
-			d.longrun(name, dir)
+			d.importLongrun(name, dir)
 		case kind != "":
-			im.note(placeOf(dir, "type"), "the type %q is not known", kind)
+			im.addNote(placeOf(dir, "type"), "the type %q is not known", kind)
 		default:
-			im.note(placeOf(dir), "has neither a file run nor a file type, and is left out")
+			im.addNote(placeOf(dir), "has neither a file run nor a file type, and is left out")
 		}
 	}
 	for _, s := range im.services {
@@ -77,7 +77,7 @@ func (d *s6Import) disableOutsideBundle() {
 	for _, s := range d.services {
 		if !slices.Contains(pulled, s.oldName) {
 			s.set("enabled", "false")
-			d.note(placeOf(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
+			d.addNote(placeOf(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (d *s6Import) disableOutsideBundle() {
 // noteInterpreter adds a note if this machine does not have the interpreter of a script.
 func (d *s6Import) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
-		d.note(sourceRef{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
+		d.addNote(sourceRef{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
 }
 
@@ -125,7 +125,7 @@ func placeOf(parts ...string) sourceRef {
 func (d *s6Import) readWord(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.note(placeOf(dir, name), "cannot be read: %v", err)
+		d.addNote(placeOf(dir, name), "cannot be read: %v", err)
 	}
 	return strings.TrimSpace(string(text))
 }
@@ -162,21 +162,21 @@ func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 	}
 }
 
-// longrun imports the directory of a service that keeps running. Its run script stays in place, and hinit calls it.
-func (d *s6Import) longrun(name, dir string) {
+// importLongrun imports the directory of a service that keeps running. Its run script stays in place, and hinit calls it.
+func (d *s6Import) importLongrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if len(d.readList(dir, "consumer-for")) > 0 || exists(filepath.Join(dir, "consumer-for")) {
-		d.note(placeOf(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.readList(dir, "consumer-for"), ", "))
+		d.addNote(placeOf(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.readList(dir, "consumer-for"), ", "))
 		return
 	}
-	s := d.add(place{file: dir}, name)
+	s := d.addService(place{file: dir}, name)
 	command := []string{run}
 	if info, err := os.Stat(run); err != nil || info.Mode()&0o111 == 0 {
 		command = append(shebang(run), run)
 		if len(command) == 1 {
 			command = []string{"sh", run}
 		}
-		d.note(placeOf(run), "is not executable; %s runs it", command[0])
+		d.addNote(placeOf(run), "is not executable; %s runs it", command[0])
 	}
 	s.set("command", command)
 	s.set("cwd", dir)
@@ -185,16 +185,16 @@ func (d *s6Import) longrun(name, dir string) {
 	d.noteInterpreter(run)
 	d.importFiles(s, dir, "run", "down")
 	if s.text("stop.grace") == "" {
-		d.note(sourceRef{place{file: dir}, "timeout-kill"}, "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
+		d.addNote(sourceRef{place{file: dir}, "timeout-kill"}, "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
 	}
 }
 
-// oneshot imports a oneshot of s6-rc as a task. The file up contains a command line in the language execline.
-func (d *s6Import) oneshot(name, dir string) {
-	s := d.add(place{file: dir}, name)
+// importOneshot imports a oneshot of s6-rc as a task. The file up contains a command line in the language execline.
+func (d *s6Import) importOneshot(name, dir string) {
+	s := d.addService(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
 	text := d.readWord(dir, "up")
-	words, err := split(text, shellEscape)
+	words, err := splitWords(text, shellEscape)
 	switch {
 	case err == nil && len(words) > 0 && !strings.ContainsAny(text, "\n{}$#"):
 		s.set("command", words)
@@ -202,12 +202,12 @@ func (d *s6Import) oneshot(name, dir string) {
 		s.set("command", append(shebang(up), up))
 	default:
 		s.set("command", []string{"execlineb", "-P", up})
-		d.note(placeOf(up), "is a script of execline; install execlineb, or write it for sh")
+		d.addNote(placeOf(up), "is a script of execline; install execlineb, or write it for sh")
 	}
 	d.noteInterpreter(up)
 	s.set("once", "boot")
 	if exists(filepath.Join(dir, "down")) {
-		d.note(placeOf(dir, "down"), "a task is not undone when the container stops")
+		d.addNote(placeOf(dir, "down"), "a task is not undone when the container stops")
 	}
 	d.importFiles(s, dir, "up", "down")
 }
@@ -223,9 +223,9 @@ func (d *s6Import) addDependencies(s *service) {
 		if _, bundle := d.bundles[name]; bundle {
 			continue
 		}
-		found := d.find(name)
+		found := d.findServices(name)
 		if len(found) == 0 {
-			d.note(placeOf(dir, "dependencies.d", name), "there is no such service here; it is not waited for")
+			d.addNote(placeOf(dir, "dependencies.d", name), "there is no such service here; it is not waited for")
 		}
 		for _, other := range found {
 			n := need{name: other.name}

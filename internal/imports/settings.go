@@ -78,7 +78,7 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 		default:
 			end := strings.IndexAny(line, separators)
 			if end <= 0 || len(sections) == 0 {
-				im.note(sourceRef{place: at}, "the line is no section, key or comment, and is left out")
+				im.addNote(sourceRef{place: at}, "the line is no section, key or comment, and is left out")
 				continue
 			}
 			in := sections[len(sections)-1]
@@ -108,7 +108,7 @@ func (e setting) keys() []setting { return e.keysOnce(make(map[*yaml.Node]bool))
 // keysOnce is keys for a mapping that is not in seen; it adds the mapping to seen. A second merge of the same mapping adds no
 // settings. Without seen, ten lines of merges could produce a billion settings, and a mapping that merges itself would never end.
 func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
-	n := aliased(e.node)
+	n := resolveAlias(e.node)
 	if n == nil || n.Kind != yaml.MappingNode || seen[n] {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	var merged []setting
 	have := make(map[string]bool)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		name, value := n.Content[i], aliased(n.Content[i+1])
+		name, value := n.Content[i], resolveAlias(n.Content[i+1])
 		if name.Value != "<<" {
 			if have[name.Value] { // only possible after a merge of pebble's layers: the last layer wins
 				list = slices.DeleteFunc(list, func(k setting) bool { return k.name == name.Value })
@@ -138,22 +138,22 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	return append(list, lo.UniqBy(merged, func(k setting) string { return k.name })...)
 }
 
-func aliased(n *yaml.Node) *yaml.Node {
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	for depth := 0; n != nil && n.Kind == yaml.AliasNode && depth < 32; depth++ {
 		n = n.Alias
 	}
 	return n
 }
 
-// parts returns the scalars in a mapping by name.
-func (e setting) parts() map[string]string {
+// scalarsByName returns the scalars in a mapping by name.
+func (e setting) scalarsByName() map[string]string {
 	return lo.SliceToMap(e.keys(), func(k setting) (string, string) { return k.name, k.value })
 }
 
 // elements returns the elements of a list, as settings with the name of the list. Any other value counts as a list with one
 // element.
 func (e setting) elements() []setting {
-	n := aliased(e.node)
+	n := resolveAlias(e.node)
 	if n == nil || isNull(n) {
 		return nil
 	}
@@ -162,14 +162,14 @@ func (e setting) elements() []setting {
 		list = n.Content
 	}
 	return lo.Map(list, func(one *yaml.Node, _ int) setting {
-		e.node = aliased(one)
+		e.node = resolveAlias(one)
 		e.value = e.node.Value
 		return e
 	})
 }
 
-// items returns the scalars in a list. A scalar counts as a list with one element.
-func (e setting) items() []string {
+// scalars returns the scalars in a list. A scalar counts as a list with one element.
+func (e setting) scalars() []string {
 	return lo.FilterMap(e.elements(), func(one setting, _ int) (string, bool) { return one.value, one.node.Kind == yaml.ScalarNode })
 }
 
@@ -179,10 +179,10 @@ func variables(e setting) any { return e.variables() }
 // variables reads environment variables from a mapping, or from a list of NAME=VALUE. It leaves out a variable without a value,
 // because a service inherits such a variable.
 func (e setting) variables() []pair {
-	if n := aliased(e.node); n != nil && n.Kind == yaml.MappingNode {
+	if n := resolveAlias(e.node); n != nil && n.Kind == yaml.MappingNode {
 		return lo.FilterMap(e.keys(), func(k setting, _ int) (pair, bool) { return pair{k.name, k.node.Value}, !isNull(k.node) })
 	}
-	return lo.FilterMap(e.items(), func(one string, _ int) (pair, bool) {
+	return lo.FilterMap(e.scalars(), func(one string, _ int) (pair, bool) {
 		name, value, has := strings.Cut(one, "=")
 		return pair{name, value}, has
 	})
@@ -198,7 +198,7 @@ func readYAML(path string) ([]setting, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("%s is neither INI nor YAML: line %d: %s", path, faults[0].Line, faults[0].Message)
 	}
-	if root == nil || aliased(root).Kind != yaml.MappingNode {
+	if root == nil || resolveAlias(root).Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("%s has no settings: it is neither an INI file nor a mapping in YAML", path)
 	}
 	if err := root.Decode(new(any)); err != nil { // finds faults such as a repeated key

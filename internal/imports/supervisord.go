@@ -19,8 +19,8 @@ import (
 // supervisordSections has notes about sections that are not imported.
 var supervisordSections = rulesOf("supervisord sections")
 
-// supervisord imports supervisord.conf and the files that it includes.
-func (im *importer) supervisord(path string) error {
+// importSupervisord imports supervisord.conf and the files that it includes.
+func (im *importer) importSupervisord(path string) error {
 	sections, err := im.supervisordFiles(path)
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (im *importer) supervisord(path string) error {
 			groups[strings.TrimSpace(program)] = name
 		}
 		if k := s.useSetting("priority"); k.used {
-			im.note(sourceRef{k.place, "priority"}, "of a group is left out (%s); say needs where one program waits for another", k.value)
+			im.addNote(sourceRef{k.place, "priority"}, "of a group is left out (%s); say needs where one program waits for another", k.value)
 		}
 	}
 	priorities := make(map[*service]int)
@@ -49,7 +49,7 @@ func (im *importer) supervisord(path string) error {
 		kind, name, _ := strings.Cut(s.name, ":")
 		switch kind {
 		case "program":
-			im.program(s, name, groups[name], priorities)
+			im.importProgram(s, name, groups[name], priorities)
 		case "supervisord", "group", "include": // other functions import these sections
 		default:
 			im.apply(supervisordSections, nil, setting{sourceRef: sourceRef{s.place, s.name}, name: kind})
@@ -72,14 +72,14 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 		k := s.useSetting("files")
 		_, doubt, _ := config.ReadFile(path)
 		for pattern := range strings.FieldsSeq(k.value) {
-			pattern = absolute(path, strings.ReplaceAll(pattern, "%(here)s", absolute(path, ".")))
-			if rel, err := filepath.Rel(absolute(path, "."), pattern); doubt != nil && (err != nil || !filepath.IsLocal(rel)) {
-				im.note(sourceRef{k.place, "files"}, "%s is not read, because it is elsewhere: %s", pattern, doubt)
+			pattern = absolutePath(path, strings.ReplaceAll(pattern, "%(here)s", absolutePath(path, ".")))
+			if rel, err := filepath.Rel(absolutePath(path, "."), pattern); doubt != nil && (err != nil || !filepath.IsLocal(rel)) {
+				im.addNote(sourceRef{k.place, "files"}, "%s is not read, because it is elsewhere: %s", pattern, doubt)
 				continue
 			}
 			found, err := filepath.Glob(pattern)
 			if err != nil || len(found) == 0 {
-				im.note(sourceRef{k.place, "files"}, "nothing is at %s", pattern)
+				im.addNote(sourceRef{k.place, "files"}, "nothing is at %s", pattern)
 			}
 			for _, name := range found {
 				more, err := im.readINI(name, false)
@@ -100,7 +100,7 @@ var supervisordKeys = rulesOf("supervisord")
 func (im *importer) supervisordSelf(s *section) {
 	if k := s.useSetting("environment"); k.used {
 		k.where = k.name
-		im.defaults.environment = im.variablesOf(k, map[string]string{"here": absolute(s.file, ".")})
+		im.defaults.environment = im.variablesOf(k, map[string]string{"here": absolutePath(s.file, ".")})
 	}
 	for _, k := range s.keys {
 		k.where = k.name
@@ -115,25 +115,25 @@ func (im *importer) supervisordSelf(s *section) {
 func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	list, err := environmentOf(e.value)
 	if err != nil {
-		im.note(e.sourceRef, "cannot be read: %v", err)
+		im.addNote(e.sourceRef, "cannot be read: %v", err)
 	}
 	return lo.FilterMap(list, func(v pair, _ int) (pair, bool) {
 		text, refers := expandPython(v.value, vars)
 		if refers {
-			im.note(e.sourceRef, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
+			im.addNote(e.sourceRef, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
 		}
 		return pair{v.name, text}, !refers
 	})
 }
 
-// program imports a section [program:x]. Each of its processes (numprocs) becomes a service. group is the group of the program,
-// or "".
-func (im *importer) program(s *section, name, group string, priorities map[*service]int) {
+// importProgram imports a section [program:x]. Each of its processes (numprocs) becomes a service. group is the group of the
+// program, or "".
+func (im *importer) importProgram(s *section, name, group string, priorities map[*service]int) {
 	number := func(key string, otherwise int) (int, place) {
 		k := s.useSetting(key)
 		n, err := strconv.Atoi(k.value)
 		if err != nil && k.used {
-			im.note(sourceRef{k.place, key}, "%q is no number; %d is taken", k.value, otherwise)
+			im.addNote(sourceRef{k.place, key}, "%q is no number; %d is taken", k.value, otherwise)
 		}
 		return lo.Ternary(err == nil, n, otherwise), k.place
 	}
@@ -149,10 +149,10 @@ func (im *importer) program(s *section, name, group string, priorities map[*serv
 	}
 	im.replicas(processes, func(n int) {
 		vars := map[string]string{
-			"program_name": name, "group_name": cmp.Or(group, name), "process_num": strconv.Itoa(first + n), "numprocs": strconv.Itoa(processes), "here": absolute(s.file, "."),
+			"program_name": name, "group_name": cmp.Or(group, name), "process_num": strconv.Itoa(first + n), "numprocs": strconv.Itoa(processes), "here": absolutePath(s.file, "."),
 		}
 		title, _ := expandPython(process, vars)
-		svc := im.add(s.place, title)
+		svc := im.addService(s.place, title)
 		svc.set("group", lo.Ternary(group == "", "", serviceName(group)))
 		svc.recordPlace("needs", prioritized)
 		priorities[svc] = priority
@@ -170,8 +170,8 @@ var programRules = slices.Concat(rules{
 		return grace, err
 	}},
 	{name: "exitcodes", convert: addCodes("success_codes", " ,")},
-	{name: "directory", key: "cwd", convertNode: func(e setting) any { return absolute(e.file, e.value) }},
-	{name: "(stdout|stderr)_logfile", convert: logFile},
+	{name: "directory", key: "cwd", convertNode: func(e setting) any { return absolutePath(e.file, e.value) }},
+	{name: "(stdout|stderr)_logfile", convert: importLogFile},
 	{
 		name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", when: func(value string) bool { return !isFalse(value) },
 		note: "run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)",
@@ -211,13 +211,13 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			k.value = written
 			svc.addVariables(im.variablesOf(k, vars)...)
 		case refers:
-			im.note(k.sourceRef, "refers to variables (%s), and is left out; write the value into hinit.yaml", written)
+			im.addNote(k.sourceRef, "refers to variables (%s), and is left out; write the value into hinit.yaml", written)
 		default:
 			im.apply(programRules, svc, k)
 		}
 	}
 	if k, is := lo.Find(s.keys, func(k setting) bool { return k.name == "exitcodes" }); is && !slices.Contains(strings.Fields(strings.ReplaceAll(k.value, ",", " ")), "0") {
-		im.note(k.sourceRef, "exit code 0 is a success in hinit, too (%s)", k.value)
+		im.addNote(k.sourceRef, "exit code 0 is a success in hinit, too (%s)", k.value)
 	}
 	if svc.text("restart.policy") == "" {
 		svc.set("restart.policy", "on-failure") // in supervisord, the default of autorestart is unexpected
@@ -225,16 +225,16 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 	im.dropWithoutCommand(svc, sourceRef{s.place, s.name})
 }
 
-func logFile(im *importer, s *service, e setting) {
+func importLogFile(im *importer, s *service, e setting) {
 	switch {
 	case strings.EqualFold(e.value, "none"), strings.HasPrefix(e.value, "/dev/"):
 		if e.name == "stdout_logfile" {
 			s.set("log", "")
 		}
 	case strings.EqualFold(e.value, "syslog"):
-		im.note(e.sourceRef, "hinit forward sends the log to syslog")
+		im.addNote(e.sourceRef, "hinit forward sends the log to syslog")
 	case !strings.EqualFold(e.value, "auto"):
-		im.note(e.sourceRef, "hinit writes both streams to logs/%s/current below logs.dir, not to %s", s.name, e.value)
+		im.addNote(e.sourceRef, "hinit writes both streams to logs/%s/current below logs.dir, not to %s", s.name, e.value)
 	}
 }
 
@@ -248,22 +248,22 @@ func (im *importer) byPriority(priorities map[*service]int) {
 		}
 		for _, before := range im.services {
 			if priorities[before] == levels[level-1] {
-				s.addNeed(need{name: before.name, until: "started", optional: true, place: s.from["needs"]})
+				s.addNeed(need{name: before.name, until: "started", optional: true, place: s.places["needs"]})
 			}
 		}
 	}
 }
 
-var python = regexp.MustCompile(`%%|%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
+var pythonExpression = regexp.MustCompile(`%%|%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
 // expandPython replaces Python expressions such as %(name)s by values in vars. It replaces %(ENV_X)s, an environment variable, by
 // a reference for a shell; refers reports whether it has found one.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
-	text = python.ReplaceAllStringFunc(value, func(m string) string {
+	text = pythonExpression.ReplaceAllStringFunc(value, func(m string) string {
 		if m == "%%" {
 			return "%"
 		}
-		part := python.FindStringSubmatch(m)
+		part := pythonExpression.FindStringSubmatch(m)
 		if v, known := vars[part[1]]; known {
 			if n, err := strconv.Atoi(v); err == nil && part[3] == "d" && part[2] != "" {
 				return fmt.Sprintf("%"+part[2]+"d", n)
@@ -282,13 +282,13 @@ func expandPython(value string, vars map[string]string) (text string, refers boo
 	return text, refers
 }
 
-// assignment matches the first variable in a list. Its value may be in double quotes, in single quotes or without quotes.
-var assignment = regexp.MustCompile(`^([^=]*)=\s*(?:"([^"]*)"[^,]*|'([^']*)'[^,]*|([^"',\s][^,]*|))(?:,|$)`)
+// environmentItem matches the first variable in a list. Its value may be in double quotes, in single quotes or without quotes.
+var environmentItem = regexp.MustCompile(`^([^=]*)=\s*(?:"([^"]*)"[^,]*|'([^']*)'[^,]*|([^"',\s][^,]*|))(?:,|$)`)
 
 // environmentOf parses a list of environment variables such as KEY="value",OTHER=value.
 func environmentOf(value string) (list []pair, err error) {
 	for rest := strings.TrimSpace(value); rest != ""; {
-		found := assignment.FindStringSubmatch(rest)
+		found := environmentItem.FindStringSubmatch(rest)
 		switch {
 		case !strings.Contains(rest, "="):
 			return list, fmt.Errorf("%q is no assignment", rest)

@@ -32,8 +32,8 @@ type unit struct {
 	service          *service  // service of hinit that this .service unit becomes; nil for other units
 }
 
-// systemd imports a systemd unit, an instance of a template, or all units of a directory.
-func (im *importer) systemd(path string) error {
+// importSystemd imports a systemd unit, an instance of a template, or all units of a directory.
+func (im *importer) importSystemd(path string) error {
 	u := &unitImport{importer: im, dir: filepath.Dir(path)}
 	names := []string{filepath.Base(path)}
 	if found, _ := filepath.Glob(filepath.Join(path, "*.*")); len(found) > 0 {
@@ -52,18 +52,18 @@ func (im *importer) systemd(path string) error {
 	}
 	for _, n := range u.list {
 		if n.kind == ".service" {
-			n.service = im.add(n.place, n.name)
-			u.translate(n)
+			n.service = im.addService(n.place, n.name)
+			u.importService(n)
 		}
 	}
 	for _, n := range u.list {
 		if n.kind == ".timer" {
-			u.timer(n)
+			u.importTimer(n)
 		}
 	}
 	for _, n := range u.list {
 		if n.service != nil {
-			u.order(n)
+			u.importRelations(n)
 			im.dropWithoutCommand(n.service, sourceRef{n.place, n.name})
 		}
 	}
@@ -80,7 +80,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	}
 	if !slices.Contains(unitKinds, n.kind) || strings.Contains(name, "/") {
 		if slices.Contains([]string{".socket", ".path", ".mount", ".automount", ".swap", ".target", ".slice"}, n.kind) {
-			u.note(sourceRef{place: n.place}, "hinit has services and tasks only; this unit is left out")
+			u.addNote(sourceRef{place: n.place}, "hinit has services and tasks only; this unit is left out")
 		}
 		return nil
 	}
@@ -106,7 +106,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	if templated && n.instance == "" {
 		n.instance = n.lastValue("DefaultInstance")
 		if n.name += n.instance; n.instance == "" {
-			u.note(sourceRef{place: n.place}, "is a template; import an instance of it: hinit import %s", filepath.Join(u.dir, n.prefix+"@NAME"+n.kind))
+			u.addNote(sourceRef{place: n.place}, "is a template; import an instance of it: hinit import %s", filepath.Join(u.dir, n.prefix+"@NAME"+n.kind))
 			return nil
 		}
 	}
@@ -127,9 +127,9 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	return nil
 }
 
-// isList matches the names of settings that are lists. If such a setting occurs several times, all values count. Of any other
+// listSettings matches the names of settings that are lists. If such a setting occurs several times, all values count. Of any other
 // setting, the last value counts.
-var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
+var listSettings = regexp.MustCompile("^(" + strings.Join(relationSettings, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
 // readSettings adds the settings in one file to the unit. An empty value removes all earlier values of its setting.
 func (u *unitImport) readSettings(n *unit, path string) error {
@@ -137,7 +137,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 	for _, s := range sections {
 		if !slices.Contains([]string{"Unit", "Service", "Timer", "Install"}, s.name) {
 			if !strings.HasPrefix(s.name, "X-") {
-				u.note(sourceRef{s.place, s.name}, "hinit has nothing like this section; hinit config schema lists what it has")
+				u.addNote(sourceRef{s.place, s.name}, "hinit has nothing like this section; hinit config schema lists what it has")
 			}
 			continue
 		}
@@ -147,7 +147,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 				n.keys = append(n.keys, k)
 				k.name = "TimeoutStopSec"
 			}
-			if k.value == "" || !isList.MatchString(k.name) {
+			if k.value == "" || !listSettings.MatchString(k.name) {
 				n.keys = slices.DeleteFunc(n.keys, func(before setting) bool { return before.name == k.name })
 			}
 			if k.value != "" || strings.HasPrefix(k.name, "Capability") { // an empty Capability setting means that the unit has no capability
@@ -188,7 +188,7 @@ func (u *unitImport) replaceSpecifiers(n *unit) {
 			case m == "%H" && strings.HasPrefix(k.name, "Exec"):
 				return "${HOSTNAME}"
 			}
-			u.note(k.sourceRef, "%s stands for a value of the running system; write the value into hinit.yaml", m)
+			u.addNote(k.sourceRef, "%s stands for a value of the running system; write the value into hinit.yaml", m)
 			return m
 		})
 	}
@@ -196,12 +196,12 @@ func (u *unitImport) replaceSpecifiers(n *unit) {
 
 // unitRules are the rules for the settings of a service, except commands and relations to other units.
 var unitRules = slices.Concat(rules{
-	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // the methods order and commands import these settings
-	{name: "Type", convert: typeOf},
+	{name: strings.Join(relationSettings, "|") + "|" + strings.Join(commandSettings, "|")}, // the methods order and commands import these settings
+	{name: "Type", convert: importType},
 	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
 	{name: "Group", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
 	{name: "TimeoutStartSec", key: "notify.timeout", convertNode: func(e setting) any {
-		span, _ := timeSpan(e.value) // an error means infinity, which is also hinit's default
+		span, _ := parseTimeSpan(e.value) // an error means infinity, which is also hinit's default
 		return span
 	}},
 	{name: "Restart", key: "restart.policy", convertText: func(value string) (string, error) {
@@ -217,7 +217,7 @@ var unitRules = slices.Concat(rules{
 	{name: "Environment", key: "env", convert: func(im *importer, s *service, e setting) {
 		assignments, err := unitWords(e.value)
 		if err != nil {
-			im.note(e.sourceRef, "cannot be read: %v", err)
+			im.addNote(e.sourceRef, "cannot be read: %v", err)
 		}
 		for _, a := range assignments {
 			name, value, _ := strings.Cut(a, "=")
@@ -238,7 +238,7 @@ var unitRules = slices.Concat(rules{
 		limit := pair{strings.ToLower(strings.TrimPrefix(e.name, "Limit")), strings.ReplaceAll(e.value, "infinity", "unlimited")}
 		s.set("limits", append(limits, limit))
 	}},
-	{name: "RestartSec", convert: constantDelay(timeSpan)},
+	{name: "RestartSec", convert: constantDelay(parseTimeSpan)},
 	{name: "SuccessExitStatus", convert: addCodes("success_codes", " ")},
 	{name: "RestartPreventExitStatus", convert: addCodes("park_on", " ")},
 	// StartLimitIntervalSec=0, which means no limit, may come first.
@@ -250,20 +250,20 @@ var unitRules = slices.Concat(rules{
 			s.set("restart.max_restarts", "0")
 			return
 		}
-		im.applyRule(rule{key: "restart.max_restarts_window", convertText: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
+		im.applyRule(rule{key: "restart.max_restarts_window", convertText: parseTimeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
 	}},
 	{name: "CPUAffinity", key: "cpu_affinity", convertText: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
 }, rulesOf("systemd unit"))
 
-// typeOf imports Type=, which says when the service counts as started.
-func typeOf(im *importer, s *service, e setting) {
+// importType imports Type=, which says when the service counts as started.
+func importType(im *importer, s *service, e setting) {
 	switch e.value {
 	case "oneshot":
 		s.set("once", "boot")
 		s.set("restart.policy", strings.TrimPrefix(s.text("restart.policy"), "never"))
 	case "notify", "notify-reload":
 		s.set("notify.protocol", "systemd")
-		if _, said := s.from["notify"]; !said {
+		if _, said := s.places["notify"]; !said {
 			s.set("notify.timeout", "90s")
 		}
 		if e.value == "notify-reload" {
@@ -271,38 +271,38 @@ func typeOf(im *importer, s *service, e setting) {
 		}
 	case "forking":
 		s.set("enabled", "false")
-		im.note(e.sourceRef, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
+		im.addNote(e.sourceRef, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
 	case "dbus", "idle":
-		im.note(e.sourceRef, "counts as started at once (%s); add a check of kind ready where others wait for it", e.value)
+		im.addNote(e.sourceRef, "counts as started at once (%s); add a check of kind ready where others wait for it", e.value)
 	}
 }
 
-// translate imports the settings of a .service unit into its service.
-func (u *unitImport) translate(n *unit) {
+// importService imports the settings of a .service unit into its service.
+func (u *unitImport) importService(n *unit) {
 	n.service.set("log", "true")
 	n.service.set("restart.policy", "never")
 	u.apply(unitRules, n.service, n.keys...)
-	if at, is := n.service.from["env_file"]; is && n.service.values["env"] != nil {
-		u.note(sourceRef{at, "EnvironmentFile"}, "systemd prefers the file to Environment, and hinit prefers env; remove from env what the file sets")
+	if at, is := n.service.places["env_file"]; is && n.service.values["env"] != nil {
+		u.addNote(sourceRef{at, "EnvironmentFile"}, "systemd prefers the file to Environment, and hinit prefers env; remove from env what the file sets")
 	}
-	u.commands(n)
+	u.importCommands(n)
 }
 
-// unitOrder lists the settings whose values are names of other units.
-var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
+// relationSettings lists the settings whose values are names of other units.
+var relationSettings = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
 
-// order imports the relations of a unit to others, such as After= and OnFailure=. For each unit that is not imported, it adds a
-// note.
-func (u *unitImport) order(n *unit) {
+// importRelations imports the relations of a unit to others, such as After= and OnFailure=. For each unit that is not imported, it
+// adds a note.
+func (u *unitImport) importRelations(n *unit) {
 	s := n.service
 	required := strings.Fields(n.lastValue("Requires") + " " + n.lastValue("Requisite") + " " + n.lastValue("BindsTo"))
 	for _, k := range n.keys {
-		if !slices.Contains(unitOrder, k.name) {
+		if !slices.Contains(relationSettings, k.name) {
 			continue
 		}
 		var absent, restarting []string
 		for name := range strings.FieldsSeq(k.value) {
-			found := u.find(strings.TrimSuffix(name, ".service"))
+			found := u.findServices(strings.TrimSuffix(name, ".service"))
 			if len(found) == 0 {
 				absent = append(absent, name)
 			}
@@ -330,11 +330,11 @@ func (u *unitImport) order(n *unit) {
 			}
 		}
 		if len(absent) > 0 {
-			u.note(k.sourceRef, "not imported, and not waited for: %s", strings.Join(absent, ", "))
+			u.addNote(k.sourceRef, "not imported, and not waited for: %s", strings.Join(absent, ", "))
 		}
 		if len(restarting) > 0 {
 			s.setAt("restart_on", k.place, append(s.list("restart_on"), restarting...))
-			u.note(k.sourceRef, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
+			u.addNote(k.sourceRef, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
 		}
 	}
 }

@@ -92,12 +92,12 @@ func TestTimesOfSystemd(t *testing.T) {
 	for value, want := range map[string]string{
 		"90": "1m30s", "5min 20s": "5m20s", "1h30min": "1h30m", "500ms": "500ms", "2 weeks": "336h", "1.5h": "1h30m", "1d": "24h",
 	} {
-		if got, err := timeSpan(value); got != want || err != nil {
+		if got, err := parseTimeSpan(value); got != want || err != nil {
 			t.Errorf("%s: %q, %v", value, got, err)
 		}
 	}
 	for _, value := range []string{"infinity", "0", "5 parsecs", "s"} {
-		if got, err := timeSpan(value); err == nil {
+		if got, err := parseTimeSpan(value); err == nil {
 			t.Errorf("%s: %q", value, got)
 		}
 	}
@@ -106,12 +106,12 @@ func TestTimesOfSystemd(t *testing.T) {
 		"*-*-* 6,18:00": "00 6,18 * * *", "Mon..Fri 07:30": "30 07 * * MON-FRI", "Sunday 03:10:00": "10 03 * * SUN",
 		"*:0/15": "0/15 * * * *", "*-01,07-01 04:00 UTC": "00 04 01 01,07 *", "Sat,Mon..Tue 1:02": "02 1 * * SAT,MON-TUE", "Mon *-*-1..7": "0 0 1-7 * MON",
 	} {
-		if got, _, err := calendar(value); got != want || err != nil {
+		if got, _, err := cronOfCalendar(value); got != want || err != nil {
 			t.Errorf("%s: %q, %v", value, got, err)
 		}
 	}
 	for _, value := range []string{"2030-01-01", "*-*~1", "*:*:30", "soon"} {
-		if got, _, err := calendar(value); err == nil {
+		if got, _, err := cronOfCalendar(value); err == nil {
 			t.Errorf("%s: %q", value, got)
 		}
 	}

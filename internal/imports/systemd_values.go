@@ -16,8 +16,8 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// unitCommands lists the settings whose values are commands.
-var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop", "ExecReload"}
+// commandSettings lists the settings whose values are commands.
+var commandSettings = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop", "ExecReload"}
 
 // unitVariable matches text that systemd replaces even inside a word: a variable ${NAME}, and $$, an escaped dollar.
 var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
@@ -41,14 +41,14 @@ func (u *unitImport) commandsOf(n *unit, k setting) (list []unitCommand) {
 	prefixes := k.value[:len(k.value)-len(line)]
 	words, err := unitWords(line)
 	if err != nil {
-		u.note(k.sourceRef, "cannot be taken apart: %v", err)
+		u.addNote(k.sourceRef, "cannot be taken apart: %v", err)
 	}
 	if strings.Contains(prefixes, "@") && len(words) > 1 {
-		u.note(k.sourceRef, "hinit passes the program's own name as its first argument, not %s", words[1])
+		u.addNote(k.sourceRef, "hinit passes the program's own name as its first argument, not %s", words[1])
 		words = append(words[:1], words[2:]...)
 	}
 	if user := n.lastValue("User"); strings.ContainsAny(prefixes, "+!") && user != "" {
-		u.note(k.sourceRef, "runs as %s here too; let root do it in a task of its own, which this service needs", user)
+		u.addNote(k.sourceRef, "runs as %s here too; let root do it in a task of its own, which this service needs", user)
 	}
 	begin := 0
 	for i := range len(words) + 1 {
@@ -64,8 +64,8 @@ func (u *unitImport) commandsOf(n *unit, k setting) (list []unitCommand) {
 	return list
 }
 
-// shell returns the command as text for sh. variables reports whether the text has variables that sh must replace.
-func (c unitCommand) shell() (text string, variables bool) {
+// shellText returns the command as text for sh. variables reports whether the text has variables that sh must replace.
+func (c unitCommand) shellText() (text string, variables bool) {
 	words := make([]string, len(c.words))
 	for i, word := range c.words {
 		switch {
@@ -74,7 +74,7 @@ func (c unitCommand) shell() (text string, variables bool) {
 		case separateVariable.MatchString(word):
 			words[i], variables = word, true
 		default:
-			words[i] = quote(word, unitVariable)
+			words[i] = shellQuote(word, unitVariable)
 			variables = variables || strings.Contains(strings.ReplaceAll(word, "$$", ""), "${")
 		}
 	}
@@ -87,7 +87,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	var parts []string
 	simple := len(list) == 1
 	for i, c := range list {
-		text, variables := c.shell()
+		text, variables := c.shellText()
 		last := i == len(list)-1
 		switch {
 		case c.mayFail && (!last || lastMayFail):
@@ -107,8 +107,8 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	return lo.Map(list[0].words, func(word string, _ int) string { return strings.ReplaceAll(word, "$$", "$") })
 }
 
-// commands imports the commands that start, stop and reload a unit, and the commands that run after its start.
-func (u *unitImport) commands(n *unit) {
+// importCommands imports the commands that start, stop and reload a unit, and the commands that run after its start.
+func (u *unitImport) importCommands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
 		kill := killCommand.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
@@ -118,14 +118,14 @@ func (u *unitImport) commands(n *unit) {
 		case k.name == "ExecReload" && kill != nil:
 			signal, err := signalName(cmp.Or(kill[1], "TERM"))
 			if err != nil {
-				u.note(k.sourceRef, "hinit reload sends no %s", kill[1])
+				u.addNote(k.sourceRef, "hinit reload sends no %s", kill[1])
 			}
 			s.setAt("reload_signal", k.place, signal)
 		case k.name == "ExecReload":
-			u.note(k.sourceRef, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
+			u.addNote(k.sourceRef, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
 		case k.name == "ExecStop" && strings.Contains(k.value, "MAINPID"):
-			u.note(k.sourceRef, "stop_command knows no process id; see stop.signal (%s)", oneLine(k.value))
-		case slices.Contains(unitCommands, k.name):
+			u.addNote(k.sourceRef, "stop_command knows no process id; see stop.signal (%s)", oneLine(k.value))
+		case slices.Contains(commandSettings, k.name):
 			by[k.name] = append(by[k.name], u.commandsOf(n, k)...)
 		}
 		if key, is := map[string]string{"ExecStart": "command", "ExecStop": "stop_command"}[k.name]; is {
@@ -139,7 +139,7 @@ func (u *unitImport) commands(n *unit) {
 		s.set("stop_command", sequenceOf(stop, true))
 	}
 	if post := by["ExecStartPost"]; len(post) > 0 && !s.isTask() {
-		after := u.add(n.place, s.name+"-post")
+		after := u.addService(n.place, s.name+"-post")
 		after.comment = "Runs after each start of " + s.name + "."
 		for _, key := range []string{"user", "cwd", "env", "env_file"} {
 			after.set(key, s.values[key])
@@ -167,7 +167,7 @@ func runAfter(s *service, event string, other *service, at place) {
 }
 
 // unitWords splits a line into words by the rules of systemd.syntax(7), which has quotes and C escapes.
-func unitWords(line string) ([]string, error) { return split(line, unitEscape) }
+func unitWords(line string) ([]string, error) { return splitWords(line, unitEscape) }
 
 func unitEscape(rest string, quote rune) (text string, length int) {
 	if strings.HasPrefix(rest, `\s`) {
@@ -197,8 +197,8 @@ var spanUnits = map[string]time.Duration{
 	"years": 31557600 * time.Second, "year": 31557600 * time.Second, "y": 31557600 * time.Second,
 }
 
-// timeSpan converts a time span of systemd, such as "5min 20s", to a duration for hinit.yaml.
-func timeSpan(value string) (string, error) {
+// parseTimeSpan converts a time span of systemd, such as "5min 20s", to a duration for hinit.yaml.
+func parseTimeSpan(value string) (string, error) {
 	sum, rest := time.Duration(0), value
 	for rest != "" {
 		part := durationPart.FindStringSubmatch(rest)
@@ -228,9 +228,9 @@ var calendarNames = map[string]string{
 // dayName matches the name of a day; its group is the first three letters.
 var dayName = regexp.MustCompile(`([^,.]{3})[^,.]*`)
 
-// calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. If cron can't express it, it
+// cronOfCalendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. If cron can't express it, it
 // returns an error.
-func calendar(value string) (cron, zone string, err error) {
+func cronOfCalendar(value string) (cron, zone string, err error) {
 	no := func(why string) (string, string, error) {
 		return "", "", fmt.Errorf("cron has no %s (%s)", why, value)
 	}
@@ -268,11 +268,11 @@ func calendar(value string) (cron, zone string, err error) {
 // timerRules are the rules for the settings of a timer that can be imported one by one.
 var timerRules = rulesOf("systemd timer")
 
-// timer imports a timer. The service that it starts becomes a task with a schedule.
-func (u *unitImport) timer(n *unit) {
+// importTimer imports a timer. The service that it starts becomes a task with a schedule.
+func (u *unitImport) importTimer(n *unit) {
 	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activatedUnit() })
 	if i < 0 {
-		u.note(sourceRef{place: n.place}, "starts %s, which is not imported; the timer is left out", n.activatedUnit())
+		u.addNote(sourceRef{place: n.place}, "starts %s, which is not imported; the timer is left out", n.activatedUnit())
 		return
 	}
 	s := u.list[i].service
@@ -285,24 +285,24 @@ func (u *unitImport) timer(n *unit) {
 		cron, zone := "", ""
 		switch k.name {
 		case "OnCalendar":
-			cron, zone, err = calendar(k.value)
+			cron, zone, err = cronOfCalendar(k.value)
 		case "OnUnitActiveSec", "OnUnitInactiveSec":
-			if cron, err = timeSpan(k.value); err == nil {
+			if cron, err = parseTimeSpan(k.value); err == nil {
 				cron = "@every " + cron
 			}
 		case "OnBootSec", "OnStartupSec", "OnActiveSec":
 			s.setAt("once", k.place, "boot")
 			if strings.Trim(k.value, "0s") != "" {
-				u.note(k.sourceRef, "it runs at the boot, and not later (%s)", k.value)
+				u.addNote(k.sourceRef, "it runs at the boot, and not later (%s)", k.value)
 			}
 		default:
 			u.apply(slices.Concat(timerRules, unitRules), s, k)
 		}
 		switch {
 		case err != nil:
-			u.note(k.sourceRef, "%v", err)
+			u.addNote(k.sourceRef, "%v", err)
 		case cron != "" && s.text("schedule.cron") != "":
-			u.note(k.sourceRef, "a task has one schedule; write a second task for %s", k.value)
+			u.addNote(k.sourceRef, "a task has one schedule; write a second task for %s", k.value)
 		case cron != "":
 			s.setAt("schedule.cron", k.place, cron)
 			s.set("schedule.timezone", zone)
@@ -312,7 +312,7 @@ func (u *unitImport) timer(n *unit) {
 		s.drop("schedule")
 		if s.text("once") == "" {
 			s.set("once", "manual")
-			u.note(sourceRef{place: n.place}, "has no time that hinit could take over; hinit run-once %s runs it", s.name)
+			u.addNote(sourceRef{place: n.place}, "has no time that hinit could take over; hinit run-once %s runs it", s.name)
 		}
 	}
 }

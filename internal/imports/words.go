@@ -29,8 +29,8 @@ func shellEscape(rest string, quote rune) (text string, length int) {
 	return "", 0
 }
 
-// split splits a command line into words. It handles quotes and backslashes; escape decodes the backslashes.
-func split(line string, escape unescape) (words []string, err error) {
+// splitWords splits a command line into words. It handles quotes and backslashes; escape decodes the backslashes.
+func splitWords(line string, escape unescape) (words []string, err error) {
 	if !utf8.ValidString(line) {
 		return nil, errors.New("it is no UTF-8; save the file as UTF-8")
 	}
@@ -75,19 +75,19 @@ func split(line string, escape unescape) (words []string, err error) {
 
 // split splits the text of a setting into words as a shell does. If that fails, it adds a note with the error.
 func (im *importer) split(e setting) []string {
-	words, err := split(e.value, shellEscape)
+	words, err := splitWords(e.value, shellEscape)
 	if err != nil {
-		im.note(e.sourceRef, "cannot be taken apart: %v", err)
+		im.addNote(e.sourceRef, "cannot be taken apart: %v", err)
 	}
 	return words
 }
 
-// variable matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it; hinit does not.
-var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
+// variableReference matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it; hinit does not.
+var variableReference = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// quote quotes a word for a shell. It leaves out the parts that the expression references matches, so that the shell replaces
+// shellQuote quotes a word for a shell. It leaves out the parts that the expression references matches, so that the shell replaces
 // these parts. If references also matches $$, quote turns $$ into one dollar.
-func quote(word string, references *regexp.Regexp) string {
+func shellQuote(word string, references *regexp.Regexp) string {
 	var b strings.Builder
 	last := 0
 	put := func(text string) {
@@ -113,7 +113,7 @@ func quote(word string, references *regexp.Regexp) string {
 
 // wrapInShell returns a command that runs words in a shell, which replaces the variables ${NAME} in them. $$ becomes one dollar.
 func wrapInShell(words []string) []string {
-	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, unitVariable) })
+	quoted := lo.Map(words, func(w string, _ int) string { return shellQuote(w, unitVariable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
@@ -124,8 +124,8 @@ var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|
 // contain this character.
 const insertedBraces = "\x00"
 
-// fill replaces the templates in text by values. rest is the text from the first template that it can't replace, or "".
-func fill(text string, values map[string]string) (filled, rest string) {
+// fillTemplates replaces the templates in text by values. rest is the text from the first template that it can't replace, or "".
+func fillTemplates(text string, values map[string]string) (filled, rest string) {
 	filled = simpleTemplate.ReplaceAllStringFunc(text, func(m string) string {
 		part := simpleTemplate.FindStringSubmatch(m)
 		value, known := values[part[1]]

@@ -103,8 +103,8 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 			return false, "there is no " + profiles.StateFile
 		case s.settings.MaxHeartbeatAge > 0 && s.silence(st) > s.settings.MaxHeartbeatAge:
 			return false, profiles.StateFile + " was not written for more than " + s.settings.MaxHeartbeatAge.String()
-		case s.settings.Platforms == "all" && st.Troubled > 0, s.settings.Platforms == "any" && st.Troubled >= st.Platforms:
-			if words := st.Trouble(); words != "" {
+		case s.settings.Platforms == "all" && st.TroubledPlatforms > 0, s.settings.Platforms == "any" && st.TroubledPlatforms >= st.Platforms:
+			if words := st.PlatformTrouble(); words != "" {
 				return false, words
 			}
 			return false, "no platform is connected"

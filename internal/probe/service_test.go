@@ -120,10 +120,10 @@ func TestStateChecks(t *testing.T) {
 		{config.StateCheck{MaxHeartbeatAge: time.Minute}, profiles.State{Exists: true, Written: now.Add(-time.Hour)}, nil, false},
 		{config.StateCheck{MaxHeartbeatAge: time.Minute}, profiles.State{}, nil, false},
 		{config.StateCheck{MaxHeartbeatAge: time.Minute}, profiles.State{}, errors.New("no volume"), false},
-		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true, Platforms: 2, Troubled: 1}, nil, true},
-		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true, Platforms: 2, Troubled: 2}, nil, false},
+		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true, Platforms: 2, TroubledPlatforms: 1}, nil, true},
+		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true, Platforms: 2, TroubledPlatforms: 2}, nil, false},
 		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true}, nil, false},
-		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2, Troubled: 1}, nil, false},
+		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2, TroubledPlatforms: 1}, nil, false},
 		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2}, nil, true},
 	} {
 		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, settings: tt.want, read: func() (profiles.State, error) { return tt.st, tt.err }}

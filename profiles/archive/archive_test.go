@@ -203,7 +203,7 @@ func imported(t testing.TB, in io.Reader) string {
 
 func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	from := home(t)
-	out, head, sum := exported(t, archive.Export{Home: from, Secrets: true})
+	out, head, sum := exported(t, archive.Export{Home: from, IncludeSecrets: true})
 	dir := t.TempDir()
 	_, got, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(out)
 	if err != nil || got != sum {
@@ -242,21 +242,21 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 // the same bytes. After a change in the home, the archive must begin anew.
 func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	dir := home(t)
-	x := archive.Export{Home: dir, Secrets: true, Links: true, HomeIdle: true}
+	x := archive.Export{Home: dir, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
 	whole, head, _ := exported(t, x)
 	want := listing(t, dir)
 	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", ".hinit-intent.json"} {
 		delete(want, name)
 	}
 	into := t.TempDir()
-	if _, _, err := (&archive.Import{Dir: into, Name: "two", Marker: "SOUL.md", Links: true}).Run(bytes.NewReader(whole.Bytes())); err != nil {
+	if _, _, err := (&archive.Import{Dir: into, Name: "two", Marker: "SOUL.md", AllowOutsideLinks: true}).Run(bytes.NewReader(whole.Bytes())); err != nil {
 		t.Fatal(err)
 	}
 	if got := listing(t, filepath.Join(into, "two")); !maps.Equal(got, want) || head.Files != int64(len(want)) {
 		t.Errorf("%d files came, of %d:\n%v\n%v", len(got), head.Files, got, want)
 	}
 	began := int64(-1)
-	x.Snapshot, x.From, x.BeforeSend = head.Snapshot, 5000, func(from int64) { began = from }
+	x.Snapshot, x.Offset, x.BeforeSend = head.Snapshot, 5000, func(from int64) { began = from }
 	if rest, _, _ := exported(t, x); began != 5000 || !bytes.Equal(rest.Bytes(), whole.Bytes()[5000:]) {
 		t.Errorf("the rest begins at %d, and is another one", began)
 	}
@@ -282,7 +282,7 @@ func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
 }
 
 func TestACloneHasNoTokenOfABot(t *testing.T) {
-	out, head, _ := exported(t, archive.Export{Home: home(t), Clone: true, Secrets: true})
+	out, head, _ := exported(t, archive.Export{Home: home(t), ForClone: true, IncludeSecrets: true})
 	names := head.LeftOut["identity that two profiles must not share"]
 	slices.Sort(names)
 	if want := []string{".ssh", "API_SERVER_PORT in .env", "TELEGRAM_BOT_TOKEN in .env", "auth.json", "platforms", "workspace/client_secret.json"}; !slices.Equal(names, want) {
@@ -298,7 +298,7 @@ func TestWhatIsSecretByItsName(t *testing.T) {
 		".env": true, ".env.bak-20260101T000000Z": true, ".env.example": false, "auth.json": true, ".anthropic_oauth.json": true, "shared/nous_auth.json": true,
 		"google_token.json": true, "author.json": false, "workspace/auth.go": false, "monkey.json": false, "tls/site.pem": true, "cookies.txt": true, "config.yaml": false,
 	} {
-		if archive.Secret(name, 0) != want {
+		if archive.HasSecretName(name, 0) != want {
 			t.Errorf("%s: %v", name, !want)
 		}
 	}
@@ -431,12 +431,12 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
 	for at := int64(0); ; {
 		part := &short{room: rand.IntN(400 << 10)}
-		x.From = at
+		x.Offset = at
 		head, _, kept, sendErr := x.Run(t.Context(), part)
 		if (sendErr != nil) != kept {
 			t.Fatal(kept, sendErr)
 		}
-		im := archive.Import{Dir: to, Name: "two", Marker: "SOUL.md", From: at}
+		im := archive.Import{Dir: to, Name: "two", Marker: "SOUL.md", Offset: at}
 		_, _, err := im.Run(&part.Buffer)
 		if err == nil {
 			break
@@ -463,11 +463,11 @@ func TestAStreamThatBeginsElsewhereChangesNothing(t *testing.T) {
 	if _, _, err := im.Run(bytes.NewReader(all[:9000])); !errors.Is(err, archive.ErrInterrupted) {
 		t.Fatal(err)
 	}
-	im.From = 512
+	im.Offset = 512
 	if _, _, err := im.Run(bytes.NewReader(all[512:])); !errors.Is(err, archive.ErrInterrupted) {
 		t.Fatal(err)
 	}
-	im.From = 9000
+	im.Offset = 9000
 	if _, _, err := im.Run(bytes.NewReader(all[9000:])); err != nil {
 		t.Fatal(err)
 	}
@@ -570,8 +570,8 @@ func TestHostileArchives(t *testing.T) {
 func TestAnArchiveOfSparseFilesFillsNoVolume(t *testing.T) {
 	dir := mounted(t, "size=16m")
 	soul := tar.Header{Name: "profile/SOUL.md", Mode: 0o644}
-	// The content of the file is its name: a list of no data, in a block of its own. The writer of a tar archive refuses the right names
-	// of these records.
+	// The content of the file is its name: a list of no data, in a block of its own. The writer of a tar archive refuses the right
+	// names of these records.
 	hole := tar.Header{Name: "0\n" + strings.Repeat("x", 510), Mode: 0o644, PAXRecords: map[string]string{
 		"NUL.sparse.major": "1", "NUL.sparse.minor": "0", "NUL.sparse.name": "profile/x", "NUL.sparse.realsize": fmt.Sprint(int64(math.MaxInt64)),
 	}}
@@ -708,7 +708,7 @@ func (s *shortening) Write(p []byte) (int, error) {
 // TestAnArchiveIsRefusedByItsHead checks that an import refuses a wrong archive as soon as it has the head, without
 // waiting for content.
 func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
-	whole, _, _ := exported(t, archive.Export{Home: home(t), Secrets: true})
+	whole, _, _ := exported(t, archive.Export{Home: home(t), IncludeSecrets: true})
 	dir := t.TempDir()
 	write(t, dir+"/two/SOUL.md", "soul")
 	r, w := io.Pipe()
@@ -792,7 +792,7 @@ func TestAnEnvFileThatIsReadOnlyIsImported(t *testing.T) {
 	testkit.NeedRoot(t)
 	from, dir := smallHome(t), t.TempDir()
 	must(0, errors.Join(os.Chmod(from+"/.env", 0o400), os.Chown(dir, 10000, 10000), os.Chmod(filepath.Dir(dir), 0o755)))(t)
-	out, _, _ := exported(t, archive.Export{Home: from, Secrets: true})
+	out, _, _ := exported(t, archive.Export{Home: from, IncludeSecrets: true})
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	must(0, unix.Setfsuid(10000))(t)

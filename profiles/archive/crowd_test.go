@@ -67,7 +67,7 @@ func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 	dir := crowd(t)
 	before := live()
 	m := &meter{}
-	x := archive.Export{Home: dir, Name: "coder", Links: true, HomeIdle: true}
+	x := archive.Export{Home: dir, Name: "coder", AllowOutsideLinks: true, HomeIdle: true}
 	head, _, _, err := x.Run(t.Context(), m)
 	if err != nil || head.Files != 30_002 || m.most == 0 {
 		t.Fatalf("%d files of %d bytes: %v", head.Files, m.n, err)
@@ -85,7 +85,7 @@ func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var out bytes.Buffer
-	x := archive.Export{Home: dir, Name: "coder", Clone: true, Secrets: true}
+	x := archive.Export{Home: dir, Name: "coder", ForClone: true, IncludeSecrets: true}
 	head, _, _, err := x.Run(t.Context(), &out)
 	if runtime.ReadMemStats(&after); err != nil || head.Bytes != 100_004 {
 		t.Errorf("%+v, %v", head, err)
@@ -101,7 +101,7 @@ func TestATokenOfSeveralLinesIsNotCloned(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "SOUL.md"), "soul")
 	write(t, filepath.Join(dir, ".env"), "# mine\nA=\"1\n2\"\nexport X_BOT_TOKEN = \"first\nsecond\nB=third\" # why\nC='\nY_APP_TOKEN=4\n'\nAPI_SERVER_PORT='\n1'")
-	out, _, _ := exported(t, archive.Export{Home: dir, Clone: true, Secrets: true})
+	out, _, _ := exported(t, archive.Export{Home: dir, ForClone: true, IncludeSecrets: true})
 	if env := string(must(os.ReadFile(imported(t, out) + "/.env"))(t)); env != "# mine\nA=\"1\n2\"\nC='\nY_APP_TOKEN=4\n'\n" {
 		t.Errorf("the clone has %q", env)
 	}
@@ -123,8 +123,8 @@ func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.Snapshot, x.From = head.Snapshot, int64(whole.Len()/2)
-	if _, again, _, err := x.Run(t.Context(), &rest); err != nil || again != sum || !bytes.Equal(rest.Bytes(), whole.Bytes()[x.From:]) {
+	x.Snapshot, x.Offset = head.Snapshot, int64(whole.Len()/2)
+	if _, again, _, err := x.Run(t.Context(), &rest); err != nil || again != sum || !bytes.Equal(rest.Bytes(), whole.Bytes()[x.Offset:]) {
 		t.Errorf("the rest has %d bytes of %d, and its sum is %s, not %s (%v)", rest.Len(), whole.Len(), again, sum, err)
 	}
 	seen := map[string]bool{}
@@ -148,7 +148,7 @@ func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
 // TestAnImportRemovesADeepTree checks that an import removes the tree of an interrupted import, although that tree is
 // deeper than a path can be long.
 func TestAnImportRemovesADeepTree(t *testing.T) {
-	whole, _, _ := exported(t, archive.Export{Home: home(t), Secrets: true})
+	whole, _, _ := exported(t, archive.Export{Home: home(t), IncludeSecrets: true})
 	dir := t.TempDir()
 	left, work := filepath.Join(dir, archive.ImportPrefix+"two", "home"), filepath.Join(dir, "work")
 	if err := errors.Join(os.MkdirAll(left, 0o700), os.MkdirAll(work, 0o700)); err != nil {
@@ -159,7 +159,7 @@ func TestAnImportRemovesADeepTree(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md", Links: true}).Run(whole); err != nil {
+	if _, _, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md", AllowOutsideLinks: true}).Run(whole); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(filepath.Dir(left)); !errors.Is(err, fs.ErrNotExist) {

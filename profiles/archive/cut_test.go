@@ -46,7 +46,7 @@ func newCutter(t *testing.T) *cutter {
 		dir = mounted(t, "size=16m") // a file system in memory, where a sync takes no time
 	}
 	c := &cutter{TB: t, from: smallHome(t), dir: dir}
-	c.export = archive.Export{Home: c.from, Secrets: true, Links: true, HomeIdle: true}
+	c.export = archive.Export{Home: c.from, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
 	out, _, sum := exported(t, c.export)
 	c.whole, c.sum, c.want = out.Bytes(), sum, listing(t, c.from)
 	write(t, c.dir+"/old/SOUL.md", "old")
@@ -56,7 +56,7 @@ func newCutter(t *testing.T) *cutter {
 
 // run imports a stream that begins at offset `from` of the archive.
 func (c *cutter) run(name string, from int64, stream []byte) (string, error) {
-	im := archive.Import{Dir: c.dir, Name: name, Marker: "SOUL.md", Links: true, From: from, Replace: name == "old"}
+	im := archive.Import{Dir: c.dir, Name: name, Marker: "SOUL.md", AllowOutsideLinks: true, Offset: from, MayReplace: name == "old"}
 	_, sum, err := im.Run(bytes.NewReader(stream))
 	return sum, err
 }
@@ -92,7 +92,7 @@ func (c *cutter) rest(name string, cut int) (from int64, stream []byte) {
 		c.Fatalf("cut after byte %d, an import goes on at %d: %v", cut, at, err)
 	}
 	x := c.export
-	x.Name, x.Snapshot, x.From = "coder", snapshot, at
+	x.Name, x.Snapshot, x.Offset = "coder", snapshot, at
 	var out bytes.Buffer
 	if _, sum, _, err := x.Run(c.Context(), &out); err != nil || sum != c.sum {
 		c.Fatalf("cut after byte %d, the export goes on with %v", cut, err)

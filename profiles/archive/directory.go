@@ -47,8 +47,8 @@ type directory struct {
 	name string   // name in the parent directory
 }
 
-// openReal opens the subdirectory name of in. It refuses a symbolic link, because an agent could have made the link.
-func openReal(in *os.Root, name string) (*directory, error) {
+// openNoLink opens the subdirectory name of in. It refuses a symbolic link, because an agent could have made the link.
+func openNoLink(in *os.Root, name string) (*directory, error) {
 	f, err := in.OpenFile(name, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
@@ -58,27 +58,27 @@ func openReal(in *os.Root, name string) (*directory, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	d := &directory{root, f, name}
-	if !d.isIn(in) {
+	if !d.isStillIn(in) {
 		return nil, errors.Join(errors.New(name+" is a link; remove it"), d.Close())
 	}
 	return d, nil
 }
 
-// isIn reports whether the name of d in the directory other still leads to d. Another process may have removed or replaced d.
-func (d *directory) isIn(other *os.Root) bool {
+// isStillIn reports whether the name of d in the directory other still leads to d. Another process may have removed or replaced d.
+func (d *directory) isStillIn(other *os.Root) bool {
 	opened, err := d.file.Stat()
 	there, lstatErr := other.Lstat(d.name)
 	return err == nil && lstatErr == nil && os.SameFile(opened, there)
 }
 
-// lock opens the subdirectory name of in and locks it (flock(2)). If another command holds the lock, it fails at once. Closing
+// openLocked opens the subdirectory name of in and locks it (flock(2)). If another command holds the lock, it fails at once. Closing
 // the directory, or the end of the process, releases the lock.
-func lock(in *os.Root, name string) (*directory, error) {
-	d, err := openReal(in, name)
+func openLocked(in *os.Root, name string) (*directory, error) {
+	d, err := openNoLink(in, name)
 	if err != nil {
 		return nil, err
 	}
-	if unix.Flock(int(d.file.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil || !d.isIn(in) {
+	if unix.Flock(int(d.file.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil || !d.isStillIn(in) {
 		return nil, errors.Join(errors.New("another command is using it; wait until that ends"), d.Close())
 	}
 	return d, nil
@@ -87,7 +87,7 @@ func lock(in *os.Root, name string) (*directory, error) {
 // removeUnused removes the subdirectories of d that no process has locked. Interrupted commands have left them.
 func (d *directory) removeUnused() {
 	_ = eachEntry(d.Root, ".", func(name string) error {
-		if old, err := lock(d.Root, name); err == nil {
+		if old, err := openLocked(d.Root, name); err == nil {
 			_ = errors.Join(d.RemoveAll(name), old.Close())
 		}
 		return nil

@@ -21,21 +21,21 @@ import (
 
 // Export makes an archive of one profile. Set the fields and call Run.
 type Export struct {
-	Home    string   // home of the profile
-	Name    string   // name of the profile
-	Version string   // version of hinit
-	Skip    []string // paths in the home that belong to other profiles or to no profile; the archive omits them, and the head doesn't mention them
-	Scratch string   // directory for the snapshot, as an absolute path; "" means the home
-	Secrets bool     // include files that contain secrets
-	Clone   bool     // the archive is for a second profile: leave out identities such as bot tokens, which two profiles must not share
-	Links   bool     // include symbolic links that lead out of the profile
+	Home              string   // home of the profile
+	Name              string   // name of the profile
+	Version           string   // version of hinit
+	SkipPaths         []string // paths in the home that belong to other profiles or to no profile; the archive omits them, and the head doesn't mention them
+	ScratchDir        string   // directory for the snapshot, as an absolute path; "" means the home
+	IncludeSecrets    bool     // include files that contain secrets
+	ForClone          bool     // the archive is for a second profile: leave out identities such as bot tokens, which two profiles must not share
+	AllowOutsideLinks bool     // include symbolic links that lead out of the profile
 	// HomeIdle says that no process writes to the home. Then Run sends the files of the home itself, without a snapshot. In this
 	// case Snapshot is the Head.Snapshot of an interrupted archive. If the home has changed since then, Run ignores From and
 	// sends the whole archive.
 	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
 	Snapshot     string // name of a kept snapshot to send; "" makes a new one (with HomeIdle, see above)
-	From         int64  // offset in the archive at which to begin, to continue an interrupted transfer
+	Offset       int64  // offset in the archive at which to begin, to continue an interrupted transfer
 
 	// Backup copies the SQLite database name from one directory to the other. An agent may change the home at the same time, so
 	// Backup must not follow links out of the two directories. It must return soon after the end of ctx, even if an agent blocks
@@ -63,8 +63,8 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 		return head, sum, false, err
 	}
 	at := home
-	if x.Scratch != "" {
-		if at, err = os.OpenRoot(x.Scratch); err != nil {
+	if x.ScratchDir != "" {
+		if at, err = os.OpenRoot(x.ScratchDir); err != nil {
 			return head, "", false, err
 		}
 		defer at.Close()
@@ -75,7 +75,7 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	}
 	defer base.Close()
 	defer dir.Close()
-	files, err := openReal(dir.Root, filesDir)
+	files, err := openNoLink(dir.Root, filesDir)
 	if err == nil {
 		defer files.Close()
 		if x.Snapshot == "" {
@@ -84,9 +84,9 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	}
 	taken := err == nil || x.Snapshot != ""
 	if err == nil {
-		head, sum, err = x.send(ctx, dir, files, out)
+		head, sum, err = x.sendSnapshot(ctx, dir, files, out)
 	}
-	kept = taken && (x.KeepSnapshot || err != nil) && !x.Clone
+	kept = taken && (x.KeepSnapshot || err != nil) && !x.ForClone
 	if !kept {
 		err = errors.Join(err, base.RemoveAll(dir.name))
 		_ = at.Remove(stagingDir) // Remove fails if the directory contains other snapshots
@@ -98,8 +98,8 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 // set, dir is the directory of that kept snapshot, and otherwise a new directory.
 func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	if x.Snapshot != "" {
-		if base, err = openReal(at, stagingDir); err == nil {
-			dir, err = lock(base.Root, filepath.Base(x.Snapshot))
+		if base, err = openNoLink(at, stagingDir); err == nil {
+			dir, err = openLocked(base.Root, filepath.Base(x.Snapshot))
 		}
 		return base, dir, err
 	}
@@ -107,13 +107,13 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 		if err = at.Mkdir(stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			break
 		}
-		if base, err = openReal(at, stagingDir); err != nil {
+		if base, err = openNoLink(at, stagingDir); err != nil {
 			continue
 		}
 		base.removeUnused()
 		name := rand.Text()[:12]
 		if err = base.MkdirAll(name+"/"+filesDir, 0o700); err == nil {
-			dir, err = lock(base.Root, name)
+			dir, err = openLocked(base.Root, name)
 		}
 		if err != nil {
 			_ = base.Close()
@@ -125,9 +125,9 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 	return base, dir, err
 }
 
-// send writes a snapshot as an archive to out. dir is the directory of the snapshot, which contains the head. files contains the
-// copied files.
-func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer) (head Head, sum string, err error) {
+// sendSnapshot writes a snapshot as an archive to out. dir is the directory of the snapshot, which contains the head. files
+// contains the copied files.
+func (x *Export) sendSnapshot(ctx context.Context, dir, files *directory, out io.Writer) (head Head, sum string, err error) {
 	f, _, err := openFile(dir.Root, headName)
 	if err != nil {
 		return head, "", err
@@ -144,7 +144,7 @@ func (x *Export) send(ctx context.Context, dir, files *directory, out io.Writer)
 // interrupted transfer can continue. Head.Snapshot is a hash of the names and times in the order of the file system. If this
 // order changes, the whole archive is sent again.
 func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer) (head Head, sum string, err error) {
-	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
+	head = Head{Format: formatVersion, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.IncludeSecrets, Clone: x.ForClone, LeftOut: make(map[string]NameList)}
 	content := sha256.New()
 	var st unix.Statfs_t
 	_ = unix.Statfs(x.Home, &st) // after an error, st is zero, and the size is not checked
@@ -165,10 +165,10 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 		return head, "", err
 	}
 	if x.Snapshot != head.Snapshot {
-		x.From = 0
+		x.Offset = 0
 	}
 	if x.BeforeSend != nil {
-		x.BeforeSend(x.From)
+		x.BeforeSend(x.Offset)
 	}
 	sum, err = x.write(ctx, text, files, out)
 	return head, sum, err
@@ -177,7 +177,7 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 // write writes an archive to out, from the offset x.From on. head is the encoded head, and files has the files. It returns the
 // checksum of the whole archive.
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
-	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
+	w, all := tar.NewWriter(&skipWriter{out, x.Offset}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
 	if f, is := out.(interface{ Flush() }); is { // so that the receiver can refuse the archive by its head, before the first file comes
 		f.Flush()
@@ -204,7 +204,7 @@ func (x *Export) eachFile(ctx context.Context, files *os.Root, dir string, leave
 			return err
 		}
 		if x.HomeIdle {
-			why, skip := x.leftOut(rel, target, info)
+			why, skip := x.whyLeftOut(rel, target, info)
 			if why != "" {
 				leave(rel, why)
 			}
@@ -223,7 +223,7 @@ func (x *Export) eachFile(ctx context.Context, files *os.Root, dir string, leave
 
 // packFile adds a file, directory or link to the archive. It puts the SHA-256 of the file into the tar header, and adds the
 // header to the checksum all.
-func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target string, info fs.FileInfo, all sums) error {
+func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target string, info fs.FileInfo, all checksum) error {
 	h, err := tar.FileInfoHeader(info, target)
 	if err != nil {
 		return err

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	format     = 1
-	headName   = "HEAD.json" // name of the first file in an archive
-	sumsName   = "SHA256"    // name of the last file in an archive
-	filePrefix = "profile/"  // prefix for the names of the profile's files in an archive
+	formatVersion = 1
+	headName      = "HEAD.json" // name of the first file in an archive
+	sumsName      = "SHA256"    // name of the last file in an archive
+	filePrefix    = "profile/"  // prefix for the names of the profile's files in an archive
 	// sumRecord is the PAX record in a tar header with the SHA-256 of the file. tar and other programs show it as an extended
 	// attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
@@ -35,19 +35,19 @@ const (
 
 // Head is the first file of an archive, which describes the archive.
 type Head struct {
-	Format   int              `json:"hinit_profile_archive"`
-	Profile  string           `json:"profile"`
-	Snapshot string           `json:"snapshot"`
-	Created  time.Time        `json:"created"`
-	Hinit    string           `json:"hinit"`
-	Moment   string           `json:"moment"`
-	Secrets  bool             `json:"secrets"` // the archive includes files with secrets
-	Clone    bool             `json:"clone"`   // made for a second profile; identities such as bot tokens were left out
-	Files    int64            `json:"files"`   // number of files, directories and links
-	Bytes    int64            `json:"bytes"`
-	Moved    Names            `json:"moved"`    // files that changed during the last pass
-	Torn     Names            `json:"torn"`     // files that changed while they were copied
-	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by the reason
+	Format   int                 `json:"hinit_profile_archive"`
+	Profile  string              `json:"profile"`
+	Snapshot string              `json:"snapshot"`
+	Created  time.Time           `json:"created"`
+	Hinit    string              `json:"hinit"`
+	Moment   string              `json:"moment"`
+	Secrets  bool                `json:"secrets"` // the archive includes files with secrets
+	Clone    bool                `json:"clone"`   // made for a second profile; identities such as bot tokens were left out
+	Files    int64               `json:"files"`   // number of files, directories and links
+	Bytes    int64               `json:"bytes"`
+	Moved    NameList            `json:"moved"`    // files that changed during the last pass
+	Torn     NameList            `json:"torn"`     // files that changed while they were copied
+	LeftOut  map[string]NameList `json:"left_out"` // files that were left out, by the reason
 }
 
 // recordLeftOut records in the head that the file rel was left out, and why.
@@ -65,10 +65,10 @@ func (h *Head) count(info fs.FileInfo) {
 	}
 }
 
-// Names is a list of at most maxNamed names. "…" at the end stands for further names.
-type Names []string
+// NameList is a list of at most maxNamed names. "…" at the end stands for further names.
+type NameList []string
 
-func (n *Names) add(name string) {
+func (n *NameList) add(name string) {
 	if slices.Contains(*n, "…") {
 		return
 	}
@@ -78,21 +78,21 @@ func (n *Names) add(name string) {
 	*n = append(*n, name)
 }
 
-// sums computes the checksum of an archive. It is the SHA-256 of the head and of all tar headers, which contain the checksums of
+// checksum computes the checksum of an archive. It is the SHA-256 of the head and of all tar headers, which contain the checksums of
 // the files.
-type sums struct{ hash.Hash }
+type checksum struct{ hash.Hash }
 
-func newSums(head []byte) sums {
-	s := sums{sha256.New()}
+func newSums(head []byte) checksum {
+	s := checksum{sha256.New()}
 	s.Write(head)
 	return s
 }
 
-func (s sums) add(h *tar.Header) {
+func (s checksum) add(h *tar.Header) {
 	fmt.Fprintf(s, "%q %c %o %d %d %q %s\n", h.Name, h.Typeflag, h.Mode, h.Size, h.ModTime.UnixNano(), h.Linkname, h.PAXRecords[sumRecord])
 }
 
-func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
+func (s checksum) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
 // checkTarHeader returns the path, within the profile, of the file with the tar header h. It refuses headers that an export never
 // writes, for example with a name outside the profile or with a setuid bit. If links is true, symbolic links may lead out of the

@@ -33,12 +33,12 @@ type Import struct {
 	Dir                 string       // directory with the homes of profiles; created if it is missing
 	Name                string       // name of the new profile
 	Marker              string       // file that every profile must have; "" for none
-	Replace             bool         // an existing profile may be replaced; then Ready must stop its gateway
-	Exists              bool         // whether a profile of this name exists elsewhere, which the caller replaces after Run
+	MayReplace          bool         // an existing profile may be replaced; then BeforeCommit must stop its gateway
+	ExistsElsewhere     bool         // whether a profile of this name exists elsewhere, which the caller replaces after Run
 	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
-	Links               bool         // allow symbolic links that lead out of the profile
-	From                int64        // offset in the archive at which the stream begins, to continue an interrupted import
-	Ready               func() error // called before the final rename, when all files are checked and synced; may be nil
+	AllowOutsideLinks   bool         // allow symbolic links that lead out of the profile
+	Offset              int64        // offset in the archive at which the stream begins, to continue an interrupted import
+	BeforeCommit        func() error // called before the final rename, when all files are checked and synced; may be nil
 }
 
 // unpacking is the state of one call of Import.Run.
@@ -49,9 +49,9 @@ type unpacking struct {
 	lockedTempDir *directory // the directory tempDir, open and locked
 	archive       *os.File   // the archive: a copy in the temporary directory, or the input itself if it is a regular file
 	canContinue   bool       // whether archive is a copy in the temporary directory, so that a later import can continue
-	top           *os.Root   // the new home, while it is being unpacked
+	newHome       *os.Root   // the new home, while it is being unpacked
 	head          Head
-	sums          sums
+	sums          checksum
 	files         int64
 	bytes         int64
 }
@@ -107,7 +107,7 @@ func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	return u.head.Snapshot, at, err
 }
 
-// openTemporary creates and locks the temporary directory. If Import.From is set, it locks the directory that the interrupted
+// openTemporary creates and locks the temporary directory. If Import.Offset is set, it locks the directory that the interrupted
 // import has left.
 func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	for {
@@ -115,8 +115,8 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
-		held, lockErr := lock(homes, ImportPrefix+u.Name)
-		if lockErr != nil || err == nil || u.From > 0 {
+		held, lockErr := openLocked(homes, ImportPrefix+u.Name)
+		if lockErr != nil || err == nil || u.Offset > 0 {
 			return held, lockErr
 		}
 		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // remove the directory of an interrupted import
@@ -128,7 +128,7 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 // receive provides the archive as the file u.archive. If in is not a regular file, it copies in to a file. It checks the head
 // before it receives the rest, so that an unsuitable archive is refused early.
 func (u *unpacking) receive(in io.Reader) (err error) {
-	if f, is := in.(*os.File); is && u.From == 0 {
+	if f, is := in.(*os.File); is && u.Offset == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			u.archive = f
 			return cmp.Or(u.readHead(u.headReader()), u.checkTarget())
@@ -139,7 +139,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 		return err
 	}
 	start := u.headReader()
-	if u.From == 0 {
+	if u.Offset == 0 {
 		start = io.TeeReader(in, u.archive) // a TeeReader reads no byte beyond the head, and the sender may take long for the first file
 	}
 	err = cmp.Or(u.readHead(start), u.checkTarget())
@@ -147,7 +147,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if err = cmp.Or(err, seekErr); err != nil {
 		return err
 	}
-	if u.From > 0 && u.From != at {
+	if u.Offset > 0 && u.Offset != at {
 		return ErrInterrupted
 	}
 	most := u.head.Bytes + 16<<10*(u.head.Files+1024) - at // per header, allow for a path and a link target of 4096 bytes each
@@ -177,8 +177,8 @@ func (u *unpacking) readHead(start io.Reader) error {
 	}
 	text, err := io.ReadAll(t)
 	err = cmp.Or(err, json.Unmarshal(text, &u.head))
-	if err == nil && (u.head.Format != format || u.head.Bytes < 0 || u.head.Bytes > 1<<50 || u.head.Files < 0 || u.head.Files > 1<<30) {
-		err = fmt.Errorf("its format is %d, and this hinit knows %d; or its size is not possible", u.head.Format, format)
+	if err == nil && (u.head.Format != formatVersion || u.head.Bytes < 0 || u.head.Bytes > 1<<50 || u.head.Files < 0 || u.head.Files > 1<<30) {
+		err = fmt.Errorf("its format is %d, and this hinit knows %d; or its size is not possible", u.head.Format, formatVersion)
 	}
 	u.sums = newSums(text)
 	return err
@@ -190,8 +190,8 @@ func (u *unpacking) checkTarget() error {
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
-	case err != nil && !u.Exists:
-	case !u.Replace || err == nil && !info.IsDir():
+	case err != nil && !u.ExistsElsewhere:
+	case !u.MayReplace || err == nil && !info.IsDir():
 		return errors.New("there is a profile or a file of that name; delete it, or replace the profile with --replace")
 	case !u.head.Secrets && !u.AllowWithoutSecrets:
 		return errors.New("the archive has no secrets, and those of the profile would be lost: export with --secrets, or add --without-secrets")
@@ -202,7 +202,7 @@ func (u *unpacking) checkTarget() error {
 	}
 	need, free := u.head.Bytes+u.head.Files*int64(st.Bsize), int64(st.Bavail)*int64(st.Bsize) //nolint:unconvert // Bsize is 32 bits wide on some machines
 	if u.canContinue {
-		need += max(need-u.From, 0)
+		need += max(need-u.Offset, 0)
 	}
 	if need > free || st.Files > 0 && uint64(u.head.Files) > st.Ffree {
 		return fmt.Errorf("it needs %d bytes and %d files, and the volume has %d and %d free: %w", need, u.head.Files, free, st.Ffree, unix.ENOSPC)
@@ -210,16 +210,17 @@ func (u *unpacking) checkTarget() error {
 	return nil
 }
 
-// makeProfile unpacks and checks the archive, calls Import.Ready, and renames the unpacked directory to the home of the profile.
+// makeProfile unpacks and checks the archive, calls Import.BeforeCommit, and renames the unpacked directory to the home of the
+// profile.
 func (u *unpacking) makeProfile() (err error) {
 	home := u.tempDir + "/home"
 	if err := errors.Join(removeAll(u.tempDir, "home"), os.Mkdir(home, 0o700)); err != nil {
 		return err
 	}
-	if u.top, err = os.OpenRoot(home); err != nil {
+	if u.newHome, err = os.OpenRoot(home); err != nil {
 		return err
 	}
-	defer u.top.Close()
+	defer u.newHome.Close()
 	if err := u.eachFile(u.unpackFile); err != nil {
 		return err
 	}
@@ -227,21 +228,21 @@ func (u *unpacking) makeProfile() (err error) {
 		if h.Typeflag != tar.TypeSymlink {
 			return nil
 		}
-		return u.top.Symlink(h.Linkname, rel)
+		return u.newHome.Symlink(h.Linkname, rel)
 	})
-	if _, markErr := u.top.Lstat(cmp.Or(u.Marker, ".")); err == nil && markErr != nil {
+	if _, markErr := u.newHome.Lstat(cmp.Or(u.Marker, ".")); err == nil && markErr != nil {
 		err = fmt.Errorf("it has no %s, which every profile has: %w", u.Marker, markErr)
 	}
-	if _, missing := u.top.Lstat(".env"); err == nil && missing != nil { // every profile needs this file
-		err = u.top.WriteFile(".env", nil, 0o600)
+	if _, missing := u.newHome.Lstat(".env"); err == nil && missing != nil { // every profile needs this file
+		err = u.newHome.WriteFile(".env", nil, 0o600)
 	}
-	if err = cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd()))); err == nil && u.Ready != nil {
-		err = u.Ready()
+	if err = cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd()))); err == nil && u.BeforeCommit != nil {
+		err = u.BeforeCommit()
 	}
 	if err != nil {
 		return err
 	}
-	return u.commit(home)
+	return u.installHome(home)
 }
 
 // eachFile calls do for each file in the archive after the head. rel is the path of the file in the profile. In the last call,
@@ -265,7 +266,7 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 		case h.Name == sumsName:
 			return do(h, "", t)
 		}
-		rel, err := checkTarHeader(h, u.Links)
+		rel, err := checkTarHeader(h, u.AllowOutsideLinks)
 		if err == nil {
 			err = do(h, rel, t)
 		}
@@ -292,9 +293,9 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	case h.Typeflag == tar.TypeSymlink:
 		return nil
 	case h.Typeflag == tar.TypeDir:
-		return errors.Join(u.top.Mkdir(rel, 0o700), u.top.Chmod(rel, fs.FileMode(h.Mode)|0o700))
+		return errors.Join(u.newHome.Mkdir(rel, 0o700), u.newHome.Chmod(rel, fs.FileMode(h.Mode)|0o700))
 	}
-	f, err := u.top.OpenFile(rel, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := u.newHome.OpenFile(rel, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -306,18 +307,18 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	if hex.EncodeToString(sum.Sum(nil)) != h.PAXRecords[sumRecord] {
 		return errors.New("its checksum is wrong")
 	}
-	return errors.Join(f.Chmod(fs.FileMode(h.Mode)), u.top.Chtimes(rel, time.Now(), h.ModTime))
+	return errors.Join(f.Chmod(fs.FileMode(h.Mode)), u.newHome.Chtimes(rel, time.Now(), h.ModTime))
 }
 
-// commit renames the new home to its final path. If the import replaces a profile, the same rename (RENAME_EXCHANGE) moves the
+// installHome renames the new home to its final path. If the import replaces a profile, the same rename (RENAME_EXCHANGE) moves the
 // old home to the temporary path.
-func (u *unpacking) commit(home string) error {
+func (u *unpacking) installHome(home string) error {
 	at := filepath.Join(u.Dir, u.Name)
 	flags, mode := uint(unix.RENAME_NOREPLACE), fs.FileMode(0o755)
-	if info, err := os.Lstat(at); err == nil && u.Replace {
+	if info, err := os.Lstat(at); err == nil && u.MayReplace {
 		flags, mode = unix.RENAME_EXCHANGE, info.Mode().Perm()|0o700
 	}
-	if err := u.top.Chmod(".", mode); err != nil {
+	if err := u.newHome.Chmod(".", mode); err != nil {
 		return err
 	}
 	err := unix.Renameat2(unix.AT_FDCWD, home, unix.AT_FDCWD, at, flags)

@@ -68,7 +68,7 @@ func TestAnExportRemovesNothingOfAnotherProfile(t *testing.T) {
 		write(t, in+"/beside/works/file", "stays")
 		for _, target := range []string{other, "../writer", "beside"} {
 			link(t, target, in+"/.hinit-export")
-			x := archive.Export{Home: dir, Name: "coder", Backup: backup, Scratch: map[string]string{scratch: scratch}[in]}
+			x := archive.Export{Home: dir, Name: "coder", Backup: backup, ScratchDir: map[string]string{scratch: scratch}[in]}
 			if _, _, _, err := x.Run(t.Context(), &bytes.Buffer{}); err == nil {
 				t.Errorf("the link to %s was used", target)
 			}

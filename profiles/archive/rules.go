@@ -40,9 +40,9 @@ var (
 	identityDirs = []string{"platforms", "pairing"}
 )
 
-// Secret reports whether the file or directory rel has a name that is usual for secrets, such as .env, auth.json,
+// HasSecretName reports whether the file or directory rel has a name that is usual for secrets, such as .env, auth.json,
 // client_secret.json or .ssh. It does not examine the content.
-func Secret(rel string, kind fs.FileMode) bool {
+func HasSecretName(rel string, kind fs.FileMode) bool {
 	base := strings.ToLower(path.Base(rel))
 	if kind.IsDir() {
 		return slices.Contains(secretDirs, base)
@@ -54,14 +54,14 @@ func Secret(rel string, kind fs.FileMode) bool {
 		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
 }
 
-// leftOut decides whether the archive omits the file rel. why is the reason for the head, or "" if the file is included. target
+// whyLeftOut decides whether the archive omits the file rel. why is the reason for the head, or "" if the file is included. target
 // is the target of a symbolic link. skip is true for a file that belongs to another profile or to none; the head does not mention
 // such a file.
-func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
+func (x *Export) whyLeftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
 	kind := info.Mode().Type()
-	secret := Secret(rel, kind)
+	secret := HasSecretName(rel, kind)
 	switch {
-	case rel == stagingDir || slices.Contains(x.Skip, rel):
+	case rel == stagingDir || slices.Contains(x.SkipPaths, rel):
 		return "", true
 	case !fs.ValidPath(rel):
 		return "name that is not UTF-8", false
@@ -69,11 +69,11 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 		return "state of the running gateway", false
 	case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
 		return "neither a file nor a directory nor a link", false
-	case x.Clone && (secret && rel != ".env" || slices.Contains(identityDirs, rel)):
+	case x.ForClone && (secret && rel != ".env" || slices.Contains(identityDirs, rel)):
 		return reasonIdentity, false
-	case secret && !x.Secrets:
+	case secret && !x.IncludeSecrets:
 		return "secret", false
-	case kind == fs.ModeSymlink && !x.Links && !leadsInside(rel, target):
+	case kind == fs.ModeSymlink && !x.AllowOutsideLinks && !leadsInside(rel, target):
 		return "link that leads out of the profile", false
 	case strings.Count(rel, "/") > maxDepth:
 		return "too many directories above it", false
@@ -82,7 +82,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 }
 
 // withoutIdentity returns the text of a .env file without the variables that two running gateways must not share (see
-// [profiles.Store.Exclusives]). It also returns the names of these variables.
+// [profiles.Store.ExclusiveValues]). It also returns the names of these variables.
 func withoutIdentity(text string) (kept string, names []string) {
 	var b strings.Builder // an agent decides how many lines exist, so keep no list of them
 	end := 0              // end of the last removed variable

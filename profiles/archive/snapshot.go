@@ -22,16 +22,16 @@ import (
 
 const (
 	maxPasses = 4
-	// timestampResolution is the coarsest resolution of file timestamps that is expected. If a file changed less than this before
+	// maxTimestampStep is the coarsest resolution of file timestamps that is expected. If a file changed less than this before
 	// its copy, it may have changed again with the same timestamp.
-	timestampResolution = 50 * time.Millisecond
+	maxTimestampStep = 50 * time.Millisecond
 	// backupTime is the time limit for SQLite's copy of a database, plus blockTime for each 512 bytes that the database occupies.
 	// An agent can block SQLite, with a FIFO or with a signal to the program that runs it.
 	backupTime    = 30 * time.Second
 	blockTime     = 500 * time.Microsecond
 	growthTimeout = time.Minute // cancel a copy that has not grown for this time; the agent controls the size of the database
 	maxDepth      = 500         // maximum depth of directories, because each stays open while its content is copied
-	reserve       = 64 << 20    // free bytes that snapshots leave on the volume for the gateways
+	minFreeBytes  = 64 << 20    // free bytes that snapshots leave on the volume for the gateways
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
@@ -54,7 +54,7 @@ type snapshot struct {
 	seed            maphash.Seed
 	copied          map[uint64]copiedFile
 	failedDatabases map[string]bool // databases that SQLite could not copy or must not open; they are copied as ordinary files
-	slow            bool            // SQLite was too slow once, so it opens no further databases
+	sqliteTooSlow   bool            // SQLite was too slow once, so it opens no further databases
 	pass            uint8
 	changed         int // number of files that changed, appeared or disappeared in this pass
 	freeBytes       int64
@@ -77,17 +77,17 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 				return err
 			}
 		} else if s.pass > 1 {
-			pause.For(ctx, 2*timestampResolution)
+			pause.For(ctx, 2*maxTimestampStep)
 		}
 		s.head = Head{
-			Format: format, Profile: s.Name, Snapshot: dir.name, Created: time.Now().UTC(), Hinit: s.Version, Moment: Consistent,
-			Secrets: s.Secrets, Clone: s.Clone, LeftOut: make(map[string]Names),
+			Format: formatVersion, Profile: s.Name, Snapshot: dir.name, Created: time.Now().UTC(), Hinit: s.Version, Moment: Consistent,
+			Secrets: s.IncludeSecrets, Clone: s.ForClone, LeftOut: make(map[string]NameList),
 		}
 		var st unix.Statfs_t
 		if err := unix.Fstatfs(int(s.files.file.Fd()), &st); err != nil {
 			return err
 		}
-		s.changed, s.freeBytes = 0, int64(st.Bavail)*int64(st.Bsize)-reserve //nolint:unconvert // Bavail is 32 bits wide on some machines
+		s.changed, s.freeBytes = 0, int64(st.Bavail)*int64(st.Bsize)-minFreeBytes //nolint:unconvert // Bavail is 32 bits wide on some machines
 		if err := s.walk("."); err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 func (s *snapshot) walk(dir string) error {
 	var failed error
 	err := eachEntry(s.home, dir, func(rel string) error {
-		failed = s.entry(rel)
+		failed = s.copyEntry(rel)
 		return failed
 	})
 	if err == nil || failed != nil {
@@ -134,14 +134,14 @@ func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	return err
 }
 
-// entry copies the file rel of the home if it has changed since the last pass.
-func (s *snapshot) entry(rel string) error {
+// copyEntry copies the file rel of the home if it has changed since the last pass.
+func (s *snapshot) copyEntry(rel string) error {
 	now := time.Now()
 	info, target, err := lstat(s.home, rel)
 	if err != nil {
 		return s.ignoreIfGone(rel, err)
 	}
-	if why, skip := s.leftOut(rel, target, info); skip || s.isCompanion(rel, info) {
+	if why, skip := s.whyLeftOut(rel, target, info); skip || s.isCompanion(rel, info) {
 		return nil
 	} else if why != "" {
 		s.head.recordLeftOut(rel, why)
@@ -156,7 +156,7 @@ func (s *snapshot) entry(rel string) error {
 		n.stamp, last = s.databaseStamp(rel, n.stamp, last)
 	}
 	if same := n.dir && was.dir || known && was.stamp == n.stamp; !same {
-		torn, err := s.copy(rel, target, n, info)
+		torn, err := s.replaceCopy(rel, target, n, info)
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (s *snapshot) entry(rel string) error {
 		if torn || s.failedDatabases[rel] {
 			s.head.Torn.add(rel)
 		}
-		if torn || now.Sub(last) < timestampResolution {
+		if torn || now.Sub(last) < maxTimestampStep {
 			n.stamp = 0
 		}
 	}
@@ -184,9 +184,9 @@ func (s *snapshot) entry(rel string) error {
 	return nil
 }
 
-// copy replaces the copy of the file rel in the snapshot. torn reports whether the copy may be a mixture of old and new content,
-// because the original changed or disappeared meanwhile, or SQLite failed to copy it.
-func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
+// replaceCopy replaces the copy of the file rel in the snapshot. torn reports whether the copy may be a mixture of old and new
+// content, because the original changed or disappeared meanwhile, or SQLite failed to copy it.
+func (s *snapshot) replaceCopy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
 	s.freeBytes -= info.Size()
 	if s.freeBytes < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
@@ -225,7 +225,7 @@ func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 	for size := int64(0); ; {
 		select {
 		case err := <-done:
-			s.slow = s.slow || err != nil && ctx.Err() != nil
+			s.sqliteTooSlow = s.sqliteTooSlow || err != nil && ctx.Err() != nil
 			return err
 		case <-time.After(growthTimeout):
 			if info, err := s.files.Lstat(rel); err == nil && info.Size() > size {
@@ -259,7 +259,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 		return false, err
 	}
 	defer to.Close()
-	if rel == ".env" && s.Clone {
+	if rel == ".env" && s.ForClone {
 		text, err := io.ReadAll(io.LimitReader(from, maxHead))
 		kept, names := withoutIdentity(string(text))
 		s.removedVars = names
@@ -303,15 +303,15 @@ func (s *snapshot) finish(dir *directory) error {
 	return err
 }
 
-// companions are the suffixes of files that SQLite keeps beside a database. They contain the latest changes, which are part of
-// SQLite's own copy.
-var companions = []string{"-wal", "-journal", "-shm"}
+// companionSuffixes are the suffixes of files that SQLite keeps beside a database. They contain the latest changes, which are part
+// of SQLite's own copy.
+var companionSuffixes = []string{"-wal", "-journal", "-shm"}
 
 // isCompanion reports whether rel is a companion of an existing database. Such a file is not copied, because SQLite's copy of the
 // database includes its content.
 func (s *snapshot) isCompanion(rel string, info fs.FileInfo) bool {
-	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
-	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
+	i := slices.IndexFunc(companionSuffixes, func(end string) bool { return strings.HasSuffix(rel, end) })
+	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companionSuffixes[i]))
 }
 
 // isDatabase reports whether rel is a database that SQLite may open. It returns false if SQLite has failed to copy this database,
@@ -331,7 +331,7 @@ func (s *snapshot) isDatabase(rel string) bool {
 	if _, err = io.ReadFull(f, head[:]); err != nil || string(head[:]) != magic {
 		return false
 	}
-	if s.slow || slices.ContainsFunc(companions, func(end string) bool {
+	if s.sqliteTooSlow || slices.ContainsFunc(companionSuffixes, func(end string) bool {
 		info, err := s.home.Lstat(rel + end)
 		return err == nil && !info.Mode().IsRegular()
 	}) {
@@ -343,7 +343,7 @@ func (s *snapshot) isDatabase(rel string) bool {
 // databaseStamp returns the stamp and the modification time of the database rel together with its companions. stamp and last are
 // the values of the database file alone.
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
-	for i, end := range companions[:2] {
+	for i, end := range companionSuffixes[:2] {
 		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {
 			// SQLite itself changes the owner of this file, so add only size and time.
 			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()})

@@ -31,8 +31,8 @@ Replace this text with your own.
 var ErrExists = errors.New("the profile exists already")
 
 // Create creates the profile name with its directories, an empty .env (mode 0600) and a marker, as the agent's own command does
-// (contract, section 4). The home gets its name only when it is complete. The error wraps [profiles.ErrName] if the name isn't
-// allowed, and [ErrExists] if it is in use.
+// (contract, section 4). The home gets its name only when it is complete. The error wraps [profiles.ErrInvalidName] if the name
+// isn't allowed, and [ErrExists] if it is in use.
 func Create(s *profiles.Store, name string) error {
 	return change(s, fmt.Sprintf("create profile %q", name), []string{name}, func(d *fsutil.Dir, home string, _ *os.File) error {
 		if d.CheckExists(home) == nil {
@@ -115,7 +115,7 @@ func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 // Delete removes the home of the profile name, with the identity of the agent's user. If some of the files can be removed only by
 // root, Delete fails and keeps them. First the home gets a temporary name, so that no program sees half a profile. If the profile
 // was active, the default profile becomes active. The log directory is kept (contract, section 4). The caller must have stopped
-// the gateway. The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
+// the gateway. The error wraps [profiles.ErrInvalidName] or [profiles.ErrNotExist].
 func Delete(s *profiles.Store, name string) error {
 	return change(s, fmt.Sprintf("delete profile %q", name), []string{name}, func(d *fsutil.Dir, home string, lock *os.File) error {
 		active, err := activeIfPresent(d, home)
@@ -143,7 +143,8 @@ func Clean(s *profiles.Store, name string) error {
 }
 
 // Rename gives the profile from the name to. An active profile stays active. The caller must have stopped the gateway. The error
-// wraps [profiles.ErrName], [profiles.ErrNotExist] if the profile from doesn't exist, or [ErrExists] if the name to is in use.
+// wraps [profiles.ErrInvalidName], [profiles.ErrNotExist] if the profile from doesn't exist, or [ErrExists] if the name to is in
+// use.
 func Rename(s *profiles.Store, from, to string) error {
 	return change(s, fmt.Sprintf("rename profile %q to %q", from, to), []string{from, to}, func(d *fsutil.Dir, home string, _ *os.File) error {
 		active, err := activeIfPresent(d, home)
@@ -177,14 +178,15 @@ const maxName = 64
 
 // ValidName checks a name by the rules of the agent's command line. A valid name has 1 to 64 characters of a-z, 0-9, "_" and "-",
 // begins with a letter or digit, and is no reserved word. "default", the name of the root profile, is valid. The error wraps
-// [profiles.ErrName] and says which rule is broken. The name must be normalized, see [profiles.Normalize] (contract, section 4).
+// [profiles.ErrInvalidName] and says which rule is broken. The name must be normalized, see [profiles.Normalize] (contract,
+// section 4).
 func ValidName(name string) error {
 	err := profiles.NameProblem(name)
 	switch {
 	case name == profiles.Default:
 		return nil
 	case err == nil && len(name) > maxName:
-		return fmt.Errorf("%w %q: it is longer than %d characters", profiles.ErrName, name, maxName)
+		return fmt.Errorf("%w %q: it is longer than %d characters", profiles.ErrInvalidName, name, maxName)
 	}
 	return err
 }
@@ -193,7 +195,7 @@ func ValidName(name string) error {
 func checkNames(names []string) error {
 	for _, name := range names {
 		if name == profiles.Default {
-			return fmt.Errorf("%w %q: the root profile always exists", profiles.ErrName, name)
+			return fmt.Errorf("%w %q: the root profile always exists", profiles.ErrInvalidName, name)
 		}
 		if err := ValidName(name); err != nil {
 			return err

@@ -82,7 +82,7 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 	if !v.CheckCount(words, names, 2*min(names, 1), t.Err) {
 		return cmdline.WrongUsage
 	}
-	if name == "export" && a.exporting.From > 0 && a.exporting.Snapshot == "" {
+	if name == "export" && a.exporting.Offset > 0 && a.exporting.Snapshot == "" {
 		return t.Fail(cmdline.WrongUsage, "cannot %s: --from is a place in a copy that was kept; name it with --snapshot", v.Doing)
 	}
 	m, code := managerFor(t, name, words[:names], true)
@@ -96,7 +96,7 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 	if m.cl == nil && (a.startsGateway || a.stopsGateway) {
 		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
 	}
-	a.importing.From, a.exporting.Clone = a.exporting.From, name == "clone"
+	a.importing.Offset, a.exporting.ForClone = a.exporting.Offset, name == "clone"
 	file := "-" // "-" means standard input or output
 	if len(words) > names {
 		file = words[names]
@@ -116,9 +116,9 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 func (a *archiver) flags(verb string) *flag.FlagSet {
 	f := cmdline.Flags(verb)
 	if verb != "import" {
-		f.BoolVar(&a.exporting.Secrets, "secrets", false, "with .env and other files that hold secrets")
+		f.BoolVar(&a.exporting.IncludeSecrets, "secrets", false, "with .env and other files that hold secrets")
 		f.BoolVar(&a.stopsGateway, "stop", false, "stop the gateway for the last part of the copy, and print for how long")
-		f.StringVar(&a.exporting.Scratch, "scratch", "", "`DIR` for the copy, where the volume is full or read-only")
+		f.StringVar(&a.exporting.ScratchDir, "scratch", "", "`DIR` for the copy, where the volume is full or read-only")
 	}
 	if verb == "export" {
 		f.StringVar(&a.outPath, "o", "", "write to `FILE`; - is standard output")
@@ -129,12 +129,12 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 		f.BoolVar(&a.startsGateway, "start", false, "start the gateway of the new profile")
 	}
 	if verb == "import" {
-		f.BoolVar(&a.importing.Replace, "replace", false, "stop an existing profile and replace it")
+		f.BoolVar(&a.importing.MayReplace, "replace", false, "stop an existing profile and replace it")
 		f.BoolVar(&a.importing.AllowWithoutSecrets, "without-secrets", false, "replace it by an archive without secrets too")
 		f.BoolVar(&a.printsOffset, "where", false, "print where an interrupted import continues: snapshot and offset")
 	}
 	if verb != "clone" {
-		f.Int64Var(&a.exporting.From, "from", 0, "begin at this `OFFSET` of the archive; export needs --snapshot too")
+		f.Int64Var(&a.exporting.Offset, "from", 0, "begin at this `OFFSET` of the archive; export needs --snapshot too")
 	}
 	return f
 }
@@ -178,7 +178,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 		return err
 	}
 	user, cred, err := a.owner(name)
-	if err == nil && a.exporting.Clone && cred != nil && a.isTenant(cred.UID) && !a.agent.WithTenants(a.cfg).Tenants.Includes(a.importing.Name) {
+	if err == nil && a.exporting.ForClone && cred != nil && a.isTenant(cred.UID) && !a.agent.WithTenants(a.cfg).Tenants.Includes(a.importing.Name) {
 		err = fmt.Errorf("its home belongs to uid %d, the user of an isolated profile, and the agent's user could read the copy; set isolation: user for profile %s too", cred.UID, a.importing.Name)
 	}
 	if err != nil {
@@ -191,22 +191,22 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	x := a.exporting
 	x.Home, x.Name, x.Version = p.Home, name, version.Get().Version
 	if name == profiles.Default {
-		x.Skip = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
+		x.SkipPaths = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
 	}
 	out := cmp.Or(a.allDir, a.outPath)
 	if path, err := filepath.Abs(out); err == nil && out != "" && out != "-" { // the output may be inside the home: leave out older archives
-		x.Skip = append(x.Skip, strings.TrimPrefix(path, p.Home+"/"))
+		x.SkipPaths = append(x.SkipPaths, strings.TrimPrefix(path, p.Home+"/"))
 	}
 	x.Backup = func(ctx context.Context, from, to *os.File, database string) error {
 		return copyDatabase(ctx, program, cred, from, to, database)
 	}
-	if x.Scratch != "" {
-		fd, err := openScratch(x.Scratch, user)
+	if x.ScratchDir != "" {
+		fd, err := openScratch(x.ScratchDir, user)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		x.Scratch = "/proc/self/fd/" + strconv.Itoa(fd)
+		x.ScratchDir = "/proc/self/fd/" + strconv.Itoa(fd)
 	}
 	wake := func() error { return nil }
 	if a.stopsGateway {
@@ -384,7 +384,7 @@ func (a *archiver) clone(from, to string) int {
 // gateway just before the replacement.
 func (a *archiver) prepareImport(name string) {
 	a.importing.Dir, a.importing.Name, a.importing.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
-	a.importing.Ready = func() error {
+	a.importing.BeforeCommit = func() error {
 		return asProcessUser(func() error {
 			home, owner, err := a.openHome(name, 0)
 			if errors.Is(err, fs.ErrNotExist) {
@@ -424,7 +424,7 @@ func (a *archiver) reportResult(done string, err error) int {
 		return a.Failed(a.doing, err)
 	}
 	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, a.head.Files, a.head.Bytes, a.head.Moment, a.checksum)
-	line := func(names archive.Names, what string) {
+	line := func(names archive.NameList, what string) {
 		if some := names[:min(len(names), 5)]; len(some) < len(names) {
 			what, names = fmt.Sprintf("%s, the first of %d", what, len(names)), some
 		}

@@ -267,7 +267,7 @@ func (b *bundle) writeStates(w io.Writer) error {
 			fmt.Fprintf(w, "%s: no state file\n", show.Name(p.Name))
 		default:
 			fmt.Fprintf(w, "%s: desired %q, gateway %q, pid %d, written %s, restart requested %v, exit reason %q, trouble %q\n", show.Name(p.Name),
-				st.Desired, st.Gateway, st.PID, st.Written.UTC().Format(time.RFC3339), st.RestartRequested, st.ExitReason, st.Trouble())
+				st.Desired, st.Gateway, st.PID, st.Written.UTC().Format(time.RFC3339), st.RestartRequested, st.ExitReason, st.PlatformTrouble())
 		}
 	})
 }

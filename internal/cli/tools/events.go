@@ -345,11 +345,11 @@ func busyProfiles(store *profiles.Store) (busy []string, err error) {
 		if errors.Is(unread, fs.ErrPermission) {
 			return nil, unread
 		}
-		if unread != nil || st.Active == 0 {
+		if unread != nil || st.AnswersInProgress == 0 {
 			continue // the gateway is idle, or the state file doesn't say
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
-			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))
+			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.AnswersInProgress))
 		}
 	}
 	return busy, err

@@ -280,8 +280,8 @@ func (a *archiver) runImport(run func() error) (err error) {
 	if err != nil {
 		return err
 	}
-	a.importing.Dir, a.importing.Exists = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.CheckExists(a.importing.Name) == nil
-	if p.hasLeftovers && a.importing.From == 0 && !a.printsOffset {
+	a.importing.Dir, a.importing.ExistsElsewhere = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.CheckExists(a.importing.Name) == nil
+	if p.hasLeftovers && a.importing.Offset == 0 && !a.printsOffset {
 		fmt.Fprintf(a.Err, "removing the files that an interrupted import of %s has left\n", show.Name(a.importing.Name))
 		err = p.empty()
 	}
@@ -342,7 +342,7 @@ func (p *privateImport) install() error {
 	name, uid := p.importing.Name, p.owner.Identity().UID
 	mode, flags := fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
 	var replaced fs.FileInfo // the old home; nil if there is none
-	if info, err := p.homes.Lstat(name); err == nil && p.importing.Replace && info.IsDir() {
+	if info, err := p.homes.Lstat(name); err == nil && p.importing.MayReplace && info.IsDir() {
 		mode, flags = info.Mode().Perm()|0o700, unix.RENAME_EXCHANGE
 		old, _, err := volume.OpenHome(p.options().Tenants, p.homes, name, 0, "profile delete")
 		if err != nil {

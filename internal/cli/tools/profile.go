@@ -367,7 +367,7 @@ func (m *profileManager) profileRows(only string) ([]profileRow, []profiles.Warn
 		if err != nil {
 			warnings = append(warnings, profiles.Warning{Profile: p.Name, Message: fmt.Sprintf("cannot use the state of profile %q: %v", p.Name, err)})
 		}
-		rows = append(rows, profileRow{Name: p.Name, Home: p.Home, Active: p.Name == active, PriorState: state.Prior()})
+		rows = append(rows, profileRow{Name: p.Name, Home: p.Home, Active: p.Name == active, PriorState: state.PriorState()})
 		listed[p.Name] = true
 	}
 	gateways := make(map[string]client.Service)

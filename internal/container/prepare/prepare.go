@@ -232,7 +232,7 @@ func (s *Stage) expectProfiles(cfg *config.Config) {
 		for _, p := range found {
 			named := route.Supervise && p.Name == route.Profile
 			state, _ := s.Store.ReadState(p.Name) // after an error the state is zero
-			v := s.expectedService(profiles.SlotName(p.Name), supervisor.KindGateway, registry.NeedProfiles, named || state.Start())
+			v := s.expectedService(profiles.SlotName(p.Name), supervisor.KindGateway, registry.NeedProfiles, named || state.ShouldRun())
 			u := s.Units.Gateway(cfg, p, nil)
 			v.Profile, v.Log, v.Command = p.Name, u.LogFile, u.Spec.Argv
 			gateways = append(gateways, v)
