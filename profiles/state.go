@@ -56,7 +56,7 @@ type State struct {
 
 	Platforms         int    // number of chat platforms of the gateway
 	TroubledPlatforms int    // number of platforms that are retrying or have failed
-	platformTrouble   string // text for the method Trouble
+	platformTrouble   string // text for the method PlatformTrouble
 
 	HasServed bool   // served_profiles exists, so the gateway reports which profiles it serves
 	served    string // the names in served_profiles, each between two slashes: "/a/b/"
