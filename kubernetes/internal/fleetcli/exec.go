@@ -29,9 +29,9 @@ func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writ
 	if err != nil {
 		return err
 	}
-	out, endOut := cmdline.ForTerminal(out)
+	out, endOut := cmdline.TerminalWriter(out)
 	defer endOut()
-	errs, endErrs := cmdline.ForTerminal(f.Err)
+	errs, endErrs := cmdline.TerminalWriter(f.Err)
 	defer endErrs()
 	return remote.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
 }

@@ -1,4 +1,4 @@
-// Package fleetcli is the command line of hinit-fleet. It owns the goroutine of [cmdline.Interruptible], and one for each
+// Package fleetcli is the command line of hinit-fleet. It owns the goroutine of [cmdline.InterruptibleContext], and one for each
 // command that it runs outside of the fleet during an import or export. They end before [Main] returns.
 package fleetcli
 
@@ -68,7 +68,7 @@ func verbs() []verb {
 
 // Main executes a command line and returns the exit code. SIGTERM and SIGINT cancel it.
 func Main(argv []string, out, errs io.Writer) int {
-	ctx, stop := cmdline.Interruptible()
+	ctx, stop := cmdline.InterruptibleContext()
 	defer stop()
 	name := strings.Join(argv[min(len(argv), 1):min(len(argv), 2)], "")
 	if slices.Contains([]string{"help", "-h", "--help", "-help"}, name) {

@@ -23,7 +23,7 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stream bytes.Buffer
-	x := archive.Export{Home: home, Name: "coder", Secrets: true, Links: true, HomeIdle: true}
+	x := archive.Export{Home: home, Name: "coder", IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
 	_, sum, _, err := x.Run(t.Context(), &stream)
 	if err != nil {
 		t.Fatal(err)

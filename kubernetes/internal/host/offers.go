@@ -290,15 +290,15 @@ func (s *Store) send(one *profileOffer, w http.ResponseWriter, r *http.Request) 
 			w.WriteHeader(http.StatusPartialContent)
 		}
 	}
-	// Without a Range header, From stays 0 and the archive is sent from its beginning.
-	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From)
+	// Without a Range header, Offset stays 0 and the archive is sent from its beginning.
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.Offset)
 	head, sum, _, err := x.Run(r.Context(), w)
 	return head.Snapshot, sum, begun, err
 }
 
 // exportOf returns an export of the data of a stopped profile. dir is the open directory with the data.
 func exportOf(dir *os.File, name string) *archive.Export {
-	return &archive.Export{Home: descriptor(dir), Name: name, Secrets: true, Links: true, HomeIdle: true}
+	return &archive.Export{Home: descriptor(dir), Name: name, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
 }
 
 // errHeadRead ends an export when only its head is needed.

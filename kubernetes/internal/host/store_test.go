@@ -288,7 +288,7 @@ func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := archive.Export{Home: filepath.Join(dir, from.Home("coder")), Name: "coder", Secrets: true}
+	x := archive.Export{Home: filepath.Join(dir, from.Home("coder")), Name: "coder", IncludeSecrets: true}
 	if _, _, _, err := x.Run(t.Context(), f); err != nil || f.Close() != nil {
 		t.Fatal(err)
 	}

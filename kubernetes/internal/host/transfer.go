@@ -95,7 +95,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	switch answer.StatusCode {
 	case http.StatusOK:
 	case http.StatusPartialContent:
-		im.From = at
+		im.Offset = at
 	default:
 		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // ignore the error: without the reason, the HTTP status is enough
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s: %s", name, from.Address, answer.Status, strings.TrimSpace(strings.ToValidUTF8(string(why), "?")))
@@ -126,7 +126,7 @@ func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err
 	if err != nil {
 		return nil, nil, err
 	}
-	return &archive.Import{Dir: descriptor(part), Name: name + "." + uid, Links: true}, func() { _ = part.Close() }, nil
+	return &archive.Import{Dir: descriptor(part), Name: name + "." + uid, AllowOutsideLinks: true}, func() { _ = part.Close() }, nil
 }
 
 // errInterrupted means that a stream ended early. The received part is kept, and the next fetch continues after it.

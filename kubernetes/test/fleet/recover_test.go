@@ -33,7 +33,7 @@ func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home(lost), "notes.txt"), []byte("learnt"), 0o640); err != nil {
 		t.Fatal(err)
 	}
-	x := archive.Export{Home: home(lost), Name: "p00000", Secrets: true, HomeIdle: true}
+	x := archive.Export{Home: home(lost), Name: "p00000", IncludeSecrets: true, HomeIdle: true}
 	if _, _, _, err := x.Run(t.Context(), tar); err != nil || tar.Close() != nil {
 		t.Fatal(err)
 	}
