@@ -276,7 +276,10 @@ func (s *Store) RemoveTemporaries(before time.Time) error {
 			if kept, temporary := keptAfter[name[:strings.IndexByte(name, '-')+1]]; temporary {
 				path := filepath.Join(profilesDir, name)
 				if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before.Add(-kept)) {
-					err = cmp.Or(err, removeOwned(d, path))
+					if kept > 0 { // an import
+						err = cmp.Or(err, removeFilesOfImport(d, path))
+					}
+					err = cmp.Or(err, d.RemoveAll(path))
 				}
 			}
 			return true
@@ -289,9 +292,10 @@ func (s *Store) RemoveTemporaries(before time.Time) error {
 	return nil
 }
 
-// removeOwned removes a temporary file or directory. The user of an isolated profile removes the files in its own directory, which no
-// other user can enter. It keeps the home of such a profile, because the agent's user may have renamed that to a temporary name.
-func removeOwned(d *fsutil.Dir, path string) (err error) {
+// removeFilesOfImport removes the files in the directory of an import. In the directory of an isolated profile, which no other user
+// can enter, it acts as the profile's user. It keeps the home of such a profile, because the agent's user may have renamed that to the
+// name of an import.
+func removeFilesOfImport(d *fsutil.Dir, path string) (err error) {
 	if dir, subErr := d.Sub(path); subErr == nil {
 		defer dir.Close()
 		if errors.Is(dir.CheckExists(".hinit-profile"), fs.ErrNotExist) {
@@ -301,5 +305,5 @@ func removeOwned(d *fsutil.Dir, path string) (err error) {
 			})
 		}
 	}
-	return cmp.Or(err, d.RemoveAll(path))
+	return err
 }

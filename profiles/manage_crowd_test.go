@@ -133,13 +133,17 @@ func TestNoCommandsLeaveHalfAProfile(t *testing.T) {
 	}
 }
 
-// The files of a deletion that was killed stayed until the next boot, because a second one only said that there is no such profile.
+// A deletion that was killed left files in the way of the next profile of that name.
 func TestASecondCommandRemovesWhatAKilledOneLeft(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/.old-p/sessions/x", "x")
-	profiles.Write(t, s, "profiles/.new-p/SOUL.md", "x")
-	if err := manage.Clean(s, "p"); err != nil || existingFiles(t, s) != "" {
-		t.Errorf("%v, left: %s", err, existingFiles(t, s))
+	profiles.Write(t, s, "profiles/.new-p/auth.json", "x")
+	if err := manage.Create(s, "p"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := os.Stat(filepath.Join(s.Root(), "profiles/p/auth.json"))
+	if left := existingFiles(t, s); left != "p" || err == nil {
+		t.Errorf("left: %s, %v", left, err)
 	}
 }
 

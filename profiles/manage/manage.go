@@ -39,7 +39,10 @@ func Create(s *profiles.Store, name string) error {
 			return ErrExists
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.NewPrefix+name)
-		err := fillHome(s, d, temp, name)
+		err := d.RemoveAll(temp)
+		if err == nil {
+			err = fillHome(s, d, temp, name)
+		}
 		if err == nil {
 			err = d.Rename(temp, home)
 		}
@@ -47,13 +50,14 @@ func Create(s *profiles.Store, name string) error {
 	})
 }
 
-// lockTimeout is how long a command waits for another command that creates, deletes or renames a profile. A test changes it.
-var lockTimeout = 30 * time.Second
+// lockTimeout is how long a command waits for another command that creates, deletes or renames a profile. Then it goes on, because
+// the agent can hold the lock too. A test changes it.
+var lockTimeout = 10 * time.Second
 
 // change calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or renames a
 // profile. Several commands would use the same temporary names, or change the active profile at once. fn may close lock, so that
-// other commands go on. On a file system without locks, change doesn't wait. It first removes what an interrupted command has left,
-// and adds doing to an error.
+// other commands go on. After lockTimeout, and on a file system without locks, change goes on without the lock. It first removes what
+// an interrupted command has left, as far as it can, and adds doing to an error.
 func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.Dir, home string, lock *os.File) error) error {
 	err := checkNames(names)
 	if err == nil {
@@ -66,15 +70,10 @@ func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.D
 				return err
 			}
 			defer homes.Close()
-			lock, err := homes.Lock(waitForLock)
-			if errors.Is(err, errBusy) {
-				return err
-			}
-			defer lock.Close() // after another error lock is nil, and Close does nothing
+			lock, _ := homes.Lock(waitForLock)
+			defer lock.Close() // after an error lock is nil, and Close does nothing
 			for _, prefix := range []string{profiles.NewPrefix, profiles.OldPrefix} {
-				if err := homes.RemoveAll(prefix + names[0]); err != nil {
-					return err
-				}
+				_ = homes.RemoveAll(prefix + names[0])
 			}
 			return fn(d, home, lock)
 		})
@@ -85,17 +84,14 @@ func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.D
 	return nil
 }
 
-var errBusy = errors.New("another command is creating, deleting or renaming a profile; try again when it has ended")
-
-// waitForLock waits until dir is locked.
+// waitForLock waits until dir is locked, or returns an error after lockTimeout.
 func waitForLock(dir *os.File) error {
-	for end := time.Now().Add(lockTimeout); unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; {
-		if time.Now().After(end) {
-			return errBusy
-		}
+	err := error(unix.EWOULDBLOCK)
+	for end := time.Now().Add(lockTimeout); errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(end); {
 		pause.For(context.Background(), 10*time.Millisecond)
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
-	return nil
+	return err
 }
 
 // fillHome creates the directories and files of a new home, as the agent's own command does.
@@ -135,11 +131,6 @@ func Delete(s *profiles.Store, name string) error {
 		}
 		return nil
 	})
-}
-
-// Clean removes the files of the profile name that an interrupted Create or Delete has left.
-func Clean(s *profiles.Store, name string) error {
-	return change(s, fmt.Sprintf("clean profile %q", name), []string{name}, func(*fsutil.Dir, string, *os.File) error { return nil })
 }
 
 // Rename gives the profile from the name to. An active profile stays active. The caller must have stopped the gateway. The error

@@ -146,7 +146,7 @@ func (m *profileManager) create(name string) int {
 func (m *profileManager) delete(name string, yes bool, uid int) int {
 	p, there, err := m.lookUpProfile(name)
 	if !there {
-		return m.printMissing(name, cmp.Or(err, manage.Clean(m.store, name)))
+		return m.printMissing(name, err)
 	}
 	home, owner, err := m.openHome(name, uid)
 	if err != nil {
