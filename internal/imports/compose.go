@@ -225,8 +225,8 @@ var processRules = slices.Concat(rules{
 	{name: "healthcheck", convert: importHealthcheck},
 }, rulesOf("compose process"))
 
-// bothDays matches a schedule that has a day of the month and a weekday, instead of "*" or "?".
-var bothDays = regexp.MustCompile(`(^|\s)[^\s*?]\S*\s+\S+\s+[^\s*?]\S*$`)
+// bothDays matches a schedule that has a day of the month and a weekday, instead of "*", "?" or "*/1".
+var bothDays = regexp.MustCompile(`(^|\s)([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)\s+\S+\s+([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)$`)
 
 // eitherDay returns a schedule unchanged, with an error if it has a day of the month and a weekday. Like cron, process-compose runs
 // it on days that are one of both.

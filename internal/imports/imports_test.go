@@ -477,7 +477,7 @@ func TestAFileWithAByteOrderMarkLostItsFirstSection(t *testing.T) {
 // A schedule with a day of the month and a weekday ran on fewer days after an import, without a note.
 func TestAScheduleWithBothKindsOfDaysIsNoted(t *testing.T) {
 	for cron, noted := range map[string]bool{
-		"0 3 1,15 * 5": true, "CRON_TZ=UTC 0 3 1 * MON": true, "0 3 1 * *": false, "0 3 ? * 5": false, "0 3 */2 * 5": false, "@weekly": false,
+		"0 3 1,15 * 5": true, "CRON_TZ=UTC 0 3 1 * MON": true, "0 3 1 * *": false, "0 3 ? * 5": false, "0 3 */2 * 5": true, "0 3 */1 * 5": false, "0 3 10 * */2": true, "@weekly": false,
 	} {
 		path := filepath.Join(t.TempDir(), "process-compose.yaml")
 		text := fmt.Sprintf("processes:\n  job: {command: x, schedule: {cron: %q}}\n", cron)
