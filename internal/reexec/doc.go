@@ -17,5 +17,5 @@
 // whether the program knows the format. If execve fails, hinit undoes all steps. The container shuts down with [ExitFault]
 // after a second fault within a minute, after a fault during the boot, or if the new program can't read the state.
 //
-// The package owns the goroutine of a requested re-execution, and two goroutines that write the report of a fault.
+// The package owns the goroutine of a requested re-execution, and the goroutines that write the report of a fault.
 package reexec

@@ -1,8 +1,8 @@
 // Package initlog writes the messages of PID 1 itself: as lines in the container log, and as warnings that the status shows
 // too.
 //
-// No caller waits for a reader of the console, and each warning is written once. The package owns one goroutine, which writes
-// the termination message of a Kubernetes pod.
+// Only [Stderr] waits for a reader of the console, for a second at most. Each warning is written once. The package owns a goroutine
+// that writes the termination message of a Kubernetes pod, and one for each call of Stderr.
 package initlog
 
 import (
@@ -158,14 +158,15 @@ func ReportRefusal(code int, err error) int {
 }
 
 // stderrTime is how long Stderr waits for the reader of stderr.
-const stderrTime = 100 * time.Millisecond
+const stderrTime = time.Second
 
 // Stderr writes an error to stderr, with "[hinit]" before each line. If the reader of stderr has stalled, it returns after stderrTime,
 // because a container must end without that reader too.
 func Stderr(err error) {
+	to := os.Stderr
 	pause.AtMost(stderrTime, guard.Begin("writing to stderr", func() {
 		for line := range strings.Lines(err.Error()) {
-			fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
+			fmt.Fprintln(to, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
 		}
 	}))
 }
