@@ -164,7 +164,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 // is good again counts.
 func (h *Health) RepeatAction() {
 	for i := range h.Checks {
-		if c := &h.Checks[i]; h.Abandoned && c.Verdict == Failing && c.Rule.OnFailure != config.OnReport {
+		if c := &h.Checks[i]; h.Abandoned && c.Verdict == Failing && c.Rule.OnFailure != "" && c.Rule.OnFailure != config.OnReport {
 			c.Verdict = Pending
 		}
 	}
