@@ -30,7 +30,7 @@ func (c *container) faults() {
 			case "loop":
 				go func() { _ = c.loop.RunInLoop(context.Background(), broken) }()
 			case "scanner":
-				go c.s6.On().Panic(value)
+				go c.s6.S6().Panic(value)
 			default:
 				guard.Go("obeying a test", broken)
 			}
