@@ -35,7 +35,7 @@ var outOfTurn = map[string]string{
 	"internal/boot/runtime.go":                      "openControl takes the turn",
 	"internal/config/load.go servicesOnlyDefaults":  "loadConfig takes the turn",
 	"internal/notify/socket.go":                     "Hub.Listen takes the turn",
-	"internal/control/listen.go":                    "Endpoint.Open takes the turn, and Rejoin",
+	"internal/control/listen.go":                    "Endpoint.Open takes the turn, and Reattach",
 	"internal/reexec/check.go":                      "Ask takes the turn, or it is the command line",
 	"internal/reexec/generation.go FirstGeneration": "before the first goroutine, of /proc",
 	"internal/reexec/generation.go DecodeState":     "before the first goroutine, of /proc",

@@ -378,7 +378,7 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.keptLines, []byte{'\n'}))+f.lostLines, f.service, f.fault)
 }
 
-// markComplete sets completeBit on the file, or clears it if done is false. If s6-log ever takes over the volume, it appends
+// markComplete sets completeBit on the file. It clears the bit if done is false, or if the last line is incomplete. If s6-log ever takes over the volume, it appends
 // to a file with this bit, and renames a file without it. The caller acts as the agent, so the mode of another user's file
 // does not change.
 func (f *file) markComplete(done bool) {

@@ -27,7 +27,7 @@ func (m *Machine) handleReports(now time.Time, s *service, run uint64, own, chec
 	}
 }
 
-// updateReadiness computes whether a running service is ready, and records a change in the history. A service is ready if its
+// updateReadiness computes whether a running service is ready. After a change, the next snapshot has it. A service is ready if its
 // own report says so and, if it has checks, their report too.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.ownReport.ready && (!s.hasChecks || s.checkReport.ready)

@@ -130,8 +130,8 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead st
 }
 
 // afterLeftovers is called when the last descendant of the run, or of its finish command, has ended. It waits for a stop
-// command that is still alive. Then it starts the finish command, or enters the next state if the finish command has already
-// run.
+// command that is still alive. Then it starts the finish command. If there is none, if it has run, or if the time of the shutdown
+// is over, the service enters its next state.
 func (m *Machine) afterLeftovers(now time.Time, s *service) {
 	if s.stopCommand.run != 0 {
 		m.awaitStopCommand(now, s)

@@ -74,7 +74,7 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 	}
 	b.Ready()
 	if !c.lease.Serves() {
-		_ = c.registry.MarkNeedMet(ctx, registry.NeedBoot) // MarkMet fails only if the container has ended
+		_ = c.registry.MarkNeedMet(ctx, registry.NeedBoot) // MarkNeedMet fails only if the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
@@ -178,7 +178,7 @@ func (b *bootRun) startCmd() {
 // StartCmdEarly starts the CMD during the boot, because the data volume does not answer (see [leaseholder.Boot]).
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
-	_ = b.c.registry.MarkNeedMet(b.ctx, registry.NeedBoot) // MarkMet fails only if the container has ended
+	_ = b.c.registry.MarkNeedMet(b.ctx, registry.NeedBoot) // MarkNeedMet fails only if the container has ended
 	b.startCmd()
 }
 

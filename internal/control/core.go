@@ -116,7 +116,7 @@ type Gateways struct {
 // Options are the settings of a Server.
 type Options struct {
 	AgentUID   uint32           // agent's user, which may control hinit like root and hinit's own user
-	OtherUsers string           // rights of other users: an Others constant of package config; anything else means OthersNone
+	OtherUsers string           // rights of other users: an Others constant of package config; anything else means OthersMayDoNothing
 	Log        func(msg string) // function for messages about faults of the server; it must not block
 	// IsDenied reports whether the server must refuse a process because it belongs to an isolated profile. gone reports whether
 	// the process has ended. Its PID may then belong to another process.

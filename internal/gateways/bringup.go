@@ -45,7 +45,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		m.warnOfSlowStop(&b)
 		known, err := m.RegisterProfiles(ctx, b)
 		b.HoldBack(ctx)
-		_ = m.Registry.MarkNeedMet(ctx, registry.NeedProfiles) // MarkMet fails only if the container has ended
+		_ = m.Registry.MarkNeedMet(ctx, registry.NeedProfiles) // MarkNeedMet fails only if the container has ended
 		// a dashboard container shares the volume with the container of the gateways, which watches it
 		if !m.RunPlan().DashboardOnly {
 			m.Start(ctx, known)

@@ -26,7 +26,8 @@ const (
 
 // Holder describes the process that holds the lock. It is only for messages.
 type Holder struct {
-	// Host and Since come from the file holderFile, which the last hinit with the lock has written. Host is "" if there is none.
+	// Host and Since come from the file holderFile, which the last hinit with the lock has written. With a lease of a cluster, the
+	// lease names Host, and Since is the present time. Host is "" if there is none.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
 	// PID is a process of this container that holds the lock according to the kernel, and that is no hinit; 0 if there is

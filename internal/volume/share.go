@@ -98,7 +98,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 
 // greedyTenants reports for each profile whether it must be limited to a few processors; the parameter processors is their
 // number. A profile is greedy if it uses more than its share while another profile waits and gets less than half of its own
-// share. Unless crowded says that processors are scarce, no profile becomes greedy.
+// share. Unless crowded says that processors are scarce, no profile is greedy.
 //
 // A confined profile stays greedy until it uses less than half of its processors, waits although it uses less than its share,
 // or is the only active profile. The waits of a confined profile make no other profile greedy.
