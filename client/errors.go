@@ -20,13 +20,13 @@ const (
 	KindUnreachable Kind = "unreachable" // hinit gave no answer; only the client sets this kind
 )
 
-// Errors that a caller can compare with an error by errors.Is.
+// Targets for errors.Is. Each matches an [Error] of the kinds in its comment.
 var (
-	ErrUnreachable = errors.New("hinit is not reachable")        // error of the kinds KindUnreachable and KindBusy
-	ErrNotAllowed  = errors.New("not allowed")                   // error of the kind KindNotAllowed
-	ErrUnknown     = errors.New("no such profile or service")    // error of the kind KindUnknown
-	ErrBadRequest  = errors.New("hinit refuses a wrong request") // error of the kind KindBadRequest
-	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // error of the kind KindReplaced
+	ErrUnreachable = errors.New("hinit is not reachable")        // KindUnreachable and KindBusy
+	ErrNotAllowed  = errors.New("not allowed")                   // KindNotAllowed
+	ErrUnknown     = errors.New("no such profile or service")    // KindUnknown
+	ErrBadRequest  = errors.New("hinit refuses a wrong request") // KindBadRequest
+	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // KindReplaced
 )
 
 // Error is a failed request. Message is the reason, for people, and Kind is for programs. The method Error also names the failed

@@ -103,8 +103,8 @@ func (t table) create(name string) string {
 // renamedKinds lists the kinds of events that older files name differently: the old name, then the current one.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
-// fileSchema is the structure of a board's file: the names of its tables and indexes, and for each column "table.column" with its
-// declared type.
+// fileSchema is the structure of a board's file. For each table and index, it has the name as a key, with the value "". For each
+// column, it has the key "table.column", with the declared type of the column as the value.
 type fileSchema map[string]string
 
 func readSchema(ctx context.Context, q querier) (fileSchema, error) {

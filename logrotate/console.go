@@ -39,7 +39,7 @@ type source struct {
 	name, profile, file string
 	droppedTotal        *atomic.Uint64 // counter of dropped lines in the log's statistics
 
-	secrets *atomic.Pointer[redact.Secrets] // values to mask; nil: none
+	secrets *atomic.Pointer[redact.Secrets] // secrets to replace by a mask in the output; nil: none
 	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
 	masker  redact.Masker
 
@@ -173,7 +173,7 @@ func (c *console) queueSpace(src *source, mustNotWait bool) int {
 	case mustNotWait:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
 	case src.mustNotWait:
-		return 2*consoleLimit - c.waiting // this is enough for the whole content of a pipe
+		return 2*consoleLimit - c.waiting // twice the limit is enough for the whole content of a pipe
 	case c.waiting < consoleLimit:
 		return maxSourceQueue - src.waiting
 	}

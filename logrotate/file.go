@@ -262,7 +262,7 @@ func (f *file) closeFile() {
 		return
 	}
 	if f.hasPartialLine {
-		_ = f.cutPartialLine() // otherwise useDescriptor would later complete this line with a newline
+		_ = f.cutPartialLine() // otherwise useDescriptor would later add a newline to the partial line
 	}
 	_ = f.writer.Close() // lumberjack buffers nothing that an error could lose
 	_ = unix.Close(f.fd)

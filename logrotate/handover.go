@@ -333,10 +333,10 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		for _, line := range hr.Tail {
 			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
 		}
-		// the loop below changes this for the streams that were handed over
+		// All requests count as finished for a stream that has ended. The loop below sets other values for live streams.
 		r.finishedRequests = [2]uint64{math.MaxUint64, math.MaxUint64}
 		for i := range r.streams {
-			// a stream that has ended; the loop below replaces it if it was handed over
+			// Make a stream that has ended. The loop below replaces it if a live stream was handed over.
 			r.streams[i] = &stream{run: r, index: i, directFD: -1}
 		}
 		var live []*stream

@@ -31,7 +31,7 @@ const (
 type pace struct {
 	flood      bool
 	pauseNext  bool // pause before the next read
-	shortReads int  // number of short reads after the time in since
+	shortReads int  // number of short reads since the time `since`; floodReads of them within floodWindow begin a flood
 	since      time.Time
 
 	size       int           // size of the pipe in bytes

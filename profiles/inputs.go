@@ -84,7 +84,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.dir = stamp{} // so that the next poll scans everything, with the inputs
+		w.dir = stamp{} // a zero stamp makes the next poll scan everything, with the inputs
 		return
 	}
 	defer d.Close()
@@ -95,7 +95,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	}
 }
 
-// scanInput hashes the inputs of one profile. If the hash differs from the one that was passed to Interest, it reports
+// scanInput hashes the inputs of one profile. If the hash differs from the one that was passed to WatchInputs, it reports
 // InputsChanged.
 func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scannedProfile) {
 	p := k.profile
@@ -118,7 +118,7 @@ func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scannedProfile) {
 		return
 	}
 	w.mu.Lock()
-	if now, ok := w.inputHashes[p.Name]; !ok || now != since { // a newer call of Interest leads to another scan
+	if now, ok := w.inputHashes[p.Name]; !ok || now != since { // a newer call of WatchInputs leads to another scan
 		w.mu.Unlock()
 		return
 	}

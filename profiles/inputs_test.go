@@ -36,7 +36,7 @@ func TestWatchInputs(t *testing.T) {
 	}
 	r.awaits(t, "a#")
 
-	// A change before the call of Interest must count if the caller passes the old hash.
+	// A change before the call of WatchInputs must count if the caller passes the old hash.
 	old, _ := s.InputsHash("b")
 	Write(t, s, "profiles/b/config.yaml", "x: 3")
 	w.WatchInputs("b", old)

@@ -106,7 +106,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 		return nil, failed
 	}
 	if failed != nil && in.store.isRecorded(profile, want) {
-		failed = nil // nothing had to be written
+		failed = nil // no write was necessary, because the volume already has this order
 	}
 	in.put(profile, intent{want: want, uptime: now, pending: failed != nil})
 	if failed != nil {
@@ -141,7 +141,7 @@ func (in *Intents) write(profile, want string, uptime time.Duration, sync bool) 
 func (in *Intents) RecordExternal(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.uptime()
-	_ = in.store.recordIntent(profile, want, now) // for the next process, if this process ends within seconds
+	_ = in.store.recordIntent(profile, want, now) // the next boot follows this record if this process ends before the other program writes
 	in.put(profile, intent{want: want, uptime: now})
 }
 
@@ -185,7 +185,7 @@ const (
 	Unchanged Outcome = "unchanged" // the file agrees with the order, or there is no order
 	Restored  Outcome = "restored"  // Restore has written the order to the file again
 	Missing   Outcome = "missing"   // the file is missing; call Restore again after RestoreDelay
-	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; Want now returns the new value if it is valid
+	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; LastOrder now returns the new value if it is valid
 )
 
 // Restore compares seen, the state that the caller has just read, with the order for the profile, and follows the rules of

@@ -28,8 +28,8 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 
 // listing is the content of profiles/. Each list is in byte order. No list is longer than the limit on profiles.
 type listing struct {
-	marked          []string // directories with the marker: the profiles
-	unmarked        []string // directories without the marker; with the marker they would be profiles
+	marked          []string // directories with the marker file (SOUL.md), which are the profiles
+	unmarked        []string // directories without the marker file, which would be profiles with it
 	profilesLeftOut bool     // whether there are more profiles than the limit
 	unmarkedLeftOut bool     // whether there are more directories without the marker than the limit
 	silentDirs      []string // directories that did not answer in time

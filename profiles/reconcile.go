@@ -45,8 +45,8 @@ type BootOptions struct {
 	CMDIsGateway bool
 	// Getenv returns a variable of the container's environment. If it is nil, the environment is empty.
 	Getenv func(string) string
-	// OnFound, if not nil, is called before the second profile is decided. It gets the number of profiles, including the default
-	// profile.
+	// OnFound, if not nil, is called with the number of profiles, including the default profile. Reconcile has then decided about
+	// the default profile only.
 	OnFound func(profiles int)
 	// OnDecision, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. It is
 	// called as the user of this process, not as the agent's user. All calls have returned before the boot log is written.
@@ -83,7 +83,7 @@ type Plan struct {
 	// last, such as an unreadable state file: the [Watcher] reports these, and knows when they end.
 	Warnings []Warning
 
-	reported int // number of decisions that were already passed to Decided
+	reported int // number of decisions that were already passed to OnDecision
 }
 
 // Reconcile decides at boot which gateways start (contract, section 5). It starts no gateway. It writes the boot log, and removes
@@ -124,11 +124,11 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedTogether is the number of profiles that are decided before Decided is called for them. Opening the volume once for
+// decidedTogether is the number of profiles that are decided before OnDecision is called for them. Opening the volume once for
 // several profiles is cheaper, and the first gateways still don't wait for the last profile.
 const decidedTogether = 16
 
-// reportDecisions calls o.Decided for the decisions that were made since the last call.
+// reportDecisions calls o.OnDecision for the decisions that were made since the last call.
 func (p *Plan) reportDecisions(o BootOptions) {
 	for _, dec := range p.Profiles[p.reported:] {
 		if o.OnDecision != nil {

@@ -53,12 +53,12 @@ type Watcher struct {
 	store    *Store
 	options  WatchOptions
 	requests chan request
-	wake     chan struct{} // wakes the goroutine after a call of Interest; capacity 1
+	wake     chan struct{} // wakes the goroutine after a call of WatchInputs; capacity 1
 	done     chan struct{}
 
 	mu          sync.Mutex // guards the fields in this group; never held during disk operations
 	inputHashes map[string]InputHash
-	inputsNew   map[string]bool // profiles for which Interest was called since the last scan of their inputs
+	inputsNew   map[string]bool // profiles for which WatchInputs was called since the last scan of their inputs
 	warned      currentWarnings
 
 	// Only the watcher's goroutine uses the fields from here on.
@@ -196,7 +196,7 @@ func (w *Watcher) WatchInputs(profile string, since InputHash) {
 	pause.Wake(w.wake)
 }
 
-// StopWatchingInputs revokes a call of Interest. One more event may follow. It doesn't block.
+// StopWatchingInputs revokes a call of WatchInputs. One more event may follow. It doesn't block.
 func (w *Watcher) StopWatchingInputs(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,7 +204,7 @@ func (w *Watcher) StopWatchingInputs(profile string) {
 	delete(w.inputsNew, profile)
 }
 
-// watchedInputs returns the hash of the last call of Interest for a profile. The second result is false without such a call.
+// watchedInputs returns the hash of the last call of WatchInputs for a profile. The second result is false without such a call.
 func (w *Watcher) watchedInputs(profile string) (InputHash, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -249,7 +249,7 @@ func TestRescanWaitsForNotify(t *testing.T) {
 	if err := w.Rescan(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Rescan beside a blocked Notify: %v", err)
 	}
-	w.WatchInputs(Default, "") // Interest must not block either
+	w.WatchInputs(Default, "") // WatchInputs must not block either
 	w.WatchInputs(Default, "")
 	close(release)
 	rescan(t, w)

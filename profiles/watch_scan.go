@@ -367,7 +367,7 @@ const (
 	hashedBytesPerSecond = 1 << 20  // hashing inputs of this many bytes causes a pause of one second
 )
 
-// scanHome scans one home and reports changes of the state file. It also reports changes of the inputs, if Interest was called.
+// scanHome scans one home and reports changes of the state file. It also reports changes of the inputs, if WatchInputs was called.
 // An unknown directory that has the marker becomes a profile. marked says that the caller has found the marker.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {

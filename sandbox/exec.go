@@ -232,8 +232,9 @@ func shellExitCode(end mux.End) int {
 	return end.Code
 }
 
-// awaitEnd passes input and cancellation to a command until the command has ended. An error means that the end of the command
-// is unknown, or that a copy could not read its input.
+// awaitEnd waits for the end of a request. Meanwhile it passes the input and the cancellation of ctx to the helper. An error
+// means that the end of the request is unknown. For a transfer, an error can also mean that its input could not be read, or that
+// ctx was canceled.
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	var late <-chan time.Time
 	if timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout); timeout > 0 {

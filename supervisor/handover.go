@@ -83,7 +83,7 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil { // lines that the old program did not read are lost
 			l.firstEvents = append(l.firstEvents, LastLines{s.name, x.Run, nil})
 		}
-		// The stop command has ended, but a panic of the old loop lost this event.
+		// The stop command has ended, but StopCommandEnded was lost in a panic of the old loop. So make the event again.
 		if s.stopCommand.run != 0 && mainPID(s.stopCommand.run) == 0 && !slices.Contains(l.lingeringRuns, s.stopCommand.run) {
 			l.addLingering(s.name, s.stopCommand.run)
 			l.firstEvents = append(l.firstEvents, StopCommandEnded{Name: s.name, Run: s.stopCommand.run, Leftover: true})

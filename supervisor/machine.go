@@ -5,21 +5,38 @@ package supervisor
 //
 // Most events are types of machine_events.go, in lower case. The other names stand for these events:
 //
-//	unwant, send        StayDown, SignalMain
-//	lacking, needsmet   a service that this one needs is not ready yet; all of them are ready
-//	met                 the loop has reported the last condition of Add.Needs (NeedMet)
-//	crowded, turn       too many services are starting; this service is next in the queue
-//	full, room          memory is short; memory is no longer short
-//	due                 the schedule of a task wants a run
-//	follow              a service of Policy.RestartOn has started again
-//	crash, again, park  the process exited; with a code of Policy.NoDelayCodes; with a code of Policy.ParkCodes
-//	over, never, limit  the restart policy forbids a restart: after a success; after a failure; MaxRestarts is reached
-//	leftover, gone      descendants outlive the main process; the last descendant has ended
-//	ending              the service has sent STOPPING=1 with sd_notify
-//	dies                the main process ended, and the service has a finish command
-//	finished, permanent the finish command ended; it asks that the service stays down (Policy.PermanentFinishCodes)
-//	inputssoon          the input files changed right after the service was parked
-//	shed                memory is short, so the service must end
+//	once         RunOnce
+//	unwant       StayDown
+//	send         SignalMain
+//	sendgroup    SignalMain with Group
+//	spawnfail    SpawnFailed
+//	spawnbad     SpawnFailed with Permanent
+//	inputs       InputsChanged
+//	inputssoon   InputsChanged, right after the service was parked
+//	replaced     CorrectCause with CauseReplaced
+//	deadline     Tick, when the deadline of the service has passed
+//	met          NeedMet, for the last condition of Add.Needs
+//	due          Scheduled with Now: the schedule of a task wants a run
+//	lacking      a service that this one needs is not ready yet
+//	needsmet     all services that this one needs are ready
+//	crowded      too many services are starting
+//	turn         this service is next in the queue
+//	full         memory is short, so the service must not start
+//	room         memory is no longer short
+//	shed         memory is short, so the service must end
+//	follow       a service of Policy.RestartOn has started again
+//	crash        the main process has exited
+//	again        the main process has exited with a code of Policy.NoDelayCodes
+//	park         the main process has exited with a code of Policy.ParkCodes
+//	dies         the main process has exited, and the service has a finish command
+//	over         after a success, the restart policy forbids a restart
+//	never        after a failure, the restart policy forbids a restart
+//	limit        the service has restarted Policy.MaxRestarts times within RestartsWindow
+//	leftover     the main process has exited, and its descendants are alive
+//	gone         the last descendant has ended
+//	ending       the service has sent STOPPING=1 with sd_notify
+//	finished     the finish command has ended
+//	permanent    the finish command has ended with a code of Policy.PermanentFinishCodes: the service stays down
 //
 // After the main process ends, its remaining descendants get SIGTERM, and SIGKILL half a second later. Then the finish
 // command runs, if the service has one. Only then does the service enter the next state of the row.
@@ -155,27 +172,6 @@ const (
 	// maxQuickRestarts is how many times in a row a service can obtain a restart without a delay by its exit code
 	// (Policy.NoDelayCodes). Only runs shorter than the first restart delay count. Further restarts get that delay.
 	maxQuickRestarts = 3
-)
-
-// Texts for the reason of a transition or record. Other packages compare reasons with these texts.
-const (
-	ReasonShutdown = "the container is stopping"       // reason of every transition that a shutdown causes
-	ReasonReplaced = "another instance has taken over" // the service is parked, because another instance does its work
-	// SuffixProfileGone is the suffix of the reason of an exit that followed the renaming or removal of the service's profile.
-	SuffixProfileGone = "because its profile was renamed or removed"
-	ReasonCrashLoop   = "crash loop" // prefix of the record that explains why a service is in a crash loop
-
-	reasonEndedAsRequested = "ended as asked"
-)
-
-// phase is the stage of the container's life: first the services run, then a shutdown passes through the other three phases.
-type phase int
-
-const (
-	running  phase = iota
-	stopping       // every service is being stopped
-	sweeping       // no service is alive; all other processes are being ended
-	finished
 )
 
 // Machine decides when services start and stop. It is a pure state machine, see the package comment. Only the goroutine of

@@ -265,7 +265,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	again := min(firstKillInterval<<min(doublings, 10), maxKillInterval) // the limit of 10 prevents an overflow of the shift
 	s.killProgress.kills++
 	if s.state == state && s.reason == reason && again < maxKillInterval {
-		s.deadline = now.Add(again) // the history already has a record of the first SIGKILL
+		s.deadline = now.Add(again) // only set the deadline, because setState would add a record to the history for each repeated SIGKILL
 	} else {
 		m.setState(now, s, state, now.Add(again), reason)
 	}

@@ -8,6 +8,16 @@ import (
 
 // This file shuts down the container: it ends the services, then all other processes.
 
+// phase is the stage of the container's life: first the services run, then a shutdown passes through the other three phases.
+type phase int
+
+const (
+	running  phase = iota
+	stopping       // every service is being stopped
+	sweeping       // no service is alive; all other processes are being ended
+	finished
+)
+
 func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
 	if m.phase != running {
 		m.killAtOnce(now)

@@ -51,7 +51,7 @@ func (m *Machine) turnLimit() time.Duration {
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.queuePosition != 0:
-		if s.unmet != nil { // the needs of the service are met again
+		if s.unmet != nil { // the service is queued, but waited for its needs; they are met now
 			s.unmet, s.reason = nil, ReasonTurn
 			m.markChanged(s)
 			m.updateQueuePositions()

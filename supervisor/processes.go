@@ -129,7 +129,7 @@ func (l *Loop) reap() {
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 	if l.cfg.MuteSIGCHLD != nil && l.flood.recordReap(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.MuteSIGCHLD(l.flood.active)
-		if !l.flood.active { // processes may have ended while SIGCHLD was off
+		if !l.flood.active { // reap again, because processes may have ended while SIGCHLD was off
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 		}
 	}
@@ -166,7 +166,7 @@ func (l *Loop) handleExit(x proc.Exit) {
 		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explained
 		l.oomKills.explained = kills
 	}
-	if x.OOM != nil { // the counter of the run's control group is more precise
+	if x.OOM != nil { // the counter of the run's own control group is more precise than cfg.OOMKills
 		e.OOM = *x.OOM && recent
 	}
 	s := l.machine.services[name]

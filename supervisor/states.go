@@ -188,6 +188,17 @@ func isWarning(line string) bool {
 	})
 }
 
+// Texts for the reason of a transition or record. Other packages compare reasons with these texts.
+const (
+	ReasonShutdown = "the container is stopping"       // reason of every transition that a shutdown causes
+	ReasonReplaced = "another instance has taken over" // the service is parked, because another instance does its work
+	// SuffixProfileGone is the suffix of the reason of an exit that followed the renaming or removal of the service's profile.
+	SuffixProfileGone = "because its profile was renamed or removed"
+	ReasonCrashLoop   = "crash loop" // prefix of the record that explains why a service is in a crash loop
+
+	reasonEndedAsRequested = "ended as asked"
+)
+
 // Record is one entry of the event history.
 type Record struct {
 	Seq     uint64 // number of the record; the first record is 1

@@ -29,9 +29,10 @@ type Unit struct {
 
 	// Stdio, if not nil, is the list of the process's descriptors, from 0 on. The output of such a service goes to no log.
 	Stdio []*os.File `reexec:"-"`
-	// StdOverrides are descriptors 0, 1 and 2 of the process. Where it is nil, descriptor 0 is /dev/null, and 1 and 2 are the
-	// pipes of LogSink. The owner of these files closes them after the loop has forgotten the service. During a shutdown the
-	// loop closes StdOverrides[1] when the service is down, so that the reader of that pipe sees the end of its input.
+	// StdOverrides are files for descriptors 0, 1 and 2 of the process. If an entry is nil, the process gets /dev/null for
+	// descriptor 0, and the pipe of LogSink for descriptors 1 and 2. The owner of these files closes them after the loop has
+	// forgotten the service. During a shutdown the loop closes StdOverrides[1] when the service is down, so that the reader of
+	// that pipe sees the end of its input.
 	StdOverrides [3]*os.File `reexec:"-"`
 
 	// NotifyFD is the descriptor to which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It

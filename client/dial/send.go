@@ -143,9 +143,10 @@ func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 	return err
 }
 
-// retryTime returns how long a request may be repeated after the error e. A busy hinit has not read the request. A hinit that was
-// replaced (re-executed) may have carried it out, so the request is repeated only with q.repeats. The same is true of a cut
-// connection: the program before a re-execution may have read the request.
+// retryTime returns how long a request may be repeated after the error e; 0 forbids it. A busy hinit has not read the request, so
+// it is safe to repeat the request. A hinit that was replaced (re-executed) may have carried out the request, so the request is
+// repeated only with q.mayRepeat. The same is true of a cut connection: the program before a re-execution may have read the
+// request.
 func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy && !q.mayBeBusy:

@@ -44,7 +44,8 @@ func run(argv []string) int {
 	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, and wrong arguments
 		return container.RunServicesOnly(words[2])
 	case strings.Join(words, " ") == "version --handover":
-		// `hinit reexec` runs a new binary with these words, to ask which format of the handed-over state it knows.
+		// Before `hinit reexec` replaces the running program, it executes the new binary as `BINARY version --handover`. The
+		// answer says which format of the handed-over state the new binary reads.
 		if _, err := fmt.Println(reexec.Format); err != nil {
 			fmt.Fprintln(os.Stderr, "cannot write the output:", err)
 			return 1

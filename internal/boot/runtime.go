@@ -63,9 +63,9 @@ func setStickyBit(dir string) {
 // messages and places, never for permissions.
 func InPod(env func(string) (string, bool)) bool { return EnvOf(env, "KUBERNETES_SERVICE_HOST") != "" }
 
-// removeForeignDir removes dir if it belongs to another user than root in a directory of root, so that root can make it
-// again. first means that this is PID 1, so the content is left from an earlier container. Otherwise only an empty directory
-// is removed.
+// removeForeignDir removes dir if it belongs to another user than root in a directory of root, so that root can make it again.
+// isInit means that this is PID 1, so the content is left from an earlier container. Otherwise only an empty directory is
+// removed.
 func removeForeignDir(dir string, isInit bool) {
 	parent, err := fsutil.OpenNoLink(filepath.Dir(dir), nil)
 	if err != nil {

@@ -106,11 +106,11 @@ type Restart struct {
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
 	InitialDelay time.Duration `key:"initial" is:"positive"`      // delay before the first restart
-	DelayFactor  float64       `key:"factor" is:"between 1 1000"` // each delay is Factor times the delay before
-	Max          time.Duration `key:"max" is:"positive"`          // longest delay; not less than Initial
+	DelayFactor  float64       `key:"factor" is:"between 1 1000"` // each delay is DelayFactor times the delay before
+	Max          time.Duration `key:"max" is:"positive"`          // longest delay; not less than InitialDelay
 	Jitter       float64       `key:"jitter" is:"between 0 0.5"`  // random change of a delay, up to this fraction of it
 	// ResetAfter is how long a run must last to count as healthy. After a healthy run the next restart is immediate, and later
-	// delays begin at Initial again.
+	// delays begin at InitialDelay again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
 	ParkCodes       []int         `key:"park_on" is:"codes"`                   // exit codes after which the service stays down
 	ImmediateCodes  []int         `key:"immediate_on" is:"codes"`              // exit codes after which the restart is immediate

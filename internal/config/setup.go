@@ -91,7 +91,8 @@ const (
 )
 
 // Memory limits the memory of all processes of a service together. 0 means no limit. hinit measures it every few seconds. The
-// kernel enforces High and Max if the service has a control group. Otherwise High is treated as Warn, and Max as Restart.
+// kernel enforces High and Max if the service has a control group. Otherwise High is treated as WarnAbove, and Max as
+// RestartAbove.
 type Memory struct {
 	WarnAbove    Bytes `key:"warn"`      // hinit warns above this size
 	RestartAbove Bytes `key:"restart"`   // hinit restarts the service above this size
@@ -102,8 +103,8 @@ type Memory struct {
 // IsSet reports whether m has any limit.
 func (m Memory) IsSet() bool { return m != Memory{} }
 
-// WithoutCgroup returns the limits that hinit itself enforces for a service without a control group: High counts as Warn, and Max as
-// Restart.
+// WithoutCgroup returns the limits that hinit itself enforces for a service without a control group: High counts as WarnAbove,
+// and Max as RestartAbove.
 func (m Memory) WithoutCgroup() Memory {
 	return Memory{WarnAbove: smallerLimit(m.WarnAbove, m.High), RestartAbove: smallerLimit(m.RestartAbove, m.Max)}
 }

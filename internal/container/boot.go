@@ -65,7 +65,7 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		// the first call found no data directory to lock
+		// ClaimAtBoot found no data directory to lock before. The boot has made the directory now, so call it again.
 		if c.lease.Status().State == client.LeaseNone && !c.runPlan.Load().ServicesOnly {
 			if serving, ok = c.lease.ClaimAtBoot(ctx, b, true); !ok {
 				return
@@ -86,7 +86,7 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 			}
 		})
 	} else {
-		c.generation.MarkBootDone() // with profiles, gateways.BringUp does this through Boot.OnProfilesKnown
+		c.generation.MarkBootDone() // in this case, gateways.BringUp does not call it
 	}
 }
 
@@ -98,7 +98,7 @@ func (c *container) prepare(serving context.Context, cfg *config.Config, b *boot
 		c.fatal(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // without the lease, serving has ended, and takeOver must prepare the volume again
+	c.prepared.Store(serving.Err() == nil) // false if the lease was lost, which ends serving: takeOver must then prepare the volume again
 	return true
 }
 

@@ -139,7 +139,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.s6 = personality.NewEmulation(s6Host{agents, c.registry, c.gateways}, c.registry.SetSlotMaker, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), StartedAt: c.started,
-			HasMainSlot: c.cfg.Load().Services[registry.MainHermes].Name == "", // Main is false if hinit.yaml has a service of this name
+			HasMainSlot: c.cfg.Load().Services[registry.MainHermes].Name == "", // false if hinit.yaml has a service of this name
 		}
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{

@@ -227,7 +227,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	}
 	if held, err := h.c.s6.Hold(); err == nil {
 		release = held
-	} else if !fault { // after a fault, ignore the error, because the scan directory may be the part that had the fault
+	} else if !fault { // but ignore the error after a fault, which the scan directory may have caused
 		return wake, err
 	}
 	return wake, nil

@@ -441,8 +441,9 @@ func (m *answerBudget) release(h *pendingAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *pendingAnswer) bool { return o == h })
 }
 
-// answerInTurn calls build to make a possibly large answer, when no other answer for the client's class is being made, and waits
-// until memory is free for it. build must not block, because it holds up all other answers for the class.
+// answerInTurn makes a possibly large answer. First it waits until no other answer is being made for clients of this class (root,
+// the agent or others), and calls build. Then it waits until the answer fits into the budget of the class. build must not block,
+// because it holds up all other answers for the class.
 func (s *Server) answerInTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.answerBudgets[s.policy.classOf(r.client)].makeAnswer(r.Context(), build)
 }

@@ -34,7 +34,7 @@ const (
 	maxBody    = 64 << 10
 )
 
-// Errors with which Close and Leave cancel the contexts of requests.
+// Errors with which Close and CloseForReexec cancel the contexts of requests.
 var (
 	errClosing  = &client.Error{Kind: client.KindStopping, Message: "hinit is ending"}
 	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}

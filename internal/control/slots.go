@@ -127,7 +127,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 type slotGoal struct {
 	letter byte
 	run    uint64 // number of a run; only a later run fulfils r and R
-	hasRun bool   // whether after is set
+	hasRun bool   // whether run is set
 }
 
 // parseUntil parses the parameter "until" of a wait: a letter, which the number of a run may follow.
@@ -146,7 +146,7 @@ func parseUntil(text string) (slotGoal, error) {
 	return u, nil
 }
 
-// reached reports whether the slot is in the wanted state. If the slot has a later run than after, it was down in between, so it
+// reached reports whether the slot is in the wanted state. If the slot has a later run than u.run, it was down in between, so it
 // also counts as down.
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up

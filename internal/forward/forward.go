@@ -141,7 +141,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return nil
 }
 
-// collect collects records of events and log lines until the batch is full or the time f.Pause is over. If the last request to
+// collect collects records of events and log lines until the batch is full or the time f.BatchTime is over. If the last request to
 // hinit is older than statusEvery, collect first asks hinit for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	if time.Since(f.askedAt) > statusEvery {

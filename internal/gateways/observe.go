@@ -208,8 +208,8 @@ const (
 	replacerPoll = 2 * time.Second
 )
 
-// checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of
-// the exit. If it does not know yet, it queues itself again. looks is the number of earlier calls for this exit.
+// checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of the
+// exit. If it does not know yet, it queues itself again. tries is the number of earlier calls for this exit.
 func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, tries int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {

@@ -124,8 +124,8 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
 }
 
-// TestAManagerThatIsResetKnowsNothing checks that the Manager forgets all that it knew of the profiles after Reset,
-// because another container may have changed the volume meanwhile.
+// TestAManagerThatIsResetKnowsNothing checks that the Manager forgets all that it knew of the profiles after DropRecords, because
+// another container may have changed the volume meanwhile.
 func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	h, m := newHost(t, "coder")
 	m.Registry.AddProfile("coder")

@@ -196,7 +196,7 @@ func oomKillsIn(group string) (uint64, bool) {
 }
 
 func oomKills(fd int) (uint64, bool) {
-	content := make([]byte, 1024) // the buffer is larger than these files
+	content := make([]byte, 1024) // larger than memory.events and memory.oom_control
 	n, _ := unix.Pread(fd, content, 0)
 	return fieldOf(content[:max(n, 0)], "oom_kill")
 }

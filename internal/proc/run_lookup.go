@@ -87,7 +87,7 @@ func StartTicks(pid int) (uint64, bool) {
 func NameAndOrigin(pid int) (name string, inside bool) {
 	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" also for a process of another PID namespace
 	name = strings.TrimSuffix(string(comm), "\n")
-	for range 64 { // with more ancestors, inside is true
+	for range 64 { // look at 64 ancestors at most; a process with more of them counts as inside
 		if pid <= 1 || pid == os.Getpid() {
 			return name, pid == os.Getpid()
 		}
@@ -168,7 +168,7 @@ type marker struct {
 const (
 	firstMark  = 1 << 62
 	outerStep  = 1 << 40 // distance between the marks of two runs; enough for four million runs
-	nestedStep = 1 << 20 // the distance for an init inside a run; enough for a million runs
+	nestedStep = 1 << 20 // distance between the marks of two runs of an init inside a run; enough for a million runs
 )
 
 func newMarker() marker {
@@ -181,7 +181,7 @@ func newMarker() marker {
 	case limit.Max >= firstMark-(firstMark>>1):
 		return marker{limit.Max, limit.Max, nestedStep}
 	}
-	return marker{} // such a low limit was set to limit real-time scheduling
+	return marker{} // the operator has set such a low limit for real-time scheduling, so it can't serve as a mark
 }
 
 // lowerLimit lowers the limit of hinit by one step, so that the next child inherits the new value as its mark. It returns the

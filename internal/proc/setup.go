@@ -214,7 +214,7 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
 	if t.checker == nil || !t.checker.Identity().Equal(*spec.Cred) {
-		// keep it: most services have the same user, and making an actor costs as much as a check
+		// keep the actor in t.checker: most services have the same user, and making an actor costs as much as a check
 		t.checker = fsutil.NewActor(*spec.Cred)
 	}
 	checker, found := t.checker, ""
@@ -255,7 +255,7 @@ func checkSettings(spec Spec) error {
 	}
 	for _, l := range spec.Limits {
 		var now unix.Rlimit
-		mayRaise := (spec.Cred == nil || spec.Cred.UID == 0) && hasCapability(unix.CAP_SYS_RESOURCE) // only root keeps the capability
+		mayRaise := (spec.Cred == nil || spec.Cred.UID == 0) && hasCapability(unix.CAP_SYS_RESOURCE) // a process of another user loses the capability
 		if mayRaise || unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max {
 			continue
 		}

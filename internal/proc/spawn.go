@@ -25,10 +25,10 @@ type Cred = fsutil.Identity
 // Spec describes a process to start.
 type Spec struct {
 	ID      uint64   // number of the run, never used before in this table; 0 is reserved for orphans
-	Name    string   // name of the service, for the tag TagVar
+	Name    string   // name of the service, which Spawn writes into the environment variable TagVar (HINIT_RUN)
 	Path    string   // program to execute; "" searches Argv[0] in the PATH of Env, unless it contains a slash
 	Argv    []string // command and arguments; must not be empty
-	Env     []string // whole environment, to which Spawn adds the tag
+	Env     []string // whole environment, to which Spawn adds the variable TagVar
 	Dir     string   // working directory; "" keeps the directory of hinit
 	DirIsFD bool     `reexec:"Pinned"` // Dir is a path below /proc/self/fd that names a directory that hinit keeps open
 	Cred    *Cred    // user and groups; nil keeps hinit's own

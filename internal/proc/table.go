@@ -217,9 +217,9 @@ func (t *Table) HandOver() Handover {
 	return s
 }
 
-// TakeOver makes a table from the state of the table before a re-execution, whose children are still children of this
-// process. The next Reap reports main processes that have ended since. MainPID returns 0 for a run whose main process the old
-// program reaped without reporting it.
+// TakeOver makes a table from the state s that HandOver returned before a re-execution. The processes of that table are still
+// children of PID 1. The next Reap reports main processes that have ended since. The old program may have reaped a main process
+// without reporting its end; for such a run, MainPID returns 0.
 func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {

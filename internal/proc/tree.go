@@ -31,7 +31,7 @@ type membership struct {
 	// unread environment
 	possibleMembers map[uint64]int
 	unreadEnvirons  map[identity]time.Time // living orphans with an unread environment, and when a scan first found them
-	marksRead       int                    // how many marks of dead orphans this scan has read
+	marksRead       int                    // number of dead orphans (zombies) whose mark this scan has read; at most maxExitedMarks
 	unknownOrphans  []stat                 // living orphans whose run is unknown, see hidesMark
 	youngestMember  map[uint64]stat        // the process of each run that was started last, dead or alive, except its main process
 }
@@ -350,8 +350,8 @@ func (t *Table) SignalNonChild(p stat, signal int) bool {
 	return sent
 }
 
-// signalIf signals process pid if meant returns true. It uses a pidfd, so the signal can't reach another process that gets the
-// PID after the check. there reports whether any process has this PID, and sent whether the signal was sent.
+// signalIf signals process pid if matches returns true. It uses a pidfd, so the signal can't reach another process that gets the
+// PID after the check. exists reports whether any process has this PID, and sent whether the signal was sent.
 func signalIf(pid int, signal syscall.Signal, matches func() bool) (exists, sent bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // the kernel is old, or seccomp forbids the call
@@ -359,7 +359,7 @@ func signalIf(pid int, signal syscall.Signal, matches func() bool) (exists, sent
 	case err == nil:
 		defer unix.Close(fd)
 	case !old:
-		return !errors.Is(err, unix.ESRCH), false // if the error is not ESRCH, the PID belongs to a thread
+		return !errors.Is(err, unix.ESRCH), false // pid is of a thread, unless the error is ESRCH (no such process)
 	}
 	switch {
 	case !matches():

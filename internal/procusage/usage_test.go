@@ -48,7 +48,7 @@ func TestThisProcessIsRead(t *testing.T) {
 	}
 }
 
-// TestOnlyTheRightProcIsRead checks that Root returns this process's /proc for a socket of its own, and nothing for
+// TestOnlyTheRightProcIsRead checks that FindProc returns this process's /proc for a socket of its own, and nothing for
 // another PID or a dead socket.
 func TestOnlyTheRightProcIsRead(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")

@@ -163,7 +163,7 @@ type HandedState struct {
 	Signals     []syscall.Signal // signals that the previous program received and did not handle
 	SignalsLost time.Duration    // how long SIGHUP, SIGINT, SIGQUIT and SIGTERM were lost
 	Halted      *Halted          // processes that were stopped for the re-execution; nil for none
-	HaltedFor   time.Duration    // how long they were stopped; the caller of [Halted.Resume] sets it
+	HaltedFor   time.Duration    // how long the processes of Halted were stopped; the caller of [Halted.Resume] sets it
 }
 
 // Threads returns how many threads this program may create, and how many processors it may use. These are limited only after

@@ -41,13 +41,13 @@ const (
 // errTooFewPIDs means that the free PIDs may not suffice for the threads of the new program. Other errors wrap it.
 var errTooFewPIDs = errors.New("the new program might not get its threads")
 
-// Halted says that the old program has stopped every other process, because few PIDs were free. The new program resumes them
-// when it has its threads.
+// Halted tells the new program that the old program has stopped all other processes, because few PIDs were free. The new program
+// calls [Halted.Resume] when it has its threads.
 type Halted struct {
 	Threads       int   // threads that the new program needs besides its first. So many PIDs, and a few more, are free.
 	Processors    int   // processors that the old program used (GOMAXPROCS)
 	since         int64 // when the processes were stopped, in nanoseconds of CLOCK_MONOTONIC
-	stoppedBefore []int // processes that had been stopped before, and stay stopped
+	stoppedBefore []int // PIDs of processes that were already stopped before; Resume does not continue them
 }
 
 func (h *Halted) String() string {

@@ -62,7 +62,7 @@ func (l *upLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Wan
 	return nil
 }
 
-// Snapshot may be called from any goroutine, because the Book follows the services in one of its own.
+// Snapshot may be called from any goroutine, because the Registry follows the services in one of its own.
 func (l *upLoop) Snapshot() *supervisor.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()

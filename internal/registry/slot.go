@@ -78,7 +78,7 @@ func (r *Registry) HasSlot(service string) bool { return r.slot(service).exists 
 // Exports returns the variables that the run script of a service's s6 directory exports, or nil. Do not modify the map.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the SlotMaker create a slot. If now is set, it waits until the slot is complete. A service whose name is too
+// makeSlot makes the SlotMaker create a slot. If wait is set, it waits until the slot is complete. A service whose name is too
 // long for s6 gets no slot, because the SlotMaker would fail and try again for ever.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, wait bool) {
 	f := r.currentSlotMaker()

@@ -76,13 +76,13 @@ type StartRequest struct {
 type Tracker struct {
 	mu       sync.Mutex
 	loop     Loop
-	instance string // random, so that IDs differ from other containers' IDs
+	instance string // random first part of the runs' IDs, so that they differ from other containers' IDs
 	next     uint64
 	seq      uint64
 	live     map[string]*entry // living runs by ID
 	byTag    map[string]*entry
 	ended    []*entry      // ended runs, oldest first
-	changed  chan struct{} // closed at the next change
+	changed  chan struct{} // channel that is closed and replaced at the next change of a run
 }
 
 // entry is a run, with fields that only the Tracker uses. A re-execution hands over all fields but those with the tag "-".
@@ -93,7 +93,7 @@ type entry struct {
 	limit   time.Duration `reexec:"Limit"`
 	timer   *time.Timer   `reexec:"-"`
 	output  *os.File      `reexec:"-"`
-	starts  chan struct{} `reexec:"-"` // closed when the process is running or has failed to start
+	starts  chan struct{} `reexec:"-"` // channel that is closed when the process is running or has failed to start
 	started bool          `reexec:"-"`
 	err     error         `reexec:"-"`
 }
@@ -140,7 +140,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
 		b.mu.Unlock()
-		_ = o.Output.Close() // nothing was written to the file
+		_ = o.Output.Close() // no data can be lost, because no process has written to the file
 		return b.awaitStart(ctx, e)
 	}
 	if err := b.checkRoom(o.Caller); err != nil {
@@ -238,7 +238,7 @@ func (b *Tracker) stop(ctx context.Context, id, why string) (client.Run, error) 
 	e.Asked = cmp.Or(e.Asked, why)
 	b.mu.Unlock()
 	err := b.loop.Do(ctx, supervisor.Stop{Name: e.Service})
-	if errors.Is(err, supervisor.ErrUnknown) { // the run has just ended
+	if errors.Is(err, supervisor.ErrUnknown) { // the supervisor has just dropped the service, because the run has ended
 		err = nil
 	}
 	b.mu.Lock()
@@ -350,7 +350,7 @@ func (b *Tracker) updateRun(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:
 		return false
-	case v == nil: // the supervisor has dropped it during the shutdown of the container
+	case v == nil: // the supervisor has dropped the service of the run, because the container is shutting down
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
 		x := v.LastExit

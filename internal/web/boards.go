@@ -40,7 +40,7 @@ type board struct {
 	Stats              struct {
 		ByStatus   map[string]int              `json:"by_status"`
 		ByAssignee map[safeText]map[string]int `json:"by_assignee"`
-		OldestAge  int64                       `json:"oldest_ready_age_seconds"`
+		OldestAge  int64                       `json:"oldest_ready_age_seconds"` // age of the oldest ready task in seconds; 0: none is ready
 	}
 	Blocked []struct{ ID, Title, Assignee, Error safeText }
 	Runs    []attempt

@@ -30,7 +30,7 @@ type Export struct {
 	ForClone          bool     // the archive is for a second profile: leave out identities such as bot tokens, which two profiles must not share
 	AllowOutsideLinks bool     // include symbolic links that lead out of the profile
 	// HomeIdle says that no process writes to the home. Then Run sends the files of the home itself, without a snapshot. In this
-	// case Snapshot is the Head.Snapshot of an interrupted archive. If the home has changed since then, Run ignores From and
+	// case Snapshot is the Head.Snapshot of an interrupted archive. If the home has changed since then, Run ignores Offset and
 	// sends the whole archive.
 	HomeIdle     bool
 	KeepSnapshot bool   // keep the snapshot after Run
@@ -174,12 +174,12 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 	return head, sum, err
 }
 
-// write writes an archive to out, from the offset x.From on. head is the encoded head, and files has the files. It returns the
+// write writes an archive to out, from the offset x.Offset on. head is the encoded head, and files has the files. It returns the
 // checksum of the whole archive.
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.Offset}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
-	if f, is := out.(interface{ Flush() }); is { // so that the receiver can refuse the archive by its head, before the first file comes
+	if f, is := out.(interface{ Flush() }); is { // send the head now, so that the receiver can refuse the archive before the first file comes
 		f.Flush()
 	}
 	if err == nil {

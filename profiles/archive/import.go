@@ -22,7 +22,7 @@ import (
 const ImportPrefix = ".import-"
 
 // ErrInterrupted means that the stream has ended before the archive was complete. The received part is kept, so that a later
-// Import can continue from the offset From.
+// Import can continue from an Offset.
 var ErrInterrupted = errors.New("the stream ended early")
 
 // ErrSwap means that the file system has no RENAME_EXCHANGE, so that an existing profile can't be replaced.
@@ -83,7 +83,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err == nil {
 		sum = u.sums.text()
 	}
-	if !errors.Is(err, ErrInterrupted) { // after a successful replacement, the temporary directory contains the old home
+	if !errors.Is(err, ErrInterrupted) { // keep the directory only for a continuation; after a replacement, it contains the old home
 		removeErr := removeAll(im.Dir, u.lockedTempDir.name)
 		if err == nil && removeErr != nil {
 			removeErr = fmt.Errorf("the profile is imported, but what it replaced is left: %w", removeErr)
@@ -233,7 +233,7 @@ func (u *unpacking) makeProfile() (err error) {
 	if _, markErr := u.newHome.Lstat(cmp.Or(u.Marker, ".")); err == nil && markErr != nil {
 		err = fmt.Errorf("it has no %s, which every profile has: %w", u.Marker, markErr)
 	}
-	if _, missing := u.newHome.Lstat(".env"); err == nil && missing != nil { // every profile needs this file
+	if _, missing := u.newHome.Lstat(".env"); err == nil && missing != nil { // make an empty .env, because every profile needs this file
 		err = u.newHome.WriteFile(".env", nil, 0o600)
 	}
 	if err = cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd()))); err == nil && u.BeforeCommit != nil {

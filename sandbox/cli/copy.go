@@ -68,7 +68,7 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 			packed <- err
 		}()
 		code = run(ctx, append(append([]string{"_put"}, flags...), dir), r, out, errs)
-		_ = r.Close() // the packing ends with an error
+		_ = r.Close() // if the packing goes on, it ends with an error
 		if err := <-packed; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 			return fail(err)
 		}

@@ -253,7 +253,8 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 		return g.ensurePassed(ctx, id) // another caller has already started it
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
-		// Fill the volume again, because it may have been removed and made again by the engine, without the program.
+		// The engine may have removed the volume with the gate program, and made an empty one of the same name. So forget the
+		// volume. The next addGate then puts the program on it again.
 		g.gate.volume.Store(nil)
 		return err
 	}

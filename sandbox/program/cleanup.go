@@ -100,7 +100,7 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 			h.owners = append(h.owners, owner)
 			continue
 		}
-		// lastUse returns the current time while a command runs.
+		// Keep a sandbox with a running command: lastUse then returns the current time.
 		if end := h.lastUse(c).Add(h.opts.Lifetime); time.Now().Before(end) {
 			next = sandbox.EarlierTime(next, end)
 			continue

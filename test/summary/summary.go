@@ -208,7 +208,7 @@ func skipReason(output []string) string {
 	return "no reason given"
 }
 
-// most limits the names of skipped tests that are printed for each reason, and mostLong the longest tests that are printed.
+// maxNames limits the skipped tests that are named for each reason, and maxLongest the longest tests that are printed.
 const (
 	maxNames   = 3
 	maxLongest = 12

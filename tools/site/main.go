@@ -62,7 +62,7 @@ var kinds = []struct{ dir, title string }{
 	{"", "Start"}, {"docs/tutorial", "Tutorials"}, {"docs/how-to", "How-to"}, {"docs/reference", "Reference"}, {"docs/explanation", "Explanation"}, {"docs/adr", "Decisions"},
 }
 
-// frontPages are the pages of the site that are not in docs/.
+// front lists the pages of the site that are not in docs/.
 var front = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "STYLE.md"}
 
 func build(root, out string) error {

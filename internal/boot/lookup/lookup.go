@@ -24,9 +24,9 @@ func Agent(cfg *config.Config) (boot.Agent, error) {
 	return boot.NewAgent(user, err == nil), nil
 }
 
-// LogReader returns the user whose rights a program must use to read log files. The agent owns the directory of the logs and
-// can put links there, so root reads with the agent's rights. plain means that hinit supervises services without an agent; then
-// the logs belong to the caller.
+// LogReader returns the user whose rights a program must use to read log files. The agent owns the directory of the logs and can
+// put links there, so root reads with the agent's rights. servicesOnly means that hinit supervises services without an agent;
+// then the logs belong to the caller.
 func LogReader(servicesOnly bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
 	if os.Geteuid() != 0 || servicesOnly {
 		return fsutil.Self(), nil

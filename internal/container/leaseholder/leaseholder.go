@@ -205,7 +205,7 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 }
 
 // ClaimAtBoot decides during the boot whether this init serves the volume. While another process holds the lock, this init
-// runs only its CMD and takes over later, unless HINIT_STANDBY forbids that. made means that the boot has prepared the volume
+// runs only its CMD and takes over later, unless HINIT_STANDBY forbids that. prepared means that the boot has prepared the volume
 // already. Then ClaimAtBoot warns if the volume can't be locked.
 //
 // The context serving ends when the lock is lost, after all services of the volume have been killed. If the lock can't be
@@ -319,9 +319,9 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	}
 }
 
-// Resume continues with the lock of the previous program after a re-execution. If that program had another kind of lock,
-// Resume gets the lock anew. If another process holds it, or there is no answer in time, Resume kills the services that need
-// the lock. The returned context ends when the lock is lost.
+// Resume continues with the lock of the previous program after a re-execution. If that program had another kind of lock, Resume
+// gets the lock anew. Resume kills the services that need the lock in two cases: another process holds the lock, or Resume has
+// not got it within volumeTimeout. The returned context ends when the lock is lost.
 func (t *Lease) Resume(ctx context.Context) context.Context {
 	if !t.host.RunPlan().HasProfiles() {
 		return ctx

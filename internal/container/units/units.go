@@ -63,7 +63,7 @@ type Maker struct {
 	shared     atomic.Pointer[sharedWords]
 }
 
-// NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the environment of the container. plain
+// NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the environment of the container. servicesOnly
 // means that there is no agent, but only services that run as the caller.
 func NewMaker(agent boot.Agent, dataHome string, env []string, servicesOnly bool) *Maker {
 	m := &Maker{agent: agent, dataHome: dataHome, servicesOnly: servicesOnly}

@@ -104,7 +104,7 @@ func (s *Service) closePipe() {
 }
 
 // OpenDirectory opens the directory at path for the service. link says that path is a symbolic link. If a previous service of
-// this name is still ending, the new service takes over its pipe. Call Begin next.
+// this name is still ending, the new service takes over its pipe. Call Supervise next.
 func (s *Service) OpenDirectory(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {

@@ -128,7 +128,7 @@ type Emulation struct {
 	s6           atomic.Pointer[S6]
 }
 
-// NewEmulation returns a Switch whose personality is off. When the personality is turned on, the Switch passes it to setSlotMaker,
+// NewEmulation returns an Emulation whose personality is off. When the personality is turned on, the Emulation passes it to setSlotMaker,
 // together with the variables that the script of each slot exports. setSlotMaker must make the registry report all slots to the
 // personality.
 func NewEmulation(host Host, setSlotMaker func(registry.SlotMaker, map[string]map[string]string), with func() Settings) *Emulation {

@@ -42,8 +42,8 @@ type host struct {
 	gone     []string
 	events   []string
 	said     []string
-	deny     error // error that Gateway returns
-	full     error // error that Room returns
+	deny     error // error that SlotMade returns
+	full     error // error that CheckCapacity returns
 }
 
 func newHost() *host {

@@ -205,7 +205,8 @@ func plainLogText(text string) string {
 	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
 }
 
-// logLines returns the last lines of the log, see [Model.paneLines]. If the log has none, it returns a line that says why.
+// logLines returns the last lines of the log of the service at the cursor, wrapped, for [Model.paneLines]. If there is no line to
+// show, it returns a line that says why.
 func (m *Model) logLines(enough int) (out []frame.Line) {
 	s, is := m.serviceAtCursor()
 	if !is {
