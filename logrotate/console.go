@@ -43,9 +43,9 @@ type source struct {
 	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
 	masker  redact.Masker
 
-	waiting     int   // bytes of this source in the console's queue
-	dropped     int64 // lines dropped since the last notice. While it isn't 0, later lines wait for the notice.
-	mustNotWait bool  // the pump must not wait, because [Log.Tail] needs the last lines of the run now
+	queuedBytes  int   // bytes of this source in the console's queue
+	droppedLines int64 // lines dropped since the last notice. While it isn't 0, later lines wait for the notice.
+	mustNotWait  bool  // the pump must not wait, because [Log.Tail] needs the last lines of the run now
 }
 
 // block is a buffer of complete lines, often of several services. The field shares says for each part of the buffer, in order, how
@@ -143,7 +143,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, mustNotW
 		return nil
 	}
 	mustNotWait = mustNotWait || c.noWaiting || c.stalled()
-	if src.dropped == 0 {
+	if src.droppedLines == 0 {
 		room := c.queueSpace(src, mustNotWait)
 		if mode == Raw {
 			chunk = c.addRaw(src, chunk, room)
@@ -156,11 +156,11 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, mustNotW
 		return chunk
 	}
 	if len(chunk) > 0 {
-		if src.dropped == 0 {
+		if src.droppedLines == 0 {
 			c.withDropped = append(c.withDropped, src)
 		}
 		n := bytes.Count(chunk, []byte{'\n'})
-		src.dropped += int64(n)
+		src.droppedLines += int64(n)
 		src.droppedTotal.Add(uint64(n))
 	}
 	return nil
@@ -171,13 +171,13 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, mustNotW
 func (c *console) queueSpace(src *source, mustNotWait bool) int {
 	switch {
 	case mustNotWait:
-		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
+		return min(consoleLimit-c.waiting, stalledShare-src.queuedBytes)
 	case src.mustNotWait:
 		return 2*consoleLimit - c.waiting // twice the limit is enough for the whole content of a pipe
 	case c.waiting < consoleLimit:
-		return maxSourceQueue - src.waiting
+		return maxSourceQueue - src.queuedBytes
 	}
-	return minSourceQueue - src.waiting
+	return minSourceQueue - src.queuedBytes
 }
 
 // addRaw queues the lines of chunk that fit into room bytes, and returns the rest. The caller holds mu.
@@ -219,7 +219,9 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 
 // mayAddLong reports whether src may queue one line for which its room is too small. Without this exception, a line that is
 // longer than any room could never be queued. The caller holds mu.
-func (c *console) mayAddLong(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
+func (c *console) mayAddLong(src *source) bool {
+	return src.queuedBytes == 0 && c.waiting < consoleLimit
+}
 
 // lastBlock returns the block to which the next lines are appended. The caller holds mu.
 func (c *console) lastBlock() *block {
@@ -241,7 +243,7 @@ func (c *console) addBytes(b *block, src *source, size int) {
 	if c.waiting == 0 {
 		c.reader.record() // the reader had nothing to read, so the time without progress counts from now
 	}
-	src.waiting += size
+	src.queuedBytes += size
 	c.waiting += size
 }
 
@@ -305,7 +307,7 @@ func (c *console) addNotices() {
 		if src.file != "" {
 			where = "see " + src.file
 		}
-		text := fmt.Appendf(nil, "[hinit] %d lines of %s not shown here; %s", src.dropped, src.name, where)
+		text := fmt.Appendf(nil, "[hinit] %d lines of %s not shown here; %s", src.droppedLines, src.name, where)
 		mode := c.mode
 		if mode != JSON {
 			mode = Raw // the notice itself names the service
@@ -315,7 +317,7 @@ func (c *console) addNotices() {
 		before := len(b.data)
 		b.data = c.format(b.data, mode, src, text)
 		c.addBytes(b, src, len(b.data)-before)
-		src.dropped = 0
+		src.droppedLines = 0
 		c.withDropped[i] = nil
 	}
 	if len(c.withDropped) > 0 {
@@ -406,7 +408,7 @@ func (c *console) wakePumps() {
 	left := c.pumps[:0]
 	for _, w := range c.pumps {
 		src := w.source
-		if c.failed || c.closing || c.noWaiting || src.mustNotWait || src.dropped == 0 && c.queueSpace(src, false) >= need {
+		if c.failed || c.closing || c.noWaiting || src.mustNotWait || src.droppedLines == 0 && c.queueSpace(src, false) >= need {
 			close(w.woken)
 			continue
 		}

@@ -49,7 +49,7 @@ func (c *console) releaseBlock(b *block) {
 	c.writingBlock = nil
 	c.waiting -= len(b.data)
 	for _, s := range b.shares {
-		s.source.waiting -= s.bytes
+		s.source.queuedBytes -= s.bytes
 	}
 	c.wakePumps()
 	c.closeDrained()

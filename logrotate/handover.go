@@ -226,7 +226,7 @@ func (l *Log) export(runs []handedRun) handedLog {
 		out.Maskers[i] = src.masker
 		src.masking.Unlock()
 		c.mu.Lock()
-		out.ConsoleDropped -= uint64(src.dropped) // addUnsentNotices counts these lines again
+		out.ConsoleDropped -= uint64(src.droppedLines) // addUnsentNotices counts these lines again
 		c.mu.Unlock()
 	}
 	l.limiter.mu.Lock()
@@ -282,7 +282,7 @@ func (c *console) unsentLines() map[string]int64 {
 		b.countLines(0, count)
 	}
 	for _, src := range c.withDropped {
-		lines[src.name] += src.dropped
+		lines[src.name] += src.droppedLines
 	}
 	return lines
 }
@@ -409,7 +409,7 @@ func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 			src = &l.sources[stream]
 		}
 		c.mu.Lock()
-		src.dropped += n
+		src.droppedLines += n
 		src.droppedTotal.Add(uint64(n))
 		c.withDropped = append(c.withDropped, src)
 		c.wake.Signal()

@@ -53,7 +53,7 @@ func run(argv []string) int {
 		})
 	}
 	if name, tool, ok := applet.Find(argv[0]); ok {
-		return tool(&applet.Call{
+		return tool(&applet.Invocation{
 			Name: name, Args: argv[1:], Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 			Dial: func() (applet.Supervisor, error) { return cmdline.Dial(os.LookupEnv) },
 		})

@@ -73,7 +73,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	}
 	log := slog.New(slog.NewTextHandler(c.Err, nil))
 	s, err := web.New(web.Options{
-		Hinit: h, Proc: h.procPath, LogReader: h.logReader, Programs: siblingPrograms(c.Env), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
+		Hinit: h, Proc: h.procPath, LogReader: h.logReader, Programs: siblingPrograms(c.Env), Metrics: collected, Token: token, Base: *base, AllowedHosts: hosts, Open: *open, Log: log,
 	})
 	if err != nil {
 		return c.Failed(doing, err)

@@ -281,17 +281,17 @@ func (s *Server) Order(ctx context.Context, order string) string {
 		return err.Error()
 	}
 	r.Header.Set("Accept", client.Text)
-	out := recorder{header: make(http.Header)}
+	out := bufferedResponse{header: make(http.Header)}
 	s.serve(&out, r)
 	return strings.TrimSpace(out.String())
 }
 
-// recorder is an http.ResponseWriter that keeps the answer in memory.
-type recorder struct {
+// bufferedResponse is an http.ResponseWriter that keeps the answer in memory.
+type bufferedResponse struct {
 	bytes.Buffer
 	header http.Header
 }
 
-func (w *recorder) Header() http.Header { return w.header }
+func (w *bufferedResponse) Header() http.Header { return w.header }
 
-func (w *recorder) WriteHeader(int) {}
+func (w *bufferedResponse) WriteHeader(int) {}

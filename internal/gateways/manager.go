@@ -38,7 +38,7 @@ type Manager struct {
 	inherited     Handover // state from before the re-execution
 	serving       atomic.Pointer[servedProfiles]
 	topologyToken chan struct{} // channel of capacity 1 that holds a token while the topology is being changed
-	messages      messages
+	limitedLog    limitedLog
 
 	mu       sync.Mutex
 	gateways records
@@ -138,7 +138,7 @@ func (m *Manager) Stop() {
 		return
 	}
 	m.watcher.stopped = time.Now()
-	m.messages.endPeriod(m.Logger)
+	m.limitedLog.endPeriod(m.Logger)
 	watch.Detach()
 	if m.watcher.cancel != nil {
 		m.watcher.cancel()
@@ -354,8 +354,8 @@ const (
 	messagePeriod = time.Minute
 )
 
-// messages writes messages to the container log, within the limits above.
-type messages struct {
+// limitedLog writes messages to the container log, within the limits above.
+type limitedLog struct {
 	mu    sync.Mutex
 	count map[string]int    // number of messages in the present period, by subject; nil before its first message
 	last  map[string]string // last message of the present period, by subject
@@ -367,17 +367,17 @@ func (m *Manager) say(service, format string, args ...any) {
 	if service != "" {
 		text = service + ": " + text
 	}
-	m.messages.write(m.Logger, service, text)
+	m.limitedLog.write(m.Logger, service, text)
 }
 
 // SayOfSlots writes a message about the slots of s6 to the container log. All slots together are one subject.
 func (m *Manager) SayOfSlots(format string, args ...any) {
-	m.messages.write(m.Logger, "slots of s6", fmt.Sprintf(format, args...))
+	m.limitedLog.write(m.Logger, "slots of s6", fmt.Sprintf(format, args...))
 }
 
 // write writes a message to the log. After a subject has used up its lines, only its last message is logged, when the period
 // ends. A message that equals the one before is left out, because warnings can come and go.
-func (s *messages) write(log *initlog.Logger, subject, text string) {
+func (s *limitedLog) write(log *initlog.Logger, subject, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.count) == 0 {
@@ -399,7 +399,7 @@ func (s *messages) write(log *initlog.Logger, subject, text string) {
 }
 
 // endPeriod logs the last message of each subject that has used up its lines. The next message begins another period.
-func (s *messages) endPeriod(log *initlog.Logger) {
+func (s *limitedLog) endPeriod(log *initlog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for subject, n := range s.count {

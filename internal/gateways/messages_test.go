@@ -69,7 +69,7 @@ func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(lineLog, 1000)
 		log := initlog.New(func() io.Writer { return out }, nil, initlog.NewTerminationLog())
-		var m messages
+		var m limitedLog
 		for range 3 {
 			for i := range 30 {
 				m.write(log, "coder", fmt.Sprintf("message %d", i))

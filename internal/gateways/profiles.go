@@ -76,7 +76,7 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 		m.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
 		m.Registry.Post(supervisor.InputsChanged{Name: profiles.SlotName(e.Profile.Name)})
 	case profiles.Warned:
-		m.messages.write(m.Logger, "warnings of "+e.Warning.Profile, "warning: "+e.Warning.Message)
+		m.limitedLog.write(m.Logger, "warnings of "+e.Warning.Profile, "warning: "+e.Warning.Message)
 	}
 }
 

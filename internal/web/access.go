@@ -106,7 +106,7 @@ func (s *Server) knownHost(r *http.Request) bool {
 		host = h
 	}
 	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".") // host names ignore upper and lower case, and may end with a dot
-	if host == "localhost" || slices.ContainsFunc(s.Hosts, func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }) {
+	if host == "localhost" || slices.ContainsFunc(s.AllowedHosts, func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }) {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)

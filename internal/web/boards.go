@@ -104,7 +104,7 @@ type boardsPage struct {
 
 // decodeList decodes the JSON list that a program has printed. fault says why the list is outdated or missing; "" means that it
 // is current.
-func decodeList[T any](said answer, program string) (list []T, fault string) {
+func decodeList[T any](said programResult, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
 	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
 		fault = program + " says something that this version does not know."
@@ -190,11 +190,11 @@ type programOutput struct {
 	running     singleflight.Group
 
 	mu   sync.Mutex
-	last answer
+	last programResult
 }
 
-// answer is the result of the last run of a program.
-type answer struct {
+// programResult is the result of the last run of a program.
+type programResult struct {
 	at     time.Time // time of the last run; zero if the command has never run
 	text   []byte    // output of the command, in JSON; nil if there is none
 	exists bool      // the container has boards or sandboxes
@@ -203,7 +203,7 @@ type answer struct {
 
 // latest returns the cached answer if it is younger than old. Otherwise it runs the program and waits at most for the time
 // patience. If the program takes longer, latest returns the old answer.
-func (s *programOutput) latest(home string, old, patience time.Duration) answer {
+func (s *programOutput) latest(home string, old, patience time.Duration) programResult {
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 	news := s.running.DoChan("", func() (any, error) { return s.runProgram(home), nil })
 	select {
 	case said := <-news:
-		return said.Val.(answer)
+		return said.Val.(programResult)
 	case <-time.After(patience):
 	}
 	if last.exists {
@@ -227,7 +227,7 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 
 // runProgram runs the program and stores its answer. While the program hangs, for instance on a volume, latest starts no second
 // run.
-func (s *programOutput) runProgram(home string) answer {
+func (s *programOutput) runProgram(home string) programResult {
 	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
 	defer cancel()
 	text, err := s.run(ctx, home)
@@ -236,9 +236,9 @@ func (s *programOutput) runProgram(home string) answer {
 	s.last.at = time.Now()
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && string(bytes.TrimSpace(text)) == s.emptyOutput:
-		s.last = answer{at: s.last.at}
+		s.last = programResult{at: s.last.at}
 	case err == nil:
-		s.last = answer{at: s.last.at, text: text, exists: true}
+		s.last = programResult{at: s.last.at, text: text, exists: true}
 	default:
 		s.last.exists, s.last.fault = true, err.Error()
 	}

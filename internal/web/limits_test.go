@@ -76,7 +76,7 @@ func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 
 // TestNamesOfThisMachineHaveNoCase checks that the Host header is compared without case: LocalHost means localhost.
 func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
-	s := serve(t, Options{Hinit: newFake(coder()), Hosts: []string{"NAS.lan."}})
+	s := serve(t, Options{Hinit: newFake(coder()), AllowedHosts: []string{"NAS.lan."}})
 	for _, host := range []string{"localhost", "LOCALHOST", "localhost.", "LocalHost.:80", "nas.LAN", "127.0.0.1", "[::1]:9"} {
 		if code, _ := s.do("GET", "/", nil, "Host", host); code != http.StatusOK {
 			t.Errorf("%q is answered with %d", host, code)

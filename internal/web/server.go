@@ -40,13 +40,13 @@ type Options struct {
 	Metrics http.Handler // handler for /metrics
 	Token   string       // token for reading and control; "": everybody may read, and no TCP client may control
 	// returns the path of a /proc that shows the services' processes, or "" if none does; nil has the same meaning
-	Proc      func(client.Init) string
-	LogReader func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
-	Programs  Programs
-	Base      string       // path under which a reverse proxy publishes the page: "" or "/x"
-	Hosts     []string     // names of this machine besides localhost; requests without a token must use one of them
-	Open      bool         // also accept any IP address as the host in requests
-	Log       *slog.Logger // log for errors of the server; nil: none
+	Proc         func(client.Init) string
+	LogReader    func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
+	Programs     Programs
+	Base         string       // path under which a reverse proxy publishes the page: "" or "/x"
+	AllowedHosts []string     // names of this machine besides localhost; requests without a token must use one of them
+	Open         bool         // also accept any IP address as the host in requests
+	Log          *slog.Logger // log for errors of the server; nil: none
 }
 
 var (

@@ -62,18 +62,18 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 	exports, where := filepath.Join(dir, mux.ExportsFile), filepath.Join(dir, mux.WhereFile)
 	own := fmt.Sprintf(".%d.%d", os.Getpid(), s.commandCount.Add(1))
 	c := mux.Script{
-		StateDir: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPath(where), open.FirstDir), ExportsPath: exports + own, DirFile: where + own, Env: open.Env,
+		StateDir: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPath(where), open.FirstDir), ExportsPath: exports + own, FinalDirPath: where + own, Env: open.Env,
 	}
 	spec.Argv, spec.Env = c.Argv(shell), proc.SetEnv(spec.Env, c.Environ())
 	return spec, func(end *mux.End) {
-		end.Dir = readPath(c.DirFile)
+		end.Dir = readPath(c.FinalDirPath)
 		if end.Dir != "" {
 			_ = os.Rename(c.ExportsPath, exports)
-			_ = os.Rename(c.DirFile, where)
+			_ = os.Rename(c.FinalDirPath, where)
 			return
 		}
 		_ = os.Remove(c.ExportsPath) // ignore the error: a killed command may not have written its variables
-		_ = os.Remove(c.DirFile)
+		_ = os.Remove(c.FinalDirPath)
 	}, nil
 }
 

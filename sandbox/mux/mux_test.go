@@ -364,7 +364,7 @@ func TestScript(t *testing.T) {
 		check("spaces and a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "~/-a b"})
 		check("a relative one with a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "-a b"})
 		check("own variables", "a 'b\" $c", 0, Script{Command: `echo "$V"`, Env: map[string]string{"V": "a 'b\" $c"}})
-		state := Script{StateDir: dir, ExportsPath: dir + "/" + ExportsFile, DirFile: dir + "/" + WhereFile, Dir: dir}
+		state := Script{StateDir: dir, ExportsPath: dir + "/" + ExportsFile, FinalDirPath: dir + "/" + WhereFile, Dir: dir}
 		state.Command = `export KEEP="two
 lines 'x'"; LOSE=1; cd -- '-a b'`
 		check("leaves a state", "", 0, state)

@@ -22,12 +22,12 @@ var commandScript string
 
 // Script is a command that a shell runs with the state of a session: its directory, variables, functions and aliases.
 type Script struct {
-	StateDir    string // directory with the session's files; "" for none
-	Command     string
-	Dir         string            // working directory; "" for the session's
-	ExportsPath string            // file to which the script writes the exported variables after the command; "" for none
-	DirFile     string            // file to which the script writes the working directory after the command
-	Env         map[string]string // variables for this command only
+	StateDir     string // directory with the session's files; "" for none
+	Command      string
+	Dir          string            // working directory; "" for the session's
+	ExportsPath  string            // file to which the script writes the exported variables after the command; "" for none
+	FinalDirPath string            // file to which the script writes the working directory after the command
+	Env          map[string]string // variables for this command only
 }
 
 // Names of the files in a session's directory.
@@ -39,7 +39,7 @@ const (
 
 // Argv returns the command line of the shell that runs the command.
 func (s Script) Argv(shell string) []string {
-	argv := []string{shell, "-c", commandScript, shell, s.StateDir, s.Command, s.Dir, s.ExportsPath, s.DirFile}
+	argv := []string{shell, "-c", commandScript, shell, s.StateDir, s.Command, s.Dir, s.ExportsPath, s.FinalDirPath}
 	return append(argv, slices.Sorted(maps.Keys(s.Env))...)
 }
 

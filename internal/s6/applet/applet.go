@@ -28,8 +28,8 @@ const (
 	exitNotFound = 127
 )
 
-// Call is one run of a tool of s6 in this package.
-type Call struct {
+// Invocation is one run of a tool of s6 in this package.
+type Invocation struct {
 	Name     string   // last element of argv[0], for messages
 	Args     []string // words after the name; while the tool runs, only the words after its options
 	Env      []string
@@ -41,16 +41,16 @@ type Call struct {
 	RootPrefix string
 }
 
-func (c *Call) fatal(code int, text string) int { return c.printMessage(code, "fatal: "+text) }
+func (c *Invocation) fatal(code int, text string) int { return c.printMessage(code, "fatal: "+text) }
 
-func (c *Call) warn(text string) { c.printMessage(0, "warning: "+text) }
+func (c *Invocation) warn(text string) { c.printMessage(0, "warning: "+text) }
 
-func (c *Call) printMessage(code int, text string) int {
+func (c *Invocation) printMessage(code int, text string) int {
 	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error means that nothing reads stderr
 	return code
 }
 
-func (c *Call) print(line string) int {
+func (c *Invocation) print(line string) int {
 	if _, err := io.WriteString(c.Out, line+"\n"); err != nil {
 		return c.fatal(exitSystem, "unable to write to stdout: "+strerror(err))
 	}
@@ -80,7 +80,7 @@ const defaultPath = "/usr/bin:/bin"
 // exec replaces this process by a program from PATH, as execvp(3) does, but it runs no shell for files without a magic number. If
 // it fails, it prints a message in the name of the tool who, and returns the exit code. Where s6 uses a chain of tools, who is
 // the last tool of that chain.
-func (c *Call) exec(who string, argv, env []string) int {
+func (c *Invocation) exec(who string, argv, env []string) int {
 	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
 	if err == nil {
 		err = syscall.Exec(path, argv, env)
@@ -99,7 +99,7 @@ type tool struct {
 	valueFlags string // letters of options with a value
 	minWords   int    // minimum number of words after the options
 	usage      string
-	run        func(c *Call, options []option) int
+	run        func(c *Invocation, options []option) int
 }
 
 var tools = map[string]tool{
@@ -117,7 +117,7 @@ var tools = map[string]tool{
 }
 
 // Find returns the tool whose name is the last element of argv0. run returns the exit code, unless the tool replaces the process.
-func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
+func Find(argv0 string) (name string, run func(*Invocation) int, ok bool) {
 	name = filepath.Base(argv0)
 	t, ok := tools[name]
 	return name, t.main, ok
@@ -129,7 +129,7 @@ func Names() []string { return slices.Sorted(maps.Keys(tools)) }
 // wrongUsage is what a tool returns for an invalid value of an option. main then prints the usage.
 const wrongUsage = -1
 
-func (t tool) main(c *Call) int {
+func (t tool) main(c *Invocation) int {
 	code, name := wrongUsage, c.Name
 	options, words, ok := t.split(c.Args)
 	if ok && len(words) >= t.minWords {

@@ -25,7 +25,7 @@ type Supervisor interface {
 var errNotListening = errors.New("supervisor not listening")
 
 // connect connects to PID 1. path is the path for requests: dir, made absolute and clean, but with its links.
-func (c *Call) connect(dir string) (init Supervisor, path string, err error) {
+func (c *Invocation) connect(dir string) (init Supervisor, path string, err error) {
 	if dir == "" {
 		return nil, "", os.ErrNotExist
 	}
@@ -36,7 +36,7 @@ func (c *Call) connect(dir string) (init Supervisor, path string, err error) {
 	return init, path, s6Error(dir, err)
 }
 
-func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
+func (c *Invocation) slot(ctx context.Context, dir string) (client.Slot, error) {
 	init, path, err := c.connect(dir)
 	if err != nil {
 		return client.Slot{}, err

@@ -27,7 +27,7 @@ const containerEnvironment = "/run/s6/container_environment"
 // withContenv runs a program in the environment of the container, with the caller's PATH if that environment has none. If
 // S6_KEEP_ENV is a number other than 0, the program gets the caller's environment instead. If the caller is root, safeRootEnv
 // removes unsafe variables.
-func withContenv(c *Call, _ []option) int {
+func withContenv(c *Invocation, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.exec(c.Name, c.Args, c.Env)
 	}
@@ -69,7 +69,7 @@ func safeRootEnv(env []string) []string {
 	return out
 }
 
-func envdir(c *Call, options []option) int {
+func envdir(c *Invocation, options []option) int {
 	rules, mustExist := envDirRules{nullReplacement: '\n'}, true
 	for _, o := range options {
 		switch o.letter {
@@ -208,7 +208,7 @@ func (r envDirRules) value(text []byte) string {
 
 // setuidgid runs a program as another user, given by name or as numbers "uid:gid". The environment stays the same, even HOME and
 // USER. Messages are worded as in s6, where s6-setuidgid executes s6-envuidgid and s6-applyuidgid.
-func setuidgid(c *Call, _ []option) int {
+func setuidgid(c *Invocation, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
 	u, err := account.Lookup(c.RootPrefix, who)
 	switch {

@@ -24,7 +24,7 @@ const (
 
 // logger is the state of one s6-log: it reads lines and carries out the logging script for each.
 type logger struct {
-	call           *Call
+	invocation     *Invocation
 	steps          []scriptStep
 	dirs           []*logDir
 	maxLineLength  int // length at which lines are split; 0: never
@@ -40,8 +40,8 @@ type logger struct {
 	label []byte
 }
 
-func logMain(c *Call, options []option) int {
-	l := &logger{call: c, maxLineLength: lineLimit, verbose: 1}
+func logMain(c *Invocation, options []option) int {
+	l := &logger{invocation: c, maxLineLength: lineLimit, verbose: 1}
 	notify, ok := l.applyOptions(options)
 	if !ok {
 		return wrongUsage
@@ -142,7 +142,7 @@ func signalPipe() (int, error) {
 
 // run reads lines until the input ends or a signal comes, and then completes the log files.
 func (l *logger) run(wake int) int {
-	stdin := int(l.call.In.Fd())
+	stdin := int(l.invocation.In.Fd())
 	buf := make([]byte, 1<<16)
 	var ending time.Time // end of the wait for the rest of the line; zero before a signal to end
 	for {
@@ -155,7 +155,7 @@ func (l *logger) run(wake int) int {
 			fds = append(fds, unix.PollFd{Fd: int32(stdin), Events: unix.POLLIN})
 		}
 		if _, err := unix.Poll(fds, l.pollTimeout(now, ending)); err != nil && !errors.Is(err, unix.EINTR) {
-			return l.call.fatal(exitSystem, "unable to poll: "+strerror(err))
+			return l.invocation.fatal(exitSystem, "unable to poll: "+strerror(err))
 		}
 		now = time.Now()
 		if fds[0].Revents != 0 && l.handleSignals(wake, now) && ending.IsZero() {
@@ -281,7 +281,7 @@ func (l *logger) handleLine(line []byte, now time.Time) {
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
 				// An error means that nothing reads stderr.
-				_, _ = l.call.Err.Write(bytes.Join([][]byte{[]byte(l.call.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
+				_, _ = l.invocation.Err.Write(bytes.Join([][]byte{[]byte(l.invocation.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
 			default:
 				s.logDir.add(stamp, line)
 			}
@@ -312,7 +312,7 @@ func (l *logger) flush(now time.Time) {
 		d.flush(now)
 	}
 	if len(l.out) > 0 && !l.stdoutClosed {
-		if _, err := l.call.Out.Write(l.out); err != nil {
+		if _, err := l.invocation.Out.Write(l.out); err != nil {
 			l.stdoutClosed = true
 			l.warn("unable to write to stdout: " + strerror(err) + "; closing it")
 		}
@@ -332,7 +332,7 @@ func (l *logger) finishAll() int {
 	code := exitDone
 	for _, d := range l.dirs {
 		if !d.finish(now) {
-			code = l.call.fatal(exitSystem, "lines are lost: "+d.rules.path+"/current cannot be written")
+			code = l.invocation.fatal(exitSystem, "lines are lost: "+d.rules.path+"/current cannot be written")
 		}
 	}
 	return code
@@ -340,6 +340,6 @@ func (l *logger) finishAll() int {
 
 func (l *logger) warn(text string) {
 	if l.verbose > 0 {
-		l.call.warn(text)
+		l.invocation.warn(text)
 	}
 }

@@ -35,7 +35,7 @@ func logTo(t *testing.T, script string, write func(w *os.File)) (out string, cod
 	if named {
 		args = append(args, "/"+dir)
 	}
-	code = tools["s6-log"].main(&Call{Name: "s6-log", Args: args, In: r, Out: &stdout, Err: &stderr})
+	code = tools["s6-log"].main(&Invocation{Name: "s6-log", Args: args, In: r, Out: &stdout, Err: &stderr})
 	if stderr.Len() > 0 {
 		t.Logf("s6-log: %s", stderr.String())
 	}
@@ -178,7 +178,7 @@ func TestALineIsInTheFileAlthoughNobodyReadsStdout(t *testing.T) {
 	out := stuck{make(chan struct{})}
 	ended := make(chan int, 1)
 	go func() {
-		ended <- tools["s6-log"].main(&Call{Name: "s6-log", Args: []string{"1", dir}, In: r, Out: out, Err: io.Discard})
+		ended <- tools["s6-log"].main(&Invocation{Name: "s6-log", Args: []string{"1", dir}, In: r, Out: out, Err: io.Discard})
 	}()
 	if _, err := w.WriteString("a line\n"); err != nil {
 		t.Fatal(err)

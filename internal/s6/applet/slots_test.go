@@ -139,7 +139,7 @@ func call(init *fakeInit, words string) said {
 			return nil, &client.Error{Kind: client.KindUnreachable, Message: "no hinit listens"}
 		}
 	}
-	code := run(&Call{Name: name, Args: args[1:], In: os.Stdin, Out: &out, Err: &errs, Dial: dial})
+	code := run(&Invocation{Name: name, Args: args[1:], In: os.Stdin, Out: &out, Err: &errs, Dial: dial})
 	return said{code, out.String(), errs.String()}
 }
 
@@ -304,7 +304,7 @@ func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
 	for _, words := range []string{"-wr -T 20000 -r up", "-wd -T 20000 -k up", "-wD -T 20000 -k up"} {
 		init := restarting{scanDir(t)}
 		var out, errs strings.Builder
-		c := &Call{Name: "s6-svc", Args: strings.Fields(words), Out: &out, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
+		c := &Invocation{Name: "s6-svc", Args: strings.Fields(words), Out: &out, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
 		if code := tools["s6-svc"].main(c); code != 0 || errs.Len() > 0 {
 			t.Errorf("%s: exit code %d, %s", words, code, errs.String())
 		}
@@ -333,7 +333,7 @@ func TestAReaderThatIsGoneIsNoSuccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var errs strings.Builder
-	c := &Call{Name: "s6-svstat", Args: []string{"up"}, Out: w, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
+	c := &Invocation{Name: "s6-svstat", Args: []string{"up"}, Out: w, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
 	if code := tools["s6-svstat"].main(c); code != 111 || !strings.Contains(errs.String(), "unable to write to stdout") {
 		t.Errorf("exit code %d, %q", code, errs.String())
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // svc sends commands to services. It returns when PID 1 has accepted them. With -w it returns when they have taken effect.
-func svc(c *Call, options []option) int {
+func svc(c *Invocation, options []option) int {
 	var letters []byte
 	var until byte
 	var limit time.Duration
@@ -76,7 +76,7 @@ func svc(c *Call, options []option) int {
 }
 
 // reachableState returns the state to wait for. If a service can't report readiness, it replaces U by u and R by r, as s6 does.
-func (c *Call) reachableState(until byte) byte {
+func (c *Invocation) reachableState(until byte) byte {
 	if until != 'U' && until != 'R' {
 		return until
 	}
@@ -89,7 +89,7 @@ func (c *Call) reachableState(until byte) byte {
 	return until
 }
 
-func (c *Call) sendLetters(ctx context.Context, dir, letters string) error {
+func (c *Invocation) sendLetters(ctx context.Context, dir, letters string) error {
 	init, path, err := c.connect(dir)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (c *Call) sendLetters(ctx context.Context, dir, letters string) error {
 
 // svscanctl sends commands to the scanner of the scan directory. If the commands include a scan, the scan is complete when
 // svscanctl returns.
-func svscanctl(c *Call, options []option) int {
+func svscanctl(c *Invocation, options []option) int {
 	var letters []byte
 	for _, o := range options {
 		letters = append(letters, o.letter)
@@ -118,7 +118,7 @@ func svscanctl(c *Call, options []option) int {
 	return exitDone
 }
 
-func (c *Call) controlScanner(dir, letters string) error {
+func (c *Invocation) controlScanner(dir, letters string) error {
 	if err := checkDir(dir); err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func svcLetter(number int) (letter byte, ok bool) {
 	return 0, false
 }
 
-func svwait(c *Call, options []option) int {
+func svwait(c *Invocation, options []option) int {
 	until, all := byte('u'), true
 	var limit time.Duration
 	for _, o := range options {
@@ -174,7 +174,7 @@ func svwait(c *Call, options []option) int {
 // waitFor waits until all services are in the state until, or until any of them is if all is false. It returns the exit code.
 // before has the number of each service's run before the command. The end of such a run counts even if it came before the wait.
 // If before is nil, only changes during the wait count.
-func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
+func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
 	ctx, cancel := context.WithCancel(context.Background()) // catch no signal: it must end this tool like any other program
 	defer cancel()
 	if limit > 0 {
@@ -218,7 +218,7 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 	return exitDone
 }
 
-func (c *Call) notWaitable(ctx context.Context, dir string, err error) int {
+func (c *Invocation) notWaitable(ctx context.Context, dir string, err error) int {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return c.fatal(exitTimeout, "timed out")
@@ -229,7 +229,7 @@ func (c *Call) notWaitable(ctx context.Context, dir string, err error) int {
 }
 
 // waitOne waits until one service is in the state until. A removed service counts as down.
-func (c *Call) waitOne(ctx context.Context, dir, until string) error {
+func (c *Invocation) waitOne(ctx context.Context, dir, until string) error {
 	init, path, err := c.connect(dir)
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ var shortFields = map[byte]string{
 	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
 }
 
-func svstat(c *Call, options []option) int {
+func svstat(c *Invocation, options []option) int {
 	var shown []string
 	numbers := false
 	for _, o := range options {
@@ -53,13 +53,13 @@ func svstat(c *Call, options []option) int {
 }
 
 // svok returns the exit code 0 if a directory is supervised.
-func svok(c *Call, _ []option) int {
+func svok(c *Invocation, _ []option) int {
 	_, code := c.slotOfArgs()
 	return code
 }
 
 // slotOfArgs returns the slot whose path is the first argument. If the directory is not supervised, code is exitNo.
-func (c *Call) slotOfArgs() (slot client.Slot, code int) {
+func (c *Invocation) slotOfArgs() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {
 	case err == nil:
@@ -172,7 +172,7 @@ func signalName(number int) string {
 
 // svdt prints when and how the runs of a service have ended, oldest first. -n limits the number of lines, and -s prints signals
 // as numbers. For gateways no such record exists; `hinit events` shows their exits.
-func svdt(c *Call, options []option) int {
+func svdt(c *Invocation, options []option) int {
 	most, numbers := formats.MaxTally, false
 	for _, o := range options {
 		if o.letter != 'n' {

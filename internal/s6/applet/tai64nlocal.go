@@ -11,7 +11,7 @@ import (
 
 // tai64nlocal copies lines, and replaces a TAI64N label at the beginning of a line by the local time, or with -g by UTC. It
 // writes everything that it has read before it waits for more input.
-func tai64nlocal(c *Call, options []option) int {
+func tai64nlocal(c *Invocation, options []option) int {
 	greenwich := len(options) > 0
 	in := bufio.NewReaderSize(c.In, 1<<16)
 	out := bufio.NewWriterSize(c.Out, 1<<16)
