@@ -271,7 +271,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
 			ends[i] = by[n]
-			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner doesn't know the run, but it found the process
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner doesn't know the run, so end the process by its PID
 				wait.Go(func() { ends[i] = p.endByPID(w.ref.PID, w.ID) })
 			}
 		}

@@ -41,7 +41,7 @@ type counters struct {
 // with the same file share them.
 type Stats struct {
 	Lines uint64 // lines read from the pipes
-	Bytes uint64 // size of these lines, with newlines
+	Bytes uint64 // total length of the lines that were read, with newlines
 	// Suppressed counts the lines above the rate limit, which were not written to the sinks. Lines includes them, and a
 	// record in the log states their number.
 	Suppressed     uint64

@@ -31,7 +31,7 @@ type listing struct {
 	marked          []string // directories with the marker file (SOUL.md), which are the profiles
 	unmarked        []string // directories without the marker file, which would be profiles with it
 	profilesLeftOut bool     // whether there are more profiles than the limit
-	unmarkedLeftOut bool     // whether there are more directories without the marker than the limit
+	unmarkedLeftOut bool     // whether there are more directories without the marker file than the limit
 	silentDirs      []string // directories that did not answer in time
 	dir             stamp    // metadata of profiles/ before it was read; zero if it does not exist
 	warnings        []Warning

@@ -43,7 +43,7 @@ type Store struct {
 	root   string
 	marker string
 	actor  *fsutil.Actor
-	max    int // maximum number of named profiles, and of remembered directories without the marker
+	max    int // maximum number of named profiles, and of remembered directories without the marker file
 	now    func() time.Time
 	uptime func() time.Duration // time since the machine booted; unlike now, it never jumps
 

@@ -63,7 +63,7 @@ type Watcher struct {
 
 	// Only the watcher's goroutine uses the fields from here on.
 	known      map[string]*scannedProfile
-	candidates map[string]bool // directories in profiles/ without the marker; no more than the limit on profiles
+	candidates map[string]bool // directories in profiles/ without the marker file; no more than the limit on profiles
 	notifications
 	lastScan
 	pending

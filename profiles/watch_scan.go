@@ -98,11 +98,11 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		w.scanHome(ctx, d, name, true)
 	}
 	for _, name := range l.unmarked {
-		if w.known[name] != nil { // the directory still exists, but without the marker
+		if w.known[name] != nil { // the directory still exists, but has lost its marker file
 			w.scanHome(ctx, d, name, false)
 		}
 	}
-	for _, name := range w.newlyMarked(d) { // directories that got the marker after profiles/ was listed
+	for _, name := range w.newlyMarked(d) { // directories that got the marker file after profiles/ was listed
 		w.scanHome(ctx, d, name, true)
 	}
 	w.someSilent = len(l.silentDirs) > 0

@@ -202,7 +202,7 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 			return err
 		case <-l.ended:
 			select {
-			case err := <-r.reply: // the loop has answered before it ended
+			case err := <-r.reply: // the loop answered this request and then ended
 				return err
 			default:
 				return ErrStopping

@@ -81,7 +81,7 @@ func (s *Server) reapAndRead(ctx context.Context, v *supervisor.Service) (*super
 	if st.State != 'Z' {
 		return v, st
 	}
-	_ = s.core.ReapNow(ctx, v.PID) // if the supervisor is too busy to answer in time, it reaps the process later
+	_ = s.core.ReapNow(ctx, v.PID) // ignore the error: a supervisor that is too busy now reaps the process later
 	v = s.latest(v)
 	return v, readStat(v.PID)
 }

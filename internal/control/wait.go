@@ -178,7 +178,7 @@ var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, superv
 
 const (
 	tailLines = 3   // number of log lines in an error message
-	tailWidth = 200 // maximum length of each of these lines, in bytes
+	tailWidth = 200 // maximum length of a log line in an error message, in bytes
 )
 
 // describeFailure describes why a service has failed to start: its state, how its run ended, and its last log lines. It quotes

@@ -163,7 +163,7 @@ func (s *scanner) raiseOOMScore(pid int, score string) {
 	pids := []int{pid}
 	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {
 		dir := strconv.Itoa(pids[i])
-		_ = WriteKernelFile("/proc/"+dir+"/oom_score_adj", score) // it fails if the process has ended
+		_ = WriteKernelFile("/proc/"+dir+"/oom_score_adj", score) // writing fails if the process has ended
 		list, _ := s.readAll(dir + "/task/" + dir + "/children")  // the list is empty after an error
 		for word := range bytes.FieldsSeq(list) {
 			child, _ := strconv.Atoi(string(word)) // the kernel writes numbers

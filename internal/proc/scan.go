@@ -99,7 +99,7 @@ func (t *Table) hasUnknownChild() bool {
 		if !ok && (thread == os.Getpid() || unix.Faccessat(t.procfs.dir, "self/task/"+strconv.Itoa(thread), unix.F_OK, 0) == nil) {
 			return true
 		}
-		if len(list) == 0 && thread != os.Getpid() { // the thread has no child that could make a sibling, or it has ended
+		if len(list) == 0 && thread != os.Getpid() { // the thread has ended, or no child of it could make a sibling
 			delete(t.forkers, thread)
 			continue
 		}

@@ -170,7 +170,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if kills, ok := oomKillsIn(r.cgroup); ok {
 				x.OOM = new(kills > r.oomKills)
 				for _, o := range t.runs {
-					if *x.OOM && o.cgroup == r.cgroup { // the run shares the group, but this kill does not explain its end
+					if *x.OOM && o.cgroup == r.cgroup { // the kill is explained now, so it must not explain another end in this control group
 						o.oomKills++
 					}
 				}

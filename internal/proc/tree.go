@@ -22,7 +22,7 @@ type identity struct {
 
 // membership is the result of one scan: to which run each process belongs.
 type membership struct {
-	scan        int                 // number of the scan whose results these are
+	scan        int                 // number of the scan from which the fields below were made
 	known       map[identity]uint64 // run of each living process, except main processes
 	alive       map[uint64][]stat   // living processes of each run, except its main process
 	origins     map[identity]uint64 // run of each orphan: 0 for none, or unknownRun; found out once for each process
@@ -280,7 +280,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
-					t.members.deadOrphans[who] = id // a zombie can't fork, so it is no sign of new processes
+					t.members.deadOrphans[who] = id // record it as seen: a zombie can't fork, so it is no sign of new processes
 				}
 			}
 		}

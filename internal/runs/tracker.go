@@ -164,7 +164,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 	}, supervisor.WantUp)
 	b.mu.Lock()
 	e.started, e.err = true, err
-	_ = o.Output.Close() // the process has its own copy of the descriptor
+	_ = o.Output.Close() // close only this copy: the process has its own
 	e.output = nil
 	over := false
 	if err != nil {

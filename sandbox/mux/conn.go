@@ -64,7 +64,7 @@ func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 		ch := c.channels[f.Channel]
 		c.mu.Unlock()
 		switch {
-		case err != nil: // keep has refused the request
+		case err != nil: // acceptSize has refused the request
 			newChannel(c, f.Channel, true).Refuse(1, err)
 		case f.Kind == KindConfirm && ch == nil: // ignore the confirmation, because the channel was closed before it arrived
 		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:

@@ -79,8 +79,8 @@ type Reader struct {
 // NewReader returns a Reader that reads from r. Its buffer is small, because it is only used for headers and short frames.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
-// Next reads a frame. It returns io.EOF if the connection ends between two frames. If keep refuses a request, Next returns the
-// frame without its data, and keep's error.
+// Next reads a frame. It returns io.EOF if the connection ends between two frames. If acceptSize refuses a request, Next returns
+// the frame without its data, and the error of acceptSize.
 func (r *Reader) Next() (Frame, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r.r, header[:]); err != nil {

@@ -395,7 +395,7 @@ func (g *Guarded) compareAccessTimes(q *gateConn, targets, sources []string, dif
 	for _, i := range differ {
 		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
 		want[i] = at.UnixNano()
-		set := func(to time.Time) error { // it works only for files of the owner
+		set := func(to time.Time) error { // changing the time works only for files of the owner
 			return g.inSource(sources[i], func(root *fsutil.Dir, rel string) error { return root.SetAccessTime(rel, to) })
 		}
 		if err := set(at); err != nil {

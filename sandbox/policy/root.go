@@ -155,7 +155,7 @@ func (p Policy) SourceGone(v sandbox.Volume) bool {
 	defer dir.Close()
 	empty := true
 	if err := dir.EachName("", func(string, fs.FileMode) bool { empty = false; return false }); err != nil || empty {
-		return false // no proof: perhaps the volume with the directories is only not mounted now
+		return false // an empty or unreadable directory is no proof: the volume may be unmounted for a moment
 	}
 	_, err = dir.Lstat(rel)
 	return errors.Is(err, fs.ErrNotExist)

@@ -153,7 +153,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	switch {
 	case !m.HasOwnCgroup:
 		limit = limit.WithoutCgroup()
-	case m.OOMKills > 0 && v.Kind != supervisor.KindRun: // a command of a profile shares the control group of its gateway
+	case m.OOMKills > 0 && v.Kind != supervisor.KindRun: // a KindRun command shares the control group of its gateway, which gets the message
 		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.OOMKills, limit.Max.Text())
 		if w.isNewMessage(v, "killed", killed) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: killed})
