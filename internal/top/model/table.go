@@ -81,7 +81,7 @@ func (r row) rowID() rowID {
 	return rowID{groupHead: r.group + "\x00"}
 }
 
-// serviceAtCursor returns the service at the cursor. is is false if the cursor is not on a service.
+// serviceAtCursor returns the service at the cursor. The second result is false if the cursor is not on a service.
 func (m *Model) serviceAtCursor() (s Service, is bool) {
 	if r := m.table.cursorIndex; r >= 0 && r < len(m.table.rows) {
 		return m.table.rows[r].service, m.table.rows[r].isService
