@@ -39,7 +39,7 @@ func Create(s *profiles.Store, name string) error {
 			return ErrExists
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.NewPrefix+name)
-		err := d.RemoveAll(temp)
+		err := d.RemoveAll(temp) // an interrupted Create may have left it
 		if err == nil {
 			err = fillHome(s, d, temp, name)
 		}
@@ -57,7 +57,7 @@ var lockTimeout = 10 * time.Second
 // change calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or renames a
 // profile. Several commands would use the same temporary names, or change the active profile at once. fn may close lock, so that
 // other commands go on. After lockTimeout, and on a file system without locks, change goes on without the lock. It first removes what
-// an interrupted command has left, as far as it can, and adds doing to an error.
+// an interrupted Delete has left, as far as it can, and adds doing to an error.
 func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.Dir, home string, lock *os.File) error) error {
 	err := checkNames(names)
 	if err == nil {
@@ -72,9 +72,7 @@ func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.D
 			defer homes.Close()
 			lock, _ := homes.Lock(waitForLock)
 			defer lock.Close() // after an error lock is nil, and Close does nothing
-			for _, prefix := range []string{profiles.NewPrefix, profiles.OldPrefix} {
-				_ = homes.RemoveAll(prefix + names[0])
-			}
+			_ = homes.RemoveAll(profiles.OldPrefix + names[0])
 			return fn(d, home, lock)
 		})
 	}
