@@ -378,9 +378,9 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.keptLines, []byte{'\n'}))+f.lostLines, f.service, f.fault)
 }
 
-// markComplete sets completeBit on the file. It clears the bit if done is false, or if the last line is incomplete. If s6-log ever takes over the volume, it appends
-// to a file with this bit, and renames a file without it. The caller acts as the agent, so the mode of another user's file
-// does not change.
+// markComplete sets completeBit on the file if its last line is complete, or clears the bit if done is false. If s6-log ever takes
+// over the volume, it appends to a file with this bit, and renames a file without it. The caller acts as the agent, so the mode of
+// another user's file does not change.
 func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&completeBit != 0) == done {

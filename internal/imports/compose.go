@@ -232,7 +232,7 @@ var bothDays = regexp.MustCompile(`(^|\s)([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)\s+\S+
 // it on days that are one of both.
 func eitherDay(cron string) (string, error) {
 	if bothDays.MatchString(cron) {
-		return cron, errors.New("hinit runs it only on days that are both a day of the month and a weekday of it; write a second task with the other")
+		return cron, errors.New("hinit runs it only on days that are both a day of the month and a weekday of it; write a task for each")
 	}
 	return cron, nil
 }

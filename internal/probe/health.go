@@ -160,8 +160,8 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	return true, act
 }
 
-// RepeatAction makes a failed check act again at its next bad result, because the first act may be lost. The result of a check that
-// is good again counts.
+// RepeatAction makes each check that has acted act again if its next result is bad too. It is for the time after a re-execution,
+// which may have lost what the check asked for.
 func (h *Health) RepeatAction() {
 	for i := range h.Checks {
 		if c := &h.Checks[i]; h.Abandoned && c.Verdict == Failing && c.Rule.OnFailure != "" && c.Rule.OnFailure != config.OnReport {
