@@ -23,7 +23,7 @@ func (b *bench) startController(t *testing.T, extended bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.QPS = -1 // a negative QPS turns the client's limit of five requests a second off
+	config.QPS = -1 // A negative QPS disables the client's limit of five requests a second.
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -67,8 +67,8 @@ func (b *bench) startController(t *testing.T, extended bool) {
 	}()
 }
 
-// TestASandboxOfTheClustersKind checks that the docker command makes Sandboxes where agent-sandbox is installed. They
-// must be suspended when idle, come back, and expire when no service looks after them.
+// TestASandboxOfTheClustersKind checks that docker run creates Sandboxes if agent-sandbox is
+// installed. They must be suspended when idle, resume on use, and expire without a service.
 func TestASandboxOfTheClustersKind(t *testing.T) {
 	b := withServer(t)
 	b.startController(t, false)
@@ -128,7 +128,7 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 		}
 		return first
 	})
-	a.must("delete", "statefulset", "agents") // the service is gone for good, so it does not postpone the expiry
+	a.must("delete", "statefulset", "agents") // Without the service, nothing postpones the expiry.
 	until, err := time.Parse(time.RFC3339, a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}"))
 	if left := time.Until(until); err != nil || left > time.Minute {
 		t.Errorf("it expires in %v: %v", left, err)
@@ -227,7 +227,7 @@ func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 	b.must("delete", "sandboxes.agents.x-k8s.io", "hermes", "short")
 }
 
-// sleeper is the spec of a pod that only sleeps.
+// sleeper returns the spec of a pod that only sleeps.
 func sleeper(span string) string {
 	return `{"terminationGracePeriodSeconds": 1, "restartPolicy": "Never",
  "securityContext": {"runAsUser": 10000, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},

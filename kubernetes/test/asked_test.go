@@ -21,23 +21,22 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// asking asks gateways for their health again and again, each at its own port, from inside of their pods.
+// asking polls the health of gateways, each at its own port, from inside their pods.
 type asking struct {
 	cluster *cluster.Cluster
-	ports   map[string]int // port of each profile's gateway
+	ports   map[string]int // Port of each profile's gateway.
 	stop    chan struct{}
 	done    sync.WaitGroup
 
 	asked   int
-	silent  map[string]time.Duration // how long a gateway has given no answer, by profile
-	mute    map[string]time.Duration // longest time without an answer while no status said why, by profile
-	since   map[string]time.Time     // when the profile became mute
-	reasons map[string]int           // reasons in statuses while a gateway gave no answer, with their numbers
+	silent  map[string]time.Duration // How long a gateway has not answered, by profile.
+	mute    map[string]time.Duration // Longest time without an answer and without an explaining status, by profile.
+	since   map[string]time.Time     // Start of the current time without answer and explanation, by profile.
+	reasons map[string]int           // Number of missed answers by the status that explained them.
 }
 
 const askEvery = 500 * time.Millisecond
 
-// askGateways starts asking.
 func askGateways(c *cluster.Cluster, ports map[string]int) *asking {
 	a := &asking{
 		cluster: c, ports: ports, stop: make(chan struct{}), silent: map[string]time.Duration{}, mute: map[string]time.Duration{},
@@ -59,8 +58,8 @@ func askGateways(c *cluster.Cluster, ports map[string]int) *asking {
 	return a
 }
 
-// end stops asking. It returns the longest time for which a profile neither answered nor had a status with the reason,
-// and the profile.
+// end stops the polls. It returns the longest time for which a profile neither answered nor had an
+// explaining status, and that profile.
 func (a *asking) end() (longest time.Duration, who string) {
 	close(a.stop)
 	a.done.Wait()
@@ -72,7 +71,6 @@ func (a *asking) end() (longest time.Duration, who string) {
 	return longest, who
 }
 
-// ask asks all gateways once, and returns which have answered.
 func (a *asking) ask() map[string]bool {
 	pids, answers := gateways(), map[string]bool{}
 	var mu sync.Mutex
@@ -90,7 +88,7 @@ func (a *asking) ask() map[string]bool {
 	return answers
 }
 
-// count records the answers of one round.
+// count adds the answers of one round.
 func (a *asking) count(answers map[string]bool, now time.Time, passed time.Duration) {
 	a.asked += len(a.ports)
 	why := map[string]string{}
@@ -115,11 +113,11 @@ func (a *asking) count(answers map[string]bool, now time.Time, passed time.Durat
 	}
 }
 
-// statuses returns the phases of the profiles whose status says that they don't serve.
+// statuses returns the phases of the profiles whose status explains why they don't serve.
 func (a *asking) statuses() map[string]string {
 	list, out := &v1alpha1.AgentProfileList{}, map[string]string{}
 	path := "/apis/" + v1alpha1.GroupVersion.String() + "/namespaces/" + inFleet + "/agentprofiles"
-	_ = a.cluster.Get(context.Background(), path, list) // after an error, the list of phases is empty
+	_ = a.cluster.Get(context.Background(), path, list) // After an error, the list of phases is empty.
 	for _, p := range list.Items {
 		if !p.Status.Ready {
 			out[p.Name] = string(p.Status.Phase)
@@ -128,7 +126,6 @@ func (a *asking) statuses() map[string]string {
 	return out
 }
 
-// healthy asks a gateway at a port of its pod's loopback interface.
 func healthy(pid, port int) error {
 	conn, err := dialIn(pid, fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -159,7 +156,7 @@ func dialIn(pid int, address string) (conn net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // the change of the namespace ends with this thread, which ends with the goroutine
+		runtime.LockOSThread() // The goroutine ends with this thread, so the namespace needs no reset.
 		if err = unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err == nil {
 			conn, err = (&net.Dialer{Timeout: 2 * time.Second}).Dial("tcp", address)
 		}

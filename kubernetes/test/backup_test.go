@@ -14,7 +14,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// hooks are the commands that Velero runs in the pod before and after its backup, as the page documents them.
+// hooks returns the commands that Velero runs in the pod before and after its backup, as the page
+// documents them.
 func (b *bench) hooks() (pre, post []string) {
 	b.Helper()
 	text, err := os.ReadFile("../../docs/how-to/back-up-agents-on-a-cluster.md")
@@ -54,7 +55,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 		t.Fatal(r)
 	}
 	volume, free := dirs[0], dirs[1]
-	if entries, err := os.ReadDir(volume); err != nil || len(entries) == 0 { // the claim may have got either of the two volumes
+	if entries, err := os.ReadDir(volume); err != nil || len(entries) == 0 { // The claim may have got either of the two volumes.
 		volume, free = free, volume
 	}
 	copyOf := func(to string) {
@@ -75,7 +76,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 	}
 	later := t.TempDir()
 	copyOf(later)
-	// The logs are left out, because hinit itself writes them.
+	// Ignore the logs, because hinit itself writes them.
 	if out, err := exec.Command("diff", "-r", "--exclude=logs", "--exclude=.hinit*", free, later).CombinedOutput(); err != nil {
 		t.Errorf("gateways have written while they rested: %s", out)
 	}

@@ -33,7 +33,7 @@ func TestTheServerTakesTheManifests(t *testing.T) {
 	for _, component := range append(components, "") {
 		dir := b.kustomization(component)
 		if strings.HasSuffix(component, "/metrics") {
-			continue // the server does not have the kind PodMonitor of the Prometheus Operator
+			continue // The server lacks the kind PodMonitor of the Prometheus Operator.
 		}
 		out := b.must("apply", "-k", dir, "--dry-run=server", "--validate=strict")
 		if !strings.Contains(out, "statefulset.apps/agents created (server dry run)") || strings.Contains(out, "Warning") {
@@ -69,8 +69,8 @@ func (b *bench) kustomization(component string, more ...string) string {
 	return dir
 }
 
-// TestApplyAndNothingElse checks that the commands of the tutorial are enough, and examines all events of the
-// StatefulSet's pod.
+// TestApplyAndNothingElse checks that the tutorial's commands suffice, and that the StatefulSet's
+// pod has no unexpected events.
 func TestApplyAndNothingElse(t *testing.T) {
 	b := withNode(t, inManifests)
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]

@@ -32,7 +32,7 @@ type driver struct {
 	endpoint string
 
 	mu    sync.Mutex
-	flags []string // flags of all mounts so far
+	flags []string // Mount flags of all mounts so far.
 }
 
 // startDriver starts the driver of a node and registers it with the kubelet, until the test ends.
@@ -54,7 +54,7 @@ func (b *bench) startDriver() *driver {
 		}
 		server := grpc.NewServer()
 		register(server)
-		go func() { _ = server.Serve(l) }() // Serve returns when Stop is called
+		go func() { _ = server.Serve(l) }() // Serve returns after Stop.
 		b.Cleanup(server.Stop)
 	}
 	b.until("the kubelet knows the driver", func() string {
@@ -109,15 +109,15 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 }
 
 func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // Unmount fails if the kubelet calls a second time, which is allowed
+	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // Unmount fails if the kubelet calls a second time, which is allowed.
 	return &csi.NodeUnpublishVolumeResponse{}, os.RemoveAll(r.GetTargetPath())
 }
 
-// TestAVolumeOfADriver checks a root-owned volume of a CSI driver that is mounted noexec. The kubelet gives it to the
-// pod's group.
+// TestAVolumeOfADriver checks that agents work on a root-owned CSI volume that is mounted noexec.
+// The kubelet makes it writable for the pod's group.
 func TestAVolumeOfADriver(t *testing.T) {
 	cluster.InFull(t)
-	d := withServer(t).startDriver() // the driver must live longer than the pod
+	d := withServer(t).startDriver() // The driver must outlive the pod.
 	b := withNode(t, "driver")
 	b.volumes(0, corev1.ReadWriteOnce)
 	dir, err := os.MkdirTemp("/run/volumes", "driver-") //nolint:usetesting // the directory is on a file system of the cluster

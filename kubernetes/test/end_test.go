@@ -9,17 +9,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// keepObject keeps the object of a pod until the test ends, because it says how the containers ended.
+// keepObject keeps the object of a pod until the test ends, because its status says how the
+// containers ended.
 func (b *bench) keepObject(pod string) {
 	b.Helper()
 	finalizers := func(list string) []string {
 		return []string{"patch", "pod", pod, "--type=merge", "-p", `{"metadata":{"finalizers":` + list + `}}`}
 	}
 	b.must(finalizers(`["hinit.dev/test"]`)...)
-	b.Cleanup(func() { b.try(finalizers("null")...) }) // an error means that the pod is gone
+	b.Cleanup(func() { b.try(finalizers("null")...) }) // An error means that the pod is gone.
 }
 
-// ended waits for the end of a pod's first container.
+// ended waits for the exit of a pod's first container.
 func (b *bench) ended(pod string) (end *corev1.ContainerStateTerminated) {
 	b.Helper()
 	b.until(pod+" has ended", func() string {
@@ -33,7 +34,7 @@ func (b *bench) ended(pod string) (end *corev1.ContainerStateTerminated) {
 	return end
 }
 
-// gatewayIn returns the process of a profile's gateway in a pod, 0 for none.
+// gatewayIn returns the pid of a profile's gateway in a pod, or 0.
 func (b *bench) gatewayIn(pod, profile string) int {
 	b.Helper()
 	init := b.initOf(pod)
@@ -45,7 +46,7 @@ func (b *bench) gatewayIn(pod, profile string) int {
 	return 0
 }
 
-// answering makes the default gateway of a pod report the number of answers on which it works.
+// answering makes the default gateway of a pod report that it works on the given number of answers.
 func (b *bench) answering(pod string, answers int) {
 	b.Helper()
 	edit := fmt.Sprintf(`s/"active_agents": *[0-9]*/"active_agents":%d/`, answers)

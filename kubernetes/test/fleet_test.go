@@ -25,8 +25,8 @@ const (
 	inFleet    = "fleet"
 )
 
-// withFleet returns a cluster of two nodes for a fleet. Its controller is removed after the test. dir has the manifests and
-// hinit-fleet.
+// withFleet returns a cluster with two nodes for a fleet. dir holds the manifests and hinit-fleet.
+// The controller ends with the test.
 func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 	t.Helper()
 	b = withServer(t)
@@ -35,7 +35,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 	}
 	b.ns = inFleet
 	b.second()
-	// All other volumes are in memory, which counts for the pods.
+	// All other volumes are in memory, which counts as memory of the pods.
 	if err := errors.Join(os.MkdirAll("/run/volumes", 0o755), unix.Mount(t.TempDir(), "/run/volumes", "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 		b.must("delete", "agentprofiles", "--all", "--timeout=3m")
 		b.must("delete", "agentpools", "--all", "--timeout=1m")
 		b.must("delete", "pods", "--all", "--grace-period=1", "--timeout=3m")
-		// The namespaces are deleted here, because a full run makes them again.
+		// Delete the namespaces, because a full run creates them again.
 		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m", fmt.Sprint("--wait=", !testing.Short()))
 	})
 	return b, dir
@@ -116,16 +116,16 @@ func TestTheFirstFleet(t *testing.T) {
 
 // mostMemory returns the peak memory of a process, in MB (proc_pid_status(5)).
 func mostMemory(pid int) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // the process may have ended
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // The process may have ended.
 	_, rest, _ := strings.Cut(string(text), "VmHWM:")
 	kb := 0
 	_, _ = fmt.Sscan(rest, &kb)
 	return kb / 1024
 }
 
-// TestSixtyAgentsOnThreeHosts moves 1 GB, drains a host, kills one and rolls out an image, with real pods and gateways. Every ten
-// milliseconds it looks in /proc for a second gateway of a profile. Twice a second it asks each gateway for its health: the
-// gateway must answer, or the status of its profile must say why not.
+// TestSixtyAgentsOnThreeHosts runs sixty real gateways through moves, a drain, a lost host and a
+// rollout. No profile may have two gateways, and each gateway must answer or its status must
+// explain why not.
 func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	cluster.InFull(t)
 	const n = 60
@@ -194,7 +194,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		w, a := watchGateways(names...), askGateways(b.Cluster, ports)
 		began := time.Now()
 		b.shell(dir, step.command)
-		<-time.After(3 * time.Second) // by now the command has begun
+		<-time.After(3 * time.Second) // By now, the command has begun.
 		b.until("60 agents ready after "+step.name, serve)
 		gap, _ := w.end()
 		t.Logf("%s: %.1f s, no agent without a gateway for longer than %.1f s, %d moments with two", step.name, time.Since(began).Seconds(), gap.Seconds(), w.two)
@@ -203,7 +203,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		}
 		mute, who := a.end()
 		t.Logf("%s: %d questions; without an answer the statuses said %v; no profile was silent without a reason for longer than %.1f s", step.name, a.asked, a.reasons, mute.Seconds())
-		if mute > 10*time.Second { // from now on, the status must say that the host is lost
+		if mute > 10*time.Second { // The status must now say that the host is lost.
 			t.Errorf("%s: %s neither answers nor says why for %.1f s", step.name, who, mute.Seconds())
 		}
 		for _, name := range names {
@@ -226,8 +226,8 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	t.Log("seconds without an answer in all: " + seconds(silent))
 }
 
-// TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports one again. The
-// gateway must run on one side at a time, with its files.
+// TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports
+// one of them. The gateway must never run on both sides.
 func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	cluster.InFull(t)
 	b, dir := withFleet(t, 2)

@@ -9,8 +9,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestASandboxHasGvisorsKernel checks that commands run on gVisor's kernel if its RuntimeClass is set, and that the
-// rules of sandboxes hold there.
+// TestASandboxHasGvisorsKernel checks that commands run on gVisor's kernel if its RuntimeClass is
+// set, with the same rules as other sandboxes.
 func TestASandboxHasGvisorsKernel(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)

@@ -65,7 +65,7 @@ func TestAStandbyTakesOverByALease(t *testing.T) {
 					if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 						t.Fatal(err)
 					}
-					// This cleanup kills only the stopped program; process 1 ends with its pod.
+					// Kill only the stopped program; process 1 ends with its pod.
 					t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
 				}
 			}

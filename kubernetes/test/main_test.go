@@ -22,11 +22,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(cluster.Main(m)) }
 
-// world is the cluster of all tests of the package.
+// world is the shared cluster of all tests in the package.
 type world struct {
 	*cluster.Cluster
 	nodes map[int]*cluster.Node
-	first time.Duration // time from the start of the cluster until a node was Ready
+	first time.Duration // Time from the start of the cluster until the first node was Ready.
 }
 
 var theWorld = sync.OnceValues(func() (*world, error) {
@@ -49,7 +49,7 @@ var theWorld = sync.OnceValues(func() (*world, error) {
 	return w, nil
 })
 
-// withServer returns the cluster, or skips the test where not even an API server runs.
+// withServer returns the cluster, or skips the test if not even an API server runs.
 func withServer(t *testing.T) *bench {
 	t.Helper()
 	w, err := theWorld()
@@ -62,11 +62,11 @@ func withServer(t *testing.T) *bench {
 	return &bench{TB: t, world: w, ns: "default"}
 }
 
-// inManifests is the namespace in the manifests.
+// inManifests is the namespace that the manifests use.
 const inManifests = "agents"
 
-// withNode returns the cluster with a node and a namespace for this test that takes only restricted pods. After the test, the
-// namespace is removed, or emptied if it is the one of the manifests.
+// withNode returns the cluster with a node and a namespace for restricted pods. The namespace is
+// removed or emptied after the test.
 func withNode(t *testing.T, namespace string) *bench {
 	t.Helper()
 	b := withServer(t)
@@ -91,29 +91,29 @@ func withNode(t *testing.T, namespace string) *bench {
 			b.empty()
 			return
 		}
-		b.must("delete", "namespace", namespace, "--wait=false") // possible, because no other test uses this namespace
+		b.must("delete", "namespace", namespace, "--wait=false") // No other test uses this namespace, so don't wait.
 	})
 	return b
 }
 
-// empty removes the objects in the namespace. The controller removes the namespace itself only five seconds later.
+// empty deletes the objects in the namespace.
 func (b *bench) empty() {
 	b.must("delete", "services,configmaps,secrets,serviceaccounts,persistentvolumeclaims,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases",
-		// The selector skips two objects that the controller makes itself.
+		// Skip two objects that the controller creates itself.
 		"--field-selector=metadata.name!=default,metadata.name!=kube-root-ca.crt", "--timeout=3m")
 }
 
-// bench is the cluster as one test uses it.
+// bench gives one test access to the cluster, in a namespace.
 type bench struct {
 	testing.TB
 	*world
 	ns string
 }
 
-// result is how a command ended.
+// result is the output and the exit code of a command.
 type result struct {
 	words []string
-	out   string // text of both streams
+	out   string // Text of both output streams.
 	code  int
 }
 
@@ -121,20 +121,19 @@ func (r result) String() string {
 	return fmt.Sprintf("kubectl %s: code %d\n%s", strings.Join(r.words, " "), r.code, r.out)
 }
 
-// try runs kubectl in the namespace of the test, for at most four minutes.
 func (b *bench) try(words ...string) result { return b.feed("", words...) }
 
-// feed is try with an input for the command.
+// feed runs kubectl like try, with the given standard input.
 func (b *bench) feed(input string, words ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	cmd := b.Kubectl(ctx, append([]string{"--namespace", b.ns}, words...)...)
 	cmd.Stdin = strings.NewReader(input)
-	out, _ := cmd.CombinedOutput() // an error of Run is only the exit code
+	out, _ := cmd.CombinedOutput() // An error means only that the exit code is not 0.
 	return result{words, string(out), cmd.ProcessState.ExitCode()}
 }
 
-// must runs kubectl and returns its output; an exit code other than 0 ends the test.
+// must runs kubectl and returns its output. It ends the test if the exit code is not 0.
 func (b *bench) must(words ...string) string {
 	b.Helper()
 	r := b.try(words...)
@@ -144,7 +143,6 @@ func (b *bench) must(words ...string) string {
 	return r.out
 }
 
-// apply creates objects.
 func (b *bench) apply(objects ...any) {
 	b.Helper()
 	var all bytes.Buffer
@@ -160,7 +158,7 @@ func (b *bench) apply(objects ...any) {
 	}
 }
 
-// until waits up to three minutes until cond returns "". cond returns what is missing.
+// until polls cond until it returns "", for at most three minutes. cond returns what is missing.
 func (b *bench) until(what string, cond func() string) {
 	b.Helper()
 	missing := ""
@@ -175,7 +173,7 @@ func (b *bench) until(what string, cond func() string) {
 	b.Fatalf("not %s: %s", what, missing)
 }
 
-// holds checks for some time that a condition stays true. cond returns what is wrong, or "".
+// holds checks for the duration span that cond keeps returning "". cond returns what is wrong.
 func (b *bench) holds(span time.Duration, cond func() string) {
 	b.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
@@ -185,7 +183,6 @@ func (b *bench) holds(span time.Duration, cond func() string) {
 	}
 }
 
-// pod returns a pod of the test's namespace, or an empty one if there is none.
 func (b *bench) pod(name string) *corev1.Pod {
 	b.Helper()
 	p := &corev1.Pod{}
@@ -195,7 +192,6 @@ func (b *bench) pod(name string) *corev1.Pod {
 	return p
 }
 
-// ready reports whether a pod is Ready.
 func ready(p *corev1.Pod) bool { return condition(p, corev1.PodReady) }
 
 func condition(p *corev1.Pod, kind corev1.PodConditionType) bool {
@@ -207,7 +203,8 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// awaitReady waits until a pod is Ready, and returns it. A pod of that name with the uid old does not count.
+// awaitReady waits until a pod is Ready, and returns it. Pods in old, which have the same name,
+// don't count.
 func (b *bench) awaitReady(name string, old ...*corev1.Pod) *corev1.Pod {
 	b.Helper()
 	var p *corev1.Pod
@@ -229,7 +226,8 @@ func restarts(p *corev1.Pod) int32 {
 	return p.Status.ContainerStatuses[0].RestartCount
 }
 
-// volumes makes the cluster's default StorageClass, and a number of volumes. Each is a directory of root's on both nodes.
+// volumes creates the default StorageClass and n volumes. Each volume is a directory of root on
+// both nodes.
 func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string {
 	b.Helper()
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
@@ -243,7 +241,7 @@ func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string 
 	}
 	var dirs []string
 	for range n {
-		dir, err := os.MkdirTemp("/run/volumes", b.ns+"-") // the name of the directory is the name of the volume
+		dir, err := os.MkdirTemp("/run/volumes", b.ns+"-") // The directory's name is also the volume's name.
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -273,12 +271,11 @@ func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string 
 	return dirs
 }
 
-// inPod runs a command in the first container of a pod.
 func (b *bench) inPod(pod string, words ...string) result {
 	return b.try(append([]string{"exec", pod, "--"}, words...)...)
 }
 
-// second starts the second node, once for all tests.
+// second starts the second node, which all tests share.
 func (b *bench) second() {
 	b.Helper()
 	if b.nodes[2] != nil {

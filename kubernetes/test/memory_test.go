@@ -22,13 +22,14 @@ import (
 	hinit "hinit/client"
 )
 
-// symbols builds hinit with its symbols. It fails if the running program with the given pid has other addresses.
+// symbols builds hinit with its symbols. It ends the test if the running program has other
+// addresses.
 func (b *bench) symbols(pid int) *elf.File {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "hinit")
 	words := []string{"build", "-trimpath", "-o", path}
 	if runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64" {
-		words = append(words, "-ldflags=-E hinit_entry") // the same flags as in the Makefile
+		words = append(words, "-ldflags=-E hinit_entry") // Use the same flags as the Makefile.
 	}
 	cmd := exec.Command("go", append(words, "./cmd/hinit")...)
 	cmd.Dir = "../.."
@@ -54,7 +55,7 @@ func (b *bench) symbols(pid int) *elf.File {
 	return files[0]
 }
 
-// runtimeOf returns the limits of the Go runtime in a running hinit: its number of processors and its memory limit.
+// runtimeOf reads the processor count and the memory limit of the Go runtime in a running hinit.
 func (b *bench) runtimeOf(pid int) (processors int32, memory int64) {
 	b.Helper()
 	f := b.symbols(pid)
@@ -111,7 +112,6 @@ func (b *bench) runtimeOf(pid int) (processors int32, memory int64) {
 	return processors, memory
 }
 
-// exitOf returns the last exit of a profile's gateway, from the status.
 func (b *bench) exitOf(pod, profile string) *hinit.Exit {
 	b.Helper()
 	r := b.inPod(pod, "hinit", "status", "--json")
@@ -126,7 +126,8 @@ func (b *bench) exitOf(pod, profile string) *hinit.Exit {
 	return nil
 }
 
-// comesBack waits until the container of a pod was restarted once and is Ready, and returns how the first container ended.
+// comesBack waits until the kubelet has restarted a pod's container once and it is Ready. It
+// returns how the first container ended.
 func (b *bench) comesBack(pod string) *corev1.ContainerStateTerminated {
 	b.Helper()
 	b.until(pod+" is restarted and Ready", func() string {
@@ -138,8 +139,9 @@ func (b *bench) comesBack(pod string) *corev1.ContainerStateTerminated {
 	return lastEnd(b.pod(pod))
 }
 
-// TestAPodWithLimits checks pods with limits of memory and processors. hinit must know them, and report a gateway that
-// was killed for memory. The kubelet must restart a container whose PID 1 is killed, and one whose PID 1 is stopped.
+// TestAPodWithLimits checks pods with limits of memory and processors. hinit must report a gateway
+// that was killed for memory, and the kubelet must restart a container whose PID 1 is killed or
+// stopped.
 func TestAPodWithLimits(t *testing.T) {
 	b := withNode(t, "limits")
 	b.volumes(2, corev1.ReadWriteOnce)
@@ -147,7 +149,7 @@ func TestAPodWithLimits(t *testing.T) {
 		b.singleWith(map[string]any{"memory.limit": "256Mi", "cpu.limit": "1", "drainSeconds": 0, "stopSeconds": 5}, name, func(s *corev1.PodSpec) {
 			s.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("64Mi")}
 			s.Containers[0].LivenessProbe.FailureThreshold = 2
-			if name == "one" { // class Guaranteed: the kernel spares PID 1, also while an ended process still releases its memory
+			if name == "one" { // In the class Guaranteed, the kernel spares PID 1.
 				s.Containers[0].Resources.Requests = s.Containers[0].Resources.Limits
 			}
 		})
@@ -186,9 +188,8 @@ func TestAPodWithLimits(t *testing.T) {
 	}
 }
 
-// gatewayIsKilledForMemory lets a gateway use more memory than the pod has. The pod and the other gateway must go on. The kernel
-// releases the last 40 MB of a killed process only after it may choose another one. So it may also kill the other gateway, and
-// then the status must tell the cause and hinit must have restarted that gateway.
+// gatewayIsKilledForMemory lets a gateway exceed the pod's memory. The pod must survive, and hinit
+// must report the cause and restart each gateway that the kernel killed.
 func (b *bench) gatewayIsKilledForMemory(pod string) {
 	b.Helper()
 	if r := b.inPod(pod, "sh", "-c", "hermes profile create eater && echo oom=400 > /opt/data/profiles/eater/agent.conf"); r.code != 0 {
@@ -202,7 +203,7 @@ func (b *bench) gatewayIsKilledForMemory(pod string) {
 		}
 		return ""
 	})
-	b.until("hinit stops the gateway", func() string { // an error is allowed, because the kernel may kill the command too
+	b.until("hinit stops the gateway", func() string { // Ignore an error, because the kernel may kill the command too.
 		if r := b.inPod(pod, "hinit", "stop", "eater"); r.code != 0 {
 			return r.String()
 		}

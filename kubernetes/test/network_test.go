@@ -7,8 +7,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestASandboxReachesNoOtherPod checks which connections of sandboxes to the API server, the agents and each other
-// work: first without and then with a program that enforces NetworkPolicies.
+// TestASandboxReachesNoOtherPod checks which connections sandboxes can open, first without and then
+// with enforced NetworkPolicies.
 func TestASandboxReachesNoOtherPod(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)

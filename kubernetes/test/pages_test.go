@@ -12,7 +12,7 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// manifest is a block with objects on a page.
+// manifest matches a YAML block with objects on a page.
 var manifest = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
 
 // TestTheServerTakesTheObjectsOfThePages checks that the API server accepts every object in docs/, strictly, by the
@@ -25,7 +25,7 @@ func TestTheServerTakesTheObjectsOfThePages(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.must("apply", "--server-side", "-f", dir)
-	b.must("apply", "-f", "../deploy/fleet/crds") // the definitions stay, as they do after the tests of a fleet
+	b.must("apply", "-f", "../deploy/fleet/crds") // The definitions stay, as they do after the tests of a fleet.
 	b.must("wait", "crd", "--all", "--for=condition=Established", "--timeout=1m")
 	t.Cleanup(func() { b.must("delete", "-f", dir) })
 	pages, err := filepath.Glob("../../docs/*/*.md")

@@ -20,10 +20,8 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-// single returns the pod of the StatefulSet as a pod without one, with a claim on a volume, and quick probes. change modifies it.
 func (b *bench) single(name string, change func(*corev1.PodSpec)) { b.singleWith(nil, name, change) }
 
-// singleWith is single with values for the chart.
 func (b *bench) singleWith(values map[string]any, name string, change func(*corev1.PodSpec)) {
 	b.Helper()
 	manifests, err := deploy.Render(deploy.Default(values))
@@ -62,7 +60,7 @@ func (b *bench) singleWith(values map[string]any, name string, change func(*core
 	}, pod)
 }
 
-// inTrouble waits until the pod is started and says why it is not Ready.
+// inTrouble waits until the pod has started and its log says why it is not Ready.
 func (b *bench) inTrouble(name, want string) {
 	b.Helper()
 	b.until(name+" says why it is not Ready", func() string {
@@ -79,7 +77,7 @@ func (b *bench) inTrouble(name, want string) {
 // TestNotReadyWhereNothingCanWork checks that pods in which no agent can write are not Ready.
 func TestNotReadyWhereNothingCanWork(t *testing.T) {
 	b := withNode(t, "probes")
-	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // a policy that permits uid 0
+	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // A policy that permits uid 0.
 	b.volumes(3, corev1.ReadWriteOnce)
 	b.single("root-owned", func(s *corev1.PodSpec) { s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = nil, nil })
 	b.single("read-only", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].ReadOnly = true })
@@ -93,8 +91,8 @@ func TestNotReadyWhereNothingCanWork(t *testing.T) {
 	}
 }
 
-// TestAGatewayInTroubleRestartsNoPod checks that a gateway that crashes at once, or does not answer, restarts no pod.
-// It does so beside a working gateway, and without one.
+// TestAGatewayInTroubleRestartsNoPod checks that a gateway that crashes or hangs restarts no pod,
+// beside a working gateway and alone.
 func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	b := withNode(t, "trouble")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
@@ -116,7 +114,7 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	b.inPod("many", "hinit", "start", "--no-wait", "crashing")
 	for _, pid := range gateways()["deaf"] {
 		if process, err := os.FindProcess(pid); err == nil {
-			_ = process.Signal(syscall.SIGSTOP) // a stopped process answers no client
+			_ = process.Signal(syscall.SIGSTOP) // A stopped process answers no client.
 		}
 	}
 	b.holds(8*time.Second, func() string {
@@ -142,7 +140,7 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	})
 }
 
-// TestPodsOfOtherShapes checks pods with unusual settings, which the rules of a cluster may require.
+// TestPodsOfOtherShapes checks pods with unusual settings that some clusters require.
 func TestPodsOfOtherShapes(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "shapes")
@@ -167,7 +165,7 @@ func TestPodsOfOtherShapes(t *testing.T) {
 		for _, m := range s.Containers[0].VolumeMounts {
 			m.Name = strings.Replace(m.Name, "data", "tmp", 1)
 			if m.MountPath == "/run" {
-				m.SubPath = "other" // a /run that only this container has
+				m.SubPath = "other" // A /run that only this container has.
 			}
 			if m.MountPath == "/opt/data" {
 				m.SubPath = "data"

@@ -17,8 +17,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestRootInsideIsAnotherUserOutside checks that commands may be root where pods get user namespaces. Outside they must
-// be users of this pod alone, who can access neither the node's files nor the agents'.
+// TestRootInsideIsAnotherUserOutside checks that root in a sandbox with a user namespace can access
+// neither the node's files nor the agents'.
 func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)
@@ -28,7 +28,7 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	b.runtimeClass(cluster.MappedRuntime)
 	a := withSandboxes(t, "HINIT_SANDBOX_ROOT=private", "HINIT_SANDBOX_KUBERNETES_RUNTIME="+cluster.MappedRuntime)
 	a.must("label", "--overwrite", "namespace", inManifests, "pod-security.kubernetes.io/enforce=baseline")
-	own := a.volumes(2, corev1.ReadWriteOnce) // volumes that only the sandbox has
+	own := a.volumes(2, corev1.ReadWriteOnce) // Volumes that only the sandbox mounts.
 	id := a.made(a.run("hermes-0000000f"))
 	if r := a.sh(id, "id -u; echo root > file; stat -c %u file; mkdir /etc/mine && chown 1000 /etc/mine && stat -c %u /etc/mine"); r.out != "0\n0\n1000\n" {
 		t.Error(r)
@@ -48,16 +48,15 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	}
 }
 
-// runtimeClass makes the RuntimeClass of a handler of the nodes, with the same name.
+// runtimeClass creates the RuntimeClass of a handler, with the same name.
 func (b *bench) runtimeClass(handler string) {
 	b.Helper()
 	b.apply(&nodev1.RuntimeClass{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}, ObjectMeta: metav1.ObjectMeta{Name: handler}, Handler: handler})
 	b.Cleanup(func() { b.must("delete", "runtimeclass", handler) })
 }
 
-// filesOfRoot makes, as root inside, files that would give rights outside: set-user-id programs, devices, and links to files of
-// root. None may be on the volume of the agents, and none may be a device. On the sandbox's own volumes they belong to root: the
-// kubelet maps users at the mount, and no other pod mounts these volumes.
+// filesOfRoot creates files as root in the sandbox that would give rights outside: set-user-id
+// programs, devices and links. None may reach the agents' volume, and none may be a device.
 func (a *agentPod) filesOfRoot(t *testing.T, id string, own []string) {
 	t.Helper()
 	a.sh(id, `for d in /root /workspace; do

@@ -11,19 +11,19 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// answer is what the terminal tool of the example agent prints about one command.
+// answer is one result that the example agent's terminal tool prints.
 type answer struct {
 	Output    string `json:"output"`
 	Code      int    `json:"exit_code"`
 	Container string `json:"container"`
 }
 
-// terminal starts the example agent in the agents' pod, and runs commands by its terminal tool.
+// terminal starts the example agent in the agents' pod, and runs commands with its terminal tool.
 func (a *agentPod) terminal(turns ...map[string]any) (out []answer) {
 	a.t.Helper()
 	var input strings.Builder
 	for _, turn := range turns {
-		line, _ := json.Marshal(turn) // never fails for strings and numbers
+		line, _ := json.Marshal(turn) // Marshal never fails for strings and numbers.
 		input.Write(append(line, '\n'))
 	}
 	r := a.feed(input.String(), "exec", "-i", "agents-0", "-c", "agents", "--",

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// attack is what an agent adds to its call, and the refusal that it must get.
+// attack is a set of options that an agent adds to its call, and the refusal that it must get.
 type attack struct {
 	name string
 	more []string
@@ -16,7 +16,8 @@ type attack struct {
 
 const namespaces = "a namespace of the host or of another container"
 
-// attacks are the calls of /test/sandbox/escape_test.go that make a container, and some that are possible only on a cluster.
+// attacks are the calls of test/sandbox/escape_test.go that create a container, and some that only
+// a cluster has.
 var attacks = []attack{
 	{"the host's files", []string{"-v", "/:/host"}, "is not allowed"},
 	{"the host's files, in long words", []string{"--mount", "type=bind,source=/,target=/h"}, "is not allowed"},
@@ -63,7 +64,7 @@ var attacks = []attack{
 	{"the name of an object that can't be", []string{"--name", "Hermes_x"}, "lower-case letters"},
 }
 
-// images are images that the policy does not allow: by another name, by digest, and by id.
+// images are disallowed images: by another name, by digest, and by ID.
 var images = []string{"alpine", "hinit-demo@sha256:" + strings.Repeat("0", 64), strings.Repeat("0", 64)}
 
 // others are calls that hinit does not emulate.

@@ -17,8 +17,8 @@ import (
 
 var span = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes goes on")
 
-// worker is a script that runs commands in a sandbox as the agent does, in the agents' pod. It records the number, exit
-// code and output of each. Its arguments are its name, the name of its sandbox, and the task.
+// worker is a script that runs commands in a sandbox as the agent does. It records the number, exit
+// code and output of each command. Its arguments are its name, its sandbox and its task.
 const worker = `#!/bin/sh
 name=$1 box=$2 dir=/opt/data/chaos; d=/opt/hinit/docker
 mkdir -p $dir
@@ -55,16 +55,16 @@ done
 echo over >> $dir/$name.log
 `
 
-// account counts the commands of a worker by what became of them.
+// account counts the commands of a worker by their outcome.
 type account struct{ done, lost, notBegun, cut int }
 
-// settle compares the answers that the worker got with what its commands did. Each command must be in one of four
-// classes; anything else is a fault of hinit.
+// settle compares the answers that the worker received with the effects of its commands. Any
+// difference is a fault of hinit.
 func (a *agentPod) settle(name string) account {
 	a.t.Helper()
 	var sum account
 	ran := map[string]int{}
-	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // an error means that no command ran
+	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // An error means that no command ran.
 	for n := range strings.FieldsSeq(string(text)) {
 		ran[n]++
 	}
@@ -72,7 +72,7 @@ func (a *agentPod) settle(name string) account {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	most := map[string]int{} // largest number of times that a command may have run
+	most := map[string]int{} // Largest number of times that a command may have run.
 	least := map[string]int{}
 	open := ""
 	for line := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n") {
@@ -80,14 +80,14 @@ func (a *agentPod) settle(name string) account {
 		n := words[0]
 		switch {
 		case n == "over":
-			if open != "" { // the worker was killed, and the next worker had nothing left to do
+			if open != "" { // A killed worker may leave nothing for the next worker to do.
 				sum.cut++
 				most[open]++
 			}
 		case len(words) < 2:
 			a.t.Errorf("%s wrote %q", name, line)
 		case words[1] == "begin":
-			if open != "" { // the worker was killed
+			if open != "" { // The worker was killed.
 				sum.cut++
 				most[open]++
 			}
@@ -128,8 +128,7 @@ func (a *agentPod) settle(name string) account {
 	return sum
 }
 
-// around returns what a worker wrote from shortly before the first line of a command until shortly after the last one, for an
-// error message.
+// around returns a worker's output near one command, for an error message.
 func around(text, n string) string {
 	lines := strings.Split(text, "\n")
 	first, last := len(lines), 0
@@ -173,7 +172,7 @@ func (a *agentPod) chaos(t *testing.T) {
 	a.launch()
 	t.Cleanup(func() {
 		for name := range workers {
-			if t.Failed() { // without a failure, settle was called above, and a second call would count the commands twice
+			if t.Failed() { // settle ran above; a second call would count the commands twice.
 				t.Logf("worker %s until then: %+v", name, a.settle(name))
 			}
 		}
@@ -214,13 +213,12 @@ func running(part string) string {
 	return strings.Join(out, "\n")
 }
 
-// nothingLeaked checks that the faults have left no objects and no processes, first while the workers' sandboxes exist, then
-// without them.
+// nothingLeaked checks that the faults have left no objects and no processes.
 func (a *agentPod) nothingLeaked() {
 	a.t.Helper()
 	kinds := "persistentvolumeclaims"
 	for _, kind := range []string{"sandboxes.agents.x-k8s.io", "sandboxclaims", "sandboxwarmpools", "sandboxtemplates"} {
-		if a.try("get", kind).code == 0 { // check Sandboxes only where the cluster has this kind
+		if a.try("get", kind).code == 0 { // Check Sandboxes only if the cluster has this kind.
 			kinds += "," + kind
 		}
 	}
@@ -244,7 +242,7 @@ func (a *agentPod) nothingLeaked() {
 	}
 }
 
-// fault kills something while the workers run.
+// fault is a disturbance while the workers run.
 type fault struct {
 	name string
 	do   func()
@@ -283,11 +281,11 @@ func (a *agentPod) faults() []fault {
 func (a *agentPod) killAgents() {
 	old := a.pod("agents-0")
 	if restarts(old) >= 2 || len(old.Status.InitContainerStatuses) > 0 && old.Status.InitContainerStatuses[0].RestartCount >= 3 {
-		a.try("delete", "pod", "agents-0") // a new pod, because the node would wait for minutes before it starts a container of this pod again
+		a.try("delete", "pod", "agents-0") // A new pod, because the node would delay a restart of this container by minutes.
 		a.awaitReady("agents-0", old)
 	} else {
 		for _, pid := range inits() {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
+			_ = syscall.Kill(pid, syscall.SIGKILL) // The process may have ended.
 		}
 		a.until("the agents are back", func() string {
 			p := a.pod("agents-0")

@@ -12,12 +12,12 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// lostOne starts a command in the sandbox with the given id, calls fault while the command runs, and returns the command's result.
-// The command writes each of its runs into a file.
+// lostOne calls fault while a command runs in the sandbox, and returns the command's result. The
+// command records each of its runs in a file.
 func (a *agentPod) lostOne(id string, fault func()) result {
 	a.t.Helper()
 	begun := a.volume + "/sandboxes/docker/default/workspace/begun"
-	_ = os.Remove(begun) // an error means that the file does not exist
+	_ = os.Remove(begun) // An error means that the file does not exist.
 	var r result
 	var done sync.WaitGroup
 	done.Go(func() { r = a.sh(id, "echo once >> /workspace/begun; sleep 60; echo over") })
@@ -29,14 +29,14 @@ func (a *agentPod) lostOne(id string, fault func()) result {
 	})
 	fault()
 	done.Wait()
-	time.Sleep(2 * time.Second) // by now a second run would have begun
+	time.Sleep(2 * time.Second) // By now, a second run would have begun.
 	if text, err := os.ReadFile(begun); string(text) != "once\n" {
 		a.t.Errorf("the command ran like this: %q, %v", text, err)
 	}
 	return r
 }
 
-// first makes process 1 of the sandboxes the one that the kernel kills first when memory runs out.
+// first makes process 1 of the sandboxes the kernel's first choice when memory runs out.
 func first(t *testing.T) {
 	t.Helper()
 	found := false
@@ -50,15 +50,15 @@ func first(t *testing.T) {
 	}
 }
 
-// TestWhatBefallsASandboxIsSaidInWords causes each fault while a command runs. The command must not be run again, and
-// the answer must describe the fault.
+// TestWhatBefallsASandboxIsSaidInWords injects each fault while a command runs. The answer must
+// describe the fault, and the command must not run again.
 func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
 	t.Cleanup(func() { a.must("uncordon", "node1") })
 	name := "hermes-0000000a"
 	id := a.made(a.run(name))
-	// again gets the sandbox back as the agent does: it finds the container, starts it, or makes another one.
+	// again restores the sandbox as the agent does: it finds, starts or creates the container.
 	again := func() {
 		t.Helper()
 		a.until("the sandbox works again", func() string {
@@ -109,11 +109,11 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 
 	t.Run("out of memory", func(t *testing.T) {
 		r := a.sh(id, "dd if=/dev/zero of=/dev/null bs=400M count=3 2>&1; echo code $?")
-		if !strings.Contains(r.out, "code 137") && !strings.Contains(r.out, "ran out of memory") { // with control groups of version 2, the kernel kills all processes
+		if !strings.Contains(r.out, "code 137") && !strings.Contains(r.out, "ran out of memory") { // With cgroup v2, the kernel kills all processes.
 			t.Error("one process has too much:", r)
 		}
 		again()
-		first(t) // files in memory belong to no process, so the kernel kills process 1, whose score is the highest
+		first(t) // Files in memory belong to no process, so the kernel kills process 1, which has the highest score.
 		r = a.lostOne(id, func() {
 			a.sh(id, "for d in /tmp /run /dev/shm /var/tmp; do dd if=/dev/zero of=$d/full bs=1M count=64; done")
 		})
@@ -147,7 +147,7 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 		}
 	})
 
-	// The commands run inside the pod, because kubectl would need the API server itself.
+	// Run the commands inside the pod, because kubectl would need the API server.
 	later := func(tag, line string) {
 		script := "(" + line + ") > /opt/data/" + tag + ".out 2>&1; echo $? > /opt/data/" + tag + ".code"
 		a.must("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh -c '"+script+"' > /dev/null 2>&1 &")
@@ -160,7 +160,7 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 				break
 			}
 		}
-		text, _ := os.ReadFile(a.volume + "/" + tag + ".out") // the result is "" if the file is missing
+		text, _ := os.ReadFile(a.volume + "/" + tag + ".out") // If the file is missing, the result is "".
 		return string(text), code
 	}
 	t.Run("the API server is killed", func(t *testing.T) {

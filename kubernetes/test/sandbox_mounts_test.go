@@ -14,9 +14,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestNoMountOfASandboxLeadsElsewhere changes the target of a mount's path while sandboxes with this mount are made and
-// started. It also uses a link in one mount to redirect another mount to the helper in the container. No sandbox may
-// get another directory.
+// TestNoMountOfASandboxLeadsElsewhere exchanges the target of a mount's path while sandboxes with
+// this mount start. No sandbox may get another directory.
 func TestNoMountOfASandboxLeadsElsewhere(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
@@ -24,7 +23,7 @@ func TestNoMountOfASandboxLeadsElsewhere(t *testing.T) {
 	t.Run("a race", a.mountRace)
 }
 
-// mountRace exchanges a directory of the agents and a link to a directory of the node, again and again.
+// mountRace repeatedly exchanges a directory of the agents with a link to a directory of the node.
 func (a *agentPod) mountRace(t *testing.T) {
 	hidden, err := os.MkdirTemp("/run/volumes", "hidden-") //nolint:usetesting // the nodes see this directory, too
 	if err != nil {
@@ -46,7 +45,7 @@ func (a *agentPod) mountRace(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(20 * time.Microsecond): // the pause leaves the nodes some processor time
+			case <-time.After(20 * time.Microsecond): // The pause leaves the nodes some processor time.
 				_ = unix.Renameat2(unix.AT_FDCWD, work, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
 			}
 		}
@@ -57,7 +56,7 @@ func (a *agentPod) mountRace(t *testing.T) {
 	for i := range 8 {
 		name := fmt.Sprintf("hermes-0000003%d", i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // this goroutine must not read the mounted files before the check of the mount
+		go func() { // This goroutine must not read the mounted files before the check of the mount.
 			defer close(looked)
 			for {
 				if r := a.sh(name, look); strings.Contains(r.out, "secret") {
@@ -122,7 +121,7 @@ func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 		}
 	}
 	first()
-	// By now the agent knows the directory of the helper, and a link redirects a mount to it.
+	// The agent now knows the helper's directory, and a link redirects a mount to it.
 	known := a.tools(name)
 	a.docker("stop", "-t", "0", name)
 	if err := errors.Join(os.Remove(filepath.Join(links, "s")), os.Symlink(known, filepath.Join(links, "s"))); err != nil {

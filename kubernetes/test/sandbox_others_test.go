@@ -14,7 +14,8 @@ import (
 	"hinit/sandbox"
 )
 
-// victim makes a container like the one of the pod like, but with other docker labels, and returns its id.
+// victim creates a container like the one of the pod like, but with other docker labels. It returns
+// the container's ID.
 func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[string]string)) string {
 	a.t.Helper()
 	id, name := fmt.Sprintf("%08x%024x", 0xabcdef00+number, number), fmt.Sprintf("victim-%d", number)
@@ -37,8 +38,8 @@ func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[s
 	return id
 }
 
-// TestAnAgentReachesNoSandboxOfAnother checks that sandboxes of other profiles, users and installations don't exist for
-// an agent, nor do pods that are no sandboxes.
+// TestAnAgentReachesNoSandboxOfAnother checks that an agent can't see sandboxes of other profiles,
+// users and installations, or pods that are no sandboxes.
 func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
@@ -88,7 +89,6 @@ func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
 	}
 }
 
-// identities is a template that prints the uid of each pod, how often it was restarted, and whether it is being
-// deleted.
+// identities prints each pod's uid, its restarts, and whether it is being deleted.
 const identities = `jsonpath={range .items[*]}{.metadata.uid} {.status.phase} ` +
 	`{.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}{"\n"}{end}`

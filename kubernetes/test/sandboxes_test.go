@@ -17,7 +17,7 @@ import (
 	"hinit/kubernetes/internal/engine"
 )
 
-// sandboxPatch makes the service use the image of the tests.
+// sandboxPatch makes the sandbox service use the test image.
 const sandboxPatch = `patches:
 - patch: |-
     apiVersion: apps/v1
@@ -31,19 +31,19 @@ const sandboxPatch = `patches:
             env: [{name: HINIT_SANDBOX_IMAGES, value: hinit-demo}%s]
 `
 
-// agentPod is the pod of an agent whose commands run in sandboxes.
+// agentPod is an agents' pod whose commands run in sandboxes.
 type agentPod struct {
 	*bench
 	t      *testing.T
-	volume string // the directory of the agents' volume on this machine
+	volume string // Directory of the agents' volume on this machine.
 }
 
-// withSandboxes applies the manifests with the component for sandboxes, on the first node, because faults and policies apply
-// there. more are further variables of the service.
+// withSandboxes applies the manifests with the sandbox component, on the first node. more are
+// further variables of the service.
 func withSandboxes(t *testing.T, more ...string) *agentPod {
 	t.Helper()
 	b := withNode(t, inManifests)
-	if b.nodes[2] != nil { // another test may have started the node already
+	if b.nodes[2] != nil { // Another test may have started the node already.
 		b.must("cordon", "node2")
 		t.Cleanup(func() { b.must("uncordon", "node2") })
 	}
@@ -64,12 +64,11 @@ func withSandboxes(t *testing.T, more ...string) *agentPod {
 	return a
 }
 
-// docker runs a docker command line, as the agent does.
 func (a *agentPod) docker(words ...string) result {
 	return a.try(append([]string{"exec", "agents-0", "-c", "agents", "--", "/opt/hinit/docker"}, words...)...)
 }
 
-// run is the command line with which the agent makes its container.
+// run runs the command line with which the agent creates its container.
 func (a *agentPod) run(name string, more ...string) result {
 	return a.docker(runWords(name, more...)...)
 }
@@ -113,7 +112,6 @@ func (a *agentPod) eachOf(program string, calls [][]string) (out []result) {
 	return out
 }
 
-// sh runs a shell line in a sandbox.
 func (a *agentPod) sh(ref, line string) result {
 	return a.docker("exec", ref, "sh", "-c", line)
 }
@@ -141,7 +139,8 @@ func (a *agentPod) gone(name string) {
 	})
 }
 
-// kill kills the processes in all pods whose command line has all these words, and returns how many there were.
+// kill kills all pods' processes whose command lines contain all the words. It returns their
+// number.
 func kill(words ...string) (n int) {
 	for pid, command := range processes() {
 		found := true
@@ -204,7 +203,7 @@ func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	if r := a.docker("start", id); r.code != 0 {
 		t.Fatal(r)
 	}
-	if r := a.sh(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") { // kubectl keeps the two output streams apart
+	if r := a.sh(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") { // kubectl keeps the two output streams apart.
 		t.Error(r)
 	}
 	if r := a.docker("rm", "-f", id); r.code != 0 {
@@ -220,8 +219,8 @@ func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	t.Log(a.must("logs", "agents-0", "-c", "sandboxes"))
 }
 
-// TestTheCommandLineOfSandboxes checks hinit sandbox on a cluster: a session keeps its state, jobs run in the
-// background, and files are copied both ways.
+// TestTheCommandLineOfSandboxes checks hinit sandbox on a cluster: sessions, background jobs, and
+// copies of files in both directions.
 func TestTheCommandLineOfSandboxes(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t, "TERMINAL_DOCKER_IMAGE=hinit-demo", "TERMINAL_CONTAINER_MEMORY=128")
@@ -259,9 +258,8 @@ func TestTheCommandLineOfSandboxes(t *testing.T) {
 	a.until("removed", func() string { return a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
 }
 
-// TestAWarmSandboxIsFast measures commands in a sandbox with an open connection. It compares with docker version, which starts
-// the same program and makes the same service send one request to the API server. The two take turns, so that load affects both
-// alike. On a busy machine, only the fastest of each says what the service itself costs.
+// TestAWarmSandboxIsFast compares commands in a sandbox with docker version, which starts the same
+// program and sends the service one request. The two alternate, so that load affects both alike.
 func TestAWarmSandboxIsFast(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
@@ -294,7 +292,7 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 	}
 	for pid, line := range processes() {
 		if strings.Contains(line, serving) {
-			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // after an error, the log only lacks a line
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // After an error, the log only lacks a line.
 			_, rss, _ := strings.Cut(string(text), "VmRSS:")
 			rss, _, _ = strings.Cut(rss, "\n")
 			t.Log("the service has", strings.TrimSpace(rss))
@@ -302,8 +300,8 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 	}
 }
 
-// here returns the docker command of the agents' container as a process of this test, with the agents' user and files. In the
-// pod, each call would include the start of a shell or of kubectl.
+// here returns the agents' docker command as a process of this test, which saves the start of
+// kubectl on each call.
 func (a *agentPod) here() func(words ...string) *exec.Cmd {
 	a.t.Helper()
 	pids := inits()
@@ -313,7 +311,7 @@ func (a *agentPod) here() func(words ...string) *exec.Cmd {
 	return func(words ...string) *exec.Cmd {
 		cmd := exec.Command("/opt/hinit/docker", words...)
 		cmd.Path, cmd.Dir = "/opt/hinit/docker", "/"
-		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // after an error, the call below fails too
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // After an error, the call below fails too.
 		cmd.Env = strings.Split(strings.TrimSuffix(string(environ), "\x00"), "\x00")
 		as := &syscall.Credential{Uid: 10000, Gid: 10000}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: fmt.Sprintf("/proc/%d/root", pids[0]), Credential: as}

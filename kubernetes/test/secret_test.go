@@ -13,10 +13,10 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-// secretsPage is the page whose last block has values for the chart.
+// secretsPage is a page whose last block holds values for the chart.
 const secretsPage = "../../docs/how-to/give-agents-secrets.md"
 
-// valuesOf returns the values in the last block of a page, by their paths. They are at most one level deep.
+// valuesOf parses the values in the last block of a page, by their paths.
 func (b *bench) valuesOf(page string) map[string]any {
 	b.Helper()
 	text, err := os.ReadFile(page)
@@ -37,7 +37,7 @@ func (b *bench) valuesOf(page string) map[string]any {
 	return values
 }
 
-// hasVariable returns a condition: the default gateway has a variable with this value.
+// hasVariable returns a condition for the default gateway: it has a variable with this value.
 func hasVariable(name, value string) func() string {
 	return func() string {
 		for _, pid := range gateways()["default"] {

@@ -11,8 +11,8 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestAProfileGetsAPodOfItsOwnOnTheCluster moves a profile into a pod of its own and back, with real pods, which first
-// a StatefulSet makes and then a Sandbox on the same volume. The gateway must never run twice, and its files must move
+// TestAProfileGetsAPodOfItsOwnOnTheCluster moves a profile into its own pod and back, first with a
+// StatefulSet and then with a Sandbox. The gateway must never run twice, and its files must move
 // along.
 func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 	cluster.InFull(t)
@@ -71,7 +71,7 @@ func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 		})
 		b.must("get", "pvc", "data-"+own)
 	}
-	// The image is changed in a Sandbox's pod as in a host.
+	// An image change works in a Sandbox's pod as in a host.
 	place("pod", own)
 	uid := b.pod(own).UID
 	if got := b.shell(dir, "hinit-fleet rollout pool registry.example.org/hermes-hinit:2 -n fleet | tail -n 1"); !strings.Contains(got, "2 of 2 hosts have") || b.pod(own).UID != uid {

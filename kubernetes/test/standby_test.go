@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAStandbyTakesOver checks the component standby-without-lease, with two pods on two nodes and one volume. It ends
-// the pod that serves in three ways, and the other must take over.
+// TestAStandbyTakesOver checks standby-without-lease with two pods and one volume. The test ends
+// the serving pod in three ways, and the other must take over.
 func TestAStandbyTakesOver(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
@@ -41,7 +41,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 	}
 	b.until("one serves and one waits", pair)
 	began := b.pod(waits)
-	b.holds(15*time.Second, func() string { // a common check for both probes killed a standby after 12 s
+	b.holds(15*time.Second, func() string { // A shared check for both probes killed a standby after 12 s.
 		if p := b.pod(waits); restarts(p) != 0 || ready(p) || p.UID != began.UID {
 			return fmt.Sprintf("the standby: %d restarts, Ready %v", restarts(p), ready(p))
 		}
@@ -95,8 +95,7 @@ func TestADrainedNode(t *testing.T) {
 	}
 }
 
-// TestALostKubelet checks that a container runs on when the kubelet is killed, and that the same pod continues when the
-// kubelet is back.
+// TestALostKubelet checks that a container keeps running while the kubelet is down.
 func TestALostKubelet(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "lost")

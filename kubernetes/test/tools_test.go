@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// initOf returns the pid of the init of a pod, as this machine knows it.
+// initOf returns the pid of a pod's init, outside of the pod.
 func (b *bench) initOf(pod string) int {
 	b.Helper()
 	for _, pid := range inits() {
@@ -29,7 +29,7 @@ func (b *bench) initOf(pod string) int {
 	return 0
 }
 
-// TestKubectlInAPod checks the commands that people use on a pod: logs, exec, cp, debug and port-forward.
+// TestKubectlInAPod checks the kubectl commands for a pod: logs, exec, cp, debug and port-forward.
 func TestKubectlInAPod(t *testing.T) {
 	b := withNode(t, "tools")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
@@ -80,7 +80,8 @@ func TestKubectlInAPod(t *testing.T) {
 	})
 }
 
-// debugUser writes the change that kubectl debug makes to its container: another user.
+// debugUser writes a profile for kubectl debug that sets the container's user, and returns its
+// path.
 func (b *bench) debugUser() string {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "user.yaml")
@@ -90,7 +91,7 @@ func (b *bench) debugUser() string {
 	return path
 }
 
-// forwarded calls do with the address of a port of a pod.
+// forwarded calls do with a URL that leads to a port of a pod.
 func (b *bench) forwarded(pod string, port int, do func(url string)) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -112,7 +113,7 @@ func (b *bench) forwarded(pod string, port int, do func(url string)) {
 	do("http://" + found + "/")
 }
 
-// TestTheLastWords checks the termination message of a pod that ends by itself.
+// TestTheLastWords checks the termination message of a pod that exits by itself.
 func TestTheLastWords(t *testing.T) {
 	b := withNode(t, "words")
 	b.volumes(1, corev1.ReadWriteOnce)

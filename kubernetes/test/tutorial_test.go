@@ -22,17 +22,18 @@ var write = flag.Bool("write", false, "write the output of the commands into the
 
 const tutorial = "../../docs/tutorial/agents-on-a-cluster.md"
 
-// console is a block of commands and their output, with its fences.
+// console matches a block of commands and their output.
 var console = regexp.MustCompile("(?s)```console\n(.*?)```")
 
-// moves are commands that move the pod. The next "rollout status" waits for the end of the move.
+// moves matches commands that move the pod. The next "rollout status" waits for the end of the
+// move.
 var moves = regexp.MustCompile(`^kubectl (apply -k \. \||drain )`)
 
 // TestTheTutorial runs the commands of the page: each must succeed and print the lines below it, except for numbers.
 func TestTheTutorial(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
-	// The namespace is deleted first, because the commands of the page make it.
+	// Delete the namespace, because the page's commands create it.
 	b.must("delete", "namespace", inManifests, "--ignore-not-found", "--timeout=3m")
 	b.second()
 	b.volumes(1, corev1.ReadWriteOnce)
@@ -111,13 +112,13 @@ func TestTheTutorial(t *testing.T) {
 	}
 }
 
-// commands are commands that are run in the agents' sandbox all the time while their pod moves.
+// commands runs commands in the agents' sandbox while their pod moves.
 type commands struct {
 	stop, stopped chan struct{}
-	answers       map[int]string // answers to the commands, by number
+	answers       map[int]string // Answers to the commands, by number.
 }
 
-// sendCommands starts to run commands, one after the other. Each writes on the volume that it ran.
+// sendCommands starts a loop of commands. Each command records its run on the volume.
 func (b *bench) sendCommands() *commands {
 	c := &commands{stop: make(chan struct{}), stopped: make(chan struct{}), answers: map[int]string{}}
 	go func() {
@@ -135,8 +136,8 @@ func (b *bench) sendCommands() *commands {
 	return c
 }
 
-// end stops sending, and compares the answers with the commands that ran. A command without an answer was cut off: its
-// caller ended with the pod.
+// end stops the loop, and compares the answers with the recorded runs. A command without an answer
+// was cut off by the move.
 func (c *commands) end(b *bench) string {
 	b.Helper()
 	close(c.stop)
@@ -175,7 +176,7 @@ func (c *commands) end(b *bench) string {
 	return fmt.Sprintf("%d answered, %d lost, %d without the pod of their caller", done, lost, unanswered)
 }
 
-// shell runs a command as the administrator of the cluster.
+// shell runs a shell command as the cluster administrator.
 func (b *bench) shell(dir, command string) string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -196,7 +197,7 @@ var (
 	blanks = regexp.MustCompile(`[ \t]+`)
 )
 
-// masked replaces what differs between runs: numbers and the width of columns.
+// masked replaces text that differs between runs: numbers and column widths.
 func masked(text string) string {
 	return blanks.ReplaceAllString(digits.ReplaceAllString(victim.ReplaceAllString(text, ""), "0"), " ")
 }

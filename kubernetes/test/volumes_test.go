@@ -9,8 +9,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAVolumeThatExecutesNothing checks that agents work on a volume that is mounted noexec, nosuid and nodev. The storage classes of
-// many clusters mount volumes so.
+// TestAVolumeThatExecutesNothing checks that agents work on a volume that is mounted noexec, nosuid
+// and nodev, as on many clusters.
 func TestAVolumeThatExecutesNothing(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "noexec")
@@ -18,11 +18,11 @@ func TestAVolumeThatExecutesNothing(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // an error does not matter: the mount ends with the namespace
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // Ignore the error: the mount ends with the namespace.
 	b.works(func(*corev1.PodSpec) {})
 }
 
-// TestAPartOfAVolume checks that agents work with a data directory in a subPath, which the kubelet makes.
+// TestAPartOfAVolume checks that agents work with a data directory in a subPath.
 func TestAPartOfAVolume(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "part")
@@ -30,7 +30,8 @@ func TestAPartOfAVolume(t *testing.T) {
 	b.works(func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].SubPath = "teams/one" })
 }
 
-// works starts a pod, makes a profile in it, and lets a second container of the pod continue with it.
+// works starts a pod and creates a profile in it. A second container of the pod must continue with
+// the profile.
 func (b *bench) works(change func(*corev1.PodSpec)) {
 	b.Helper()
 	b.single("one", change)

@@ -17,7 +17,7 @@ import (
 	"hinit/kubernetes/test/agentsandbox"
 )
 
-// extensionKinds are the kinds of agent-sandbox's extensions with the fields of their specs.
+// extensionKinds maps the kinds of agent-sandbox's extensions to the fields of their specs.
 var extensionKinds = map[string]string{
 	"sandboxtemplates": "podTemplate: {type: object, x-kubernetes-preserve-unknown-fields: true}, networkPolicyManagement: {type: string, enum: [Managed, Unmanaged], default: Managed}",
 	"sandboxwarmpools": "replicas: {type: integer, minimum: 0, default: 1}, sandboxTemplateRef: {type: object, required: [name], properties: {name: {type: string}}}",
@@ -25,7 +25,7 @@ var extensionKinds = map[string]string{
 		"lifecycle: {type: object, properties: {shutdownTime: {type: string, format: date-time}, shutdownPolicy: {type: string, enum: [Delete, DeleteForeground, Retain], default: Retain}}}",
 }
 
-// definition returns the definition of a kind. The API server drops fields that it does not have.
+// definition returns the definition of a kind. The API server drops undefined fields.
 func definition(plural, fields string) string {
 	kind := map[string]string{"sandboxtemplates": "SandboxTemplate", "sandboxwarmpools": "SandboxWarmPool", "sandboxclaims": "SandboxClaim"}[plural]
 	return strings.NewReplacer("PLURAL", plural, "KIND", kind, "FIELDS", fields).Replace(`
@@ -70,7 +70,7 @@ func newExtensions(c *agentsandbox.Controller, objects dynamic.Interface) *exten
 func each(ctx context.Context, of dynamic.NamespaceableResourceInterface, do func(*unstructured.Unstructured)) {
 	list, err := of.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return // after an error, the next round tries again
+		return // After an error, the next round tries again.
 	}
 	for i := range list.Items {
 		if list.Items[i].GetDeletionTimestamp() == nil {
@@ -105,7 +105,7 @@ func (x *extensions) all(ctx context.Context) {
 		old, _, _ := unstructured.NestedInt64(pool.Object, "status", "readyReplicas")
 		if waits != old {
 			pool.Object["status"] = map[string]any{"replicas": int64(len(has)), "readyReplicas": waits}
-			_, _ = x.pools.Namespace(pool.GetNamespace()).UpdateStatus(ctx, pool, metav1.UpdateOptions{}) // after an error, the next round tries again
+			_, _ = x.pools.Namespace(pool.GetNamespace()).UpdateStatus(ctx, pool, metav1.UpdateOptions{}) // After an error, the next round tries again.
 		}
 	})
 }
@@ -114,7 +114,7 @@ func isReady(o *unstructured.Unstructured) bool {
 	return meta.IsStatusConditionTrue(agentsandbox.Conditions(o), "Ready")
 }
 
-// fromTemplate makes a Sandbox from the template of a pool.
+// fromTemplate creates a Sandbox from a pool's template.
 func (x *extensions) fromTemplate(ctx context.Context, pool, owner *unstructured.Unstructured) *unstructured.Unstructured {
 	name, _, _ := unstructured.NestedString(pool.Object, "spec", "sandboxTemplateRef", "name")
 	template, err := x.templates.Namespace(pool.GetNamespace()).Get(ctx, name, metav1.GetOptions{})
@@ -135,12 +135,12 @@ func (x *extensions) fromTemplate(ctx context.Context, pool, owner *unstructured
 	return made
 }
 
-// claim gives a claim a Ready Sandbox of its pool, or makes one. It deletes an expired claim.
+// claim binds a claim to a Ready Sandbox of its pool, or creates one. It deletes an expired claim.
 func (x *extensions) claim(ctx context.Context, claim *unstructured.Unstructured) {
 	claims := x.claims.Namespace(claim.GetNamespace())
 	text, _, _ := unstructured.NestedString(claim.Object, "spec", "lifecycle", "shutdownTime")
 	if end, err := time.Parse(time.RFC3339, text); err == nil && time.Now().After(end) {
-		_ = claims.Delete(ctx, claim.GetName(), metav1.DeleteOptions{}) // after an error, the next round tries again
+		_ = claims.Delete(ctx, claim.GetName(), metav1.DeleteOptions{}) // After an error, the next round tries again.
 		return
 	}
 	if name, _, _ := unstructured.NestedString(claim.Object, "status", "sandbox", "name"); name != "" {
@@ -171,11 +171,12 @@ func (x *extensions) claim(ctx context.Context, claim *unstructured.Unstructured
 	}
 	if len(has) > 0 {
 		claim.Object["status"] = map[string]any{"sandbox": map[string]any{"name": has[0].GetName()}}
-		_, _ = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{}) // after an error, the next round tries again
+		_, _ = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{}) // After an error, the next round tries again.
 	}
 }
 
-// runWithoutFiles is the call with which the agent makes its container if container_persistent is false.
+// runWithoutFiles runs the command line with which the agent creates its container if
+// container_persistent is false.
 func (a *agentPod) runWithoutFiles(name string, more ...string) result {
 	words := []string{
 		"run", "-d", "--init", "--name", name, "--label", "hermes-agent=1", "--label", "hermes-task-id=" + name, "--label", "hermes-profile=default", "-w", "/root",
@@ -184,8 +185,8 @@ func (a *agentPod) runWithoutFiles(name string, more ...string) result {
 	return a.docker(append(append(words, more...), "hinit-demo", "sleep", "infinity")...)
 }
 
-// TestAClaimTakesASandboxThatWaits checks that a call without files of the agents gets a Sandbox from a warm pool. It
-// must behave like a Sandbox that was made for the call.
+// TestAClaimTakesASandboxThatWaits checks that docker run without mounts gets a Sandbox from a warm
+// pool, which must behave like a new one.
 func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)
@@ -257,7 +258,7 @@ func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 	if claims := a.must("get", "sandboxclaims", "-o", "name"); claims == "" {
 		t.Error("the last call has no claim")
 	}
-	a.must("delete", "statefulset", "agents") // the service is gone for good
+	a.must("delete", "statefulset", "agents") // The service never comes back.
 	a.must("patch", "sandboxclaims", object("hermes-00000004"), "--type=merge", "-p", `{"spec": {"lifecycle": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}}`)
 	a.until("the claim has expired", func() string { return a.must("get", "sandboxclaims", "-o", "name") })
 	a.must("delete", "configmap", "agents-sandboxes")

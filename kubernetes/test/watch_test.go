@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// initCommand begins the command line of process 1 of the agents' container.
+// initCommand begins the command line of process 1 in the agents' container.
 const initCommand = "/init\x00/opt/hermes/docker/main-wrapper.sh\x00"
 
-// gateways returns the pids of the gateways on this machine by profile. The pods are in PID namespaces below the tests' own, so
-// /proc shows their processes.
+// gateways returns the pids of all gateways by profile. /proc shows them, because the pods' PID
+// namespaces are below the test's own.
 func gateways() map[string][]int {
 	out := map[string][]int{}
 	for pid, command := range processes() {
@@ -33,7 +33,7 @@ func gateways() map[string][]int {
 	return out
 }
 
-// inits returns the pids of the inits of pods, as this machine knows them.
+// inits returns the pids of the inits of all pods.
 func inits() (out []int) {
 	for pid, command := range processes() {
 		if strings.HasPrefix(command, initCommand) {
@@ -46,9 +46,9 @@ func inits() (out []int) {
 // processes returns the command lines of all living processes.
 func processes() map[int]string {
 	out := map[int]string{}
-	names, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	names, _ := filepath.Glob("/proc/[0-9]*") // Ignore the error: the pattern is valid.
 	for _, name := range names {
-		pid, _ := strconv.Atoi(filepath.Base(name)) // an error is impossible, because the name consists of digits
+		pid, _ := strconv.Atoi(filepath.Base(name)) // Ignore the error: the name consists of digits.
 		if command, err := os.ReadFile(name + "/cmdline"); err == nil && len(command) > 0 {
 			out[pid] = string(command)
 		}
@@ -56,21 +56,21 @@ func processes() map[int]string {
 	return out
 }
 
-// watch records in which samples, some milliseconds apart, gateways were running.
+// watch samples which gateways run, every few milliseconds.
 type watch struct {
 	stop    chan struct{}
 	done    sync.WaitGroup
-	longest map[string]time.Duration // the longest time without a gateway, by profile
-	most    map[string]int           // largest number of gateways seen at one time, by profile
-	down    map[string]time.Duration // total time without a gateway, by profile
-	two     int                      // number of samples with two gateways of one profile
+	longest map[string]time.Duration // Longest time without a gateway, by profile.
+	most    map[string]int           // Largest number of simultaneous gateways, by profile.
+	down    map[string]time.Duration // Total time without a gateway, by profile.
+	two     int                      // Number of samples with two gateways of one profile.
 }
 
 // watchGateways starts to look for the gateways of profiles.
 func watchGateways(profiles ...string) *watch {
 	w := &watch{stop: make(chan struct{}), longest: map[string]time.Duration{}, most: map[string]int{}, down: map[string]time.Duration{}}
 	w.done.Go(func() {
-		last := map[string]time.Time{} // time at which a gateway of each profile was last seen
+		last := map[string]time.Time{} // Time at which each profile's gateway was last seen.
 		now := time.Now()
 		for _, p := range profiles {
 			last[p] = now
@@ -103,7 +103,7 @@ func watchGateways(profiles ...string) *watch {
 	return w
 }
 
-// String formats the longest time without a gateway of each profile. Call it after end.
+// String formats each profile's longest time without a gateway. Call it after end.
 func (w *watch) String() string {
 	var out []string
 	for _, p := range slices.Sorted(maps.Keys(w.longest)) {
@@ -112,7 +112,8 @@ func (w *watch) String() string {
 	return strings.Join(out, ", ")
 }
 
-// end returns the longest time without a gateway, and the most gateways of one profile at a time.
+// end returns the longest time without a gateway, and the largest number of simultaneous gateways
+// of one profile.
 func (w *watch) end() (gap time.Duration, most int) {
 	close(w.stop)
 	w.done.Wait()
@@ -127,7 +128,7 @@ func (w *watch) end() (gap time.Duration, most int) {
 
 // parentOf returns the parent of a process (proc_pid_stat(5)).
 func parentOf(pid int) int {
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // the process may have ended
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // The process may have ended.
 	_, rest, _ := strings.Cut(string(text), ") ")
 	if words := strings.Fields(rest); len(words) > 1 {
 		parent, _ := strconv.Atoi(words[1])

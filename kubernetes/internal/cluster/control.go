@@ -29,12 +29,12 @@ type Cluster struct {
 	Config     string // path of the administrator's kubeconfig
 	WhyNoNodes string // reason why the cluster has no nodes; "" if it has some
 
-	dir, logs string // directory of the programs' state, and directory of their logs
-	port      string // port of the API server
+	dir, logs string // State directory of the programs, and directory of their logs.
+	port      string
 	admin     func() (*http.Client, error)
 
-	store, server *process // processes of etcd and the API server
-	serverRun     []string // command line of the API server
+	store, server *process
+	serverRun     []string // Command line of the API server.
 }
 
 // Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run on this machine, c is nil and
@@ -47,7 +47,7 @@ func Start(ctx context.Context) (c *Cluster, left string, err error) {
 	return c, "", c.startControllers(ctx, filepath.Dir(c.Config))
 }
 
-// StartServer starts etcd and the API server only.
+// StartServer starts a cluster of etcd and the API server only: it has no nodes, so pods never run.
 func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 	c = &Cluster{Bin: os.Getenv(binVar), WhyNoNodes: os.Getenv(leftVar), logs: os.Getenv(logVar), dir: "/run/cluster", port: "443"}
 	if c.Bin == "" {
@@ -71,7 +71,6 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 	return c, "", c.startStore(ctx, pki)
 }
 
-// startStore starts etcd, and then the API server.
 func (c *Cluster) startStore(ctx context.Context, pki string) error {
 	store, peers := "http://127.0.0.1:16379", "http://127.0.0.1:16380"
 	var err error
@@ -104,8 +103,8 @@ func (c *Cluster) Serve(ctx context.Context) error {
 // KillServer kills the API server with SIGKILL. The other programs keep running.
 func (c *Cluster) KillServer() { c.server.kill() }
 
-// PauseStore suspends etcd with SIGSTOP for the duration d, and blocks for that time. The API server gets no answers
-// meanwhile.
+// PauseStore stops etcd with SIGSTOP for the duration d and blocks for that time. Until it returns,
+// the API server gets no answers from etcd.
 func (c *Cluster) PauseStore(d time.Duration) error {
 	if err := c.store.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -118,7 +117,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 	for name, more := range map[string][]string{
 		"controllers": {
 			"--service-account-private-key-file=" + pki + "/accounts.key", "--root-ca-file=" + pki + "/ca.crt", "--use-service-account-credentials=true",
-			// Half of the default, so that a lost node is noticed sooner.
+			// Half of the default, so that tests see the loss of a node sooner.
 			"--secure-port=16257", "--node-monitor-grace-period=25s",
 		},
 		"scheduler": {"--secure-port=16259"},
@@ -156,7 +155,7 @@ func (c *Cluster) restartForever(p *process, words []string) {
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	done chan struct{} // channel that spawn closes when the program has ended
+	done chan struct{} // Closed when the program has exited.
 }
 
 // spawn starts a program. Its output goes to a file in the log directory, whose name is log and the suffix ".log".

@@ -55,7 +55,7 @@ func fetchDefinitions(cache string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if !slices.Contains(names, e.Name()) {
-			// Ignore the error, because a definition that stays without need does no harm.
+			// Ignore the error: an outdated definition in the cache does no harm.
 			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}

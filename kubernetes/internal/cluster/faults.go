@@ -2,7 +2,7 @@ package cluster
 
 import "syscall"
 
-// PauseServer suspends the API server with SIGSTOP until the caller calls goOn.
+// PauseServer stops the API server with SIGSTOP. The caller resumes it with the returned function.
 func (c *Cluster) PauseServer() (goOn func(), err error) {
 	if err := c.server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return nil, err

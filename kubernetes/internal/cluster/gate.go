@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// Gate is a proxy between one pod and the API server. It can disturb the connections as a network does.
+// Gate is a TCP proxy between one pod and the API server. Tests use it to delay, drop or cut the
+// pod's connections.
 type Gate struct {
-	Address string // address of the gate, HOST:PORT
+	Address string // Address of the proxy, HOST:PORT.
 
 	to       string
 	listener net.Listener
-	silent   atomic.Bool  // true: drop everything, as a network that loses all packets
-	delay    atomic.Int64 // delay of each piece of data in either direction, in nanoseconds
+	silent   atomic.Bool  // Drop all data in both directions, like a network with total packet loss.
+	delay    atomic.Int64 // Delay of each piece of data in either direction, in nanoseconds.
 
 	mu     sync.Mutex
-	closed bool // true: refuse new connections
+	closed bool
 	conns  map[net.Conn]bool
 }
 
@@ -53,7 +54,6 @@ func (g *Gate) Silence() { g.silent.Store(true) }
 // Delay delays each piece of data until Open is called.
 func (g *Gate) Delay(d time.Duration) { g.delay.Store(int64(d)) }
 
-// pass connects a client with the API server.
 func (g *Gate) pass(c net.Conn) {
 	defer c.Close()
 	if !g.add(c) {
@@ -112,7 +112,7 @@ func (g *Gate) Close() {
 	}
 }
 
-// Open stops all disturbances. It ends the connections that have lost data.
+// Open ends all delays and drops. It cuts the connections that have lost data.
 func (g *Gate) Open() {
 	g.Close()
 	g.delay.Store(0)

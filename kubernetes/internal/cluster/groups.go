@@ -54,7 +54,6 @@ func hierarchies() []string {
 	return out
 }
 
-// makeGroups creates the control groups of the nodes.
 func makeGroups() error {
 	for _, h := range hierarchies() {
 		for _, dir := range []string{group, group + "/" + nodeName(1), group + "/" + nodeName(2)} {
@@ -90,7 +89,7 @@ func makeGroups() error {
 func removeGroups() {
 	for range 50 {
 		left := false
-		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // also in this hierarchy, where runc creates groups
+		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // Include the hierarchy in which runc creates groups.
 			var dirs []string
 			_ = filepath.WalkDir(filepath.Join(h, group), func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {

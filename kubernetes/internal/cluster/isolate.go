@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// Variable with the stage of this process, "init" or "tests"; empty in the process that go test has started.
+	// Environment variable with the stage of this process: "init" or "tests". It is empty in the
+	// process that go test started.
 	stageVar = "HINIT_CLUSTER_STAGE"
 	binVar   = "HINIT_CLUSTER_BIN"
 	logVar   = "HINIT_CLUSTER_LOG"
@@ -59,7 +60,7 @@ func run(m *testing.M, nodes bool) int {
 	return code
 }
 
-// withoutCluster is a result which makes Main run the tests in this process, without a cluster. Each test then skips with the
+// withoutCluster makes Main run the tests without a cluster. Each test then skips and prints the
 // reason.
 const withoutCluster = -1
 
@@ -133,12 +134,12 @@ func inside() (int, error) {
 	if os.Geteuid() == 0 {
 		cmd.Env = append(os.Environ(), stageVar+"=init")
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
-		if os.Getenv(leftVar) == "" { // without nodes, leave the groups alone, which may belong to another run
-			removeGroups() // remove groups that a killed run has left
+		if os.Getenv(leftVar) == "" { // Without nodes there are no groups to remove; those on the machine may belong to another run.
+			removeGroups() // Remove control groups of a killed earlier run.
 			defer removeGroups()
 		}
 	}
-	runtime.LockOSThread() // stay on this thread, because Pdeathsig is sent when the starting thread ends
+	runtime.LockOSThread() // Pdeathsig is sent when the starting thread exits, so stay on this thread.
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -205,7 +206,6 @@ func prepare() error {
 		"link add " + bridge + " type bridge",
 		"addr add " + nodeAddress(1) + "/24 dev " + bridge,
 		"addr add " + nodeAddress(2) + "/24 dev " + bridge,
-		// Give the bridge the address of the API server's Service, because no kube-proxy forwards to it.
 		"addr add " + serviceAddress + "/32 dev " + bridge,
 		"link set " + bridge + " up",
 	} {

@@ -27,7 +27,6 @@ const (
 	plugins = "/usr/lib/cni"
 )
 
-// noNodes returns the reason why this machine can't run a node, or "" if it can.
 func noNodes() string {
 	switch {
 	case os.Geteuid() != 0:
@@ -166,7 +165,6 @@ func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
 	return node, node.StartKubelet(ctx)
 }
 
-// startRuntime writes the configuration of a node, starts its containerd and loads the images.
 func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 	node := &Node{Name: nodeName(n), c: c, dir: filepath.Join(c.dir, nodeName(n))}
 	fill := strings.NewReplacer("DIR", node.dir, "BIN", c.Bin, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
@@ -177,7 +175,7 @@ func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
 		}
-		// Executable, because containerd executes one of these files.
+		// The file must be executable, because containerd executes one of these files.
 		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o755); err != nil {
 			return nil, err
 		}
@@ -226,7 +224,6 @@ func (n *Node) KillKubelet() { n.kubelet.kill() }
 // Plugins returns the directory in which the kubelet looks for plugins.
 func (n *Node) Plugins() string { return filepath.Join(n.dir, "kubelet/plugins_registry") }
 
-// ctr runs ctr, the command-line client of containerd.
 func (n *Node) ctr(ctx context.Context, words ...string) error {
 	out, err := exec.CommandContext(ctx, filepath.Join(n.c.Bin, "ctr"), append([]string{"-a", n.dir + "/containerd.sock", "-n", "k8s.io"}, words...)...).CombinedOutput()
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"time"
 )
 
-// authority is the certificate authority of a cluster.
 type authority struct {
 	dir  string
 	cert *x509.Certificate

@@ -26,8 +26,8 @@ type module struct {
 	dir      string
 	packages []string
 	flags    []string
-	c        string // C library that the module needs; "" for none
-	optional bool   // a short build leaves the module out, and the tests that need it are skipped
+	c        string // C library that the module links with; "" if it needs none.
+	optional bool   // A short build skips the module, and tests that need its programs are skipped.
 }
 
 var allModules = []module{
@@ -45,7 +45,7 @@ var allModules = []module{
 			"k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kubectl",
 		},
 		flags: []string{
-			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // these flags make the build a third faster
+			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // These flags make the build a third faster.
 			"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + version +
 				" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37",
 		},
@@ -55,7 +55,6 @@ var allModules = []module{
 	{dir: "programs/kube-router", packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, flags: []string{"-ldflags=-s -w"}, optional: true},
 }
 
-// programs returns the names of the programs that are built from the module.
 func (m module) programs() (names []string) {
 	for _, p := range m.packages {
 		names = append(names, path.Base(path.Join(m.dir, p)))
@@ -63,7 +62,6 @@ func (m module) programs() (names []string) {
 	return names
 }
 
-// builtIn reports whether the directory bin contains all programs of the module.
 func (m module) builtIn(bin string) bool {
 	return !slices.ContainsFunc(m.programs(), func(name string) bool { return !has(filepath.Join(bin, name)) })
 }
@@ -196,7 +194,6 @@ func (p directories) removeOldPrograms() error {
 	return err
 }
 
-// moduleRoot returns the root directory of the module that contains the working directory.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// required is a line of go.mod with a module and its version, outside of replace directives.
+// required matches a line of go.mod that requires a module, and captures the module and its
+// version.
 var required = regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+) (v\S+)(?: // indirect)?$`)
 
-// versions returns the versions that a go.mod requires.
 func versions(t *testing.T, file string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -165,7 +165,7 @@ func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) err
 	if err != nil {
 		return err
 	}
-	for _, o := range objects { // the StatefulSet is the last object, so its annotation shows that all were applied
+	for _, o := range objects { // The StatefulSet comes last, so its annotation shows that all objects were applied.
 		if o.GetKind() == "StatefulSet" {
 			o.SetAnnotations(map[string]string{checksumAnnotation: wanted})
 		}
@@ -247,7 +247,7 @@ func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstr
 	}
 	rules := []any{}
 	read := func(resource string, names []string) {
-		if len(names) > 0 { // leave out a rule without names, because it would allow all objects
+		if len(names) > 0 { // A rule without names would allow access to all objects, so leave it out.
 			rules = append(rules, map[string]any{"apiGroups": []any{""}, "resources": []any{resource}, "verbs": []any{"get"}, "resourceNames": names})
 		}
 	}

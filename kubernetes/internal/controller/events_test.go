@@ -11,7 +11,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAnEventTellsWhatHappensToAProfile checks which changes of a status become events, and which don't.
+// TestAnEventTellsWhatHappensToAProfile checks which status changes create a Kubernetes Event.
 func TestAnEventTellsWhatHappensToAProfile(t *testing.T) {
 	said := events.NewFakeRecorder(10)
 	f := newFleet(nil, nil, said, nil)
@@ -57,7 +57,7 @@ func TestAnEventTellsWhatHappensToAProfile(t *testing.T) {
 		{func(st *v1alpha1.AgentProfileStatus) {}, ""},
 		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = failed(25*time.Hour, "full") }, "Warning MoveFailed full"},
 		{func(st *v1alpha1.AgentProfileStatus) {}, ""},
-		// After a day, the failures are counted from 1 again.
+		// After a day, failures are counted from 1.
 		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = failed(0, "full again") }, "Warning MoveFailed full again"},
 		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = nil }, ""},
 		{func(st *v1alpha1.AgentProfileStatus) { st.LastExit = exit("oom") }, "Warning Shed the gateway was ended for its memory (oom)"},

@@ -38,10 +38,9 @@ const (
 	writers = 16
 )
 
-// fleet reconciles the pools of a cluster.
 type fleet struct {
-	api    client.Client // client that reads from a cache and writes to the API server
-	fresh  client.Reader // client that reads from the API server
+	api    client.Client // Client that reads from a cache and writes to the API server.
+	fresh  client.Reader // Client that reads directly from the API server.
 	events events.EventRecorder
 	log    *slog.Logger
 	nodes  *nodes
@@ -54,17 +53,17 @@ type fleet struct {
 // state is forgotten when the pool is deleted and no profile names it, because users can make any number of pools and
 // profiles.
 type poolState struct {
-	begun time.Time    // start of the last round
-	seen  observations // observed values, each with the time since which it is unchanged
+	begun time.Time    // Start of the last reconciliation round.
+	seen  observations // Observed values of the pool, each with the time of its last change.
 	// Status of each profile in the last round; recordEvents compares it with the current one.
 	phases  map[types.UID]v1alpha1.AgentProfileStatus
-	allowed string    // the rights that were last granted to the hosts
-	applied time.Time // time at which all objects were last applied
+	allowed string    // Rights that the controller last granted to the hosts.
+	applied time.Time // Time of the last application of all objects.
 	// When the profile of a single pod was first seen on another host, by the UID of the object that creates the pod.
 	leaving map[types.UID]time.Time
 	written writtenProfiles
 	mu      sync.Mutex
-	refused map[string]string // error because of which a single profile's pod can't be created, by profile
+	refused map[string]string // Error that prevents the creation of a single profile's pod, by profile name.
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
@@ -110,7 +109,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 		}
 	}
 	err = f.applyAll(ctx, v, plan.Replicas)
-	if err != nil { // don't return early: an object that the API server refuses must not delay the profiles
+	if err != nil { // Continue after an error: an object that the API server refuses must not delay the profiles.
 		plan.Doing = clipReason("can't keep its objects: " + err.Error())
 	}
 	err = errors.Join(err, f.applySinglePods(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
@@ -119,7 +118,6 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
 }
 
-// stateOf returns what this controller remembers about a pool. Before the pool's first round it is empty.
 func (f *fleet) stateOf(pool client.ObjectKey) *poolState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +129,6 @@ func (f *fleet) stateOf(pool client.ObjectKey) *poolState {
 	return f.pools[pool]
 }
 
-// forget removes what this controller remembers about a pool.
 func (f *fleet) forget(pool client.ObjectKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +204,6 @@ func runParallel(work []func() error) error {
 	return errors.Join(errs...)
 }
 
-// report writes the status of a pool if it has changed.
 func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error {
 	next := v.pool.DeepCopy()
 	s := &next.Status

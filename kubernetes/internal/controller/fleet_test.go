@@ -36,7 +36,7 @@ type cluster struct {
 	*fleet
 	t       *testing.T
 	applied []*unstructured.Unstructured
-	refused string // a kind that the API server refuses
+	refused string // Kind of object that the fake API server refuses.
 }
 
 func newCluster(t *testing.T, objects ...client.Object) *cluster {
@@ -74,7 +74,7 @@ func (c *cluster) profile(name string) *v1alpha1.AgentProfile {
 	return p
 }
 
-// kinds returns the kinds of the objects that were applied since the last call.
+// kinds returns the kinds of the objects that the controller applied since the last call.
 func (c *cluster) kinds() (out []string) {
 	for _, o := range c.applied {
 		out = append(out, o.GetKind())
@@ -97,7 +97,6 @@ func aProfile(name string, status v1alpha1.AgentProfileStatus) *v1alpha1.AgentPr
 	}
 }
 
-// aHost returns a pod of the pool that runs, and its Lease.
 func aHost(name string) (*corev1.Pod, *coordinationv1.Lease) {
 	labels := map[string]string{v1alpha1.PoolLabel: "pool", v1alpha1.Group + "/host": name}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "agents", UID: types.UID("u-" + name), Labels: labels}}
@@ -143,8 +142,8 @@ func scaledByHand(t *testing.T, p *v1alpha1.AgentPool, hosts int32) *appsv1.Stat
 	}, Spec: appsv1.StatefulSetSpec{Replicas: &hosts}}
 }
 
-// TestAPoolThatSomebodyScaledToZeroComesBack checks that the controller restores the number of hosts if somebody scales
-// the StatefulSet to zero. It must compare its number with the StatefulSet, not with its own last number.
+// TestAPoolThatSomebodyScaledToZeroComesBack checks that the controller restores the number of
+// hosts after a user scales the StatefulSet to zero.
 func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
 	p := aPool()
 	set := scaledByHand(t, p, 0)
@@ -181,7 +180,7 @@ func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 		if err != nil || c.api.Create(t.Context(), set) != nil {
 			t.Fatal(err)
 		}
-		for range 10 { // a fleet at rest writes no objects
+		for range 10 { // A fleet at rest causes no writes.
 			time.Sleep(resyncInterval)
 			if err := c.round(); err != nil || len(c.applied) > 0 {
 				t.Fatalf("%v, %q are applied again", err, c.kinds())
@@ -197,8 +196,9 @@ func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 	})
 }
 
-// TestARefusedObjectHoldsNoProfile checks that the controller goes on deciding about a pool although the API server
-// refuses a NetworkPolicy. A lost host must not stay "Running", and the pool must say the reason.
+// TestARefusedObjectHoldsNoProfile checks that the controller still marks a lost host's profiles as
+// lost if the API server refuses a NetworkPolicy of the pool. The pool's status must name the
+// refusal.
 func TestARefusedObjectHoldsNoProfile(t *testing.T) {
 	c := newCluster(t, aPool(), aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
 	c.refused = "NetworkPolicy"
@@ -242,8 +242,8 @@ func TestAProfileOfADeletedPoolIsLost(t *testing.T) {
 	})
 }
 
-// TestARestoredEtcdIsWrittenToAgain checks that the controller can write after an older etcd was restored. The versions
-// of its objects are then lower than the last version that the controller has written.
+// TestARestoredEtcdIsWrittenToAgain checks that the controller can write after an operator restores
+// etcd from an older backup, whose resource versions are lower.
 func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	p := aProfile("coder", v1alpha1.AgentProfileStatus{})
 	c := newCluster(t, p)

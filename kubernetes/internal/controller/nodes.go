@@ -19,7 +19,7 @@ import (
 
 const (
 	askEvery       = 2 * time.Second
-	connectTimeout = 2 * time.Second // time limit of one connection
+	connectTimeout = 2 * time.Second
 	// maxSilent is how many connections in a row must fail before a node counts as silent.
 	maxSilent = 3
 	// silentLimit is how long after its last answer a node can count as silent. By then, Kubernetes has marked a vanished
@@ -31,17 +31,17 @@ const (
 // connection also shows that the machine runs. A node that has never answered does not count as vanished, because the network
 // may forbid the connections.
 type nodes struct {
-	api       client.Reader // client that reads from a cache
+	api       client.Reader
 	log       *slog.Logger
-	podEvents chan event.GenericEvent // channel that gets every pod of a node that has become silent or answers again
+	podEvents chan event.GenericEvent // Channel that receives every pod of a node that became silent or answers again.
 
 	mu sync.Mutex
 	by map[string]*node
 }
 
 type node struct {
-	answered time.Time // time of the node's last answer
-	failed   int       // number of failed connections in a row since the last answer
+	answered time.Time
+	failed   int // number of failed connections in a row since the last answer
 }
 
 func newNodes(api client.Reader, log *slog.Logger) *nodes {

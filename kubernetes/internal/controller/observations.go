@@ -2,17 +2,17 @@ package controller
 
 import "time"
 
-// observations records how long each observed value of a pool has been unchanged. It uses the monotonic clock of this
-// controller, because the clocks of nodes, of the API server and of other controllers may be wrong. Only one goroutine may
-// use it. That is so because only one round of a pool runs at a time.
+// observations records how long each observed value of a pool has been unchanged. It uses this
+// controller's monotonic clock, because the clocks of nodes and other controllers may be wrong.
+// Only one goroutine may use it.
 type observations struct {
 	previous, current map[string]observation
 }
 
 type observation struct {
 	value string
-	since time.Time // when this controller first saw the value
-	moved bool      // true if the value appeared after the first round of this controller
+	since time.Time // Time at which this controller first saw the value.
+	moved bool      // Whether the value changed after the first round of this controller.
 }
 
 // begin starts a round. The observations of a round that fails before [observations.end] are lost.

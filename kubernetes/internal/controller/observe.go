@@ -29,16 +29,16 @@ import (
 type view struct {
 	pool      *v1alpha1.AgentPool
 	state     *poolState
-	seen      *observations // the observations in state.seen
+	seen      *observations
 	now       time.Time
-	template  string              // checksum of the wanted pod template
+	template  string              // Checksum of the wanted pod template.
 	set       *appsv1.StatefulSet // StatefulSet of the hosts; nil if there is none
 	profiles  map[string]*v1alpha1.AgentProfile
 	hosts     []placement.Host
 	pods      map[string]*corev1.Pod
-	podOwners []*metav1.PartialObjectMetadata // StatefulSets and Sandboxes that create the pods of single profiles
-	ownersErr error                           // error because of which podOwners is incomplete
-	// true if the cluster has agent-sandbox; false while no profile has or wants its own pod
+	podOwners []*metav1.PartialObjectMetadata // StatefulSets and Sandboxes that create the pods of single profiles.
+	ownersErr error                           // Error that made podOwners incomplete.
+	// Whether agent-sandbox is installed. It stays false while no profile has or wants its own pod.
 	sandboxes bool
 }
 
@@ -64,7 +64,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			v.podOwners = append(v.podOwners, m)
 		}
 	}
-	beats := map[string]leaseState{} // state of each Lease, by its name
+	beats := map[string]leaseState{} // Lease states by Lease name.
 	leases := &coordinationv1.LeaseList{}
 	if err := f.api.List(ctx, leases, only...); err != nil {
 		return nil, err
@@ -139,9 +139,9 @@ const lostPodDelay = 30 * time.Second
 
 // leaseState is what a host's Lease shows about the program hinit-fleet on the host.
 type leaseState struct {
-	pod     string // UID of the pod that renewed the Lease last
-	silent  bool   // the Lease has not been renewed within its duration
-	renewed bool   // this controller has seen a renewal
+	pod     string // UID of the pod that last renewed the Lease.
+	silent  bool   // Whether the Lease is overdue by its own duration.
+	renewed bool   // Whether this controller has seen a renewal.
 }
 
 // evaluateLease evaluates the Lease of a host. It only checks whether the time in the Lease changes, because that time is
@@ -173,7 +173,7 @@ func (v *view) whyUnusable(pod *corev1.Pod, last leaseState) (reason string, rep
 		return "its pod starts: " + pendingReason(pod), true
 	case corev1.PodFailed, corev1.PodSucceeded:
 		return "its pod has ended: " + cmp.Or(pod.Status.Reason, pod.Status.Message, string(pod.Status.Phase)), false
-	case corev1.PodRunning, corev1.PodUnknown: // the containers and the Lease below show more
+	case corev1.PodRunning, corev1.PodUnknown: // The state of the containers and the Lease decides below.
 	}
 	for _, c := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		switch {
@@ -207,7 +207,6 @@ func notReadyReason(node *corev1.Node) string {
 	return ""
 }
 
-// agentsRun reports whether the container of the agents is running.
 func agentsRun(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
@@ -261,14 +260,14 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 	in.Replicas = in.Min
 	if v.set != nil && v.set.Spec.Replicas != nil {
 		in.Replicas = int(*v.set.Spec.Replicas)
-		// A user may have scaled the StatefulSet up.
+		// A user may have scaled the StatefulSet up, so use the controller's own last number of hosts.
 		if last, err := strconv.Atoi(path.Base(v.set.Annotations[checksumAnnotation])); err == nil {
 			in.Replicas = min(in.Replicas, last)
 		}
 	}
 	in.SpareSince = v.seen.previous[spareKey].since
 	var out []placement.Profile
-	overdue := map[string]bool{} // cache of the results by host, because many profiles have the same host
+	overdue := map[string]bool{} // Cached results by host, because many profiles share one host.
 	for _, one := range v.profiles {
 		s := &one.Status
 		if _, known := overdue[s.Host]; !known {
@@ -291,7 +290,7 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 			q.To, q.Stuck = s.Move.To, v.now.Sub(since) > moveLimit
 		}
 		if fail := s.MoveFailure; fail != nil {
-			// Don't use fail.At, which is from a node's clock.
+			// Use this controller's clock, because fail.At is from a node's clock.
 			since := v.seen.observe("move "+string(one.UID), fail.At.String(), v.now).since
 			q.LastMove = placement.LastMove{FailedTo: fail.To, Waits: v.now.Sub(since) < placement.MoveDelay(fail.Attempts)}
 		}

@@ -12,7 +12,7 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// rounds holds one pod and its Lease, and the controller that looks at them in each round.
+// rounds simulates a controller that observes one pod and its Lease, round after round.
 type rounds struct {
 	seen observations
 	now  time.Time
@@ -25,7 +25,8 @@ func newRounds() *rounds {
 	return r
 }
 
-// look makes a round after some time. By its own clock, the pod has renewed its Lease at the time renewed.
+// look simulates a round after the duration after. The pod's clock shows renewed at its last
+// renewal of the Lease.
 func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, replacing, heard bool) {
 	r.now = r.now.Add(after)
 	v := &view{seen: &r.seen, now: r.now}
@@ -55,13 +56,14 @@ func TestAHostWhoseClockIsOffIsNotLost(t *testing.T) {
 		if trouble, replacing, _ := r.look(time.Minute, clock); trouble != "its hinit-fleet does not report" || replacing {
 			t.Errorf("%s: after five minutes: %q, replacing %v", name, trouble, replacing)
 		}
-		if trouble, _, _ := r.look(time.Second, clock.Add(-time.Hour)); trouble != "" { // the clock of the host was set back
+		if trouble, _, _ := r.look(time.Second, clock.Add(-time.Hour)); trouble != "" { // The host's clock was set back by an hour.
 			t.Errorf("%s: it reports again and has trouble: %s", name, trouble)
 		}
 	}
 }
 
-// TestANewControllerTakesNoOldLeaseForASignOfLife begins with a Lease that is not renewed. It must not say that the host is back.
+// TestANewControllerTakesNoOldLeaseForASignOfLife checks that a new controller does not report a
+// host as back because it finds an old Lease that nobody renews.
 func TestANewControllerTakesNoOldLeaseForASignOfLife(t *testing.T) {
 	r := newRounds()
 	old := r.now.Add(-time.Hour)
@@ -110,7 +112,7 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 		t.Error("a host that is away is not lost after the limit, or before")
 	}
 	ends := starts
-	ends.Serving = true // the host waits until an answer has ended, as rollout.whenIdle demands
+	ends.Serving = true // The host waits for the end of an answer, because rollout.whenIdle is set.
 	if overdue(time.Second, ends) || overdue(0, starts) || overdue(restartLimit, starts) {
 		t.Error("a host that has answered meanwhile is lost")
 	}

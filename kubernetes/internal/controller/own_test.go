@@ -13,8 +13,9 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestAPoolTakesNoObjectThatIsNotItsOwn checks that a pool whose name another object has changes nothing of that object.
-// Otherwise the object, such as the Service of a Helm release of that name, would also be deleted with the pool.
+// TestAPoolTakesNoObjectThatIsNotItsOwn checks that a pool does not change an existing object of
+// the same name, such as a Helm release's Service. Deleting the pool would otherwise delete that
+// object.
 func TestAPoolTakesNoObjectThatIsNotItsOwn(t *testing.T) {
 	labels := func(of string) map[string]string { return map[string]string{v1alpha1.PoolLabel: of} }
 	yes := true
@@ -43,8 +44,9 @@ func TestAPoolTakesNoObjectThatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// TestAProfileGetsNoVolumeOfAnother checks that a profile whose pod would have the name of another profile's pod does
-// not get the volume of that pod. Names of pods contain only a short hash, so a user can find such a name.
+// TestAProfileGetsNoVolumeOfAnother checks that two profiles whose pods would have the same name do
+// not share a volume. Pod names contain only a short hash, so a user can construct such a
+// collision.
 func TestAProfileGetsNoVolumeOfAnother(t *testing.T) {
 	for of, taken := range map[string]bool{"victim": false, "coder": true} {
 		volume := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{

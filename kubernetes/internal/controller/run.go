@@ -101,8 +101,8 @@ func Run(ctx context.Context, s Settings) error {
 	return m.Start(ctx)
 }
 
-// controllerOptions returns the options of the controller. After an error, the next round of a pool is not delayed further:
-// an object that the API server always refuses must not hide other faults.
+// controllerOptions sets a constant retry delay. An object that the API server always refuses must
+// not delay the detection of other faults.
 func controllerOptions() controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: 2, RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](roundTime, resyncInterval),

@@ -8,8 +8,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAPoolThatSomebodyScaledUpGoesBackAtOnce checks that the controller takes back all hosts in one round if somebody
-// scales the StatefulSet up. It took them back one by one, while the StatefulSet made pods and volumes.
+// TestAPoolThatSomebodyScaledUpGoesBackAtOnce checks that the controller removes all surplus hosts
+// in one round after a user scales the StatefulSet up.
 func TestAPoolThatSomebodyScaledUpGoesBackAtOnce(t *testing.T) {
 	p := aPool()
 	set := scaledByHand(t, p, 1000)

@@ -26,7 +26,7 @@ const maxReason = 800
 // applySinglePods applies the objects for the pods of the named profiles, which have their own pods. It removes pods that are
 // no longer needed. In this file, a maker is the object that creates such a pod: a StatefulSet or a Sandbox.
 func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, now time.Time) error {
-	if v.ownersErr != nil { // change nothing, because a profile could get a second pod from a maker of the other kind
+	if v.ownersErr != nil { // Change nothing: a profile could get a second pod from a maker of the other kind.
 		return fmt.Errorf("cannot look at the pods of single profiles: %w", v.ownersErr)
 	}
 	makers := map[string]*metav1.PartialObjectMetadata{}
@@ -36,7 +36,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 		work = append(work, func() error { return client.IgnoreNotFound(f.api.Delete(ctx, o, client.Preconditions{UID: &uid})) })
 	}
 	maps.DeleteFunc(v.state.refused, func(name, _ string) bool { return v.profiles[name] == nil })
-	for _, m := range v.podOwners { // the list has the StatefulSets first
+	for _, m := range v.podOwners { // StatefulSets come first in the list.
 		name := m.Labels[v1alpha1.ProfileLabel]
 		wanted := slices.Contains(names, name)
 		// Two controllers have created a maker each; only one of them knew that agent-sandbox is installed.
@@ -56,7 +56,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 			return nil
 		})
 		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
-			remove(pod) // remove the ended pod, because agent-sandbox creates no new one while it exists
+			remove(pod) // Remove the ended pod, because agent-sandbox creates no new pod while the old one exists.
 		}
 	}
 	return runParallel(work)

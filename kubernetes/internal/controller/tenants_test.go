@@ -25,8 +25,8 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestNamesOfPoolsThatDoNotExistCostNothingLater checks that the controller works for no pool that does not exist, after
-// the last profile that names it is gone. A user may make any number of such profiles.
+// TestNamesOfPoolsThatDoNotExistCostNothingLater checks that the controller stops reconciling a
+// pool that never existed once no profile names it. Users can create any number of such profiles.
 func TestNamesOfPoolsThatDoNotExistCostNothingLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -72,7 +72,7 @@ func TestNamesOfPoolsThatDoNotExistCostNothingLater(t *testing.T) {
 func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, aPool())
-		c.refused = pool.Sandbox.Kind // a quota refuses this kind
+		c.refused = pool.Sandbox.Kind // A quota refuses Sandboxes.
 		for i := range 10 {
 			p := aProfile(fmt.Sprint("coder", i), v1alpha1.AgentProfileStatus{})
 			p.Finalizers, p.Spec.Placement = nil, v1alpha1.PlacementPod
@@ -80,7 +80,7 @@ func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(roundTime)
-			_ = c.round() // the API server refuses the pod of this profile
+			_ = c.round() // The API server refuses this profile's pod.
 			if c.profile(p.Name).Status.Phase != v1alpha1.PhasePending {
 				t.Fatalf("%+v", c.profile(p.Name).Status)
 			}
@@ -97,8 +97,9 @@ func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 	})
 }
 
-// TestALongReasonOfTheSchedulerIsReported checks that a reason which the status can't hold is shortened. The API server
-// refused the whole status, so the profile stayed "Running".
+// TestALongReasonOfTheSchedulerIsReported checks that the controller shortens a reason that is too
+// long for a status. Otherwise the API server refuses the status and the profile seems to be
+// Running.
 func TestALongReasonOfTheSchedulerIsReported(t *testing.T) {
 	pod, beat := aHost("pool-0")
 	pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodPending, nil
@@ -114,8 +115,8 @@ func TestALongReasonOfTheSchedulerIsReported(t *testing.T) {
 	}
 }
 
-// TestALongMessageOfAnAgentMakesAnEvent checks that an event has at most 1024 bytes. The API server refuses longer ones,
-// so a crash loop with a long message caused no event.
+// TestALongMessageOfAnAgentMakesAnEvent checks that an event's text has at most 1024 bytes. The API
+// server refuses longer texts, so a crash loop caused no event.
 func TestALongMessageOfAnAgentMakesAnEvent(t *testing.T) {
 	said := events.NewFakeRecorder(10)
 	f := newFleet(nil, nil, said, nil)
@@ -129,8 +130,9 @@ func TestALongMessageOfAnAgentMakesAnEvent(t *testing.T) {
 	}
 }
 
-// TestAnErrorThatStaysDelaysNoRound checks that the rounds of a pool are not farther apart while the API server always
-// refuses an object. The controller waited up to 17 minutes, and a host that no longer reported was not noticed.
+// TestAnErrorThatStaysDelaysNoRound checks that reconciliation keeps its interval while the API
+// server always refuses an object. With growing delays, the controller noticed a lost host up to 17
+// minutes late.
 func TestAnErrorThatStaysDelaysNoRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rounds := 0
@@ -160,8 +162,8 @@ func TestAnErrorThatStaysDelaysNoRound(t *testing.T) {
 	})
 }
 
-// TestABrokenKindOfAnotherProjectHoldsNoProfile checks that a pool notices a lost host although the API server can't list
-// Sandboxes, for example because the webhook of agent-sandbox is down. No pod of a single profile may be made meanwhile.
+// TestABrokenKindOfAnotherProjectHoldsNoProfile checks that a pool notices a lost host although the
+// API server can't list Sandboxes, for example because agent-sandbox's webhook is down.
 func TestABrokenKindOfAnotherProjectHoldsNoProfile(t *testing.T) {
 	alone := aProfile("alone", v1alpha1.AgentProfileStatus{})
 	alone.Spec.Placement = v1alpha1.PlacementPod

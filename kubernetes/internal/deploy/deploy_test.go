@@ -60,7 +60,7 @@ func helm(t *testing.T, values map[string]any) (map[string]any, error) {
 	return objects(t, strings.Join(slices.Collect(maps.Values(files)), "\n---\n")), nil
 }
 
-// objects parses YAML documents. It leaves out the namespace and empty lists, because Helm renders neither.
+// objects parses YAML documents. It drops namespaces and empty lists, which Helm does not render.
 func objects(t *testing.T, text string) map[string]any {
 	t.Helper()
 	out := map[string]any{}
@@ -74,7 +74,7 @@ func objects(t *testing.T, text string) map[string]any {
 		}
 		metadata := o["metadata"].(map[string]any)
 		delete(metadata, "namespace")
-		// The namespace of a subject is left out, because by default it is the namespace of its object.
+		// A subject's namespace defaults to the namespace of its object, so drop it.
 		if subjects, ok := o["subjects"].([]any); ok {
 			delete(subjects[0].(map[string]any), "namespace")
 		}
@@ -87,7 +87,8 @@ func objects(t *testing.T, text string) map[string]any {
 	return out
 }
 
-// sorted sorts lists of named things, because patches append to them in another order than templates.
+// sorted formats a value with its lists sorted by name, because patches append in another order
+// than templates.
 func sorted(v any) string {
 	var walk func(v any)
 	walk = func(v any) {
@@ -116,7 +117,7 @@ func text(v any) string {
 	return string(out)
 }
 
-// kustomize returns what kubectl makes of the base with components.
+// kustomize returns the output of kubectl kustomize for the base with components.
 func kustomize(t *testing.T, components ...string) (string, error) {
 	t.Helper()
 	kubectl, err := exec.LookPath("kubectl")

@@ -86,7 +86,6 @@ func addComponent(files map[string][]byte, dir string, base []Manifest, values m
 	return nil
 }
 
-// makeChart adds the files of the Helm chart.
 func makeChart(files map[string][]byte) error {
 	files["chart/Chart.yaml"] = []byte(generatedHead + `apiVersion: v2
 name: hinit-agents

@@ -36,8 +36,8 @@ var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml",
 
 // Manifest is one Kubernetes object as text.
 type Manifest struct {
-	File string // name of the file in source/
-	Text []byte // YAML with comments
+	File string // File name in source/.
+	Text []byte // YAML text with comments.
 }
 
 // Render executes the chart's templates with the given values and returns the resulting objects. It provides the functions of

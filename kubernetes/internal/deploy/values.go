@@ -15,9 +15,9 @@ import (
 // Value is one value of the chart. Users set it with --set or in a values file.
 type Value struct {
 	Path    string         // names of the keys from the top to the value, separated by dots
-	Default any            // a string, int, bool, []any or map[string]any
+	Default any            // Default value: a string, int, bool, []any or map[string]any.
 	Doc     string         // documentation, one sentence
-	Schema  map[string]any // keywords of JSON Schema, besides type and description
+	Schema  map[string]any // Keywords of JSON Schema, except for type and description.
 }
 
 // Regular expressions for the values of the chart. They are stricter than resource.ParseQuantity, to catch mistakes such as

@@ -12,7 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// wrongValues are values that people get wrong, each with the name that the schema's refusal must contain.
+// wrongValues are common mistakes in the chart's values, each with the name that the schema's error
+// message must contain.
 var wrongValues = []struct{ values, name string }{
 	{"name: Agents", "name"},
 	{"name: a_b", "name"},
@@ -39,7 +40,7 @@ var wrongValues = []struct{ values, name string }{
 	{"env: [A=b]", "env"},
 	{"env: {A: 1}", "env.A"},
 	{"env: {'A-B': x}", "A-B"},
-	{"env: {HINIT_STOP_TIMEOUT: 5s}", "HINIT_STOP_TIMEOUT"}, // refused, because stopSeconds sets this grace period already
+	{"env: {HINIT_STOP_TIMEOUT: 5s}", "HINIT_STOP_TIMEOUT"}, // Refused, because stopSeconds already sets this grace period.
 	{"config: {services: {}}", "config"},
 	{"secret: My_Secret", "secret"},
 	{"secret: a..b", "secret"},
@@ -89,7 +90,8 @@ var wrongValues = []struct{ values, name string }{
 	{"lease: {name: agents}", "name"},
 }
 
-// wrongForHinit are wrong values that a schema can't recognise, each with the name that hinit's refusal must contain.
+// wrongForHinit are wrong values that a schema can't detect, each with the name that hinit's error
+// message must contain.
 var wrongForHinit = []struct{ values, name string }{
 	{"config: 'services: {web: {comand: [httpd]}}'", "services.web.comand"},
 	{"config: 'agent: {env_file: secrets/agent}'", "agent.env_file"},
@@ -120,7 +122,7 @@ func TestAWrongValueIsRefusedByItsName(t *testing.T) {
 	}
 	for _, wrong := range wrongValues {
 		_, err := helm(t, parse(t, wrong.values))
-		// The path is written as the library for schemas writes it. An unknown name has no path.
+		// The schema library writes paths with slashes. An unknown name has no path.
 		path := "'/" + strings.ReplaceAll(wrong.name, ".", "/") + "'"
 		if err == nil || !strings.Contains(err.Error(), path) && !strings.Contains(err.Error(), "'"+wrong.name+"'") {
 			t.Errorf("%q: %v", wrong.values, err)

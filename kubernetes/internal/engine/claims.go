@@ -43,7 +43,7 @@ const maxWarmPools = 4
 // spec, if a pool can serve them.
 func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (bool, error) {
 	if e.s.Warm == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
-		return false, nil // no claim, because a running pod can't get more mounts
+		return false, nil // A running pod can't get more mounts, so there is no claim.
 	}
 	name, err := poolName(r, pod)
 	if err != nil {
@@ -124,7 +124,7 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 		return nil, nil
 	}
 	list, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
-	if apierrors.IsNotFound(err) { // the cluster does not have agent-sandbox's extensions
+	if apierrors.IsNotFound(err) { // The cluster lacks agent-sandbox's extensions.
 		return nil, nil
 	}
 	if err != nil {

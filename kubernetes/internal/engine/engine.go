@@ -29,17 +29,17 @@ type Engine struct {
 	s           Settings
 	core        kubernetes.Interface
 	objects     dynamic.Interface
-	say         func(format string, args ...any) // function that reports to the operator
-	programPath string                           // path of this program in its image
+	say         func(format string, args ...any) // Function that reports messages to the operator.
+	programPath string                           // Path of this program in its image.
 
-	probing sync.Mutex // mutex for running a test pod, see [Engine.haveUserNamespaces]
+	probing sync.Mutex // Serialises test pods, see [Engine.haveUserNamespaces].
 
 	mu             sync.Mutex
 	own            *ownPodInfo
-	kind           string               // kind of new containers; "" until it is known
-	userNamespaces *bool                // whether pods get user namespaces (hostUsers: false); nil until it is known
-	goneReasons    map[string]string    // reason why a container has disappeared, by id
-	lastUsed       map[string]time.Time // time at which a container last sent or received a byte, by id
+	kind           string               // Kind of new containers; "" until the engine knows it.
+	userNamespaces *bool                // Whether pods get user namespaces (hostUsers: false); nil until the engine knows it.
+	goneReasons    map[string]string    // Reasons why containers disappeared, by container ID.
+	lastUsed       map[string]time.Time // Time at which a container last sent or received data, by container ID.
 }
 
 var _ sandbox.Cluster = (*Engine)(nil)
@@ -48,7 +48,7 @@ var _ sandbox.Cluster = (*Engine)(nil)
 type ownPodInfo struct {
 	pod    *corev1.Pod
 	image  string
-	claims map[string]bool // PersistentVolumeClaims of the pod by name; true if pods on other nodes can mount the claim too
+	claims map[string]bool // PersistentVolumeClaims of the pod by name. The value is true if pods on other nodes can also mount the claim.
 }
 
 // New returns an engine for a cluster. It does not connect yet. The function say tells the operator what the cluster can't
@@ -143,7 +143,6 @@ func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
 	return c, nil
 }
 
-// containerOf returns a container of a pod by its name. The container may be a sidecar.
 func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for _, c := range list {

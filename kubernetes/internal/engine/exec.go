@@ -83,14 +83,14 @@ func (e *Engine) markUsed(id string) {
 // attachment is the connection to a command that runs in a pod.
 type attachment struct {
 	cancel context.CancelFunc
-	used   func()      // function that is called when bytes pass
-	quiet  atomic.Bool // true: don't call used, because this connection is no use of the container
+	used   func()      // Callback for transferred bytes.
+	quiet  atomic.Bool // Skip the callback used: this connection must not count as use of the container.
 	out    *io.PipeReader
 	wrote  *io.PipeWriter
-	stdin  *io.PipeReader // standard input of the command; nil if it has none
+	stdin  *io.PipeReader // Standard input of the command; nil if it has none.
 	in     *io.PipeWriter
 	errs   tail
-	said   tail // beginning of the output, where a container runtime writes its errors
+	said   tail // Beginning of the output, where a container runtime writes its errors.
 }
 
 func (a *attachment) Read(p []byte) (int, error) {

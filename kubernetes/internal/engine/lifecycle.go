@@ -62,7 +62,7 @@ func (e *Engine) records(ctx context.Context, selector string) ([]*record, error
 		switch {
 		case at < 0:
 			out = append(out, r)
-		// While the old pod ends, the new one may already exist; use the new one.
+		// During a replacement both pods may exist, so use the new one.
 		case out[at].pod == nil, out[at].pod.DeletionTimestamp != nil:
 			out[at].pod = r.pod
 		}
@@ -209,12 +209,11 @@ func (e *Engine) replace(ctx context.Context, r *record) error {
 	defer limitTime(&ctx)()
 	_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // another caller has already created the pod
+		return nil // Another caller has already created the pod.
 	}
 	return err
 }
 
-// deletePod deletes a pod and waits until it is gone.
 func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	if pod == nil {
 		return nil
@@ -225,7 +224,7 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if err := pods.Delete(ask, pod.Name, options); apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the pod is already gone, and another pod may have the name
+		return nil // The pod is already gone; another pod may have its name.
 	} else if err != nil {
 		return err
 	}
@@ -284,7 +283,6 @@ func (e *Engine) lastEvent(ctx context.Context, id string) string {
 	return ""
 }
 
-// failureEvent returns the text of the last warning event about a failure of a pod, or "" if there is none.
 func (e *Engine) failureEvent(ctx context.Context, pod *corev1.Pod) string {
 	defer limitTime(&ctx)()
 	options := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()}
@@ -300,8 +298,8 @@ func (e *Engine) failureEvent(ctx context.Context, pod *corev1.Pod) string {
 	return last.Reason + ": " + last.Message
 }
 
-// await calls done with the pod that the selectors find, or with nil if there is none. It calls done at once and after each
-// change, until done returns true or an error.
+// await calls done with the pod that matches the selectors, or with nil if no pod matches. It
+// repeats the call after each change, until done returns true or an error.
 func (e *Engine) await(ctx context.Context, field, label string, done func(*corev1.Pod) (bool, error)) error {
 	pods := e.core.CoreV1().Pods(e.s.Namespace)
 	options := metav1.ListOptions{FieldSelector: field, LabelSelector: label}

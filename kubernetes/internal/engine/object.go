@@ -26,8 +26,8 @@ const (
 	modeRunning   = "Running"
 	modeSuspended = "Suspended"
 
-	annotationStopped = "hinit.dev/stopped" // annotation with the time at which a Sandbox that ran before was suspended
-	expireSoon        = 2                   // the expiry is postponed when less than 1/expireSoon of the time is left
+	annotationStopped = "hinit.dev/stopped" // Annotation with the time at which the engine suspended a started Sandbox.
+	expireSoon        = 2                   // The engine postpones an expiry when less than 1/expireSoon of the time remains.
 )
 
 // objectKind returns the kind of object for new containers: Sandbox if the cluster has that kind, otherwise Pod.
@@ -64,7 +64,6 @@ func (e *Engine) createSandbox(ctx context.Context, pod *corev1.Pod) error {
 	return e.createObject(ctx, sandboxResource, "Sandbox", pod.Name, body, pod.Labels, pod.Annotations, pod.OwnerReferences)
 }
 
-// createObject creates an object of agent-sandbox or its extensions.
 func (e *Engine) createObject(ctx context.Context, of schema.GroupVersionResource, kind, name string, spec map[string]any, labels, notes map[string]string,
 	owner []metav1.OwnerReference,
 ) error {
@@ -77,7 +76,6 @@ func (e *Engine) createObject(ctx context.Context, of schema.GroupVersionResourc
 	return err
 }
 
-// templateOf converts a pod to the template of a Sandbox.
 func templateOf(pod *corev1.Pod) (map[string]any, error) {
 	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod.Spec)
 	meta := map[string]any{"labels": toAnyMap(pod.Labels), "annotations": toAnyMap(pod.Annotations)}
@@ -139,7 +137,7 @@ func objectReason(object *unstructured.Unstructured) string {
 func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name string, notes, spec map[string]any) error {
 	defer limitTime(&ctx)()
 	body := map[string]any{"spec": spec}
-	if notes != nil { // leave the key out, because null would remove all annotations
+	if notes != nil { // Omit the key, because null would remove all annotations.
 		body["metadata"] = map[string]any{"annotations": notes}
 	}
 	patch, err := json.Marshal(body)
@@ -161,7 +159,7 @@ func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) err
 		again = true
 	}
 	spec, notes := map[string]any{"operatingMode": modeRunning}, map[string]any{annotationStopped: nil}
-	_, claimed := claimOf(r.object) // a Sandbox of a claim has no mounts that a link could redirect
+	_, claimed := claimOf(r.object) // A Sandbox of a claim has no mounts that a link could redirect.
 	if e.s.Expire > 0 && !claimed {
 		spec["shutdownTime"] = e.expires()
 	}
@@ -195,7 +193,7 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	of, name, uid, policy := sandboxResource, "", types.UID(""), metav1.DeletePropagationBackground
 	if r.claim != nil {
 		of, name, uid = claimKind, r.claim.GetName(), r.claim.GetUID()
-	} else if claim, claimed := claimOf(r.object); claimed { // delete the claim, because it would replace a deleted Sandbox
+	} else if claim, claimed := claimOf(r.object); claimed { // Delete the claim, because it would replace a deleted Sandbox.
 		of, name, uid = claimKind, claim.Name, claim.UID
 	} else {
 		name, uid = r.object.GetName(), r.object.GetUID()

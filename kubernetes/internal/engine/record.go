@@ -19,18 +19,18 @@ import (
 
 // Labels and annotations of the objects that the engine creates.
 const (
-	labelID           = "hinit.dev/sandbox"      // id of a container
-	labelName         = "hinit.dev/name"         // name of the container in docker commands
-	labelVolume       = "hinit.dev/volume"       // "true" on the PersistentVolumeClaim of a volume
-	labelHome         = "hinit.dev/installation" // value of sandbox.LabelVolume
-	labelNetwork      = "hinit.dev/network"      // network of the pod (none, default or a name), with which NetworkPolicies select it
+	labelID           = "hinit.dev/sandbox"      // ID of a container.
+	labelName         = "hinit.dev/name"         // Name of the container in docker commands.
+	labelVolume       = "hinit.dev/volume"       // "true" on the PersistentVolumeClaim of a docker volume.
+	labelHome         = "hinit.dev/installation" // Installation to which the container belongs, the value of sandbox.LabelVolume.
+	labelNetwork      = "hinit.dev/network"      // Network of the pod (none, default or a name), which NetworkPolicies select.
 	labelProbe        = "hinit.dev/probe"        // "true" on a test pod, see [Engine.probe]
 	labelPool         = "hinit.dev/pool"         // "true" on a warm pool and its template
 	managedBy         = "app.kubernetes.io/managed-by"
 	annotationSpec    = "hinit.dev/spec" // sandbox.Spec of the container, as JSON
 	annotationCreated = "hinit.dev/created"
 	annotationVolume  = "hinit.dev/volume"
-	startGate         = "hinit.dev/start" // scheduling gate that keeps a pod from starting before [Engine.Start]
+	startGate         = "hinit.dev/start" // Scheduling gate that keeps a pod from starting before [Engine.Start].
 
 	container = "sandbox" // name of the main container in each pod
 )
@@ -40,9 +40,9 @@ type record struct {
 	id, name string
 	spec     sandbox.Spec
 	created  time.Time
-	pod      *corev1.Pod                // the pod; nil if there is none
-	object   *unstructured.Unstructured // Sandbox of the container; nil for a plain pod
-	claim    *unstructured.Unstructured // claim of the container, as long as the claim has no Sandbox
+	pod      *corev1.Pod                // Pod of the container; nil if it has none.
+	object   *unstructured.Unstructured // Sandbox of the container; nil for a plain pod.
+	claim    *unstructured.Unstructured // Claim of the container; nil once the claim has a Sandbox.
 }
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
@@ -99,7 +99,6 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 	return pod.Status.Conditions[at]
 }
 
-// container converts a record to a [sandbox.Container].
 func (r *record) container() sandbox.Container {
 	c := sandbox.Container{
 		ID: r.id, Name: r.name, Image: r.spec.Image, Labels: maps.Clone(r.spec.Labels), Created: r.created, User: r.spec.User,
@@ -148,21 +147,21 @@ func fillState(c *sandbox.Container, pod *corev1.Pod) {
 	}
 }
 
-// startTime returns the time at which the container was started. The cluster reports whole seconds, but callers tell two runs
-// of a container apart by their start times. So startTime adds a fraction of a second that is derived from the pod's UID.
+// startTime returns the start time of the container. The cluster reports whole seconds, so
+// startTime adds a fraction of a second derived from the pod's UID. Callers need different start
+// times to distinguish two runs of a container.
 func startTime(pod *corev1.Pod, at time.Time) time.Time {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(pod.UID)) // ignore the error: writing to a hash never fails
 	return at.Add(time.Duration(h.Sum32() % 1e9))
 }
 
-// nodeLost reports whether the cluster has lost contact with the node of a pod. In this case the control plane sets Ready to
-// false, while ContainersReady keeps the last value that the node has reported.
+// nodeLost reports whether the cluster has lost contact with the pod's node. The control plane then
+// sets Ready to false, while ContainersReady keeps the last value from the node.
 func nodeLost(pod *corev1.Pod) bool {
 	return condition(pod, corev1.PodReady).Status == corev1.ConditionFalse && condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 }
 
-// deletionReason returns the reason why a pod is being deleted.
 func deletionReason(pod *corev1.Pod) string {
 	if c := condition(pod, corev1.DisruptionTarget); c.Status == corev1.ConditionTrue {
 		return disrupted(pod, c)

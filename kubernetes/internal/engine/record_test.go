@@ -114,8 +114,8 @@ func TestAStartThatIsNoUseFailsAtOnce(t *testing.T) {
 	}
 }
 
-// TestTwoPodsStartedInOneSecondDiffer checks that two pods that started in the same second get different start times.
-// The cluster counts in seconds, and the gate of one would otherwise count as passed for the other.
+// TestTwoPodsStartedInOneSecondDiffer checks that two pods get different start times if they start
+// in the same second. Otherwise the check of one pod's mounts would count for the other.
 func TestTwoPodsStartedInOneSecondDiffer(t *testing.T) {
 	at := time.Unix(1000, 0)
 	a, b := pod(func(p *corev1.Pod) { p.UID = "a" }), pod(func(p *corev1.Pod) { p.UID = "b" })
@@ -138,8 +138,8 @@ func TestSizesOfMemoryFileSystems(t *testing.T) {
 	}
 }
 
-// TestNoPodCanHaveIt checks that an option which docker has and a cluster does not is refused by its name, not left
-// out.
+// TestNoPodCanHaveIt checks that the engine refuses a docker option that Kubernetes lacks, and
+// names the option.
 func TestNoPodCanHaveIt(t *testing.T) {
 	right := sandbox.Spec{Name: "hermes-1", Image: "x", Cmd: []string{"sleep"}}
 	if err := checkSpec(&right); err != nil {
@@ -158,8 +158,8 @@ func TestNoPodCanHaveIt(t *testing.T) {
 	}
 }
 
-// TestRootInsideTakesUsersOfItsOwn checks that root inside is refused without user namespaces, because it would be root
-// of the node.
+// TestRootInsideTakesUsersOfItsOwn checks that the engine refuses a root user without user
+// namespaces, because that user would be root on the node.
 func TestRootInsideTakesUsersOfItsOwn(t *testing.T) {
 	for _, user := range []string{"", "root", "0:0", "0"} {
 		if _, err := securityOf(&sandbox.Spec{User: user}, false); !errors.Is(err, sandbox.ErrRefused) {
@@ -178,8 +178,8 @@ func TestRootInsideTakesUsersOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestTheGateMovesWithEachPod checks that each pod of a sandbox has its helper in another directory. Otherwise a mount of the
-// last pod could cover the helper in the next pod.
+// TestTheGateMovesWithEachPod checks that each pod of a sandbox has its helper in another
+// directory. Otherwise a mount from the last pod could cover the helper in the next pod.
 func TestTheGateMovesWithEachPod(t *testing.T) {
 	r := &record{spec: sandbox.Spec{Mounts: []sandbox.Mount{{Type: "volume", Source: gateVolume, Target: "/.hinit-a"}, {Type: "tmpfs", Target: "/tmp"}}, Entrypoint: []string{"/.hinit-a/gate", "gate-init"}}}
 	renewHelperPath(r)

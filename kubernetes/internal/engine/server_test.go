@@ -43,7 +43,7 @@ func onServer(t *testing.T) *Engine {
 	if _, err = e.core.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// This API server has no controller that makes the service account.
+	// Without a controller manager, the test creates the service account itself.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err = e.core.CoreV1().ServiceAccounts("sandboxes").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func onServer(t *testing.T) *Engine {
 	return e
 }
 
-// TestOnAnAPIServer checks with a real API server all calls of the engine that need no node.
+// TestOnAnAPIServer checks all engine calls that need no node against a real API server.
 func TestOnAnAPIServer(t *testing.T) {
 	e := onServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -150,7 +150,8 @@ func TestOnAnAPIServer(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatDoesNotAnswer checks that containers do not count as gone if the API server does not answer.
+// TestAnAPIServerThatDoesNotAnswer checks that containers don't seem to be gone while the API
+// server does not answer.
 func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	s, err := ReadSettings(func(name string) string {
 		return map[string]string{hostVar: "127.0.0.1", portVar: "1", prefix + "IMAGE": "x", prefix + "NAMESPACE": "n", prefix + "KIND": "Pod"}[name]
@@ -173,7 +174,7 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// endedProbesGo checks that the test pods of a service that was killed while it waited for the result are removed.
+// endedProbesGo checks that the engine removes test pods of a killed service.
 func (e *Engine) endedProbesGo(t *testing.T) {
 	t.Helper()
 	ctx, pods, no := t.Context(), e.core.CoreV1().Pods("sandboxes"), false

@@ -23,31 +23,31 @@ import (
 
 // paths are the paths of files that the service shares with the containers of its callers.
 type paths struct {
-	socket string // socket of the sandbox service
-	config string // hinit.yaml, which says which profiles are isolated
+	socket string // Socket of the sandbox service.
+	config string // Path of hinit.yaml, which lists the isolated profiles.
 }
 
 // Settings are the operator's configuration for sandboxes on a cluster.
 type Settings struct {
 	Namespace string
-	Pod       string // name of this process's pod; "" outside of a pod
+	Pod       string // Name of this process's pod; "" outside of a pod.
 	Container string // name of this process's container in the pod
-	Image     string // image with hinit-sandbox-kubernetes and the helper; "" for the image of this process
-	Owner     string // ConfigMap that owns all sandboxes; when it is deleted, the cluster deletes them too
+	Image     string // Image with hinit-sandbox-kubernetes and the helper; "" for this process's image.
+	Owner     string // ConfigMap that owns all sandboxes. The cluster deletes them with it.
 	Paths     paths  // paths of shared files in the container of this process
 	Kind      string // Pod or Sandbox; "" for Sandbox if the cluster has that kind, otherwise Pod
 
 	Runtime     string // RuntimeClass of sandboxes; "" for the cluster's default
-	HostUsers   string // value of hostUsers in pods, "true" or "false"; "": false if the nodes support user namespaces
+	HostUsers   string // Value of hostUsers in pods: "true" or "false". "" means false if the nodes support user namespaces.
 	PullPolicy  string
 	PullSecrets []string
-	CPU, Memory resource.Quantity // processor time and memory that a sandbox requests
+	CPU, Memory resource.Quantity // CPU time and memory that a sandbox requests.
 	Disk        resource.Quantity // maximum disk space of a sandbox on its node
 	Storage     resource.Quantity // size of a volume
 	Class       string            // StorageClass of volumes; "" for the cluster's default
-	Idle        time.Duration     // time without commands and background jobs after which a sandbox is suspended; 0: never
-	Expire      time.Duration     // time after which the cluster deletes a Sandbox if no service runs; 0: never
-	Warm        int               // number of ready Sandboxes in each warm pool, if the cluster has warm pools
+	Idle        time.Duration     // Idle time after which a sandbox is suspended; 0: never. Background jobs count as use.
+	Expire      time.Duration     // Time after which the cluster deletes a Sandbox that no service renews; 0: never.
+	Warm        int               // Number of ready Sandboxes in each warm pool.
 
 	API *rest.Config
 }

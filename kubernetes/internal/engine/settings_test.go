@@ -47,9 +47,9 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses checks that the sandbox service refuses to start in
-// pods that mount hinit.yaml in the agents' container only. With the file of its own image, it would give isolated
-// profiles sandboxes with the files of all.
+// TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses checks that the sandbox service
+// refuses to start if only the agents' container mounts hinit.yaml. With another configuration, it
+// could give isolated profiles shared sandboxes.
 func TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses(t *testing.T) {
 	s, err := ReadSettings(func(name string) string {
 		return map[string]string{
@@ -94,7 +94,7 @@ func TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses(t *testing.
 		for _, change := range one.service {
 			change(&service)
 		}
-		other := corev1.Container{Name: "logs", Image: "shipper"} // this container can't send requests to the service
+		other := corev1.Container{Name: "logs", Image: "shipper"} // This container can't reach the service's socket.
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "agents-0", Namespace: "agents"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{agents, other}, InitContainers: []corev1.Container{service}},

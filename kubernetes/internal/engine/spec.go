@@ -91,7 +91,6 @@ func (e *Engine) buildPod(ctx context.Context, r *record) (*corev1.Pod, error) {
 	return pod, e.addMounts(pod, r, o)
 }
 
-// podSpec returns the spec of a pod without its containers and most of its volumes.
 func (e *Engine) podSpec(r *record, s security, hostUsers *bool) corev1.PodSpec {
 	grace, seconds, no := int64(2), int64(60), false
 	away := func(key string) corev1.Toleration {
@@ -119,7 +118,6 @@ func (e *Engine) helperContainer(o *ownPodInfo, r *record, tools string, s secur
 	}
 }
 
-// mainContainer returns the container in which the commands run.
 func (e *Engine) mainContainer(r *record, argv []string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{

@@ -19,7 +19,7 @@ import (
 	"hinit/sandbox"
 )
 
-// offline returns an engine that makes containers of a kind, without a cluster.
+// offline returns an engine without a cluster, for containers of the given kind.
 func offline(kind string) *Engine {
 	mapped := false
 	return &Engine{
@@ -28,7 +28,7 @@ func offline(kind string) *Engine {
 	}
 }
 
-// made returns the pod that the engine makes for a sandbox with this docker name.
+// made returns the pod that the engine builds for a sandbox with this docker name.
 func made(t *testing.T, name string) corev1.Pod {
 	t.Helper()
 	e := offline("Pod")
@@ -55,8 +55,8 @@ func made(t *testing.T, name string) corev1.Pod {
 	return pods.Items[0]
 }
 
-// TestASandboxTakesNoNameOfTheAgentsPods checks that a sandbox can't get the name of an agents' pod. It could otherwise
-// take the name while that pod is deleted, and the agents would not come back.
+// TestASandboxTakesNoNameOfTheAgentsPods checks that a sandbox's pod can't have the name of an
+// agents' pod. Otherwise a sandbox could block the replacement of that pod.
 func TestASandboxTakesNoNameOfTheAgentsPods(t *testing.T) {
 	if pod := made(t, "agents-1"); pod.Name == "agents-1" || pod.Name != ObjectName("agents-1") || pod.Labels[labelName] != "agents-1" {
 		t.Errorf("the pod is %s, with labels %v", pod.Name, pod.Labels)
@@ -76,8 +76,8 @@ func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
 	}
 }
 
-// TestASandboxThatStartsAgainHasItsProgramElsewhere checks that the directory of the helper in a Sandbox changes at
-// each start. An agent that knows the directory could put a program of its own there by a link in a mount.
+// TestASandboxThatStartsAgainHasItsProgramElsewhere checks that the helper's directory changes at
+// each start. Otherwise an agent could replace the helper through a link in a mount.
 func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 	e := offline("Sandbox")
 	kinds := map[schema.GroupVersionResource]string{sandboxResource: "SandboxList"}
@@ -90,8 +90,8 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The function start starts the Sandbox. It returns the directory of the helper by the template of the pod, and by the record
-	// of the engine.
+	// start starts the Sandbox and returns the helper's directory, from the pod template and from the
+	// engine's record.
 	start := func() (template, record string) {
 		t.Helper()
 		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -128,8 +128,8 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 	}
 }
 
-// TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited checks that docker run fails at once if its pod is deleted
-// during the start. Nothing replaces the pod.
+// TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited checks that docker run fails at once if a
+// user deletes the pod during the start.
 func TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited(t *testing.T) {
 	e := offline("Pod")
 	id, err := e.Create(t.Context(), sandbox.Spec{Name: "hermes-1", Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000"})

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// exec runs a command in the agents' container of a host. in may be nil. An agent may have written the output of the command,
-// so exec makes escape sequences in it visible before they reach a terminal.
+// exec runs a command in the agents' container of a host. in may be nil. exec escapes control
+// characters in the output, because an agent may have written it.
 func (f *fleet) exec(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error {
 	if f.execute != nil {
 		return f.execute(ctx, host, in, out, words...)

@@ -47,7 +47,7 @@ func runExport(ctx context.Context, c *call) error {
 type exporter struct {
 	*fleet
 	o     outsideHinit
-	by    string // identifies this command in its notes on AgentProfiles, see [migrationNote]
+	by    string // Random ID of this command, which marks its notes on AgentProfiles, see [migrationNote].
 	limit time.Duration
 }
 
@@ -122,7 +122,7 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	if err != nil {
 		back := e.update(context.WithoutCancel(ctx), name, func(p *v1alpha1.AgentProfile) error {
 			if now := readNote(p, v1alpha1.ExportAnnotation); now != n || now.state == copied {
-				return nil // another command continues the export
+				return nil // Another command continues the export.
 			}
 			delete(p.Annotations, v1alpha1.ExportAnnotation)
 			p.Spec.Running = &n.up
@@ -130,8 +130,8 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 		})
 		return errors.Join(err, back)
 	}
-	// From now on, the profile outside is the newer one. The finalizer keeps the object and its note until the gateway
-	// outside was started.
+	// The profile outside is now the newer one. The finalizer keeps the object and its note until the
+	// gateway outside runs.
 	if err := e.api.Delete(ctx, p); err != nil {
 		return fmt.Errorf("%w; type the same command again", err)
 	}

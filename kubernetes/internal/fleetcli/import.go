@@ -27,7 +27,7 @@ type importer struct {
 	*fleet
 	o     outsideHinit
 	pool  string
-	by    string // identifies this command in its notes on AgentProfiles, see [migrationNote]
+	by    string // Random ID of this command, which marks its notes on AgentProfiles, see [migrationNote].
 	limit time.Duration
 }
 
@@ -209,7 +209,7 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 		return i.undoImport(ctx, one, n, err, false)
 	}
 	if err := i.advanceNote(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
-		if p.Status.Host != host || p.Status.Move != nil { // the fleet has moved the home before the copy was complete
+		if p.Status.Host != host || p.Status.Move != nil { // The fleet moved the home before the copy was complete.
 			return fmt.Errorf("it left host %s meanwhile; try again when no host is drained", host)
 		}
 		p.Spec.Running, p.Spec.OnDelete = &n.up, ""

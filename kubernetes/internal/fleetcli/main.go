@@ -24,7 +24,7 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// codeError is an error for which the program exits with the given code.
+// codeError is an error with an exit code.
 type codeError struct {
 	code int
 	error
@@ -39,12 +39,12 @@ func (printedError) Error() string { return "" }
 type call struct {
 	*cmdline.Call
 
-	config    string // path of the kubeconfig file; "" for the default locations
-	namespace string // "" for the namespace in the kubeconfig
+	config    string // Path of the kubeconfig file; "" for the default locations.
+	namespace string // Kubernetes namespace; "" for the namespace in the kubeconfig.
 	debug     bool
 }
 
-// verb is a subcommand of hinit-fleet. args are its arguments and doing is its purpose, as the help shows them.
+// verb is a subcommand of hinit-fleet. The help shows args, its arguments, and doing, its purpose.
 type verb struct {
 	name, args, doing string
 	run               func(ctx context.Context, c *call) error
@@ -90,7 +90,6 @@ func Main(argv []string, out, errs io.Writer) int {
 	return cmdline.WrongUsage
 }
 
-// printError prints err, if it is not nil, and returns the exit code.
 func (c *call) printError(err error) int {
 	if code, is := errors.AsType[printedError](err); is {
 		return int(code)
@@ -101,7 +100,6 @@ func (c *call) printError(err error) int {
 	return c.Failed("run "+c.Command(), err)
 }
 
-// usage prints the list of verbs.
 func usage(w io.Writer) {
 	fmt.Fprint(w, "hinit-fleet shows and changes a fleet of agents on Kubernetes.\n\n")
 	for _, v := range verbs() {
@@ -162,7 +160,7 @@ func runController(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = 400, 800 // allow many requests, because the API server limits the rate itself
+	config.QPS, config.Burst = 400, 800 // The API server itself limits the rate, so allow many requests.
 	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Metrics: *metrics, Log: c.log()})
 }
 
@@ -173,7 +171,7 @@ func runHost(ctx context.Context, c *call) error {
 	if err := host.Refuse(); err != nil {
 		return err
 	}
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // hide the tokens in this process's memory from other processes of the user
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // Prevent other processes of the user from reading the tokens in this process's memory.
 	init, home, err := awaitInit(ctx, c.log())
 	if err != nil {
 		return err
@@ -185,8 +183,6 @@ func runHost(ctx context.Context, c *call) error {
 	return host.Run(ctx, s)
 }
 
-// awaitInit waits until the hinit of this pod answers, because the hinit's container starts later than this one. home is the
-// root directory of hinit's volume.
 func awaitInit(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
 	for said := ""; ; {
 		var st hinit.Status

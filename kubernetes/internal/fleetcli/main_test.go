@@ -11,8 +11,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestMistakesAreAnsweredAsHinitAnswersThem checks the messages and exit codes of wrong command lines, which reach no
-// API server.
+// TestMistakesAreAnsweredAsHinitAnswersThem checks the messages and exit codes of wrong command
+// lines.
 func TestMistakesAreAnsweredAsHinitAnswersThem(t *testing.T) {
 	for _, c := range []struct {
 		line, out, errs string
@@ -34,8 +34,8 @@ func TestMistakesAreAnsweredAsHinitAnswersThem(t *testing.T) {
 	}
 }
 
-// TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator checks that control characters in statuses and logs, which come
-// from an agent, are masked.
+// TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator checks that hinit-fleet masks control
+// characters in statuses and logs, which agents write.
 func TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator(t *testing.T) {
 	const title = "\x1b]0;owned\a\nforged  row"
 	st := v1alpha1.AgentProfileStatus{

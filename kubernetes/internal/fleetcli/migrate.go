@@ -62,7 +62,6 @@ func (o outsideHinit) runPiped(ctx context.Context, output bool, fn func(*os.Fil
 	return errors.Join(err, mine.Close(), <-ended)
 }
 
-// outsideProfile is a profile outside of the fleet, in the JSON of `hinit profile list`.
 type outsideProfile struct {
 	Name   string
 	Want   string
@@ -77,23 +76,23 @@ func (o outsideHinit) profiles(ctx context.Context) (all []outsideProfile, err e
 // The states of an import or export. A [migrationNote] in an annotation of the AgentProfile records the state, so that a
 // second command can continue after a crash of the first one.
 const (
-	copying = "copying" // the data is being copied, and the gateway in the fleet is stopped
-	undone  = "undone"  // the import has failed; the profile outside is being started again, and the object deleted
-	copied  = "copied"  // the copy is complete, and the profile belongs to the other side
+	copying = "copying" // The command copies the data, and the gateway in the fleet is stopped.
+	undone  = "undone"  // The import failed: the command restarts the profile outside and deletes the object.
+	copied  = "copied"  // The copy is complete, and the profile belongs to the destination.
 )
 
 // migrationNote is the state of an import or export, see [v1alpha1.ImportAnnotation].
 type migrationNote struct {
 	state string
-	up    bool   // the gateway ran before, so it must run afterwards too
-	from  string // name of the profile outside
-	by    string // identifies the command that wrote the note
+	up    bool   // Whether the gateway ran before the migration, and so must run after it.
+	from  string // Name of the profile outside of the fleet.
+	by    string // Random ID of the command that wrote the note.
 }
 
 // readNote reads a note from an annotation of an object. Without the annotation, the result has no state.
 func readNote(p *v1alpha1.AgentProfile, annotation string) (n migrationNote) {
 	up := ""
-	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // an incomplete annotation counts as missing
+	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // An incomplete annotation counts as missing.
 	n.up = up == "up"
 	if n.by == "" {
 		return migrationNote{}
@@ -162,10 +161,10 @@ func (f *fleet) awaitStopped(ctx context.Context, limit time.Duration, name stri
 
 // planned says what an import or export will do with one profile.
 type planned struct {
-	from    outsideProfile // profile outside of the fleet
-	name    string         // name of the profile in the fleet
-	step    string         // what will be done, for people
-	refused string         // reason why it can't be done, or ""
+	from    outsideProfile // Profile outside of the fleet.
+	name    string         // Name of the profile in the fleet.
+	step    string         // Description of the planned step, for people.
+	refused string         // Reason for refusing the step; "" if it is possible.
 }
 
 // printPlans prints all plans if all is true, and otherwise only the refused ones. It returns an error if a plan is refused.

@@ -27,20 +27,21 @@ import (
 // crashed is the panic value of a command that is killed between two of its steps.
 type crashed struct{}
 
-// twoSides is the profile coder in a fleet and outside of it. Every start of a gateway appends a letter to its data.
+// twoSides simulates the profile coder in a fleet and outside of it. Every start of a gateway
+// appends a letter to its data.
 type twoSides struct {
 	t               *testing.T
 	api             client.WithWatch
 	fleetUp, outUp  bool
-	fleetData, data string        // run counts that the data has seen: in the fleet, and outside of it
-	there           bool          // the hinit outside of the fleet has the profile
-	newest          string        // number of starts so far, which the newest data has seen
-	inner           client.Client // the API without the faults of the test
+	fleetData, data string
+	there           bool          // Whether the hinit outside of the fleet has the profile.
+	newest          string        // All starts so far; only the newest data has seen them all.
+	inner           client.Client // API client without injected faults.
 	steps, failAt   int
-	fault           string // fault of the step failAt: crash or error, before or after the step
+	fault           string
 	served          string
 	printed         bytes.Buffer
-	drained         bool // a move begins while the data is copied into the fleet
+	drained         bool // Whether a move begins while the data is copied into the fleet.
 }
 
 func newTwoSides(t *testing.T) *twoSides {
@@ -56,7 +57,7 @@ func newTwoSides(t *testing.T) *twoSides {
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if len(opts) > 0 {
-				return c.Create(ctx, o, opts...) // a dry run changes nothing
+				return c.Create(ctx, o, opts...) // A dry run changes nothing.
 			}
 			return w.step(func() error { return c.Create(ctx, o, opts...) })
 		},
@@ -75,7 +76,7 @@ func (w *twoSides) step(do func() error) error {
 	w.steps++
 	done := func() error {
 		err := do()
-		w.starts() // a host may start a profile at once, but takes a while to stop it
+		w.starts() // A host may start a profile at once, but takes a while to stop it.
 		return err
 	}
 	if w.steps != w.failAt {
@@ -91,7 +92,6 @@ func (w *twoSides) step(do func() error) error {
 	return err
 }
 
-// host imitates the controller and the host: it brings the gateway to the state of the object, and updates the status.
 func (w *twoSides) host(ctx context.Context, c client.Client) {
 	for range 3 {
 		w.pass(ctx, c)
@@ -135,7 +135,6 @@ func (w *twoSides) pass(ctx context.Context, c client.Client) {
 	}
 }
 
-// starts starts the gateway in the fleet if the object wants it.
 func (w *twoSides) starts() {
 	p := &v1alpha1.AgentProfile{}
 	if err := w.inner.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, p); err == nil && p.DeletionTimestamp == nil && p.Wanted() && !w.fleetUp {
@@ -143,7 +142,6 @@ func (w *twoSides) starts() {
 	}
 }
 
-// began starts a gateway on one side.
 func (w *twoSides) began(up *bool, data *string, letter string) {
 	if *data != w.newest {
 		w.t.Errorf("step %d, %s: a gateway starts with data %q, and the newest is %q", w.failAt, w.fault, *data, w.newest)
@@ -191,11 +189,10 @@ func (w *twoSides) outside(_ context.Context, in, out *os.File, words ...string)
 	return fmt.Errorf("unknown: %q", words)
 }
 
-// execute imitates the execution of a command in a host's pod.
 func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Writer, words ...string) (err error) {
 	defer func() {
 		if closer, is := out.(*os.File); is && w.steps == w.failAt {
-			_ = closer.Close() // the end of the process has this effect too
+			_ = closer.Close() // The exit of a process closes its pipe, too.
 		}
 	}()
 	return w.step(func() error {
@@ -224,7 +221,7 @@ func (w *twoSides) run(way string, dry bool) (err error, killed bool) {
 			}
 			killed = true
 		}
-		w.host(context.Background(), w.inner) // the fleet now reacts to the command
+		w.host(context.Background(), w.inner) // The fleet reacts to the command.
 	}()
 	var errs bytes.Buffer
 	c := &call{Call: cmdline.NewCall(cmdline.Verb{Name: way}, nil, &w.printed, &errs), namespace: "default"}
@@ -242,17 +239,16 @@ func (w *twoSides) run(way string, dry bool) (err error, killed bool) {
 	return i.importAll(ctx, &v1alpha1.AgentPool{}, plans, dry), false
 }
 
-// profileThere reports whether the fleet has an object for the profile.
 func (w *twoSides) profileThere() bool {
 	return !apierrors.IsNotFound(w.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, &v1alpha1.AgentProfile{}))
 }
 
-// TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere kills an import and an export before and after each of
-// their steps, or lets the step fail, and runs the command again. The second run must complete the migration, and the
+// TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere kills an import and an export before
+// and after each step, or lets the step fail. A second run must complete the migration, and the
 // gateway must never run on both sides.
 func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 	handlers := utilruntime.PanicHandlers
-	utilruntime.PanicHandlers = nil // discards the log, because each simulated crash is logged
+	utilruntime.PanicHandlers = nil // Discard the log of each simulated crash.
 	defer func() { utilruntime.PanicHandlers = handlers }()
 	points := 0
 	for _, way := range []string{"import", "export"} {
@@ -283,7 +279,7 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 					w.failAt = 0
 					err, killed = w.run(way, false)
 					if err != nil && way == "export" && w.outUp && !w.profileThere() {
-						break // the profile had left the fleet before
+						break // The profile had already left the fleet.
 					}
 				}
 				if w.fleetUp != inFleet || w.outUp == inFleet || w.profileThere() != inFleet {
@@ -297,8 +293,8 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 	}
 }
 
-// TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain starts the profile in the fleet after the export has failed
-// at any step. The second export must copy the profile again, with all that it has learnt since.
+// TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain starts the profile in the fleet after
+// an export failed. The second export must copy the newer data.
 func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 	for at := 1; ; at++ {
 		w := newTwoSides(t)
@@ -317,7 +313,7 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 			return
 		}
 		if get := w.inner.Get(ctx, client.ObjectKey{Namespace: "default", Name: "coder"}, p); get != nil || !p.DeletionTimestamp.IsZero() {
-			continue // the profile has left the fleet
+			continue // The profile has left the fleet.
 		}
 		yes := true
 		p.Spec.Running = &yes
@@ -332,8 +328,9 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 	}
 }
 
-// TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith starts the same import a second time while the first one
-// is being undone. The first must not delete the object of the second, and with it the copied data.
+// TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith starts the same import a second time
+// while the first one is being undone. The first command must not delete the second one's object
+// and data.
 func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
 	w := newTwoSides(t)
 	i := &importer{by: "first", fleet: &fleet{call: &call{namespace: "default"}, api: w.api}}
@@ -353,8 +350,8 @@ func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
 	}
 }
 
-// TestAnImportIntoAHostThatIsDrainedIsUndone checks that an import is undone if its profile begins to move while the
-// data is copied. The empty home may already have been sent, and the gateway would run without the data.
+// TestAnImportIntoAHostThatIsDrainedIsUndone checks that an import is undone if its profile begins
+// to move during the copy. Otherwise the gateway could start on the other host without its data.
 func TestAnImportIntoAHostThatIsDrainedIsUndone(t *testing.T) {
 	w := newTwoSides(t)
 	w.began(&w.outUp, &w.data, "o")

@@ -18,9 +18,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// awaitCondition calls look every half second until look returns done, for at most limit. The returned word describes what
-// look has seen; awaitCondition prints it when it changes. After the limit, the error says that the condition what was not
-// reached.
+// awaitCondition calls look every half second until look returns done, for at most limit. It prints
+// the word that look returns whenever the word changes. After limit, it returns an error that names
+// what, the condition.
 func (f *fleet) awaitCondition(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -125,7 +125,7 @@ func runDrain(ctx context.Context, c *call) error {
 	}
 	host := words[0]
 	var p *v1alpha1.AgentPool
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the patch replaces the whole list, so it must fail if the list has changed
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // The patch replaces the whole list, so it must fail if the list has changed.
 		if p, err = f.poolOf(ctx, host); err != nil {
 			return err
 		}

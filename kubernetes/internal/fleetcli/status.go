@@ -139,7 +139,7 @@ func printTable(w io.Writer, head string, rows []string) {
 	for _, r := range rows {
 		fmt.Fprintln(t, r)
 	}
-	_ = t.Flush() // ignore the error: Flush fails only if the reader of the output is gone
+	_ = t.Flush() // Ignore the error: Flush fails only if the reader of the output is gone.
 }
 
 func runStatus(ctx context.Context, c *call) error {
@@ -191,7 +191,6 @@ func runTop(ctx context.Context, c *call) error {
 	}
 }
 
-// printTop prints the pools and their hosts.
 func (f *fleet) printTop(ctx context.Context, w io.Writer) error {
 	pools, pods := &v1alpha1.AgentPoolList{}, &corev1.PodList{}
 	if err := f.api.List(ctx, pools, client.InNamespace(f.namespace)); err != nil {

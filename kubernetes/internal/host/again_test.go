@@ -14,7 +14,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// leftover is a process of a profile that has outlived its gateway. It acts after each rescan of the host.
+// leftover is a process of a profile that outlives its gateway. It acts after each rescan of the
+// host.
 type leftover struct {
 	*gateways
 	do func()
@@ -25,7 +26,7 @@ func (l leftover) Rescan(context.Context) error {
 	return nil
 }
 
-// logAgain writes a log into the home of coder, and makes the home if it is missing.
+// logAgain writes a log into the home of coder, and creates the home if it is missing.
 func logAgain(t *testing.T, dir string) {
 	t.Helper()
 	logs := filepath.Join(dir, "profiles/coder/logs")
@@ -34,7 +35,7 @@ func logAgain(t *testing.T, dir string) {
 	}
 }
 
-// copies counts the places below the volumes that have the file data of coder.
+// copies counts the copies of coder's file data on the volumes.
 func copies(t *testing.T, at string, dirs ...string) (n int) {
 	t.Helper()
 	for _, dir := range dirs {
@@ -53,8 +54,8 @@ func coder(status v1alpha1.AgentProfileStatus) *v1alpha1.AgentProfile {
 	return p
 }
 
-// TestASessionThatLogsDuringAMoveLosesNoHome checks that a home which a session makes again during a move does not
-// count as the profile. The host would otherwise end the move and delete the data on both hosts.
+// TestASessionThatLogsDuringAMoveLosesNoHome checks that a move ignores a home that a leftover
+// session creates again. Otherwise the host would end the move and delete the data on both hosts.
 func TestASessionThatLogsDuringAMoveLosesNoHome(t *testing.T) {
 	for _, cancel := range []bool{false, true} {
 		s, dir := volume(t, "u1", "learnt")
@@ -96,7 +97,7 @@ func TestASessionThatLogsDuringAMoveLosesNoHome(t *testing.T) {
 	}
 }
 
-// writer stands for hinit. Beside it, a session writes into the home of coder each time after the data was sent.
+// writer imitates hinit. After each transfer of the data, a session writes into the home of coder.
 type writer struct {
 	*gateways
 	write func()
@@ -107,8 +108,8 @@ func (w writer) Service(ctx context.Context, name string) (hinit.Service, error)
 	return w.gateways.Service(ctx, name)
 }
 
-// TestWhatASessionWritesDuringAMoveIsMovedToo checks that a file that a session writes between the transfer and the
-// setting aside of the data reaches the new host. A session that writes all the time must not stop the move.
+// TestWhatASessionWritesDuringAMoveIsMovedToo checks that a file that a session writes after the
+// transfer reaches the new host. A session that writes all the time must not stop the move.
 func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
 	for _, always := range []bool{false, true} {
 		s, dir := volume(t, "u1", "learnt")
@@ -140,8 +141,8 @@ func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
 	}
 }
 
-// TestAHomeThatASessionMadeIsNotSent checks that a host that fetches once more after the data was set aside does not
-// get the home that a session has made since.
+// TestAHomeThatASessionMadeIsNotSent checks that a repeated fetch gets the data that was set aside,
+// and not a home that a session created afterwards.
 func TestAHomeThatASessionMadeIsNotSent(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	o := hostOf(t, "from", apiOf(), &gateways{}, s).offers

@@ -11,8 +11,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAProfileIsNotMadeOfTheOfferForAnother checks that a host can't have its own profile made from the data of another one. It writes
-// the offer of a third host into the status of its profile. Both profiles move to the same host.
+// TestAProfileIsNotMadeOfTheOfferForAnother checks that an attacker's host can't get another
+// profile's data by copying that profile's offer into its own profile's status.
 func TestAProfileIsNotMadeOfTheOfferForAnother(t *testing.T) {
 	s, _ := volume(t, "u1", "a secret of coder")
 	_, from, _ := server(t, s, &atomic.Int64{})
@@ -28,8 +28,8 @@ func TestAProfileIsNotMadeOfTheOfferForAnother(t *testing.T) {
 	}
 }
 
-// TestAHostCallsNoAddressThatItsSenderNames checks that the host of an attacker can't have the host that fetches from it call another
-// address, such as a server of an agent. The attacker could read the answer in the status.
+// TestAHostCallsNoAddressThatItsSenderNames checks that an attacker's host can't redirect a
+// fetching host to another address, such as an agent's server.
 func TestAHostCallsNoAddressThatItsSenderNames(t *testing.T) {
 	var called atomic.Int64
 	inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

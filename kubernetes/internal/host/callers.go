@@ -46,7 +46,7 @@ func (c *openConnections) add(one *connection) bool {
 		if i < 0 {
 			return false
 		}
-		_ = c.all[i].Conn.Close() // closing makes the request on the connection fail
+		_ = c.all[i].Conn.Close() // Closing the connection makes its request fail.
 		c.all = slices.Delete(c.all, i, i+1)
 	}
 	c.all = append(c.all, one)
@@ -59,7 +59,7 @@ func (c *openConnections) remove(one *connection) {
 	c.all = slices.DeleteFunc(c.all, func(other *connection) bool { return other == one })
 }
 
-// limitedListener is a listener that limits the open connections, see [openConnections].
+// limitedListener limits the open connections of a listener, see [openConnections].
 type limitedListener struct {
 	net.Listener
 	callers *openConnections
@@ -85,7 +85,7 @@ type connection struct {
 	net.Conn
 	callers *openConnections
 	address string
-	named   atomic.Bool // the connection has named an offer, so it is not closed to make room for others
+	named   atomic.Bool // Whether the client has named a valid offer. Such a connection is not closed in favour of others.
 }
 
 // unread reports whether a message has arrived that this host has not read yet.
@@ -96,7 +96,7 @@ func (c *connection) unread() bool {
 		if err != nil {
 			return false
 		}
-		_ = raw.Control(func(fd uintptr) { n, _, _ = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT) }) // n is -1 after an error
+		_ = raw.Control(func(fd uintptr) { n, _, _ = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT) }) // After an error, n is -1.
 	}
 	return n > 0
 }

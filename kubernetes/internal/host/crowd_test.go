@@ -21,7 +21,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// peak returns the largest memory of the program during fn, above its memory before.
+// peak returns the peak memory of the process during fn, minus its memory before fn.
 func peak(fn func()) int64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 	now := func() int64 {
@@ -48,7 +48,7 @@ func peak(fn func()) int64 {
 	return most
 }
 
-// crowded makes a volume in memory that belongs to the agents' user, and calls fn with its store as that user.
+// crowded mounts an in-memory volume of the agents' user, and calls fn with its store as that user.
 func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -67,7 +67,7 @@ func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	if err := unix.Setfsuid(10000); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Setfsuid(0) }() // setfsuid changes only this thread
+	defer func() { _ = unix.Setfsuid(0) }() // setfsuid changes only this thread.
 	s, err := OpenStore(dir)
 	if err == nil {
 		err = s.writeRecord("coder", &record{UID: "u1"})
@@ -78,7 +78,7 @@ func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	fn(s, dir)
 }
 
-// fill makes a directory with 60,000 long names.
+// fill creates a directory with 60,000 long names.
 func fill(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -92,8 +92,9 @@ func fill(t *testing.T, dir string) {
 	}
 }
 
-// TestAHomeOfManyFilesIsDeletedInLittleMemory checks that a directory of many files that their own user can't write is
-// deleted in little memory. The kernel would otherwise kill a host, which has 256 MiB, at each start.
+// TestAHomeOfManyFilesIsDeletedInLittleMemory checks that a host deletes a directory with many
+// files, which their owner can't write, in little memory. A host has 256 MiB, and would otherwise
+// be killed at each start.
 func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		home := filepath.Join(dir, s.Home("coder"))
@@ -136,7 +137,7 @@ func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 	})
 }
 
-// TestRecordsOfAnAgentHoldNoHost checks that 200,000 records that the host has not written do not delay its own
+// TestRecordsOfAnAgentHoldNoHost checks that 200,000 forged records do not delay the host's own
 // profiles. The host must not ask the API for each of them.
 func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
@@ -214,8 +215,8 @@ func TestADeepHomeIsDeleted(t *testing.T) {
 	})
 }
 
-// TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker checks that the deletion of a home returns at once and removes the
-// files later. Otherwise four such homes would keep all workers of a host busy.
+// TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker checks that a worker does not wait for the
+// deletion of a large home. Otherwise four such homes would keep all workers of a host busy.
 func TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		fill(t, filepath.Join(dir, s.Home("coder"), "cache"))

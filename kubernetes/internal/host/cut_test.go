@@ -11,9 +11,8 @@ import (
 	"hinit/profiles/archive"
 )
 
-// TestAMoveIsCutAnywhere ends the stream of a move around each boundary of a block, and at offsets in each block. Then
-// the receiving host is started again, as after a crash. The data must stay with its owner, and the other host must
-// make no profile from the part. When the move goes on, the other host must get all of it.
+// TestAMoveIsCutAnywhere interrupts a move around each boundary of a block, and restarts the
+// receiving host. The old host must keep the data, and a continued move must transfer all of it.
 func TestAMoveIsCutAnywhere(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	home := filepath.Join(dir, "profiles/coder")
@@ -37,7 +36,7 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 		}
 		n++
 		if !cutMove(t, at, from.Nonce, stream.Bytes()[:cut]) {
-			continue // only padding is missing at this offset
+			continue // Only padding is missing at this offset.
 		}
 		to, err := OpenStore(at)
 		if err != nil {
@@ -68,7 +67,8 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 	t.Logf("a stream of %d bytes was cut in %d places", stream.Len(), n)
 }
 
-// cutMove receives a part of a stream in the volume at, and starts the store again. It reports whether the stream was cut.
+// cutMove receives a part of a stream on the volume at, and reopens the store. It reports whether
+// the stream was incomplete.
 func cutMove(t *testing.T, at, nonce string, part []byte) bool {
 	t.Helper()
 	to, err := OpenStore(at)

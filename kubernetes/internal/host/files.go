@@ -42,7 +42,7 @@ type sources struct {
 
 	mu    sync.Mutex
 	seen  map[string]source
-	bytes int // size of the contents in seen
+	bytes int // Total size of the cached contents, in bytes.
 }
 
 type source struct {
@@ -85,7 +85,7 @@ func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte
 		s.bytes -= old.size()
 	}
 	s.bytes += one.size()
-	if s.bytes > maxCachedBytes { // drop the whole cache; files that are still used are read again
+	if s.bytes > maxCachedBytes { // Drop the whole cache; files that are still used are read again.
 		clear(s.seen)
 		s.bytes = one.size()
 	}
@@ -119,7 +119,7 @@ func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, erro
 func (s *sources) wantedFiles(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	var err error
-	left := maxFileBytes // number of bytes that are still allowed; if it is negative, nothing more is read
+	left := maxFileBytes // Bytes that are still allowed. If it is negative, nothing more is read.
 	add := func(name string, text []byte, err2 error) {
 		out[name], err = text, errors.Join(err, err2)
 		left -= len(text)
@@ -202,13 +202,13 @@ func checksum(files map[string][]byte) string {
 // apply has written or removed a file.
 func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, err error) {
 	r, err := s.readRecord(name)
-	forged := err != nil || r == nil || r.UID != uid // true if an agent has changed or removed the record
+	forged := err != nil || r == nil || r.UID != uid // Whether an agent has changed or removed the record.
 	if forged {
 		r = &record{UID: uid}
 	}
 	names := slices.Sorted(maps.Keys(files))
 	old := r.Files
-	if forged || !slices.Equal(old, names) { // record the names first, so that a crash leaves no file that isn't recorded
+	if forged || !slices.Equal(old, names) { // Record the names first, so that a crash leaves no unrecorded file.
 		r.Files = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old, names))))
 		if err := s.writeRecord(name, r); err != nil {
 			return false, err

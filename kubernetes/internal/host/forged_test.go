@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAFileOfAnAgentLosesNoProfile checks that an agent can't stop the gateway of another profile or move its data
-// away. The agent changes the record of that profile, or puts directories for it into the store.
+// TestAFileOfAnAgentLosesNoProfile checks that an agent can't stop another profile's gateway or
+// move its data away by forging records or directories in the store.
 func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 	write := func(dir, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600) }
 	for what, forge := range map[string]func(dir string) error{
@@ -28,7 +28,7 @@ func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 			return errors.Join(write(dir, at+".json", "{}"), os.Mkdir(filepath.Join(dir, at), 0o700))
 		},
 	} {
-		for _, begins := range []bool{false, true} { // a host that has just started has not yet listed any objects
+		for _, begins := range []bool{false, true} { // A host that has just started has not listed any objects yet.
 			s, dir := volume(t, "u1", "learnt")
 			p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
 			p.Spec.OnDelete = "Delete"

@@ -14,8 +14,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAVolumeThatFillsAtTheEndOfAMoveKeepsNoGatewayDown fills the volume of the new host when the data has arrived. The old host can't
-// go on with the profile any more, so the new host must install the data and start the gateway without any room.
+// TestAVolumeThatFillsAtTheEndOfAMoveKeepsNoGatewayDown fills the volume of the new host after the
+// data has arrived. The new host must install the data and start the gateway without any free
+// space.
 func TestAVolumeThatFillsAtTheEndOfAMoveKeepsNoGatewayDown(t *testing.T) {
 	at := t.TempDir()
 	if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=2m"); err != nil {

@@ -12,8 +12,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret checks that the old host deletes its copy if onDelete is Delete
-// and the object is deleted before the new host has confirmed its data. With Retain, the copy must be retained.
+// TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret deletes the object before the new host has
+// confirmed its data. With onDelete: Delete, the old host must delete its copy; with Retain, it
+// must keep it.
 func TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret(t *testing.T) {
 	for _, policy := range []string{"Delete", "Retain"} {
 		s, dir := volume(t, "u1", "secret")
@@ -50,8 +51,8 @@ func TestReceivedDataOfADeletedProfileIsRetained(t *testing.T) {
 	}
 }
 
-// TestACancelledMoveOnAFullVolumeGoesBack checks that a gateway starts again on its old host after a cancelled move,
-// although the volume of this host is full. The host must not need to write the record of the profile again.
+// TestACancelledMoveOnAFullVolumeGoesBack checks that a cancelled move restarts the gateway on its
+// old host, although that host's volume is full.
 func TestACancelledMoveOnAFullVolumeGoesBack(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
@@ -74,8 +75,8 @@ func TestACancelledMoveOnAFullVolumeGoesBack(t *testing.T) {
 	}
 }
 
-// TestADirectoryInThePlaceOfARecordHoldsNoProfile puts a directory, as an agent can, in place of a record. It must
-// prevent neither the profile of that name nor its return after a cancelled move.
+// TestADirectoryInThePlaceOfARecordHoldsNoProfile checks that a directory in place of a record,
+// which an agent can create, blocks neither the profile nor its return after a cancelled move.
 func TestADirectoryInThePlaceOfARecordHoldsNoProfile(t *testing.T) {
 	s, dir := volume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, liveDir, "coder", "deep"), 0o700); err != nil {

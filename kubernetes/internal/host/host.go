@@ -35,15 +35,15 @@ type Settings struct {
 	Name, UID string
 	Namespace string
 	Pool      string
-	Home      string           // root directory of the volume with all profiles
-	Address   string           // address on which the host listens for other hosts, HOST:PORT
-	API       client.WithWatch // client of the API server, which must not cache, because a read must return the current object
+	Home      string           // Root directory of the volume with all profiles.
+	Address   string           // Address on which the host listens for other hosts, HOST:PORT.
+	API       client.WithWatch // Client of the API server. It must not cache, because a read must return the current object.
 	Init      Init
 	// Create creates a profile without data. It must not run a program that agents can replace, because such a program could
 	// read the host's tokens.
 	Create func(ctx context.Context, name string) error
 	Log    *slog.Logger
-	Beat   time.Duration // how often the host renews its Lease; 0: [Beat]
+	Beat   time.Duration // Interval at which the host renews its Lease; 0: [Beat].
 }
 
 const (
@@ -70,18 +70,18 @@ type host struct {
 	sources  *sources
 	offers   *profileOffers
 	queue    workqueue.TypedRateLimitingInterface[string] // names of the profiles that must be reconciled
-	retries  workqueue.TypedRateLimiter[string]           // decides when a profile that has not settled is tried again
+	retries  workqueue.TypedRateLimiter[string]           // Delays the next try of a profile that has not settled.
 
 	mu           sync.Mutex
-	fetches      map[string]int                               // number of running fetches, by the host that has the data
-	deletes      map[string]bool                              // last known spec.onDelete (true: Delete) of objects whose data was given away, by UID
-	paused       map[string]time.Time                         // time until which a profile is not tried again, by profile, see [reportedError]
-	seen         map[string]map[string]*v1alpha1.AgentProfile // watched objects, by the field that is watched and then by profile
-	services     map[string]hinit.Service                     // latest status of each gateway, by the gateway's profile
-	reports      uint64                                       // number of status reports for gateways
-	reportCounts map[string]uint64                            // value of reports at the last report for a gateway, by profile
-	unreported   map[string]appliedFiles                      // files with which a gateway runs, by profile, until the first status contains them
-	statusKnown  bool                                         // services is current: hinit has sent its whole status, and isn't booting or stopping
+	fetches      map[string]int                               // Number of running fetches, by source host.
+	deletes      map[string]bool                              // Last known spec.onDelete of objects whose data was given away, by UID; true: Delete.
+	paused       map[string]time.Time                         // Time of the next allowed try, by profile, see [reportedError].
+	seen         map[string]map[string]*v1alpha1.AgentProfile // Watched objects, by watched field and then by profile.
+	services     map[string]hinit.Service                     // Latest status of each gateway, by profile.
+	reports      uint64                                       // Number of status reports about gateways.
+	reportCounts map[string]uint64                            // Value of reports at the last report about a gateway, by profile.
+	unreported   map[string]appliedFiles                      // Files with which a gateway runs, by profile, until the first status contains them.
+	statusKnown  bool                                         // Whether services is current: hinit has sent its whole status, and is neither booting nor stopping.
 }
 
 // Run is the host of this pod until ctx ends. It returns an error only if it can't open the store on the volume, or can't
@@ -149,7 +149,7 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before, knew := h.services, h.statusKnown
-	if c.IsComplete { // the message has all gateways, so forget the others
+	if c.IsComplete { // A complete message lists all gateways, so forget the others.
 		h.services, h.reportCounts = map[string]hinit.Service{}, map[string]uint64{}
 	}
 	// While the container boots or stops, the gateways' states are only temporary.
@@ -163,11 +163,11 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 		h.services[s.Profile] = s
 		h.reports++
 		h.reportCounts[s.Profile] = h.reports
-		old.UptimeSeconds = s.UptimeSeconds // ignore the uptime, which always grows
+		old.UptimeSeconds = s.UptimeSeconds // Ignore the uptime, which always grows.
 		changed[s.Profile] = !there || !reflect.DeepEqual(old, s)
 	}
 	for profile := range h.services {
-		if changed[profile] || h.statusKnown && !knew { // also queue the gateways whose reports during the boot were ignored
+		if changed[profile] || h.statusKnown && !knew { // Also queue gateways whose reports were ignored during the boot.
 			h.queue.Add(profile)
 		}
 	}
@@ -212,7 +212,7 @@ func (h *host) resync(ctx context.Context) {
 		if err != nil {
 			h.settings.Log.Warn("the store can't be read", "error", err)
 		}
-		if all > len(unknown) && !begins { // right after the start, the watches may not have listed the profiles yet
+		if all > len(unknown) && !begins { // Right after the start, the watches may not have listed the profiles yet.
 			h.settings.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(unknown))
 		}
 		for _, name := range unknown {
@@ -328,7 +328,7 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if p == nil && slices.Contains(uids, "") { // an empty UID means that the record can't be read
+	if p == nil && slices.Contains(uids, "") { // An empty UID stands for an unreadable record.
 		if p, err = h.readFresh(ctx, name); err != nil {
 			return err
 		}
@@ -340,7 +340,7 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 	if p == nil && len(uids) == 0 {
 		return h.store.removeUnknownRecord(name)
 	}
-	if p != nil { // handle the data of deleted objects first; the steps of p report a record that can't be read
+	if p != nil { // Handle deleted objects first; the steps of p report an unreadable record.
 		own := string(p.UID)
 		uids = append(slices.DeleteFunc(uids, func(uid string) bool { return uid == "" || uid == own }), own)
 	}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAnOfferPutsNothingIntoAnotherHome checks that the nonce of an offer leads to no other directory. An attacker in
-// the host that has a profile writes the offer, and could put files into the homes of the other host.
+// TestAnOfferPutsNothingIntoAnotherHome checks that a forged nonce can't make the receiving host
+// write into another profile's home.
 func TestAnOfferPutsNothingIntoAnotherHome(t *testing.T) {
 	s, _ := volume(t, "u1", "a program")
 	o, from, _ := server(t, s, &atomic.Int64{})

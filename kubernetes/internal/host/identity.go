@@ -28,7 +28,7 @@ import (
 // elsewhere.
 type identity struct {
 	certificate tls.Certificate
-	sum         string // SHA-256 of the certificate
+	sum         string // SHA-256 of the certificate.
 }
 
 func newIdentity() (identity, error) {
@@ -70,7 +70,7 @@ func (s *Settings) certificateOf(ctx context.Context, host string) (sum string, 
 func (h *host) assertPolicies(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	limited, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	// Name that no pod of a pool has.
+	// No pod of a pool has this name.
 	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.settings.Namespace, Name: pool.Lease("none")}}
 	next := p.DeepCopy()
 	next.Status.Move.To = h.settings.Name

@@ -13,8 +13,8 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestALeaseWithoutItsLabelIsRepaired checks that a host puts its pool into a Lease that exists. The controller sees no other Lease, and
-// would wait for this host for ever.
+// TestALeaseWithoutItsLabelIsRepaired checks that a host adds its pool's label to an existing
+// Lease. Without the label, the controller would wait for the host for ever.
 func TestALeaseWithoutItsLabelIsRepaired(t *testing.T) {
 	api := apiOf(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: pool.Lease("me"), Namespace: "agents", Labels: map[string]string{"own": "label"}}})
 	s, _ := volume(t, "", "")

@@ -7,8 +7,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile checks that a home which a session has made on a volume that
-// lost its data does not count as the profile. The host must not start a gateway without its memories.
+// TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile checks that a home that a session created on
+// an empty volume does not count as the lost profile. The host must not start a gateway without its
+// data.
 func TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile(t *testing.T) {
 	s, dir := volume(t, "", "")
 	p := coder(v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning})
@@ -31,14 +32,14 @@ func TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile(t *testing.T) {
 		t.Errorf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
 	}
 	p = read(t, api, "coder")
-	p.Status.Phase = v1alpha1.PhaseStarting // the host was lost, and is back
+	p.Status.Phase = v1alpha1.PhaseStarting // The host was lost, and is back.
 	if err := api.Status().Update(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	if st := status(); st.Phase != v1alpha1.PhaseLost || g.by["gateway-coder"].State == hinit.StateUp {
 		t.Errorf("after a loss of the host: the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
 	}
-	if err := s.writeRecord("coder", &record{UID: "u1"}); err != nil { // only the old volume has a record
+	if err := s.writeRecord("coder", &record{UID: "u1"}); err != nil { // Only the old volume has a record.
 		t.Fatal(err)
 	}
 	if st := status(); st.Phase != v1alpha1.PhaseRunning || st.Missing || g.by["gateway-coder"].State != hinit.StateUp {

@@ -14,8 +14,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestLargeConfigMapsEndNoHost checks that the files of profiles fill the memory of a host only up to a limit. Users may
-// name any number of ConfigMaps, and change the names at any time. The host of all profiles in the pod ran out of memory.
+// TestLargeConfigMapsEndNoHost checks that the contents of ConfigMaps use only limited memory on a
+// host. Users may name any number of large ConfigMaps, and the host ran out of memory.
 func TestLargeConfigMapsEndNoHost(t *testing.T) {
 	var maps []client.Object
 	for i := range 64 {
@@ -35,14 +35,14 @@ func TestLargeConfigMapsEndNoHost(t *testing.T) {
 		t.Errorf("%v, after %d ConfigMaps", err, len(s.seen))
 	}
 	for i := range 16 {
-		for range 2 { // the second round reads from the cache
+		for range 2 { // The second round reads from the cache.
 			files, err := s.wantedFiles(t.Context(), skills(4*i, 4))
 			if err != nil || len(files) != 4 || !bytes.Equal(files["skills/s1/x"][:1], []byte{byte(4*i + 1)}) {
 				t.Fatalf("%d files, %v", len(files), err)
 			}
 		}
 	}
-	for i := range 40_000 { // names of ConfigMaps that don't exist
+	for i := range 40_000 { // Names of ConfigMaps that don't exist.
 		_, _ = s.get(t.Context(), "ConfigMap", fmt.Sprint("none", i))
 	}
 	held := 0

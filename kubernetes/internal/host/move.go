@@ -31,7 +31,7 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 	case err != nil:
 		return 0, err
 	case !isStopped(&s):
-		return 0, errRetry // for example, a user has started the gateway by hand
+		return 0, errRetry // For example, a user has started the gateway by hand.
 	}
 	return s.Run, nil
 }
@@ -58,9 +58,9 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.settings.Init.Rescan(ctx)
 }
 
-// sendAgain reports whether set-aside data has changed since it was sent, and must be sent again. Then a process other than
-// the gateway has written to it. Such a process may write all the time, so sendAgain only looks in the first minMoveTime of a
-// move.
+// sendAgain reports whether set-aside data has changed since it was sent, and must be sent again.
+// Only a process other than the gateway can have changed it. Such a process may write all the time,
+// so sendAgain returns true only in the first minMoveTime of a move.
 func (h *host) sendAgain(ctx context.Context, p *v1alpha1.AgentProfile) bool {
 	now, err := h.store.snapshot(ctx, p.Name, asidePath(p.Name, string(p.UID), p.Status.Assignment))
 	if err == nil && now == h.offers.snapshot(string(p.UID)) {
@@ -84,8 +84,9 @@ func (h *host) takeBack(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment))
 }
 
-// handleAside handles set-aside data as [Store.Drop] does, for the object o. If o is nil, the object was deleted after the
-// data was given away. In that case, its last known onDelete decides whether the data is retained.
+// handleAside handles set-aside data as [Store.Drop] does. o is the object, or nil if it was
+// deleted after the data was given away. In that case, its last known onDelete decides whether to
+// retain the data.
 func (h *host) handleAside(name, uid string, o *placement.Object) error {
 	h.offers.forget(uid)
 	h.mu.Lock()
@@ -257,7 +258,7 @@ func (h *host) endFailedMove(ctx context.Context, p *v1alpha1.AgentProfile) erro
 // the report this host may become the owner, and then the move can't be ended any more.
 func (h *host) reportReceived(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
-	files, _ := h.sources.wantedFiles(ctx, &p.Spec) // ignore the error: the record then contains only some of the files
+	files, _ := h.sources.wantedFiles(ctx, &p.Spec) // Ignore the error: the record then lists only some of the files.
 	if err = errors.Join(err, h.store.Reserve(p.Name, string(p.UID), slices.Sorted(maps.Keys(files)))); err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}

@@ -24,7 +24,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAProfileThatCantBeSentRunsAgain checks that a move ends and the gateway runs again if the data can't be sent.
+// TestAProfileThatCantBeSentRunsAgain checks that the gateway runs again if the data can't be sent.
 // Here a file seems larger than its volume.
 func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
@@ -49,7 +49,7 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 			for _, h := range []*host{from, to} {
 				field := map[bool]string{true: ownField, false: moveField}[h == from]
 				h.seen[field]["coder"] = read(t, api, "coder")
-				_ = h.reconcile(t.Context(), "coder") // the call of the other host fails
+				_ = h.reconcile(t.Context(), "coder") // The other host's request fails.
 			}
 			if g.by["gateway-coder"].State == hinit.StateDown {
 				down++
@@ -76,8 +76,8 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 	}
 }
 
-// TestAProfileThatChangesForEverEndsItsMove checks that a move ends if the home changes before each try and the stream
-// breaks each time, so that each try would start from the beginning.
+// TestAProfileThatChangesForEverEndsItsMove checks that a move ends if the home changes before each
+// try and each stream breaks, so that each try starts from the beginning.
 func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat("x", 1<<20))
 	other, _ := volume(t, "", "")
@@ -112,12 +112,12 @@ func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	if st.Move != nil || st.MoveFailure == nil || g.by["gateway-coder"].State != hinit.StateUp || !strings.Contains(st.Message, "the stream has ended early") {
 		t.Errorf("the gateway is %s, and the status is %+v, %+v", g.by["gateway-coder"].State, st, st.MoveFailure)
 	}
-	if tries != maxMoveFailures+1 { // the first try has transferred a part of the data
+	if tries != maxMoveFailures+1 { // The first try transferred a part of the data.
 		t.Errorf("it was tried %d times", tries)
 	}
 }
 
-// round lets each host reconcile profile coder, as after an event of its watches.
+// round lets each host reconcile the profile coder, as after an event of its watches.
 func round(t *testing.T, api client.Client, hosts ...*host) {
 	t.Helper()
 	for _, h := range hosts {
@@ -128,12 +128,12 @@ func round(t *testing.T, api client.Client, hosts ...*host) {
 		case p.Status.Move != nil && p.Status.Move.To == h.settings.Name:
 			h.seen[moveField]["coder"] = p
 		}
-		_ = h.reconcile(t.Context(), "coder") // an error is allowed, because a move may fail
+		_ = h.reconcile(t.Context(), "coder") // Ignore the error, because a move may fail.
 	}
 }
 
-// TestARecordOfAnAgentHoldsNoMove checks that a move succeeds or ends although a file that the new host can't read is
-// in place of the profile's record. The gateway must not stay down.
+// TestARecordOfAnAgentHoldsNoMove checks that a move ends although the new host finds an unreadable
+// file in place of the profile's record. The gateway must run afterwards.
 func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 	for _, home := range []bool{false, true} {
 		s, _ := volume(t, "u1", "learnt")
@@ -167,8 +167,8 @@ func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 	}
 }
 
-// TestAMoveToAHostThatHasSuchAProfileEnds checks that a move ends if the other host has a profile of the same name that
-// the fleet has not made. The other host must not become the owner.
+// TestAMoveToAHostThatHasSuchAProfileEnds checks that a move ends if the target has a profile of
+// the same name that the fleet did not create.
 func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 	for _, appears := range []string{"before the move", "while the data comes", "at the last moment"} {
 		t.Run(appears, func(t *testing.T) {
@@ -275,11 +275,11 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 	})
 }
 
-// TestAMoveThatStandsStillEnds checks that a move to a host that accepts the data and reads none of it ends soon, so
-// that the gateway is not down for hours.
+// TestAMoveThatStandsStillEnds checks that a move ends soon if the target requests the data and
+// reads none of it. Otherwise the gateway would be down for hours.
 func TestAMoveThatStandsStillEnds(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
-	big := make([]byte, 16<<20) // more bytes than the kernel buffers for a connection
+	big := make([]byte, 16<<20) // More bytes than the kernel buffers for a connection.
 	for i := range 4 {
 		if err := os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("big", i)), big, 0o600); err != nil {
 			t.Fatal(err)
@@ -303,7 +303,7 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	if st.Move == nil || st.Move.Offer == nil || g.by["gateway-coder"].State != hinit.StateDown {
 		t.Fatalf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{fetchingHost.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // accepts the certificate, because it is self-signed
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{fetchingHost.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // Accept the self-signed certificate.
 	defer transport.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+"u1/"+st.Move.Offer.Nonce, nil)
 	if err != nil {
@@ -337,7 +337,7 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	}
 }
 
-// cutting returns an address that leads to another one, and breaks off after 20,000 bytes.
+// cutting returns the address of a proxy that breaks each connection after 20,000 bytes.
 func cutting(t *testing.T, to func() string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

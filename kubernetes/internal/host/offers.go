@@ -30,10 +30,10 @@ type profileOffers struct {
 	// certificateOf returns the checksum of the certificate of another host, or "" if that is unknown.
 	certificateOf func(ctx context.Context, host string) (sum string, err error)
 	log           *slog.Logger
-	host          string // address to listen on, HOST:PORT
+	host          string // Address to listen on, HOST:PORT.
 
 	mu       sync.Mutex
-	by       map[string]*profileOffer // offers by the UID of the profile's object
+	by       map[string]*profileOffer // Offers by the UID of the profile's object.
 	listener net.Listener
 
 	callers openConnections
@@ -43,14 +43,14 @@ type profileOffers struct {
 type profileOffer struct {
 	name, uid, to string
 	nonce         string
-	run           uint64      // number of the gateway's last run before the offer
-	home          fs.FileInfo // directory that is offered
-	sent          string      // SHA-256 of the sent archive; "" until it was sent in full
-	snapshot      string      // snapshot of the data that was sent, see [Store.snapshot]
-	failed        error       // error because of which the data was last not sent in full
+	run           uint64      // Number of the gateway's last run before the offer.
+	home          fs.FileInfo // Directory that is offered.
+	sent          string      // SHA-256 of the sent archive; "" until all of it was sent.
+	snapshot      string      // Snapshot of the sent data, see [Store.snapshot].
+	failed        error       // Error that interrupted the last transfer; nil after a success.
 
-	progress time.Time          // time at which data was last sent, or at which the offer was made
-	end      context.CancelFunc // function that ends the request that is being answered; nil if there was no request
+	progress time.Time          // Time at which data was last sent; at first, the time of the offer.
+	end      context.CancelFunc // Cancels the request that is being answered; nil before the first request.
 }
 
 // maxStall is how long nothing may be sent before a host ends a move. The gateway is down all that time. The time is long,
@@ -58,8 +58,8 @@ type profileOffer struct {
 const maxStall = 10 * time.Minute
 
 const (
-	dataPath = "/v1/data/" // prefix of a URL's path, which UID/NONCE follows
-	anyRun   = ^uint64(0)  // value in place of a run number, for a gateway that hinit no longer knows
+	dataPath = "/v1/data/" // Prefix of the URL path; UID/NONCE follow.
+	anyRun   = ^uint64(0)  // Stands for any run number, for a gateway that hinit no longer knows.
 )
 
 // make registers an offer, and returns what the other host needs to fetch the data.
@@ -72,15 +72,15 @@ func (o *profileOffers) make(one profileOffer) (*v1alpha1.Offer, error) {
 		}
 	}
 	one.nonce = rand.Text()
-	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // ignore the error: if home is nil, send returns an error
+	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // Ignore the error: if home is nil, send returns an error.
 	one.progress = time.Now()
 	o.by[one.uid] = &one
 	return &v1alpha1.Offer{Nonce: one.nonce, Address: o.listener.Addr().String(), Certificate: o.identity.sum}, nil
 }
 
-// nonceSince returns the nonce of the offer for the object uid, but only if it was made after the gateway's last run. run is
-// the number of that run; anyRun stands for every run. sent is also the nonce if the data was sent with the checksum sum, and
-// "" otherwise.
+// nonceSince returns the nonce of the offer for the object uid if the gateway has not run since.
+// run is the number of the gateway's last run; anyRun matches every run. sent is the same nonce if
+// the data was sent with the checksum sum, and "" otherwise.
 func (o *profileOffers) nonceSince(uid, sum string, run uint64) (offered, sent string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,7 +94,7 @@ func (o *profileOffers) nonceSince(uid, sum string, run uint64) (offered, sent s
 	return one.nonce, sent
 }
 
-// failure returns the error because of which an object's data was last not sent in full, or nil.
+// failure returns the error that interrupted the last transfer of an object's data, or nil.
 func (o *profileOffers) failure(uid string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -160,10 +160,10 @@ func (o *profileOffers) listen() error {
 	o.listener = l
 	server := &http.Server{
 		Handler: http.HandlerFunc(o.sendData), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // low level, because each broken connection causes a line
+		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // Each broken connection causes a line, so use a low level.
 	}
-	server.SetKeepAlivesEnabled(false)  // each connection carries only one request
-	go func() { _ = server.Serve(l) }() // the goroutine ends when the listener is closed
+	server.SetKeepAlivesEnabled(false)  // Each connection carries only one request.
+	go func() { _ = server.Serve(l) }() // Serve returns when the listener is closed.
 	return nil
 }
 
@@ -215,7 +215,7 @@ func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })()
 	o.mu.Lock()
 	one.replaceRequest(end)
-	if o.by[uid] != one { // the offer was withdrawn meanwhile
+	if o.by[uid] != one { // The offer was withdrawn before its data was sent.
 		end()
 	}
 	o.mu.Unlock()
@@ -228,17 +228,17 @@ func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		one.sent, one.snapshot = sum, snapshot
 	}
-	if ctx.Err() == nil { // after the end of ctx the client is gone, and knows the reason
+	if ctx.Err() == nil { // If ctx has ended, the client is gone and knows the reason.
 		one.failed = err
 	}
 	o.mu.Unlock()
 	if err != nil {
 		o.log.Warn("profile was not sent", "profile", one.name, "to", one.to, "error", err)
-		if !begun { // the client writes this reason into the status
+		if !begun { // The client writes this reason into the status.
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 			return
 		}
-		panic(http.ErrAbortHandler) // abort the connection, so that the client can't mistake the part for the whole archive
+		panic(http.ErrAbortHandler) // Abort the connection, so that the client can't mistake the part for the whole archive.
 	}
 }
 
@@ -278,7 +278,7 @@ func (s *Store) send(one *profileOffer, w http.ResponseWriter, r *http.Request) 
 		return "", "", false, err
 	}
 	defer home.Close()
-	// Another directory is in its place if the offered one was set aside.
+	// The offered directory was set aside if another one is in its place.
 	if now, err := home.Stat(); err != nil || !os.SameFile(now, one.home) {
 		return "", "", false, errors.Join(err, fmt.Errorf("cannot send profile %q: something has made its home again", one.name))
 	}
@@ -301,7 +301,7 @@ func exportOf(dir *os.File, name string) *archive.Export {
 	return &archive.Export{Home: descriptor(dir), Name: name, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
 }
 
-// errHeadRead ends an export when only its head is needed.
+// errHeadRead ends an export after its head, which is enough for a snapshot.
 var errHeadRead = errors.New("its head is enough")
 
 // snapshot returns a checksum of the names, sizes and times of the files in a directory. If it has changed, the data has
@@ -313,7 +313,7 @@ func (s *Store) snapshot(ctx context.Context, name, at string) (string, error) {
 	}
 	defer dir.Close()
 	nowhere, out := io.Pipe()
-	_ = nowhere.CloseWithError(errHeadRead) // ignore the error: closing this pipe never fails
+	_ = nowhere.CloseWithError(errHeadRead) // Ignore the error: closing this pipe never fails.
 	head, _, _, err := exportOf(dir, name).Run(ctx, out)
 	if !errors.Is(err, errHeadRead) {
 		return "", err

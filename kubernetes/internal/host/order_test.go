@@ -41,8 +41,8 @@ func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	}
 }
 
-// TestANewProfileTakesOneStatus checks that the first status of a new gateway waits a moment until it is ready, so that
-// one status is enough.
+// TestANewProfileTakesOneStatus checks that the host delays the first status of a new gateway until
+// it is ready, so that it writes only one status.
 func TestANewProfileTakesOneStatus(t *testing.T) {
 	h := &host{queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()
@@ -68,13 +68,12 @@ func TestANewProfileTakesOneStatus(t *testing.T) {
 			t.Errorf("%s: %t", c.name, later)
 		}
 	}
-	if name, _ := h.queue.Get(); name != "just started" { // the host must examine this profile again
+	if name, _ := h.queue.Get(); name != "just started" { // The host must examine this profile again.
 		t.Errorf("%q is queued", name)
 	}
 }
 
-// failing stands for an hinit that can't restart a gateway until a test sets fault to nil. A gateway that was just started is not
-// ready yet.
+// failing imitates an hinit that can't restart a gateway until a test sets fault to nil.
 type failing struct {
 	gateways
 	fault    error
@@ -90,8 +89,8 @@ func (f *failing) Restart(_ context.Context, name string, _ hinit.Wait) (hinit.S
 	return f.set(name, hinit.StateStarting, hinit.WantUp), f.fault
 }
 
-// TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain checks that a failed restart is repeated if the files of a new
-// profile change before its first status. The status does not yet say with which files the gateway runs.
+// TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain checks that the host repeats a failed
+// restart if a new profile's files change before its first status.
 func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 	store, _ := volume(t, "u1", "data")
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Generation: 1}}
@@ -112,7 +111,7 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 		t.Fatalf("the restart that fails: %v", err)
 	}
 	f.fault = nil
-	for try := range 2 { // in the second round, there is nothing left to do
+	for try := range 2 { // In the second round, nothing is left to do.
 		settled, err := h.checkSettled(t.Context(), placement.Run, p)
 		if err != nil || settled != (try == 1) {
 			t.Fatalf("settled: %t, %v", settled, err)
@@ -129,9 +128,9 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAProfileWithoutItsDataIsNotCreatedAnew checks that a profile is missing, and not made anew, if its host has
-// confirmed the data only in the object's metadata and then lost its volume. An annotation that was copied from another
-// object, or belongs to an earlier host, must not count.
+// TestAProfileWithoutItsDataIsNotCreatedAnew checks that a profile is reported as missing, and not
+// created again, if its host confirmed the data only in the object's metadata and then lost its
+// volume.
 func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", UID: "u1"}, Status: v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1}}
 	next := func() placement.Step { return placement.Next("me", object(p, string(p.UID)), placement.Local{}) }
@@ -141,7 +140,7 @@ func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	if p.MarkCreated(); next() != placement.Missing || len(p.Finalizers) != 1 {
 		t.Errorf("a confirmed one: %s, %v", next(), p.Finalizers)
 	}
-	p.Status.Assignment++ // this simulates that the data was given up
+	p.Status.Assignment++ // This simulates that a user gave the data up.
 	if step := next(); step != placement.Create {
 		t.Errorf("one that was given up: %s", step)
 	}
@@ -151,8 +150,9 @@ func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	}
 }
 
-// TestAFleetOfNewProfilesIsNotLookedAtEachSecond checks that a report about all gateways makes the host examine only
-// the profiles that have changed. hinit sends such reports each second while profiles are made.
+// TestAFleetOfNewProfilesIsNotLookedAtEachSecond checks that a report about all gateways makes the
+// host examine only the changed profiles. hinit sends such reports each second while profiles are
+// created.
 func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 	h := &host{reportCounts: map[string]uint64{}, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()
@@ -160,7 +160,7 @@ func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 	status := func(whole bool, names ...string) hinit.StatusChange {
 		c := hinit.StatusChange{IsComplete: whole}
 		for _, name := range names {
-			code := code // each report differs from the one before, as real reports do
+			code := code // Each report differs from the one before, as real reports do.
 			c.Services = append(c.Services, hinit.Service{Profile: name, Kind: hinit.KindGateway, LastExit: &hinit.Exit{Code: &code}, UptimeSeconds: time.Since(at).Seconds()})
 		}
 		return c

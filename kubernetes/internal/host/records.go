@@ -13,8 +13,8 @@ import (
 // record is the content of a file that the store keeps for each live profile. It names the object to which the profile
 // belongs.
 type record struct {
-	UID   string   `json:"uid"`   // UID of the AgentProfile object
-	Files []string `json:"files"` // files that the fleet has written, below the home of the profile
+	UID   string   `json:"uid"`   // UID of the AgentProfile object.
+	Files []string `json:"files"` // Files that the fleet has written, below the profile's home.
 }
 
 // readRecord returns the record of a live profile, or nil. It ignores a record without a profile, which a crash has left or
@@ -67,7 +67,7 @@ func (s *Store) Names(known func(name string) bool) (names []string, all int, er
 		// A file that begins with a dot is a temporary file that a crash has left.
 		case strings.HasPrefix(name, ".") || known(name):
 			return
-		case strings.Contains(name, "%"): // an agent has made the file: no object has such a name, and the API client refuses it
+		case strings.Contains(name, "%"): // An agent created this file: no object has such a name, and the API client refuses it.
 			return
 		case len(names) < maxUnknown:
 			names = append(names, name)

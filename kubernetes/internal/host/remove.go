@@ -58,7 +58,7 @@ func (s *Store) emptyTrash(ctx context.Context) (left int, err error) {
 	}
 	var failed error
 	err = s.eachEntry(trashDir, func(name string, _ bool) {
-		err := ctx.Err() // return now, because even a single tree may have millions of files
+		err := ctx.Err() // Return now, because even a single tree may have millions of files.
 		if err == nil {
 			err = s.removeSome(ctx, path.Join(trashDir, name))
 		}

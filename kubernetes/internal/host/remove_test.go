@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// emptied empties the trash of a store.
 func emptied(ctx context.Context, s *Store) error {
 	_, err := s.emptyTrash(ctx)
 	return err
 }
 
-// TestATrashThatAnAgentHasSpoiltHoldsNoWorker checks that a home with many files is deleted without delay for workers,
-// although an agent has removed, replaced or closed the trash. The next start of the host must succeed.
+// TestATrashThatAnAgentHasSpoiltHoldsNoWorker checks that a host deletes a large home in the
+// background although an agent removed, replaced or closed the trash directory. The next start of
+// the host must succeed.
 func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 	for how, spoil := range map[string]func(trash string) error{
 		"removed": os.Remove,
@@ -86,13 +86,13 @@ func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
 	}
 }
 
-// TestAHomeThatCannotBeMovedStaysUntilItCan checks that a home stays in place while it can't be moved into the trash,
-// here a trash of another user. A worker must not delete it in place, however long that takes.
+// TestAHomeThatCannotBeMovedStaysUntilItCan checks that a home stays in place while it can't be
+// moved into the trash. A worker must not delete it in place, which may take long.
 func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		give := func(uid int) {
 			done := make(chan error)
-			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // this thread is still root
+			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // This thread is still root.
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
@@ -129,14 +129,14 @@ func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 	for n := range 4 {
 		all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				_ = os.MkdirAll(fmt.Sprintf("%s/busy/%d/%d", trash, n, i), 0o700) // the host deletes the directories above it meanwhile
+				_ = os.MkdirAll(fmt.Sprintf("%s/busy/%d/%d", trash, n, i), 0o700) // Ignore the error: the host may have deleted the directories above.
 			}
 		})
 	}
 	done := make(chan error, 1)
 	go func() { done <- emptied(t.Context(), s) }()
 	select {
-	case <-done: // an error does not matter: the process may have been between two files
+	case <-done: // Ignore the error: the process may have been between two files.
 	case <-time.After(20 * time.Second):
 		t.Error("the host is still in the home of the process")
 	}

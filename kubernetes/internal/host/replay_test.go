@@ -15,8 +15,8 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestAHostGetsNoProfileInTheNameOfAnother checks that an attacker in one host learns nothing from a host that fetches
-// from it by which a third host would send the attacker a profile.
+// TestAHostGetsNoProfileInTheNameOfAnother checks that an attacker's host can't reuse the
+// credentials of a host that fetches from it to fetch another profile.
 func TestAHostGetsNoProfileInTheNameOfAnother(t *testing.T) {
 	var heard http.Header
 	attacker := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -56,8 +56,8 @@ func TestAHostGetsNoProfileInTheNameOfAnother(t *testing.T) {
 	}
 }
 
-// TestAHostIsKnownByItsLease checks that a host is known by the certificate in its own Lease, which it writes with each
-// renewal, and that a host without one is refused.
+// TestAHostIsKnownByItsLease checks that hosts identify each other by the certificate in the Lease,
+// and refuse a host without a certificate.
 func TestAHostIsKnownByItsLease(t *testing.T) {
 	old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: pool.Lease("old"), Namespace: "agents"}}
 	api := apiOf(old)

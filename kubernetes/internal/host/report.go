@@ -56,7 +56,7 @@ func fillStatus(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) 
 		}
 		message = cmp.Or(message, moveFailed(st))
 	}
-	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // in these phases, a new run of the gateway does not change Since
+	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // In these phases, a new run of the gateway does not change Since.
 	if st.Phase != phase || st.Since == nil || s != nil && !steady {
 		st.Since = &since
 	}
@@ -70,7 +70,7 @@ func moveFailed(st *v1alpha1.AgentProfileStatus) string {
 	if st.MoveFailure == nil {
 		return ""
 	}
-	switch age := time.Since(st.MoveFailure.At.Time).Abs(); { // the clock of the other node may be ahead
+	switch age := time.Since(st.MoveFailure.At.Time).Abs(); { // The other node's clock may be ahead.
 	case age < placement.MoveDelay(st.MoveFailure.Attempts):
 		return st.MoveFailure.Message
 	case age > forgetFailures:
@@ -163,7 +163,8 @@ func clipText(text string) string {
 	return text
 }
 
-// Refuse returns an error if this process runs as root, because agents could make a root process write outside of the volume.
+// Refuse returns an error if this process runs as root. Agents could make a root process write
+// outside of the volume.
 func Refuse() error {
 	if os.Geteuid() == 0 {
 		return fmt.Errorf("cannot be a host as root: agents could have it write elsewhere; run the pod as the user of the agents")

@@ -13,7 +13,7 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// TestAProfileIsToldAsHinitStatusTellsIt checks the status of a profile for each state of its gateway.
+// TestAProfileIsToldAsHinitStatusTellsIt checks the profile's status for each state of its gateway.
 func TestAProfileIsToldAsHinitStatusTellsIt(t *testing.T) {
 	code, signal := 3, 9
 	at := time.Now().Add(-time.Minute).Truncate(time.Second)
@@ -69,8 +69,8 @@ func TestAProfileIsToldAsHinitStatusTellsIt(t *testing.T) {
 	}
 }
 
-// TestACauseOfAnAgentFitsIntoTheStatus checks that a cause of a megabyte is cut and masked. An agent that pretends to
-// be hinit can report one, and the controller keeps the cause of each profile in memory.
+// TestACauseOfAnAgentFitsIntoTheStatus checks that the host cuts and masks a cause of a megabyte,
+// which an agent that imitates hinit can report.
 func TestACauseOfAnAgentFitsIntoTheStatus(t *testing.T) {
 	st := v1alpha1.AgentProfileStatus{}
 	fillStatus(&st, &hinit.Service{LastExit: &hinit.Exit{Cause: strings.Repeat("\x1b", 1<<20)}}, true)
@@ -79,8 +79,8 @@ func TestACauseOfAnAgentFitsIntoTheStatus(t *testing.T) {
 	}
 }
 
-// TestAFailedMoveIsToldWhileTheNextOneWaits checks that the status names a failed move only as long as the next try is
-// expected. A move that is no longer wanted, as after drain --undo, must not be named for ever.
+// TestAFailedMoveIsToldWhileTheNextOneWaits checks that the status names a failed move only while
+// another try is due.
 func TestAFailedMoveIsToldWhileTheNextOneWaits(t *testing.T) {
 	for _, c := range []struct {
 		attempts    int32
@@ -102,8 +102,8 @@ func TestAFailedMoveIsToldWhileTheNextOneWaits(t *testing.T) {
 	}
 }
 
-// TestOnlyTheControllerEndsTheLossOfAHost checks that the status of a lost host's profile stays Lost, although the host
-// still reports.
+// TestOnlyTheControllerEndsTheLossOfAHost checks that a lost host's profile stays Lost although the
+// host still reports.
 func TestOnlyTheControllerEndsTheLossOfAHost(t *testing.T) {
 	st := v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseLost}
 	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.ReachableCondition, Status: metav1.ConditionFalse, Reason: placement.HostLost})
@@ -113,7 +113,6 @@ func TestOnlyTheControllerEndsTheLossOfAHost(t *testing.T) {
 	}
 }
 
-// TestMemoryIsToldWhereItHasChanged checks which measurements of memory change a status.
 func TestMemoryIsToldWhereItHasChanged(t *testing.T) {
 	st := &v1alpha1.AgentProfileStatus{}
 	for _, c := range []struct{ bytes, want uint64 }{{100<<20 - 5, 100 << 20}, {0, 100 << 20}, {124 << 20, 100 << 20}, {76 << 20, 100 << 20}, {126 << 20, 126 << 20}, {90 << 20, 90 << 20}} {

@@ -14,8 +14,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAHostThatSendsSlowlyHoldsNoOtherMove checks that a host which sends its profiles as slowly as it wants keeps no
-// profile of another host from moving. The gateway of that profile is down until its move has ended.
+// TestAHostThatSendsSlowlyHoldsNoOtherMove checks that a host that sends its profiles very slowly
+// does not delay moves from other hosts.
 func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
 	called := make(chan string, workers)
 	other := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -23,7 +23,7 @@ func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(other.Close)
-	t.Cleanup(other.CloseClientConnections) // this cleanup runs before the close of the server, which would wait for the connections
+	t.Cleanup(other.CloseClientConnections) // Run this cleanup before the server's close, which waits for the connections.
 	sum := sha256.Sum256(other.Certificate().Raw)
 	s, _ := volume(t, "", "")
 	h := hostOf(t, "to", apiOf(), &gateways{by: map[string]hinit.Service{}}, s)
@@ -33,7 +33,7 @@ func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
 		return h.fetch(t.Context(), p)
 	}
 	for i := range workers - 1 {
-		go func() { _ = fetch(fmt.Sprint("slow", i), "strange") }() // the goroutine ends with the server
+		go func() { _ = fetch(fmt.Sprint("slow", i), "strange") }() // The goroutine ends with the server.
 	}
 	for range maxFetchesFrom {
 		<-called
@@ -42,7 +42,7 @@ func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
 	go func() { ended <- fetch("coder", "from") }()
 	select {
 	case path := <-called:
-		if path != dataPath+"/coder" { // the object has no UID
+		if path != dataPath+"/coder" { // The object has no UID.
 			t.Errorf("%s is fetched", path)
 		}
 	case err := <-ended:

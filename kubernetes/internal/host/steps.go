@@ -40,9 +40,9 @@ func (h *host) reconcileProfile(ctx context.Context, name, uid string, p *v1alph
 		step := placement.Next(h.settings.Name, object(p, uid), local)
 		if step == placement.Wait && local.Aside != 0 {
 			h.mu.Lock()
-			defer h.mu.Unlock() // the loop ends here
+			defer h.mu.Unlock() // Unlock here, because the loop ends.
 			h.deletes[uid] = p.Spec.OnDelete == "Delete"
-			return errRetry // try again later, because no watch reports when the new owner has the data
+			return errRetry // Try again later, because no watch reports when the new owner has the data.
 		}
 		if calm, err := h.checkSettled(ctx, step, p); calm || err != nil {
 			return err
@@ -94,7 +94,7 @@ func versionOf(p *v1alpha1.AgentProfile) string {
 	return p.ResourceVersion
 }
 
-// object returns the fields of p that package placement needs, or nil if p is not the object with the UID uid.
+// object converts p to a [placement.Object]. It returns nil if p has another UID than uid.
 func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 	if p == nil || string(p.UID) != uid {
 		return nil
@@ -120,7 +120,7 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 
 // localState returns the state of an object on this host: its data on the volume, its gateway, and the offers of this process.
 func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
-	var current *placement.Object // the object that p is, even if its UID is not uid
+	var current *placement.Object // Current object of this name, even if its UID is not uid.
 	if p != nil {
 		current = object(p, string(p.UID))
 	}
@@ -136,7 +136,7 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	run := uint64(0)
 	switch {
 	case !local.Live:
-		run = anyRun // the data is set aside, so the gateway can't have run since the offer
+		run = anyRun // The data is set aside, so the gateway can't have run since the offer.
 	case s != nil:
 		run = s.Run
 	}
@@ -159,7 +159,7 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 	now := h.runsWith(p)
 	switch {
 	case !known:
-		return true, nil // hinit will soon report, and the report queues the profile again
+		return true, nil // hinit's next report queues the profile again.
 	case now.uid != p.UID, now.generation != p.Generation, now.sum == "":
 		return false, nil
 	case step == placement.Run && (s == nil || s.Want != hinit.WantUp), step == placement.Halt && !isStopped(s):
@@ -191,7 +191,7 @@ func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 	if reported(p) || s == nil || s.Ready || s.State != hinit.StateStarting && s.State != hinit.StateUp {
 		return false
 	}
-	rest := firstReport - time.Since(s.Since).Abs() // use the absolute value, because the clock may have been set back
+	rest := firstReport - time.Since(s.Since).Abs() // Use the absolute value, because the clock may have been set back.
 	if rest > 0 {
 		h.queue.AddAfter(p.Name, rest)
 	}
@@ -211,7 +211,7 @@ func (h *host) writeStatus(ctx context.Context, p *v1alpha1.AgentProfile, change
 	if err := h.settings.API.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
 	}
-	if h.cached(p.Name) != p { // objects in the watch cache must not be modified
+	if h.cached(p.Name) != p { // Objects in the watch cache must not be modified.
 		*p = *next
 	}
 	return nil
@@ -304,7 +304,7 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	}
 	applied, err := "", errRetry
 	if s, known := h.service(p.Name); known && isStopped(s) {
-		applied, _, err = h.writeFiles(ctx, p) // ignore the error, because the next step tries again
+		applied, _, err = h.writeFiles(ctx, p) // Ignore the error, because the next step tries again.
 	}
 	return h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		since := metav1.Now()
@@ -325,7 +325,7 @@ func (h *host) runGateway(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	before := h.runsWith(p).sum
 	applied, changed, configured := h.writeFiles(ctx, p)
 	switch {
-	case configured != nil && before == "": // the files were never written, so don't start the gateway
+	case configured != nil && before == "": // The files were never written, so don't start the gateway.
 	case s == nil || s.Want != hinit.WantUp:
 		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.settings.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return errors.Join(err, h.reportRun(ctx, p, applied, configured))

@@ -65,7 +65,7 @@ func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentPr
 	case stopped:
 		applied, _, configured := h.writeFiles(ctx, p)
 		return h.reportRun(ctx, p, applied, configured)
-	case time.Since(s.Since).Abs() > firstReport: // report only a gateway that does not stop within this time, because most do
+	case time.Since(s.Since).Abs() > firstReport: // Most gateways stop within this time, so report only the others.
 		if err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { fillStatus(st, s, p.Wanted()) }); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// gateways stands for hinit. The gateways in deaf ignore the signal that ends them.
+// gateways imitates hinit. The gateways in deaf ignore the signal to stop.
 type gateways struct {
 	Init
 
@@ -71,7 +71,7 @@ func (g *gateways) Stop(ctx context.Context, name string, wait hinit.Wait) (hini
 
 func (g *gateways) Rescan(context.Context) error { return nil }
 
-// hostOf makes a host with its store, whose gateways are up.
+// hostOf returns a host with its store and running gateways.
 func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Store) *host {
 	h := &host{
 		settings: Settings{Name: name, Namespace: "agents", API: api, Init: g, Log: slog.New(slog.DiscardHandler)},
@@ -92,7 +92,8 @@ func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Sto
 	return h
 }
 
-// apiOf returns an API server with objects and with the policies of a fleet: a host begins no move, and writes no other Lease.
+// apiOf returns a fake API server with objects and the fleet's admission policies: a host may not
+// begin a move or write another host's Lease.
 func apiOf(profiles ...client.Object) client.WithWatch {
 	refused := func(policy string) error {
 		return fmt.Errorf("ValidatingAdmissionPolicy '%s' with binding '%[1]s' denied request: no", policy)
@@ -126,8 +127,8 @@ func read(t *testing.T, api client.Client, name string) *v1alpha1.AgentProfile {
 	return p
 }
 
-// TestAGatewayThatIgnoresItsSignalHoldsNoWorker checks that a host works for its other profiles while more gateways
-// don't stop than it has workers.
+// TestAGatewayThatIgnoresItsSignalHoldsNoWorker checks that a host still serves its other profiles
+// while more gateways ignore their stop signal than it has workers.
 func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "", "")
 	g := &gateways{by: map[string]hinit.Service{}, deaf: map[string]bool{}}

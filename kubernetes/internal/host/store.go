@@ -24,15 +24,15 @@ import (
 // The directories of a store, below the root of the volume.
 const (
 	storeDir = ".hinit-fleet"
-	liveDir  = storeDir + "/live"  // has a record for each live profile that the fleet has created, see [record]
-	asideDir = storeDir + "/aside" // has NAME.UID.ASSIGNMENT: data that is set aside to be given to another host
-	// Has NAME.UID.NONCE: data received from another host; NAME.UID.NONCE.json is its receipt, and NAME.UID.record its
-	// record.
+	liveDir  = storeDir + "/live"  // Records of the live profiles that the fleet created, see [record].
+	asideDir = storeDir + "/aside" // NAME.UID.ASSIGNMENT: data that is set aside for another host.
+	// NAME.UID.NONCE: data received from another host. NAME.UID.NONCE.json is its receipt,
+	// NAME.UID.record its record.
 	incomingDir = storeDir + "/incoming"
-	retainedDir = storeDir + "/retained" // has NAME.UID.TIME: data to which no object refers
-	backupsDir  = storeDir + "/backups"  // has archives from which spec.recover can restore a profile
-	partDir     = storeDir + "/part"     // has incomplete data, see [partialPath]; other files are discarded when the store is opened
-	trashDir    = storeDir + "/trash"    // has data to delete, see [Store.discard]
+	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data to which no object refers.
+	backupsDir  = storeDir + "/backups"  // Archives from which spec.recover can restore a profile.
+	partDir     = storeDir + "/part"     // Incomplete data, see [partialPath]. Opening the store discards other files.
+	trashDir    = storeDir + "/trash"    // Data to delete, see [Store.discard].
 	profilesDir = "profiles"
 )
 
@@ -41,16 +41,16 @@ const (
 // time for different profiles.
 type Store struct {
 	root           *os.Root
-	discarded      chan struct{} // channel that has an element if trashDir has new data
-	removeTime     time.Duration // time after which emptyTrash continues with another tree
-	idleTimeout    time.Duration // how long another host may send nothing
-	longerTimeouts sync.Map      // time.Duration by UID, which replaces idleTimeout for one object, see [Store.idleTimeoutOf]
+	discarded      chan struct{} // Holds an element if trashDir has new data.
+	removeTime     time.Duration // Time after which emptyTrash continues with another tree.
+	idleTimeout    time.Duration // Maximum time without data from another host.
+	longerTimeouts sync.Map      // Timeouts (time.Duration) by UID that replace idleTimeout, see [Store.idleTimeoutOf].
 }
 
 const (
-	defaultRemoveTime  = time.Minute  // default of Store.removeTime
-	defaultIdleTimeout = maxStall / 2 // default of Store.idleTimeout
-	// Expected lowest speed, in bytes per second, at which a host reads data again that it has already sent.
+	defaultRemoveTime  = time.Minute  // Default of Store.removeTime.
+	defaultIdleTimeout = maxStall / 2 // Default of Store.idleTimeout.
+	// Lowest expected speed, in bytes per second, at which a host reads data that it has already sent.
 	slowestRead = 10 << 20
 )
 
@@ -66,7 +66,7 @@ func OpenStore(home string) (*Store, error) {
 			return nil, fmt.Errorf("cannot open the volume: %w", err)
 		}
 	}
-	_ = s.makeDir(trashDir) // ignore the error, because discard makes the directory too and reports it
+	_ = s.makeDir(trashDir) // Ignore the error: discard creates the directory too, and reports it.
 	err = s.eachEntry(partDir, func(name string, _ bool) {
 		if !strings.HasPrefix(name, archive.ImportPrefix) {
 			// Ignore the error: leftovers only take space, and must not keep the host from working.
@@ -112,7 +112,7 @@ func (s *Store) readFile(name string, most int64) ([]byte, error) {
 	}
 	defer f.Close()
 	var text []byte
-	if size <= most { // don't read a larger file at all, because memory is short
+	if size <= most { // Don't read a larger file at all, because memory is short.
 		text, err = io.ReadAll(io.LimitReader(f, most+1))
 	}
 	if err == nil && max(size, int64(len(text))) > most {
@@ -157,7 +157,7 @@ func (s *Store) replace(name string, text []byte) error {
 		err = s.rename(temp, name)
 	}
 	if err != nil {
-		_ = s.root.Remove(temp) // ignore the error: after a successful rename, there is no temporary file
+		_ = s.root.Remove(temp) // Ignore the error: after a successful rename, no temporary file exists.
 		return err
 	}
 	return nil
@@ -227,7 +227,7 @@ func partialPath(name, uid string) string {
 
 // entries lists the subdirectories of dir whose names begin with NAME.UID., and returns the rest of each name.
 func (s *Store) entries(dir, name, uid string) (out []string) {
-	_ = s.eachEntry(dir, func(found string, isDir bool) { // ignore the error: if dir can't be read, the list is empty
+	_ = s.eachEntry(dir, func(found string, isDir bool) { // Ignore the error: the list is empty if dir can't be read.
 		if rest, ok := strings.CutPrefix(found, name+"."+uid+"."); ok && isDir {
 			out = append(out, rest)
 		}
@@ -240,9 +240,9 @@ func (s *Store) entries(dir, name, uid string) (out []string) {
 func (s *Store) eachMoving(found func(name, uid string)) error {
 	var errs []error
 	for _, dir := range []string{asideDir, incomingDir, partDir} {
-		prefix, parts := "", 3 // names have the form NAME.UID.ASSIGNMENT or NAME.UID.NONCE
+		prefix, parts := "", 3 // Names have the form NAME.UID.ASSIGNMENT or NAME.UID.NONCE.
 		if dir == partDir {
-			prefix, parts = archive.ImportPrefix, 2 // names have the form of [partialPath]
+			prefix, parts = archive.ImportPrefix, 2 // Names have the form of [partialPath].
 		}
 		errs = append(errs, s.eachEntry(dir, func(name string, isDir bool) {
 			rest, is := strings.CutPrefix(name, prefix)
@@ -295,7 +295,7 @@ func (s *Store) Install(name, uid, nonce string) error {
 	if err == nil {
 		err = s.makeLive(name, uid, incomingPath(name, uid, nonce))
 	}
-	if err == nil { // after an error, keep the received data, which is the only copy
+	if err == nil { // After an error, keep the received data, which is the only copy.
 		err = errors.Join(s.discard(incomingPath(name, uid, nonce)+".json"), s.DropIncoming(name, uid))
 	}
 	return wrapError("install", name, err)
@@ -376,12 +376,12 @@ func (s *Store) Retire(name, uid string, live bool) (err error) {
 	for _, nonce := range s.entries(incomingDir, name, uid) {
 		err = errors.Join(err, s.retain(name, uid, incomingPath(name, uid, nonce)), s.discard(incomingPath(name, uid, nonce)+".json"))
 	}
-	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // assignment 0: no host has confirmed anything
+	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // Assignment 0: no host has confirmed anything.
 }
 
 // Delete deletes all data of an object. live is true if the live data belongs to this object.
 func (s *Store) Delete(name, uid string, live bool) (err error) {
-	if live { // delete live data first: after a crash, hinit must not find a profile without its record
+	if live { // Delete live data first: after a crash, hinit must not find a profile without its record.
 		if err = errors.Join(s.discard(s.Home(name)), s.sync(profilesDir)); err == nil {
 			err = s.removeRecord(name)
 		}

@@ -36,7 +36,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// fetchingHost is the host that fetches.
+// fetchingHost is the identity of the host that fetches.
 var fetchingHost = func() identity {
 	i, err := newIdentity()
 	if err != nil {
@@ -45,7 +45,8 @@ var fetchingHost = func() identity {
 	return i
 }()
 
-// volume makes a store. Unless text is empty, the store has the profile coder of the object uid, with text in its file data.
+// volume creates a store. Unless text is empty, the store has the profile coder of the object uid,
+// with text in its file data.
 func volume(t *testing.T, uid, text string) (*Store, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -78,8 +79,8 @@ func look(t *testing.T, s *Store, uid string) placement.Local {
 	return l
 }
 
-// TestTheDataOfAProfileIsInOnePlaceAfterEachStep checks where the data is after each step of a move, and of its way
-// back after a cancellation.
+// TestTheDataOfAProfileIsInOnePlaceAfterEachStep checks where the data is after each step of a
+// move, and of a cancelled move.
 func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	if l := look(t, s, "u1"); !l.Live || l.Aside != 0 {
@@ -110,8 +111,8 @@ func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
 	}
 }
 
-// TestADirectoryThatSomebodyElseMadeIsNotTaken checks that a host does not take a directory with the profile's name
-// that the fleet has not made.
+// TestADirectoryThatSomebodyElseMadeIsNotTaken checks that a host does not adopt a directory with
+// the profile's name that the fleet did not create.
 func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 	s, dir := volume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, "profiles/coder"), 0o755); err != nil {
@@ -122,8 +123,8 @@ func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 	}
 }
 
-// server offers profile coder of a store. If most is not 0, each connection breaks after that number of bytes. sent counts all
-// sent bytes.
+// server offers the profile coder of a store. If most is not 0, each connection breaks after that
+// number of bytes. sent counts all sent bytes.
 func server(t *testing.T, s *Store, most *atomic.Int64) (o *profileOffers, from *v1alpha1.Offer, sent *atomic.Int64) {
 	t.Helper()
 	o = &profileOffers{
@@ -153,7 +154,7 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *profileOffers, from 
 				_ = client.Close()
 				continue
 			}
-			go func() { _, _ = io.Copy(host, client) }() // the goroutine ends with the connection
+			go func() { _, _ = io.Copy(host, client) }() // The goroutine ends with the connection.
 			left := most.Load()
 			if left == 0 {
 				left = 1 << 40
@@ -167,8 +168,8 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *profileOffers, from 
 	return o, from, sent
 }
 
-// TestAMoveThatIsCutShortGoesOnWhereItWas checks that a move goes on after each break of the connection and sends each
-// byte once. The other host must store the profile only when it is complete.
+// TestAMoveThatIsCutShortGoesOnWhereItWas checks that a move continues after each broken connection
+// and sends each byte once.
 func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
 	home := filepath.Join(dir, "profiles/coder")
@@ -184,7 +185,7 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 		if cuts > 10 {
 			t.Fatal("it does not end")
 		}
-		if to, _ = OpenStore(at); to == nil { // a new store on the same directory, as after a crash
+		if to, _ = OpenStore(at); to == nil { // Open the directory anew, as after a crash.
 			t.Fatal("the store does not open")
 		}
 		if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); err != nil && !errors.Is(err, errInterrupted) {
@@ -219,8 +220,8 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-// TestAProfileThatHasChangedIsFetchedFromTheBeginning checks that a move begins anew if the data changes between two
-// parts.
+// TestAProfileThatHasChangedIsFetchedFromTheBeginning checks that an interrupted move restarts from
+// the beginning if the data has changed.
 func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
 	most := &atomic.Int64{}
@@ -255,8 +256,8 @@ func TestAMoveLeavesNoReceipt(t *testing.T) {
 	}
 }
 
-// TestAnInstallThatFailsKeepsWhatCame checks that a failed install keeps the received data, of which its owner may have
-// no copy any more. Here a directory is in the profile's place, so the install fails as on a full volume.
+// TestAnInstallThatFailsKeepsWhatCame checks that a failed install keeps the received data, which
+// may be the only copy.
 func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	_, from, _ := server(t, s, &atomic.Int64{})
@@ -301,8 +302,8 @@ func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 	}
 }
 
-// TestAProfileThatLinksToTheTokensSendsNone checks that a move follows no link in place of the home, which an agent may
-// point out of the volume.
+// TestAProfileThatLinksToTheTokensSendsNone checks that a move does not follow a symbolic link in
+// place of the home, which an agent may point out of the volume.
 func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 	secrets := t.TempDir()
 	if err := os.WriteFile(filepath.Join(secrets, "token"), []byte("secret"), 0o600); err != nil {
@@ -320,8 +321,8 @@ func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 	}
 }
 
-// TestFilesOfAProfileDoNotFollowItsLinks checks that writing SOUL.md follows no link, for example one to another
-// profile's file.
+// TestFilesOfAProfileDoNotFollowItsLinks checks that writing SOUL.md does not follow a symbolic
+// link, for example to another profile's file.
 func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	other := filepath.Join(dir, "profiles/other")
@@ -349,8 +350,8 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 	}
 }
 
-// TestAFloodOfTheMovePortEndsNoHost checks that a host limits its open connections. An agent can open connections and
-// keep them, and the host would run out of memory during moves.
+// TestAFloodOfTheMovePortEndsNoHost checks that a host limits its open connections. Otherwise an
+// agent could exhaust the host's memory during moves.
 func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -381,9 +382,8 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	}
 }
 
-// TestAFloodFromTheHostThatFetchesDelaysNoMove checks that a fetch succeeds although an agent on the same host opens
-// connections all the time and sends nothing. A new connection must not close the one of the fetching host before its
-// request has arrived.
+// TestAFloodFromTheHostThatFetchesDelaysNoMove checks that a fetch succeeds although an agent on
+// the same host opens idle connections all the time.
 func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -399,7 +399,7 @@ func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 				if c, err := net.Dial("tcp", address); err == nil {
 					opened.Add(1)
 					all.Go(func() {
-						_, _ = c.Read(make([]byte, 1)) // the read returns when the host closes the connection
+						_, _ = c.Read(make([]byte, 1)) // The read returns when the host closes the connection.
 						_ = c.Close()
 					})
 				}
@@ -428,7 +428,7 @@ func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 	}
 }
 
-// idle opens n connections from an address and sends nothing on them.
+// idle opens n connections from the address from, and sends nothing on them.
 func idle(t *testing.T, to, from string, n int) (all []net.Conn) {
 	t.Helper()
 	for range n {
@@ -451,7 +451,7 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 		o, from, _ := server(t, s, &atomic.Int64{})
 		address := o.listener.Addr().String()
 		o.certificateOf = func(context.Context, string) (string, error) {
-			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // the largest number of connections that must not delay a move
+			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // The largest number of connections that must not delay a move.
 			return fetchingHost.sum, nil
 		}
 		for i := range others {
@@ -465,8 +465,8 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 	}
 }
 
-// TestTheStatusSaysWhyAProfileIsNotSent checks that the status names the reason, here a file that seems larger than its
-// volume, and not only EOF.
+// TestTheStatusSaysWhyAProfileIsNotSent checks that the status names the reason why a transfer
+// failed, and not only EOF.
 func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	if err := os.Truncate(filepath.Join(dir, "profiles/coder/data"), 10<<40); err != nil {
@@ -480,8 +480,8 @@ func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	}
 }
 
-// TestATreeBesideAFileHoldsNoWorker checks that a worker does not spend its time on a directory that an agent has made
-// where the fleet writes a new file.
+// TestATreeBesideAFileHoldsNoWorker checks that a large directory of an agent, where the fleet
+// writes a new file, does not block a worker.
 func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	home := filepath.Join(dir, "profiles/coder")
@@ -500,16 +500,16 @@ func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestAMoveThatStandsStillLetsItsWorkerGo checks that a fetch ends if the other host sends nothing while it reads an
-// agent's sparse file for a checksum. Four such profiles would keep all workers busy.
+// TestAMoveThatStandsStillLetsItsWorkerGo checks that a fetch ends if the other host sends nothing
+// for a long time. Four such profiles would keep all workers busy.
 func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(make([]byte, 100)) // the write ends when the client disconnects
+		_, _ = w.Write(make([]byte, 100)) // The write ends when the client disconnects.
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
 	t.Cleanup(other.Close)
-	t.Cleanup(other.CloseClientConnections) // this cleanup runs before the close of the server, which would wait for the connections
+	t.Cleanup(other.CloseClientConnections) // Run this cleanup before the server's close, which waits for the connections.
 	sum := sha256.Sum256(other.Certificate().Raw)
 	from := &v1alpha1.Offer{Nonce: "n", Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 	to, _ := volume(t, "", "")
@@ -532,8 +532,8 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	}
 }
 
-// slow makes requests for the offer `from` pass through a host that waits before each answer. silent returns the time
-// for each request.
+// slow returns an offer through a proxy that waits before each answer. silent returns the delay of
+// each request.
 func slow(t *testing.T, o *profileOffers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
 	other := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -549,8 +549,9 @@ func slow(t *testing.T, o *profileOffers, from *v1alpha1.Offer, silent func(*htt
 	return &v1alpha1.Offer{Nonce: from.Nonce, Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 }
 
-// TestAMoveOfALargeProfileThatWasCutGoesOn checks that a move of a large profile goes on after a break, although the
-// old host must first read all data that was already sent. For more than 15 GB this takes longer than five minutes.
+// TestAMoveOfALargeProfileThatWasCutGoesOn checks that an interrupted move of a large profile
+// continues, although the old host first reads all sent data again, which may take more than five
+// minutes.
 func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	s, _ := volume(t, "u1", strings.Repeat(rand.Text(), 1<<20))
 	most := &atomic.Int64{}
@@ -572,8 +573,8 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	}
 }
 
-// TestAMoveOfALargeFileSucceedsInTheEnd checks that the next wait is longer if the checksum of a file takes longer than
-// the first wait. Otherwise such a profile would never move.
+// TestAMoveOfALargeFileSucceedsInTheEnd checks that the timeout grows after each try if the
+// checksum of a file takes too long. Otherwise such a profile would never move.
 func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -605,8 +606,8 @@ func soon(t *testing.T, what string, fn func() error) error {
 	}
 }
 
-// TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn checks that an endless file or a FIFO where the fleet writes
-// neither ends the host nor blocks its workers.
+// TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn checks that an endless file or a FIFO in place
+// of a fleet file neither ends the host nor blocks its workers.
 func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 	pipe := func(name string) error { return syscall.Mkfifo(name, 0o600) }
 	endless := func(name string) error { return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 10<<40)) }
@@ -634,7 +635,7 @@ func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestOneBadRecordStopsNoOtherProfile checks that files in the store that the fleet has not written stop no profile.
+// TestOneBadRecordStopsNoOtherProfile checks that foreign files in the store block no profile.
 func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	live := filepath.Join(dir, liveDir)
@@ -678,8 +679,8 @@ func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
 	}
 }
 
-// TestAPipeInTheStoreHoldsNoWorker checks that a FIFO does not block a worker, in place of an archive, of received
-// data, or of the directory of a profile.
+// TestAPipeInTheStoreHoldsNoWorker checks that a FIFO in place of an archive, of received data or
+// of a profile's directory does not block a worker.
 func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "", "")
 	part := filepath.Join(dir, partialPath("coder", "u1"))
@@ -707,8 +708,8 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved checks that a home with directories that their own user can't
-// write, as in Go's module cache, can be deleted and moved. The host must start again, too.
+// TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved checks that a host can delete and move a
+// home with read-only directories, such as Go's module cache.
 func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become the agents' user")
@@ -738,7 +739,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if err := unix.Setfsuid(10000); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Setfsuid(0) }() // setfsuid changes only this thread
+	defer func() { _ = unix.Setfsuid(0) }() // setfsuid changes only this thread.
 	if _, err := OpenStore(dir); err != nil || s.exists(path.Join(partDir, "left")) {
 		t.Errorf("a start: %v", err)
 	}

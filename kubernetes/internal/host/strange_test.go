@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAHostConnectsToNoHostOfAnotherPool checks that the target of a move sends its token to no host of another pool.
-// Such a host has written the move into the status of its profile.
+// TestAHostConnectsToNoHostOfAnotherPool checks that a host sends its token to no host of another
+// pool, even if that host wrote a move into its profile's status.
 func TestAHostConnectsToNoHostOfAnotherPool(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

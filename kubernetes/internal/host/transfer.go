@@ -68,7 +68,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	idle := time.AfterFunc(wait, func() { cancel(errIdle) })
 	defer idle.Stop()
 	defer func() {
-		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // keep the data that was received
+		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // Keep the received data.
 			s.longerTimeouts.Store(uid, min(2*timeout, maxStall))
 			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, wait, errIdle)
 		}
@@ -77,7 +77,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		MinVersion:         tls.VersionTLS13,
 		Certificates:       []tls.Certificate{as.certificate},
 		ServerName:         ServerName(from.Nonce),
-		InsecureSkipVerify: true, // VerifyConnection checks the certificate: it accepts only the one in the offer
+		InsecureSkipVerify: true, // VerifyConnection accepts only the certificate in the offer.
 		VerifyConnection: func(c tls.ConnectionState) error {
 			if !isFrom(&c, from.Certificate) {
 				return errors.New("it has another certificate than the offer names")
@@ -97,7 +97,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	case http.StatusPartialContent:
 		im.Offset = at
 	default:
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // ignore the error: without the reason, the HTTP status is enough
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 512)) // Ignore the error: without the reason, the HTTP status is enough.
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s: %s", name, from.Address, answer.Status, strings.TrimSpace(strings.ToValidUTF8(string(why), "?")))
 	}
 	if err := s.receive(im, name, uid, from.Nonce, progressReader{answer.Body, func() {
@@ -135,7 +135,7 @@ var errInterrupted = errors.New("the stream has ended early; it goes on from the
 // receive reads an archive from body and stores it as received data. It replaces received data that the object already had.
 func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Reader) error {
 	whole := path.Join(partDir, im.Name)
-	if err := s.discard(whole); err != nil { // remove complete data that a crash has left here
+	if err := s.discard(whole); err != nil { // Remove complete data that a crash has left in the way.
 		return err
 	}
 	head, sum, err := im.Run(body)

@@ -22,7 +22,7 @@ const (
 // stopped init can't do so itself. The guard works only if the init is process 1 of a PID namespace, because kill(2) with -1 then
 // reaches all other processes.
 type guard struct {
-	end atomic.Int64 // end of the lease that was told to the init, on CLOCK_BOOTTIME; 0: none
+	end atomic.Int64 // End of the lease as last reported to the init, on CLOCK_BOOTTIME; 0: none.
 	log func(format string, args ...any)
 }
 

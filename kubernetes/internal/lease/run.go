@@ -103,10 +103,10 @@ type reportingLock struct {
 	log      func(format string, args ...any)
 	guard    guard
 
-	reportedHolder string // holder that was last reported to the init; "": none
-	holds          bool   // true if the log says that this pod holds the Lease
-	loggedTrouble  string // problem that was last logged; "": none
-	lost           func() // function that ends the renewal; nil while this pod waits for the Lease
+	reportedHolder string // Holder that was last reported to the init; "": none.
+	holds          bool   // Whether the log says that this pod holds the Lease.
+	loggedTrouble  string // Problem that was last logged; "": none.
+	lost           func() // Ends the renewal; nil while this pod waits for the Lease.
 }
 
 // Create implements [resourcelock.Interface].
@@ -125,7 +125,7 @@ func (l *reportingLock) Update(ctx context.Context, r resourcelock.LeaderElectio
 func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := l.Interface.Get(ctx)
 	if apierrors.IsNotFound(err) {
-		return r, raw, err // the Lease does not exist yet; client-go creates it
+		return r, raw, err // The Lease does not exist yet; client-go creates it.
 	}
 	l.reportTrouble(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {
@@ -140,7 +140,7 @@ func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRe
 // reportWrite handles the result of a request that wrote the Lease r. began is the time just before the request, from which the
 // Lease counts.
 func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
-	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // a conflict only means that another pod was faster
+	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // A conflict only means that another pod was faster.
 		l.reportTrouble(ctx, err)
 	}
 	if err != nil || r.HolderIdentity != l.settings.Identity {
@@ -158,14 +158,15 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 	return nil
 }
 
-// reportHolder tells the init and the log that the pod who holds the Lease. It reports each holder once. An agent with the token of the pod
-// can write any text into the Lease, even lines that would be further messages to the init.
+// reportHolder reports the holder of the Lease to the init and the log, once for each holder. It
+// masks the text: an agent with the pod's token can write anything into the Lease, even lines that
+// would be messages to the init.
 func (l *reportingLock) reportHolder(who string) {
 	if !identityWord.MatchString(who) {
 		who = "unknown"
 	}
 	if l.reportedHolder == who || l.init.send(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
-		return // the next request reports it
+		return // The next request reports the holder.
 	}
 	l.reportedHolder, l.holds = who, false
 	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
@@ -219,6 +220,6 @@ func (l *reportingLock) releaseLease(ctx context.Context) error {
 // suspended, as the Lease does.
 func boottime() time.Duration {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // every Linux that runs Go has this clock
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // Every Linux that runs Go has this clock.
 	return time.Duration(ts.Nano())
 }

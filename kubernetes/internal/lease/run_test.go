@@ -16,7 +16,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// failingLock is a Lease whose API server answers the next requests with errors. A nil error is a request that succeeds.
+// failingLock is a Lease whose API server fails requests. The lists gets and writes hold the error
+// of each next request; nil means success.
 type failingLock struct {
 	resourcelock.Interface
 	holder string
@@ -48,8 +49,8 @@ func (f *failingLock) Update(_ context.Context, r resourcelock.LeaderElectionRec
 	return nil
 }
 
-// TestTheNextPodDoesNotWaitForALeaseAfterAnErrorOfTheAPIServer checks that the program releases its Lease although the API server
-// fails for a moment at the end. It gives up soon if the error stays, or before that if no other try can help.
+// TestTheNextPodDoesNotWaitForALeaseAfterAnErrorOfTheAPIServer checks that the program releases its
+// Lease although the API server fails for a moment. It gives up soon if the error stays.
 func TestTheNextPodDoesNotWaitForALeaseAfterAnErrorOfTheAPIServer(t *testing.T) {
 	busy := apierrors.NewTooManyRequests("busy", 1)
 	broken := apierrors.NewInternalError(errors.New("etcd has no leader"))
@@ -61,7 +62,7 @@ func TestTheNextPodDoesNotWaitForALeaseAfterAnErrorOfTheAPIServer(t *testing.T) 
 	}
 	for what, c := range map[string]struct {
 		lock   failingLock
-		holder string // holder of the Lease afterwards
+		holder string // Holder of the Lease afterwards.
 		says   string
 	}{
 		"no error":            {failingLock{holder: "me"}, "", ""},
@@ -85,8 +86,8 @@ func TestTheNextPodDoesNotWaitForALeaseAfterAnErrorOfTheAPIServer(t *testing.T) 
 	}
 }
 
-// TestTheHolderOfALeaseSendsNoMessages checks that the holder in a Lease can't add a message to the init, such as one that this pod has
-// the Lease. A holder of any length must be reported.
+// TestTheHolderOfALeaseSendsNoMessages checks that a forged holder name in a Lease can't add a
+// message to the init.
 func TestTheHolderOfALeaseSendsNoMessages(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "notify")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

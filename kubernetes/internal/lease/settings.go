@@ -36,9 +36,9 @@ const (
 // Settings are the settings of this program: the Lease to hold, the pod for which it is held, and the init to inform.
 type Settings struct {
 	Name, Namespace string
-	Identity        string        // identifies this pod; no other pod ever has this identity
-	Duration        time.Duration // duration of the lease, in whole seconds
-	Socket          string        // socket on which the init receives messages
+	Identity        string        // Identity of this pod, which no other pod ever has.
+	Duration        time.Duration // Duration of the lease, in whole seconds.
+	Socket          string        // Path of the socket on which the init receives messages.
 	API             *rest.Config
 }
 

@@ -48,7 +48,7 @@ func TestAWrongVariableIsRefusedByItsName(t *testing.T) {
 			env[name] = value
 			_, err := Read(func(name string) string { return env[name] })
 			if value == "/nowhere" {
-				name = value // the message names the directory; the value of the variable itself is valid
+				name = value // The message names the directory; the variable itself is valid.
 			}
 			if err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s=%q: %v", name, value, err)
@@ -65,8 +65,8 @@ func TestAllProblemsAreSaidAtOnce(t *testing.T) {
 	}
 }
 
-// TestAShortLeaseLeavesTimeToKill checks that a short lease leaves enough time to kill the services before it ends. A
-// fifth of the lease is too little on a busy machine, and two pods would serve.
+// TestAShortLeaseLeavesTimeToKill checks that a short lease leaves enough time to kill the services
+// before it ends. Otherwise two pods could serve.
 func TestAShortLeaseLeavesTimeToKill(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{
 		time.Second: time.Second / 3, 3 * time.Second: time.Second, 5 * time.Second: time.Second, 15 * time.Second: 3 * time.Second, time.Hour: 12 * time.Minute,

@@ -11,46 +11,46 @@ import (
 // object that was read.
 type Profile struct {
 	Name      string
-	Owner     string // host that has the data; "" for none
-	Installed bool   // true if the owner has confirmed that it has the data
-	To        string // host to which the profile moves; "" without a move
-	Stuck     bool   // true if the move has taken too long
+	Owner     string // Host that has the data; "" for none.
+	Installed bool   // Whether the owner has confirmed that it has the data.
+	To        string // Host to which the profile moves; "" without a move.
+	Stuck     bool   // Whether the move has taken too long.
 	LastMove  LastMove
-	Memory    int64 // bytes that the placement reserves for the profile
+	Memory    int64 // Bytes of memory that the placement reserves for the profile.
 	Priority  int32
-	Pin       string // only host on which the profile may be; "": any
+	Pin       string // Host to which a user has pinned the profile; "": any host.
 	Pod       string // name of the pod that would run this profile alone
-	OwnPod    bool   // the spec asks for the pod Pod, and not for a host with other profiles
-	Refused   string // reason why the pod Pod can't be created; "": it can
-	Lost      string // what the controller last reported about the owner: [HostLost], [HostRestarts] or ""
-	Overdue   bool   // the owner has been restarting for so long that it counts as lost
-	Missing   bool   // the owner has reported that the data is not on its volume
-	Here      bool   // the owner has reported that the data is on its volume
-	Pending   string // reason that was reported for the profile having no host; "": none
-	LostHost  string // host on which the user gives up the data with spec.recover; "": none
-	Handled   bool   // the current value of spec.recover, which may be empty, was already carried out or ignored
+	OwnPod    bool   // Whether the spec asks for a pod of the profile's own.
+	Refused   string // Reason why the pod Pod can't be created; "" if it can.
+	Lost      string // State of the owner that the controller last reported: [HostLost], [HostRestarts] or "".
+	Overdue   bool   // Whether the owner has been restarting for so long that it counts as lost.
+	Missing   bool   // Whether the owner has reported that its volume lacks the data.
+	Here      bool   // Whether the owner has reported that its volume has the data.
+	Pending   string // Reported reason why the profile has no host; "": none.
+	LostHost  string // Host on which the user gives up the data with spec.recover; "": none.
+	Handled   bool   // Whether the current spec.recover, which may be empty, was already carried out or ignored.
 	Deleting  bool
 }
 
 // LastMove describes how the last move of a profile has ended.
 type LastMove struct {
-	FailedTo string // host to which the move has failed; "": the move has succeeded, or there was none
-	Waits    bool   // the move has failed so recently that the next one must wait
+	FailedTo string // Target of the failed move; "" if no move failed.
+	Waits    bool   // Whether the failure is so recent that the next move must wait.
 }
 
 // Host is what the controller knows about a host: a pod that runs profiles.
 type Host struct {
 	Name        string
-	Ordinal     int    // number at the end of the name; unused for the pod of a single profile
-	For         string // only profile that the host takes; "": any
+	Ordinal     int    // Number at the end of the name; unused for the pod of a single profile.
+	For         string // Only profile that the host takes; "": any.
 	Zone        string // value of the topology key on the host's node
-	WhyUnusable string // reason why the host can't be used; "": it can
-	Ready       bool   // the host can take profiles
-	Updated     bool   // the host has the wanted image
-	Replacing   bool   // the pod of the host is ending or starting
-	Serving     bool   // the host is being replaced but its container runs, so its gateways may answer and it still reports on them
-	Unheard     bool   // this controller has not yet seen any sign of life of the host
-	Broken      bool   // the containers of the host don't run although its node is healthy
+	WhyUnusable string // Reason why the host can't be used; "" if it can.
+	Ready       bool   // Whether the host can take profiles.
+	Updated     bool   // Whether the host has the wanted image.
+	Replacing   bool   // Whether the pod of the host is ending or starting.
+	Serving     bool   // Whether a host that is being replaced still runs its container, and so reports on its gateways.
+	Unheard     bool   // Whether this controller has not seen any sign of life of the host yet.
+	Broken      bool   // Whether the containers don't run although the node is healthy.
 }
 
 // Pool is what the controller knows about an AgentPool.
@@ -58,11 +58,11 @@ type Pool struct {
 	Name           string
 	Min, Max       int
 	Replicas       int      // number of hosts in the StatefulSet
-	Room           int64    // bytes that the profiles on one host may have together
-	Drain          []string // hosts that are being drained
+	Room           int64    // Bytes of memory for all profiles on one host.
+	Drain          []string // Hosts that are being drained.
 	MaxUnavailable int
-	SpareSince     time.Time // since when one host less is enough; zero: all are needed
-	Leaving        string    // host that is being removed; "": none
+	SpareSince     time.Time // Time since which one host less is enough; zero: all are needed.
+	Leaving        string    // Host that is being removed; "": none.
 }
 
 // Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
@@ -90,11 +90,11 @@ func MoveDelay(attempts int32) time.Duration {
 // Plan is the result of [Decide]: what the controller does in one round.
 type Plan struct {
 	Actions    []Action
-	Replicas   int       // wanted number of hosts in the StatefulSet
+	Replicas   int       // Names of profiles that each need their own pod.
 	Alone      []string  // profiles that each need their own pod
 	SpareSince time.Time // new value of Pool.SpareSince
 	Leaving    string    // new value of Pool.Leaving
-	Doing      string    // what the controller is doing, for people; "": nothing
+	Doing      string    // Current activity of the controller, for people; "": none.
 }
 
 // round is the state of one call of [Decide].
@@ -102,14 +102,14 @@ type round struct {
 	Plan
 	pool           Pool
 	now            time.Time
-	hosts          []*hostLoad // hosts that take any profile
-	alone          []*hostLoad // pods that take one profile each
+	hosts          []*hostLoad // Hosts that take any profile.
+	alone          []*hostLoad // Pods that take one profile each.
 	byName         map[string]*hostLoad
 	profiles       []Profile
-	moves          int    // number of running moves, see proceeds
-	waiting        string // a profile that must move, but waits because its last move has failed
-	unplacedMemory int64  // bytes of all profiles that fit on no host now, but would fit on an empty one
-	tooLarge       string // a profile that does not fit even on an empty host
+	moves          int    // Number of running moves, see proceeds.
+	waiting        string // A profile that must move, but waits because its last move failed.
+	unplacedMemory int64  // Bytes of all profiles that fit on no host now, but would fit on an empty one.
+	tooLarge       string // A profile that does not fit even on an empty host.
 }
 
 // hostLoad is a host, with the profiles that are on it or move to it.
@@ -117,8 +117,8 @@ type hostLoad struct {
 	Host
 	used        int64
 	profiles    int
-	inZone      *int // number of profiles in the host's zone, shared by all hosts in the zone; never nil
-	schedulable bool // the host may get profiles
+	inZone      *int // Number of profiles in the host's zone, shared by all hosts in the zone; never nil.
+	schedulable bool // Whether the host may get profiles.
 }
 
 // add adds a profile with the given memory, in bytes, to the load.
@@ -223,7 +223,7 @@ func (r *round) decideProfile(p Profile) {
 	}
 	switch {
 	case !p.Handled && r.handleRecovery(p, trouble, serving):
-	case p.Owner != "" && serving: // do nothing, because the host itself reports on the profile
+	case p.Owner != "" && serving: // The host itself reports on the profile.
 	case p.Owner != "" && trouble != "":
 		if p.Lost != what && p.Lost != HostLost {
 			r.addAction(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
@@ -375,7 +375,7 @@ func (r *round) moveIfNeeded(p Profile) {
 		}
 		return
 	case p.Pin == p.Owner && p.Pin != "":
-		return // don't move: the user's pin is more important than draining the host
+		return // The user's pin overrides the drain of the host.
 	case slices.Contains(r.pool.Drain, p.Owner):
 		reason = "host " + p.Owner + " is drained"
 	case p.Owner == p.Pod:
@@ -392,7 +392,7 @@ func (r *round) moveIfNeeded(p Profile) {
 	switch {
 	case best != nil:
 		r.beginMove(p, best, reason)
-	case !spare: // wait: if the profiles don't fit elsewhere, the host stays and no other host is added for them
+	case !spare: // Wait: if the profiles don't fit elsewhere, the host stays, and no host is added for them.
 		r.requestHosts(p)
 	}
 }

@@ -21,7 +21,6 @@ func poolOf(n int) Pool {
 	return Pool{Name: "pool", Min: 1, Max: 10, Replicas: n, Room: 1000, MaxUnavailable: 1}
 }
 
-// TestDecide checks the actions of the controller in one round.
 func TestDecide(t *testing.T) {
 	here := func(name, host string) Profile { return Profile{Name: name, Owner: host, Installed: true, Memory: 300} }
 	two := hostsOf(2)
@@ -157,7 +156,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 		hosts    []Host
 		profiles []Profile
 		want     []Action
-		alone    bool // profile a has its own pod
+		alone    bool // Whether profile a has its own pod.
 	}{
 		{"it waits for its pod, and for no room", two, []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
 		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{MarkPending{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
@@ -206,7 +205,7 @@ func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	if !slices.Equal(plan.Actions, []Action{Replace{"pool-2"}}) || plan.Doing != "replaces hosts for the new image, 3 to go" {
 		t.Errorf("%+v", plan)
 	}
-	hosts[2].Updated, hosts[2].Replacing = true, true // the controller sets these fields when the rollout begins with the next host
+	hosts[2].Updated, hosts[2].Replacing = true, true // The controller sets these fields when the rollout begins with the next host.
 	if plan = Decide(poolOf(3), nil, hosts, noon); len(plan.Actions) > 0 {
 		t.Errorf("while it begins: %+v", plan)
 	}
@@ -236,9 +235,8 @@ func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	}
 }
 
-// TestASpareHostStaysIfAProfileOfItFitsNowhereElse checks that the last host is not drained if its profile fits on no
-// other host, although the others together have enough free memory. Otherwise hosts would be added and removed again
-// and again.
+// TestASpareHostStaysIfAProfileOfItFitsNowhereElse checks that the last host is not drained if its
+// profile fits on no other host, even if the other hosts together have enough memory.
 func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 	pool, hosts := poolOf(3), hostsOf(3)
 	var profiles []Profile
@@ -253,7 +251,7 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 		}
 		pool.Replicas, pool.SpareSince, pool.Leaving = plan.Replicas, plan.SpareSince, plan.Leaving
 	}
-	pool.Leaving = "pool-2" // left from a time when the profile fitted on another host
+	pool.Leaving = "pool-2" // Set at a time when the profile fitted on another host.
 	if plan := Decide(pool, handled(profiles), hosts, noon); plan.Replicas != 3 || plan.Leaving != "" || len(plan.Actions) != 0 {
 		t.Errorf("a host that was leaving: %+v", plan)
 	}
@@ -264,9 +262,8 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 	}
 }
 
-// TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove checks that the memory of a profile that begins to move
-// counts once. If it counted on the new host and as a profile without a host, the spare host would stay and the move be
-// cancelled.
+// TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove checks that the memory of a profile that
+// begins to move counts only once. Otherwise the move would be cancelled.
 func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 	pool := poolOf(6)
 	pool.Leaving, pool.SpareSince = "pool-5", noon
@@ -285,7 +282,7 @@ func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	pool := poolOf(4)
 	pool.Max = 2
-	hosts := old(hostsOf(4)) // the limit must also hold during the rollout of an image
+	hosts := old(hostsOf(4)) // The limit must also hold during the rollout of an image.
 	hosts[1].Ready = false
 	profiles := handled([]Profile{
 		{Name: "a", Owner: "pool-3", Installed: true, Memory: 700},
@@ -318,7 +315,7 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	hosts[2].WhyUnusable = "node gone"
 	round("a lost one stays", 3, "pool-2", "drains pool-2: hosts.max is 2", MarkUnreachable{"b", HostLost, "host pool-2: node gone"})
 	profiles[1].Owner = "pool-1"
-	hosts = hosts[:2] // the pod of the host must not be made again
+	hosts = hosts[:2] // The host's pod must not be created again.
 	round("it goes without a pod", 2, "", "drains pool-2: hosts.max is 2")
 	round("no other one goes", 2, "", "")
 	pool.Max, profiles[2].Memory, profiles[2].Pending = 3, 900, "no host has room for its memory"
@@ -376,8 +373,8 @@ func BenchmarkARound(b *testing.B) {
 	}
 }
 
-// TestProfilesThatCantMoveHoldNoDrain checks that a host is drained although its first profiles can't be moved. Four of
-// them must not block all moves of the pool.
+// TestProfilesThatCantMoveHoldNoDrain checks that a drain continues although four profiles of the
+// host can't be moved.
 func TestProfilesThatCantMoveHoldNoDrain(t *testing.T) {
 	pool, hosts := poolOf(2), hostsOf(2)
 	pool.Drain = []string{"pool-0"}
@@ -418,8 +415,8 @@ func TestProfilesThatCantMoveHoldNoDrain(t *testing.T) {
 	}
 }
 
-// TestMovesThatNeverEndHoldNoDrain checks that a host which hangs, or is lost in the middle of a drain, holds up no other profile. It
-// must not keep another host from its new image either.
+// TestMovesThatNeverEndHoldNoDrain checks that a host that hangs during a drain delays neither
+// other profiles nor the rollout of other hosts.
 func TestMovesThatNeverEndHoldNoDrain(t *testing.T) {
 	for what, change := range map[string]func(*Profile, *Host){
 		"goes on":          func(*Profile, *Host) {},
@@ -444,8 +441,8 @@ func TestMovesThatNeverEndHoldNoDrain(t *testing.T) {
 	}
 }
 
-// TestAHostThatLiesAboutItsReceiptEndsNoProfile checks that the new host can't keep a gateway down for ever by a false report that it
-// has the data. The old host must end the move when nothing is sent any more.
+// TestAHostThatLiesAboutItsReceiptEndsNoProfile checks that a false receipt does not keep a gateway
+// down for ever. The old host ends the move after a time without transfer.
 func TestAHostThatLiesAboutItsReceiptEndsNoProfile(t *testing.T) {
 	o := &Object{UID: "u", Owner: "me", Assignment: 1, Installed: 1, To: "other", Offer: "n1", Wanted: true}
 	for received, want := range map[string]Step{"": CallOff, "forged": CallOff, "n1": CallOff} {

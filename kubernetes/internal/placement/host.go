@@ -3,30 +3,30 @@ package placement
 // Object holds the fields of an AgentProfile that decide about the next step of a host. They come from one fresh read.
 type Object struct {
 	UID        string
-	Owner      string // host that has the data; "" for none
-	Assignment int64  // number that grows with each change of Owner
-	Installed  int64  // assignment for which the owner last confirmed that it has the data
-	Receipt    string // nonce of the data that the owner got from another host; "" if it got none
-	To         string // host to which the profile moves; "" without a move
-	Offer      string // nonce of the owner's offer for the move
-	Received   string // nonce of the offer whose data the new host has stored
-	Missing    bool   // the owner has reported that the data is not on its volume
-	Failed     bool   // the move has failed so often that the owner ends it
-	Wanted     bool   // the gateway should run
+	Owner      string // Host that has the data; "" for none.
+	Assignment int64  // Number that grows with each change of Owner.
+	Installed  int64  // Assignment for which the owner last confirmed the data.
+	Receipt    string // Nonce of the data that the owner received from another host; "" for none.
+	To         string // Host to which the profile moves; "" without a move.
+	Offer      string // Nonce of the owner's offer for the move.
+	Received   string // Nonce of the offer whose data the new host has stored.
+	Missing    bool   // Whether the owner has reported that its volume lacks the data.
+	Failed     bool   // Whether the move has failed so often that the owner ends it.
+	Wanted     bool   // Whether the gateway should run.
 	Deleting   bool
 }
 
 // Local is the state of a profile on one host. hinit sees only live data, and can't start a gateway from data that was set aside
 // or received.
 type Local struct {
-	Live     bool   // hinit can start the gateway from the data
-	Aside    int64  // assignment under which data was set aside to be given away; 0: none
-	Incoming string // nonce of data that was received in full from another host; "" for none
-	Up       bool   // a process of the gateway may be alive
-	Offered  string // nonce of the offer that this process has made since the gateway ended; "": none
+	Live     bool   // Whether hinit can start the gateway from the data.
+	Aside    int64  // Assignment of the data that was set aside for another host; 0: none.
+	Incoming string // Nonce of data that was received completely from another host; "" for none.
+	Up       bool   // Whether a process of the gateway may be alive.
+	Offered  string // Nonce of the offer that this process made since the gateway ended; "": none.
 	// Equal to Offered if the data was sent in full with the checksum that the receiver has reported; "" otherwise.
 	Sent    string
-	Stalled bool // nothing was sent for so long that the owner ends the move
+	Stalled bool // Whether nothing was sent for so long that the owner ends the move.
 }
 
 // Live returns the field Live of [Local] for the object with the UID uid, if the volume has a home of that name. o is the
@@ -36,7 +36,7 @@ func Live(me, uid string, o *Object, aside int64, recorded func() bool) bool {
 	switch {
 	case o == nil || o.Owner != me:
 		return recorded()
-	case o.UID == uid && o.Assignment == aside: // the data was set aside, so another process has made this home
+	case o.UID == uid && o.Assignment == aside: // The data was set aside, so another process created this home.
 		return false
 	case o.Installed != o.Assignment || o.Missing:
 		return recorded()
@@ -49,24 +49,24 @@ type Step int
 
 // The values of Step.
 const (
-	Wait         Step = iota // nothing to do until another host or the controller acts
-	Run                      // start the gateway, or keep it running
-	Halt                     // stop the gateway
-	Create                   // create the profile without data
-	Report                   // write into the status that the data is here
-	Missing                  // write into the status that the data is missing; start nothing
-	Offer                    // write into the status how the other host can fetch the data
-	SetAside                 // move the data out of hinit's reach
-	TakeBack                 // move the data back into hinit's reach
-	Give                     // write into the status that the other host is the owner
-	CallOff                  // end the move, so that the gateway runs here again
-	Fetch                    // fetch the data from the owner
-	Received                 // write into the status that the data was stored
-	Install                  // make the received data live
-	Retire                   // stop the gateway and keep its live data where no object refers to it
-	Drop                     // delete set-aside data that the next owner has confirmed; keep other set-aside data where no object refers to it
-	DropIncoming             // delete the received data
-	Finish                   // stop the gateway, keep or delete the data, and remove the finalizer of the object
+	Wait         Step = iota // Nothing to do until another host or the controller acts.
+	Run                      // Start the gateway, or keep it running.
+	Halt                     // Stop the gateway.
+	Create                   // Create the profile without data.
+	Report                   // Report in the status that this host has the data.
+	Missing                  // Report in the status that the data is missing, and start nothing.
+	Offer                    // Write into the status how the other host can fetch the data.
+	SetAside                 // Move the data to a place where hinit does not find it.
+	TakeBack                 // Move the data back to hinit's directory.
+	Give                     // Make the other host the owner, in the status.
+	CallOff                  // End the move, so that the gateway runs on this host again.
+	Fetch                    // Fetch the data from the owner.
+	Received                 // Report in the status that the data is stored.
+	Install                  // Make the received data live.
+	Retire                   // Stop the gateway and retain its live data.
+	Drop                     // Delete set-aside data that the next owner has confirmed, and retain other set-aside data.
+	DropIncoming             // Delete the received data.
+	Finish                   // Stop the gateway, retain or delete the data, and remove the object's finalizer.
 )
 
 var stepNames = [...]string{
@@ -96,7 +96,7 @@ func Next(me string, o *Object, l Local) Step {
 	// Received data is installed only before the owner confirms that it has the data. Later, only an agent can have made it.
 	case o.Receipt != "" && l.Incoming == o.Receipt && o.Installed != o.Assignment:
 		return Install
-	case l.Live && o.Missing: // the volume is back, so report the data
+	case l.Live && o.Missing: // The volume is back, so report the data.
 		return Report
 	case o.To == "":
 		return nextForOwned(o, l)

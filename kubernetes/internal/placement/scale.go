@@ -43,20 +43,20 @@ func (r *round) replace(hosts []*hostLoad) {
 			if !l.Updated {
 				old = append(old, l)
 			}
-		case !l.Updated && l.Broken: // replace it at once, because its image may be the reason
+		case !l.Updated && l.Broken: // Replace the host at once, because its image may be the reason.
 			r.addAction(Replace{l.Name})
 			away++
 		default:
 			away++
 		}
 	}
-	slices.Reverse(old) // begin with the highest ordinal, as a StatefulSet does
+	slices.Reverse(old) // Begin with the highest ordinal, as a StatefulSet does.
 	for _, l := range old {
 		if away >= r.pool.MaxUnavailable {
 			return
 		}
 		if r.hasMove(l.Name) {
-			continue // not now, because it would interrupt a move
+			continue // A replacement now would interrupt a move.
 		}
 		r.addAction(Replace{l.Name})
 		away++
@@ -75,13 +75,13 @@ func (r *round) hasMove(host string) bool {
 func (r *round) scale() {
 	n := max(r.pool.Min, r.pool.Replicas)
 	if r.unplacedMemory > 0 && r.pool.Room > 0 {
-		coming := max(0, r.pool.Replicas-r.settledHosts()) // number of hosts that will soon take profiles
+		coming := max(0, r.pool.Replicas-r.settledHosts()) // Number of hosts that will soon take profiles.
 		n += max(0, int((r.unplacedMemory+r.pool.Room-1)/r.pool.Room)-coming)
 	}
 	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
-	r.Replicas = max(min(n, r.pool.Max), r.pool.Replicas) // don't remove hosts here: a host is removed only after it was drained
+	r.Replicas = max(min(n, r.pool.Max), r.pool.Replicas) // Don't remove hosts here: a host must be drained first.
 	for _, p := range r.profiles {
-		r.Replicas = max(r.Replicas, r.ordinal(p.Owner)+1) // bring back a removed host that owns a profile
+		r.Replicas = max(r.Replicas, r.ordinal(p.Owner)+1) // Bring back a removed host that owns a profile.
 	}
 	r.Leaving = ""
 	switch {
@@ -140,7 +140,7 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 		}
 	}
 	slices.Sort(rooms)
-	for _, p := range r.profiles { // the largest first within a priority, which is the order of placement
+	for _, p := range r.profiles { // Within a priority, place the largest profile first.
 		if p.Owner != host.Name || p.To != "" || r.isMoving(p.Name) {
 			continue
 		}

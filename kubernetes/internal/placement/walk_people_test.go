@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// scale makes or ends hosts of any profiles. Their volumes stay. A controller removes a host only after a fresh read.
+// scale creates or ends hosts, as the plan demands. Their volumes stay. A controller removes a host
+// only after a fresh read.
 func (m *model) scale(plan Plan) {
 	for _, name := range names {
 		o, last := m.now(name), fmt.Sprintf("pool-%d", m.pool.Replicas-1)
@@ -33,7 +34,7 @@ func (m *model) scale(plan Plan) {
 	}
 }
 
-// destroy ends a host and its volume.
+// destroy ends a host and deletes its volume.
 func (m *model) destroy(n *node) {
 	n.crash()
 	for _, name := range names {
@@ -53,8 +54,9 @@ func (m *model) has(host, name string) bool {
 	})
 }
 
-// makeAgain has a process of the profile that has stayed on a host. It makes the home again, without data. Until a host has
-// reported that its volume has lost the data, the host can't distinguish such a home from the profile's, see ADR 0108.
+// makeAgain simulates a leftover process that creates the profile's home again, without data. The
+// host can distinguish it from the profile's home only after it has reported the data as lost, see
+// ADR 0108.
 func (m *model) makeAgain(n *node, name string) {
 	if v := n.of(name); v.live < 0 && !v.lost {
 		v.stray = true
@@ -62,8 +64,8 @@ func (m *model) makeAgain(n *node, name string) {
 	}
 }
 
-// people give up data that is lost, and sometimes take back what they have asked for. In the end, they remove homes that a host
-// must not touch.
+// people simulates users: they give up lost data, and sometimes withdraw that. At the end, they
+// remove homes that a host must not touch.
 func (m *model) people(name string) {
 	o := m.now(name)
 	for _, n := range m.nodes {
@@ -85,7 +87,7 @@ func (m *model) people(name string) {
 	m.past[name] = append(m.past[name], o)
 }
 
-// giveUp gives up the data of a profile, whose volume must be lost.
+// giveUp gives up the data of a profile, and checks that its volume is lost.
 func (m *model) giveUp(read object, a GiveUp) {
 	m.write(read, a.Profile, func(o *object) {
 		if m.has(o.Owner, a.Profile) {

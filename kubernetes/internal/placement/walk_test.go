@@ -17,65 +17,65 @@ type object struct {
 	Object
 	version   int
 	lost      string
-	missing   bool   // whether the owner has reported that it has no data
-	here      bool   // whether the owner has reported that it has the data
-	recover   string // the host that people give up
-	recovered string // the last spec.recover that was handled
-	calledOff bool   // whether the last move has failed
+	missing   bool   // Whether the owner has reported that it lacks the data.
+	here      bool   // Whether the owner has reported that it has the data.
+	recover   string // Host that users give up with spec.recover.
+	recovered string // Last spec.recover that was handled.
+	calledOff bool   // Whether the last move has failed.
 }
 
-// volume is what the disk of a host has of one profile. Numbers are the age of the data: each run of the gateway increases it by
-// one.
+// volume is the data of one profile on a host. Integers are the age of the data, which each run of
+// the gateway increases by one.
 type volume struct {
-	live, incoming int           // ages of the live and of the received data; -1 for none
-	aside          map[int64]int // age of the set-aside data, by assignment
-	nonce          string        // nonce of the offer from which the incoming data comes
-	intent         bool          // whether hinit starts the profile with the container
-	record         bool          // the record names the profile
-	stray          bool          // whether another process has made a home; live is -1 then
-	lost           bool          // whether the previous volume was destroyed, and the host has not reported that yet
+	live, incoming int           // Ages of the live and of the received data; -1 for none.
+	aside          map[int64]int // Age of the set-aside data, by assignment.
+	nonce          string        // Nonce of the offer from which the incoming data comes.
+	intent         bool          // Whether hinit starts the profile with the container.
+	record         bool          // Whether the record names the profile.
+	stray          bool          // Whether another process has created a home; live is then -1.
+	lost           bool          // Whether the previous volume was destroyed and the host has not reported that yet.
 }
 
 // node is a host in the model.
 type node struct {
 	name    string
-	own     string // the only profile that the host takes; "" for any
-	exists  bool   // whether the host has a pod
+	own     string // Only profile that the host takes; "" for any.
+	exists  bool   // Whether the host has a pod.
 	alive   bool
-	starts  bool // whether the host is down, and Kubernetes says that it restarts
+	starts  bool // Whether Kubernetes reports that the host, which is down, restarts.
 	disk    map[string]*volume
 	up      map[string]bool
 	offered map[string]string
 	sent    map[string]string
-	seen    map[string]object // versions of objects that were read anew before a step
-	watched map[string]int    // version of each object that the watch delivered last
+	seen    map[string]object // Object versions that the host read before a step.
+	watched map[string]int    // Object version that the watch delivered last, by profile.
 	nonces  int
 }
 
-// model is a whole fleet: the API server, the controllers and the hosts.
+// model is a simulated fleet: the API server, the controllers and the hosts.
 type model struct {
 	t           testing.TB
 	rnd         *rand.Rand
-	past        map[string][]object // all versions of an object; the last is the one that a fresh read returns
+	past        map[string][]object // All versions of an object; a fresh read returns the last one.
 	nodes       []*node
-	cache       []map[string]int // versions that each controller has seen last
-	late        []func()         // writes that the API server carries out after the client has given up
-	newest      map[string]int   // age of the newest data, by profile
-	destroyed   map[string]bool  // profiles whose newest data was on a destroyed volume; their owners have none
-	givenUp     map[string]bool  // profiles whose data people have given up, so that they begin anew
-	alone       map[string]bool  // profiles that want a pod of their own
+	cache       []map[string]int // Object versions that each controller has seen last.
+	late        []func()         // Delayed writes, which the API server performs after the client has given up.
+	newest      map[string]int   // Age of the newest data, by profile.
+	destroyed   map[string]bool  // Profiles whose newest data was on a destroyed volume.
+	givenUp     map[string]bool  // Profiles whose data users have given up.
+	alone       map[string]bool  // Profiles that want their own pod.
 	pool        Pool
 	faults      bool
-	broken      string // name of the rule that this model breaks; "" for none
-	wrong       string // the first broken promise
+	broken      string // Name of the rule that this model breaks; "" for none.
+	wrong       string // First violated invariant.
 	runs, moves int
-	toPods      int // moves to pods of one profile
+	toPods      int // Number of moves to pods of single profiles.
 	recoveries  int
-	strays      int // number of homes that other processes have made
-	removed     int // number of hosts that were removed because the pool was too large
-	calledOff   int // moves that have failed
+	strays      int // Number of homes that other processes have created.
+	removed     int // Number of surplus hosts that were removed.
+	calledOff   int // Number of failed moves.
 
-	failedInstalls int // number of times that received data could not be installed
+	failedInstalls int // Number of failed installs of received data.
 }
 
 func newModel(t testing.TB, seed uint64, broken string) *model {
@@ -110,7 +110,7 @@ func (m *model) write(read object, name string, change func(*object)) bool {
 			return false
 		}
 		if m.broken == "no compare" {
-			o = read // this broken model replaces the whole status
+			o = read // This broken model replaces the whole status.
 			o.version = m.now(name).version
 		}
 		change(&o)
@@ -140,7 +140,7 @@ func (n *node) of(name string) *volume {
 	return n.disk[name]
 }
 
-// empty reports whether there is neither live data nor data on the way.
+// empty reports whether the volume has no data of the profile, live or in transit.
 func (v *volume) empty() bool { return max(v.live, v.incoming) < 0 && len(v.aside) == 0 }
 
 // local returns the state of a profile on a host that has read o.
@@ -164,7 +164,7 @@ func (m *model) local(n *node, name string, o object) Local {
 	return l
 }
 
-// boot starts a host. hinit itself starts the profiles on the volume that were up, without the API.
+// boot starts a host. hinit starts the profiles that were up, without the API.
 func (n *node) boot(m *model) {
 	n.alive, n.up, n.seen, n.watched = true, map[string]bool{}, map[string]object{}, map[string]int{}
 	n.offered, n.sent = map[string]string{}, map[string]string{}
@@ -177,14 +177,14 @@ func (n *node) boot(m *model) {
 
 var names = []string{"p0", "p1", "p2"}
 
-const maxHosts = 3 // largest number of hosts that take any profile
+const maxHosts = 3 // Maximum number of hosts that take any profile.
 
-// podOf is the name of a profile's own pod.
 func podOf(name string) string { return "pool-" + name + "-0" }
 
 func (n *node) crash() { n.alive, n.up = false, map[string]bool{} }
 
-// start runs a gateway. Its data must be the newest, and no other gateway of the profile may run.
+// start starts a gateway. It checks that the gateway has the newest data and that no other gateway
+// of the profile runs.
 func (m *model) start(n *node, name string) {
 	v := n.of(name)
 	if n.up[name] {
@@ -211,8 +211,8 @@ func (m *model) fail(format string, args ...any) {
 	}
 }
 
-// host lets a host read an object, or do the step that follows from its last read. It creates a new profile by what the watch has
-// shown.
+// host lets a host either read an object or perform the step that follows from its last read. It
+// creates a new profile after a watch event alone.
 func (m *model) host(n *node) {
 	name := names[m.rnd.IntN(len(names))]
 	o, read := n.seen[name]
@@ -233,7 +233,7 @@ func (m *model) host(n *node) {
 	m.step(n, name, o, m.next(n, o, m.local(n, name, o)))
 }
 
-// deliver lets a watch deliver some of the versions that it has not delivered yet, the newest one first.
+// deliver delivers some pending object versions to a watch, the newest one first.
 func (n *node) deliver(m *model, name string) {
 	last := len(m.past[name]) - 1
 	at, begun := n.watched[name]
@@ -243,7 +243,7 @@ func (n *node) deliver(m *model, name string) {
 	n.watched[name] = at + m.rnd.IntN(last-at+1)
 }
 
-// next is [Next], or in a broken model what [Next] would be without one of its rules.
+// next is [Next], or [Next] without one of its rules in a broken model.
 func (m *model) next(n *node, o object, l Local) Step {
 	l.Up = l.Up && m.broken != "no halt"
 	step := Next(n.name, &o.Object, l)
@@ -268,13 +268,13 @@ func (m *model) step(n *node, name string, o object, step Step) {
 	case Halt:
 		n.up[name], v.intent = false, false
 	case Create:
-		if v.stray { // a host refuses a home that another process has made
+		if v.stray { // A host refuses a home that another process has created.
 			return
 		}
-		n.seen[name] = o // the next step depends on no fresh read
+		n.seen[name] = o // The next step does not need a fresh read.
 		m.create(v, name)
 	case Report:
-		if v.live < 0 { // the earlier attempt wrote only the record
+		if v.live < 0 { // The earlier attempt wrote only the record.
 			m.create(v, name)
 		}
 		m.write(o, name, func(o *object) { o.Installed, o.Missing, o.here, o.missing = o.Assignment, false, false, false })
@@ -289,13 +289,13 @@ func (m *model) step(n *node, name string, o object, step Step) {
 	case Offer:
 		m.offer(n, name, o)
 	case SetAside:
-		if len(v.aside) > 0 && m.broken == "any home" { // another process has made a home there
+		if len(v.aside) > 0 && m.broken == "any home" { // Another process has created a home on the host.
 			m.write(o, name, func(o *object) { o.Failed = true })
 			return
 		}
 		v.aside[o.Assignment], v.live, v.intent = v.live, -1, false
 	case TakeBack:
-		if m.faults && m.rnd.IntN(4) == 0 { // a crash interrupts the step
+		if m.faults && m.rnd.IntN(4) == 0 { // A crash interrupts the step.
 			v.stray = false
 			return
 		}
@@ -323,19 +323,19 @@ func (m *model) step(n *node, name string, o object, step Step) {
 			m.write(o, name, func(o *object) { o.Failed = true })
 		}
 	case Received:
-		if m.faults && m.rnd.IntN(8) == 0 || v.stray && !v.record { // the data can't be installed on this host
+		if m.faults && m.rnd.IntN(8) == 0 || v.stray && !v.record { // The data can't be installed on this host.
 			m.write(o, name, func(o *object) { o.Failed = true })
 			return
 		}
 		m.write(o, name, func(o *object) { o.Received, o.Failed = v.nonce, false })
 	case Install:
-		if m.faults && m.rnd.IntN(2) == 0 || v.stray && !v.record { // a disk is full, or a directory is in the way
+		if m.faults && m.rnd.IntN(2) == 0 || v.stray && !v.record { // A disk is full, or a directory is in the way.
 			m.failedInstalls++
 			return
 		}
 		v.install(v.incoming)
 		v.incoming = -1
-	case Retire: // the data is kept, but this fleet does not use it any more
+	case Retire: // The data is retained, but this fleet does not use it any more.
 		n.up[name] = false
 		v.live, v.intent, v.record, v.stray = -1, false, false, false
 	case Drop:
@@ -354,11 +354,11 @@ func (m *model) create(v *volume, name string) {
 	}
 }
 
-// install makes data live. A home that something else has made is kept elsewhere.
+// install makes data live. It replaces a home that another process has created.
 func (v *volume) install(data int) { v.live, v.record, v.stray, v.lost = data, true, false, false }
 
-// drop deletes the set-aside data of the previous assignment, which a host must have confirmed. Other data is kept, but this
-// fleet can't use it.
+// drop deletes the set-aside data of the previous assignment and checks that a host has confirmed
+// it. Other data is retained, but this fleet can't use it.
 func (m *model) drop(v *volume, name string, o object) {
 	for assignment := range v.aside {
 		if assignment != o.Assignment-1 && m.broken != "drop all" {
@@ -378,15 +378,16 @@ func (m *model) offer(n *node, name string, o object) {
 	m.write(o, name, func(o *object) { o.Offer, o.Received = nonce, "" })
 }
 
-// fetch gets the data from the owner, whose process must have made the offer, and reports whether it has arrived.
+// fetch transfers the data from the owner, and reports whether it has arrived. It fails unless the
+// owner's current process made the offer.
 func (m *model) fetch(n *node, name string, o object) bool {
 	i := slices.IndexFunc(m.nodes, func(other *node) bool { return other.name == o.Owner })
 	if i < 0 || !m.nodes[i].alive || m.nodes[i].offered[name] != o.Offer {
 		return false
 	}
 	from := m.nodes[i]
-	data := from.of(name).live                      // a host does not send a home that another process has made
-	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // the transfer breaks off
+	data := from.of(name).live                      // A host does not send a home that another process has created.
+	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // The transfer breaks off.
 		return false
 	}
 	n.of(name).incoming, n.of(name).nonce = data, o.Offer
@@ -394,7 +395,7 @@ func (m *model) fetch(n *node, name string, o object) bool {
 	return true
 }
 
-// control lets a controller decide by what its cache has, and carry out a part of the decision.
+// control lets a controller decide from its cache, and perform a part of the decision.
 func (m *model) control(c int) {
 	cache := m.cache[c]
 	var profiles []Profile
@@ -416,7 +417,7 @@ func (m *model) control(c int) {
 			p.Handled = false
 		}
 		if m.faults && !p.OwnPod && m.rnd.IntN(3) == 0 {
-			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // a user pins the profile to another host
+			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // A user pins the profile to another host.
 		}
 		profiles = append(profiles, p)
 	}
@@ -447,7 +448,7 @@ func (m *model) control(c int) {
 	m.scale(plan)
 	for _, n := range m.nodes[maxHosts:] {
 		if m.faults && m.rnd.IntN(4) == 0 {
-			return // the controller crashes here
+			return // The controller crashes at this point.
 		}
 		m.keep(n, slices.Contains(plan.Alone, n.own))
 	}
@@ -459,8 +460,8 @@ func (m *model) control(c int) {
 	}
 }
 
-// keep makes or ends the pod of one profile. Its volume stays. The controller waits for some time before it ends a pod, so here it seldom
-// does while the volume has data.
+// keep creates or ends the pod of a single profile. Its volume stays. The controller waits before
+// it ends a pod, so the model seldom ends a pod whose volume has data.
 func (m *model) keep(n *node, wanted bool) {
 	v := n.of(n.own)
 	switch {
@@ -501,7 +502,7 @@ func (m *model) carryOut(read map[string]object, a Action) {
 	}
 }
 
-// fits checks that a host may get a profile.
+// fits checks that the controller may assign the profile to the host.
 func (m *model) fits(name, host string) {
 	if slices.ContainsFunc(m.nodes, func(n *node) bool { return n.name == host && n.own != "" && n.own != name }) {
 		m.fail("%s is to go to %s", name, host)
@@ -609,14 +610,15 @@ func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
 	}
 }
 
-// TestTheWalkFindsABrokenRule checks that the walk reports a broken promise if one of the rules is left out.
+// TestTheWalkFindsABrokenRule checks that the random walk finds a violation if one of the rules is
+// left out.
 func TestTheWalkFindsABrokenRule(t *testing.T) {
 	for _, broken := range []string{"no compare", "stale read", "no halt", "no receipt", "elsewhere", "pods for all", "create anew", "give up again", "remove at once", "any home", "drop all", "missing is forgotten"} {
 		found := ""
 		for seed := uint64(0); found == "" && seed < 300; seed++ {
 			m := newModel(t, seed, broken)
 			m.walk(1500)
-			if broken == "no receipt" || !strings.Contains(m.wrong, " at the end") { // here later rules save the data, but the profile is stuck
+			if broken == "no receipt" || !strings.Contains(m.wrong, " at the end") { // Later rules save the data in this case, but the profile is stuck.
 				found = m.wrong
 			}
 		}

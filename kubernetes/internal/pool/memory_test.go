@@ -8,8 +8,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAMeasureOfAnAgentTakesAtMostOneHost checks that a measured memory counts at most as a whole host. Agents that
-// pretend to be hinit can report any value. A sum that overflows would make a host seem to have space for all profiles.
+// TestAMeasureOfAnAgentTakesAtMostOneHost checks that a measured memory counts as at most one whole
+// host. Agents that imitate hinit can report any value, and the sum could overflow.
 func TestAMeasureOfAnAgentTakesAtMostOneHost(t *testing.T) {
 	p := aPool()
 	for _, c := range []struct {

@@ -21,8 +21,8 @@ import (
 var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta1", Kind: "Sandbox"}
 
 const (
-	firstPodSuffix = "-0" // suffix of the name of a StatefulSet's first pod
-	maxNameLength  = 43   // longest name; the hash and Kubernetes' suffixes make 63 characters of it
+	firstPodSuffix = "-0" // Suffix of the name of a StatefulSet's first pod.
+	maxNameLength  = 43   // Longest name; the hash and Kubernetes' suffixes extend it to 63 characters.
 )
 
 // Pod returns the name of the pod for a single profile. A StatefulSet or a Sandbox creates this pod. The name contains a

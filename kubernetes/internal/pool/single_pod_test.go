@@ -85,10 +85,8 @@ func TestAVolumeGoesWithItsProfileWhereThatIsWanted(t *testing.T) {
 	}
 }
 
-// TestNamesOfPodsAreTheirProfilesAlone checks that different pools and profiles get different names of pods, also if
-// the joined names are the same or too long.
 func TestNamesOfPodsAreTheirProfilesAlone(t *testing.T) {
-	long, seen := strings.Repeat("p", 40), []string{"a-b-0", "a-b-c-0"} // joined, these would be equal names in the pools a-b and a-b-c
+	long, seen := strings.Repeat("p", 40), []string{"a-b-0", "a-b-c-0"} // Joined names would be equal in the pools a-b and a-b-c.
 	for _, c := range [][2]string{{"a", "b"}, {"a", "b-c"}, {"a-b", "c"}, {long, strings.Repeat("x", 63)}, {long, strings.Repeat("x", 62) + "y"}, {"a", "b" + strings.Repeat("-", 60) + "c"}} {
 		name := Pod(c[0], c[1])
 		if slices.Contains(seen, name) || len(name) > 54 || !strings.HasPrefix(name, c[0]+"-"+c[1][:1]) || !strings.HasSuffix(name, "-0") {
@@ -101,8 +99,8 @@ func TestNamesOfPodsAreTheirProfilesAlone(t *testing.T) {
 	}
 }
 
-// TestTheBudgetOfAPoolLeavesPodsOfOneProfileOut checks that the budget selects no pod of a Sandbox. With such a pod, a
-// PodDisruptionBudget lets none be evicted.
+// TestTheBudgetOfAPoolLeavesPodsOfOneProfileOut checks that the disruption budget selects no pod of
+// a Sandbox. Such a pod would block all evictions.
 func TestTheBudgetOfAPoolLeavesPodsOfOneProfileOut(t *testing.T) {
 	objects, _, err := Objects(aPool(), 1)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEveryVersionTakesTheManifests checks that the base and the components decode without unknown fields. make
-// test-kubernetes runs it with three versions of the API.
+// TestEveryVersionTakesTheManifests checks that the base and the components decode without unknown
+// fields, with three versions of the API.
 func TestEveryVersionTakesTheManifests(t *testing.T) {
 	files, err := filepath.Glob("../../deploy/*/*.yaml")
 	more, err2 := filepath.Glob("../../deploy/components/*/*.yaml")
@@ -25,7 +25,7 @@ func TestEveryVersionTakesTheManifests(t *testing.T) {
 		case strings.Contains(name, "/chart/"), filepath.Base(name) == "kustomization.yaml":
 			continue
 		case filepath.Base(name) == "monitor.yaml":
-			continue // unknown here, because this kind belongs to the Prometheus Operator
+			continue // The API lacks this kind, which belongs to the Prometheus Operator.
 		}
 		for one := range strings.SplitSeq(string(text), "\n---\n") {
 			n++

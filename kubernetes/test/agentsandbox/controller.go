@@ -64,8 +64,8 @@ spec:
 // Resource is the Sandbox resource.
 var Resource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 
-// PodName is an annotation of a Sandbox with the name of its pod, if the two names differ. NameHash is a label of the pods of
-// a Sandbox, see [HashOf].
+// PodName is an annotation of a Sandbox with the name of its pod, if that name differs from the
+// Sandbox's. NameHash is a label of a Sandbox's pods, see [HashOf].
 const (
 	PodName  = "agents.x-k8s.io/pod-name"
 	NameHash = "agents.x-k8s.io/sandbox-name-hash"
@@ -94,7 +94,7 @@ func New(objects dynamic.Interface, core kubernetes.Interface) *Controller {
 func (c *Controller) All(ctx context.Context) {
 	list, err := c.Objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return // the next round tries again
+		return // The next round tries again.
 	}
 	for i := range list.Items {
 		if o := &list.Items[i]; o.GetDeletionTimestamp() == nil {

@@ -14,11 +14,12 @@ import (
 
 var stepClock = flag.Bool("step-clock", false, "step the wall clock of pods too; this builds hinit and its program of the lease with another time.Now")
 
-// clockVar names the file with the number of seconds by which the clock of a pod is ahead.
+// clockVar is the environment variable with the path of a file. The file holds the seconds by which
+// a pod's clock is ahead.
 const clockVar = "HINIT_FAILOVER_CLOCK"
 
-// withClock builds hinit and hinit-lease-kubernetes with a wall clock that the test can step, and returns the directory of all
-// programs.
+// withClock builds hinit and hinit-lease-kubernetes with a wall clock that the test can step. It
+// returns the directory of all programs.
 func withClock(t *testing.T, programs string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,7 +48,7 @@ func withClock(t *testing.T, programs string) string {
 	return bin
 }
 
-// step sets the clock of a pod.
+// step sets the clock of a pod ahead.
 func (p *pod) step(t *testing.T, ahead time.Duration) {
 	t.Helper()
 	file := filepath.Join(p.dir, "clock")
@@ -59,9 +60,8 @@ func (p *pod) step(t *testing.T, ahead time.Duration) {
 	}
 }
 
-// TestTheClockOfANodeSteps steps the wall clocks of both pods by an hour, ahead and back. No pod may lose the Lease,
-// and none may take it. When the pod that serves ends, the other one must take over in its time although the clocks
-// differ.
+// TestTheClockOfANodeSteps steps the wall clocks of both pods by an hour in both directions.
+// Neither pod may lose or take the Lease, and a takeover must still happen in time.
 func TestTheClockOfANodeSteps(t *testing.T) {
 	if !*stepClock {
 		t.Skip("it builds two programs with another clock; give -step-clock")

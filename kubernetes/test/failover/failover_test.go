@@ -35,14 +35,14 @@ var (
 	seed      = flag.Uint64("seed", uint64(time.Now().UnixNano()), "which faults come in which order")
 )
 
-// fault is one way to disturb the pod that serves.
+// fault is one disturbance of the serving pod.
 type fault struct {
 	name string
 	do   func(p *pod)
 	heal func(t *testing.T, p *pod)
-	// keeps means that this pod continues to serve, or serves again, and the other pod never does.
+	// Whether the disturbed pod keeps or regains service, so that the other pod never serves.
 	keeps bool
-	// later is by how much the fault may delay the last renewal. The time of a takeover counts from that renewal.
+	// Time by which the fault may delay the last renewal, from which the takeover time counts.
 	later time.Duration
 }
 
@@ -78,7 +78,7 @@ func faults() []fault {
 func (p *pod) signalProgram(sig syscall.Signal) {
 	for pid, command := range commands() {
 		if strings.HasPrefix(command, "hinit-lease-kubernetes") && parentOf(pid) == p.cmd.Process.Pid {
-			_ = syscall.Kill(pid, sig) // the process may have ended
+			_ = syscall.Kill(pid, sig) // The process may have ended.
 		}
 	}
 }
@@ -89,7 +89,8 @@ func (p *pod) inside(words ...string) ([]byte, error) {
 	return exec.Command("nsenter", words...).CombinedOutput() //nolint:gosec // all words are numbers and files of this test
 }
 
-// serving starts a pair of pods until the test ends, and returns the pod that serves first.
+// serving starts a pair of pods, and returns the pod that serves first. The pair ends with the
+// test.
 func serving(t *testing.T, s *site, pair int) (w *watch, two []*pod, serves *pod) {
 	t.Helper()
 	w = newWatch()
@@ -119,7 +120,7 @@ func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
 		}
 		<-time.After(leaseTime / 2)
 	}
-	<-time.After(leaseTime) // the deadline that the old program knew has passed
+	<-time.After(leaseTime) // The deadline that the old program knew has passed.
 	if now := w.gateway(serves); now != before || w.runs(two[1-serves.number]) {
 		t.Errorf("the gateway was process %d and is %d", before, now)
 	}
@@ -134,20 +135,20 @@ func (p *pod) signalAll(sig syscall.Signal) {
 		}
 	}
 	for _, pid := range append(all, p.cmd.Process.Pid) {
-		_ = syscall.Kill(pid, sig) // the process may have ended
+		_ = syscall.Kill(pid, sig) // The process may have ended.
 	}
 }
 
-// setClock writes the times of the Lease as a pod with another clock would.
+// setClock rewrites the times in the Lease, as a pod with another clock would.
 func (p *pod) setClock(ahead time.Duration) {
 	now := time.Now().Add(ahead).UTC().Format("2006-01-02T15:04:05.000000Z")
 	_ = p.s.Kubectl(p.s.ctx, "--namespace", namespace, "patch", "lease", fmt.Sprintf("pair-%d", p.pair), "--type=merge",
-		// The command fails if another process has written the Lease meanwhile.
+		// The command fails if another process has written the Lease since.
 		"-p", fmt.Sprintf(`{"spec":{"renewTime":%q,"acquireTime":%q}}`, now, now)).Run()
 }
 
-// TestTwoPodsNeverServeAtTheSameTime disturbs the pod that serves in every way, in random order, and checks every 10 ms
-// that not both serve.
+// TestTwoPodsNeverServeAtTheSameTime disturbs the serving pod in every way, in random order, and
+// checks every 10 ms that only one pod serves.
 func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	s := newSite(t)
 	s.ctx = t.Context()
@@ -181,7 +182,7 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	t.Logf("%d samples", w.samples.Load())
 }
 
-// newPair returns two pods that share a Lease, not started yet.
+// newPair returns two pods that share a Lease. They are not started.
 func newPair(t *testing.T, s *site, pair int) []*pod {
 	t.Helper()
 	shared := filepath.Join(s.dir, fmt.Sprint("pair", pair))
@@ -199,8 +200,8 @@ func newPair(t *testing.T, s *site, pair int) []*pod {
 	return []*pod{newPod(t, s, pair, 0, shared), newPod(t, s, pair, 1, shared)}
 }
 
-// TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn stops every process of a pod for longer than the Lease, as a freezer
-// does. When it goes on, it must end its gateways.
+// TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn stops every process of a pod for longer than the
+// Lease. After it resumes, the pod must end its gateways.
 func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 	w, two, old := serving(t, newSite(t), 90)
 	old.signalAll(syscall.SIGSTOP)
@@ -221,8 +222,6 @@ func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerStopsForLongerThanTheLease checks that the gateway ends by the deadline while the API server is
-// stopped. No pod may take over meanwhile, and one must serve when the server goes on.
 func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 	cluster.InFull(t)
 	w, two, old := serving(t, newSite(t), 93)
@@ -266,8 +265,8 @@ func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 	}
 }
 
-// TestNobodyElseSpeaksForTheProgram checks that only the lease program can tell hinit that it holds the Lease. Here an agent and
-// another process of root in the pod send that message. The gateways must end all the same when the program is stopped.
+// TestNobodyElseSpeaksForTheProgram checks that hinit accepts lease messages only from the lease
+// program. An agent and another root process in the pod send forged messages.
 func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
 	s := newSite(t)
 	w := newWatch()
@@ -317,7 +316,7 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		began, before, said := time.Now(), w.twos(serves), serves.logged("is held by")
 		f.do(serves)
 		if f.keeps {
-			<-time.After(leaseTime * 3 / 2) // no takeover may happen during this time
+			<-time.After(leaseTime * 3 / 2) // No takeover may happen during this time.
 			sum.keep(!w.runs(two[1-serves.number]))
 		} else {
 			_, at, err := w.await(two, serves)
@@ -336,7 +335,8 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		if f.heal != nil {
 			f.heal(t, serves)
 		}
-		// A pod counts the duration of the Lease from its first read, so before that read it is no standby.
+		// A pod counts the duration of the Lease from its first read, so it can't take over before that
+		// read.
 		for end := time.Now().Add(patience); !f.keeps && serves.logged("is held by") == said && time.Now().Before(end); {
 			<-time.After(sample)
 		}
@@ -347,13 +347,13 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 	return nil
 }
 
-// summary has the times without a gateway, by fault.
+// summary collects the times without a gateway, by fault.
 type summary struct {
 	mu    sync.Mutex
 	times map[string][]time.Duration
-	late  int // number of takeovers that took longer than permitted
-	kept  int // number of faults after which the other pod rightly did not serve
-	not   int // number of such faults after which the other pod did serve; on a busy machine, a pod may lose such a short lease
+	late  int // Number of takeovers that took longer than permitted.
+	kept  int // Number of faults after which the same pod kept serving, as it should.
+	not   int // Number of faults after which the other pod served although it need not. This happens on a busy machine, because the Lease is short.
 }
 
 func (s *summary) keep(as bool) {
@@ -380,9 +380,8 @@ func (s *summary) add(name string, d, later time.Duration) (late bool) {
 	return late
 }
 
-// logged counts how often the log of a pod contains a text.
 func (p *pod) logged(words string) int {
-	log, _ := os.ReadFile(p.dir + "/log") // start has made the file
+	log, _ := os.ReadFile(p.dir + "/log") // start has created the file.
 	return strings.Count(string(log), words)
 }
 
@@ -429,7 +428,7 @@ func (s *summary) tell(t *testing.T) {
 // commands returns the command lines of all processes.
 func commands() map[int]string {
 	out := map[int]string{}
-	entries, _ := os.ReadDir("/proc") // an error is impossible, because /proc exists
+	entries, _ := os.ReadDir("/proc") // Ignore the error, because /proc exists.
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -444,7 +443,7 @@ func commands() map[int]string {
 
 // parentOf returns the parent of a process (proc_pid_stat(5)).
 func parentOf(pid int) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // the process may have ended
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // The process may have ended.
 	_, rest, _ := strings.Cut(string(text), ") ")
 	if words := strings.Fields(rest); len(words) > 1 {
 		parent, _ := strconv.Atoi(words[1])

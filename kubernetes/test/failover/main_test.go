@@ -18,7 +18,7 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// podVar makes this test binary process 1 of a pod: it mounts /proc and executes hinit.
+// podVar makes this test binary the first process of a pod: it mounts /proc and executes hinit.
 const podVar = "HINIT_FAILOVER_POD"
 
 func TestMain(m *testing.M) {
@@ -57,7 +57,7 @@ const gatewayWord = "gateway-of-a-pair"
 // becomeGateway makes this process a gateway with the mark of a pod. Each gateway holds a lock as long as it lives, so a second
 // one of the pair notices the first, and reports it.
 func becomeGateway(shared, busybox, mark string) error {
-	fd, err := unix.Open(filepath.Join(shared, "lock"), unix.O_RDWR, 0) // without O_CLOEXEC, so that the lock outlives execve
+	fd, err := unix.Open(filepath.Join(shared, "lock"), unix.O_RDWR, 0) // Without O_CLOEXEC, the lock outlives execve.
 	if err != nil {
 		return err
 	}
@@ -84,19 +84,19 @@ func becomeInit(hinit string) error {
 	return unix.Exec(hinit, []string{hinit, "init", "gateway", "run"}, os.Environ())
 }
 
-// site is what all pairs share: the API server and the programs.
+// site holds what all pairs share: the API server and the programs.
 type site struct {
 	*cluster.Cluster
-	dir         string // every user may read this directory
-	credentials string // directory with the credentials that a pod has
+	dir         string // Directory that every user may read.
+	credentials string // Directory with the credentials of a pod.
 	programs    string
-	gateway     string // a copy of this program that the agents' user may execute
+	gateway     string // Copy of this program that the agents' user may execute.
 	ctx         context.Context
 }
 
 const namespace = "default"
 
-// role has exactly the rights that hinit-lease-kubernetes needs.
+// role grants exactly the rights that hinit-lease-kubernetes needs.
 const role = `
 apiVersion: v1
 kind: ServiceAccount
@@ -118,7 +118,7 @@ subjects: [{kind: ServiceAccount, name: agents}]
 // started is the API server for all tests of the package.
 type started struct {
 	*cluster.Cluster
-	left string // why there is no API server
+	left string // Reason why no API server runs; "" if one runs.
 }
 
 var theServer = sync.OnceValues(func() (s started, err error) {
@@ -208,17 +208,17 @@ func repository(t *testing.T) string {
 type pod struct {
 	s      *site
 	pair   int
-	number int // number of the pod in its pair: 0 or 1
+	number int // Number of the pod in its pair: 0 or 1.
 	dir    string
 	gate   *cluster.Gate
 	cmd    *exec.Cmd
 	log    *os.File
 }
 
-// mark is a word that only the command line of this pod's gateway contains.
+// mark returns a word that only the command line of this pod's gateway contains.
 func (p *pod) mark() string { return fmt.Sprintf("%d", 1000000+p.pair*10+p.number) }
 
-// agentUser is the user of the gateways.
+// agentUser is the user ID of the gateways.
 const agentUser = 10000
 
 // config is a hinit.yaml whose gateway reports if the other pod of the pair also runs one.
@@ -283,8 +283,7 @@ func (p *pod) start(t *testing.T) {
 	}
 }
 
-// end kills everything in the pod's container.
 func (p *pod) end() {
-	_ = p.cmd.Process.Kill() // the process may have ended
+	_ = p.cmd.Process.Kill() // The process may have ended.
 	_ = p.cmd.Wait()
 }

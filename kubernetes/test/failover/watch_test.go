@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// watch looks for the gateways of all pairs every 10 ms.
+// watch samples the gateway processes of all pairs every 10 ms.
 type watch struct {
 	samples atomic.Int64
 	stop    chan struct{}
 	done    sync.WaitGroup
 
 	mu    sync.Mutex
-	alive map[string]int // number of gateway processes, by mark
-	two   map[string]int // number of samples in which both pods of a pair had a gateway, by the mark without its last digit
+	alive map[string]int // Number of gateway processes, by mark.
+	two   map[string]int // Number of samples in which both pods of a pair had a gateway, by the mark without its last digit.
 }
 
 func newWatch() *watch {
@@ -76,8 +76,6 @@ func (w *watch) twos(p *pod) int {
 	return w.two[p.mark()[:len(p.mark())-1]]
 }
 
-// await waits until a pod other than `not` has a gateway. It returns that pod and the time when its gateway was first
-// seen.
 func (w *watch) await(two []*pod, not *pod) (*pod, time.Time, error) {
 	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(sample / 2) {
 		for _, p := range two {

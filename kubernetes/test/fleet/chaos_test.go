@@ -23,20 +23,19 @@ const (
 	chaosProfiles = 40
 )
 
-// chaos disturbs a fleet, with one fault after the other.
+// chaos injects faults into a fleet, one after the other.
 type chaos struct {
 	*sim
 	rnd         *rand.Rand
 	controllers []*controllerProcess
 	did         map[string]int
-	after       []func() // functions that end the lasting faults
+	after       []func() // Functions that end the lasting faults.
 }
 
-// TestChaosNeverRunsAProfileTwiceAndLosesNone checks that no profile runs twice or is lost in spite of many faults. It
-// kills and suspends controllers and hosts, kills the API server, pauses etcd, cuts hosts off, fills their volumes and
-// steps clocks. Meanwhile it changes pins, drains, images, orders and the number of hosts. Two controllers lead at the
-// same time. Hosts and controllers are processes of hinit-fleet, beside a stand-in for hinit that counts each start
-// when it happens.
+// TestChaosNeverRunsAProfileTwiceAndLosesNone checks that no profile runs twice or is lost in spite
+// of many faults. Two controllers lead at the same time, while the test kills, suspends and
+// isolates controllers, hosts, the API server and etcd, fills volumes, steps clocks and changes the
+// pool.
 func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 	f := newSim(t, "chaos", chaosHosts)
 	seed := uint64(time.Now().UnixNano())
@@ -92,13 +91,13 @@ func (c *chaos) retry(what string, do func() error) {
 	})
 }
 
-// strike causes one random fault. A fault that lasts is ended later.
+// strike injects one random fault. Lasting faults end later.
 func (c *chaos) strike(t *testing.T) {
 	t.Helper()
 	host := fmt.Sprintf("%s-%d", c.pool, c.rnd.IntN(chaosHosts))
 	name := fmt.Sprintf("p%05d", c.rnd.IntN(chaosProfiles))
 	if c.rnd.IntN(4) == 0 {
-		host = pool.Pod(c.pool, name) // an error does not matter: most profiles have no such field
+		host = pool.Pod(c.pool, name) // Ignore the error: most profiles have no such field.
 	}
 	later := func(do func()) {
 		time.AfterFunc(time.Duration(500+c.rnd.IntN(4000))*time.Millisecond, do)
@@ -138,7 +137,7 @@ func (c *chaos) strike(t *testing.T) {
 		}
 	case k < 40:
 		c.did["pins"]++
-		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // an error does not matter: the API server may be stopped
+		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // Ignore the error: the API server may be stopped.
 	case k < 50:
 		c.did["orders"]++
 		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { up := !p.Wanted(); p.Spec.Running = &up })
@@ -174,7 +173,7 @@ func (c *chaos) strike(t *testing.T) {
 		c.did["suspended controllers"]++
 		one := c.controllers[c.rnd.IntN(2)].cmd.Process
 		_ = one.Signal(syscall.SIGSTOP)
-		later(func() { _ = one.Signal(syscall.SIGCONT) }) // the process may have been killed
+		later(func() { _ = one.Signal(syscall.SIGCONT) }) // The process may have been killed.
 	case k < 96:
 		c.did["killed API servers"]++
 		c.KillServer()
@@ -190,7 +189,8 @@ func (c *chaos) strike(t *testing.T) {
 	}
 }
 
-// strikeProcess kills or suspends the program of a host while the gateways of the pod go on, or steps its clock.
+// strikeProcess kills or suspends a host's program, or steps its clock. The gateways of the pod
+// keep running.
 func (c *chaos) strikeProcess(one *hostProcess, later func(func())) {
 	clock := one.clock
 	switch k := c.rnd.IntN(3); {
@@ -210,7 +210,8 @@ func (c *chaos) strikeProcess(one *hostProcess, later func(func())) {
 	}
 }
 
-// newController starts one of two controllers. Both lead, because their Leases are in different namespaces.
+// newController starts one of two controllers. Both lead, because their Leases are in different
+// namespaces.
 func (c *chaos) newController(t *testing.T, i int) *controllerProcess {
 	t.Helper()
 	namespace := []string{"default", "kube-public"}[i]

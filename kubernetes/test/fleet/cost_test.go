@@ -8,15 +8,16 @@ import (
 	"strings"
 )
 
-// cost is the processor time that programs have used since a moment, by name. Under load it says more than elapsed time.
+// cost is the processor time that programs have used, by name. On a busy machine it says more than
+// elapsed time.
 type cost map[string]float64
 
 // spent returns the processor time of all processes of the test's PID namespace.
 func spent() cost {
 	c := cost{}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is right
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // Ignore the error: the pattern is valid.
 	for _, file := range stats {
-		text, _ := os.ReadFile(file) // the process may have ended
+		text, _ := os.ReadFile(file) // The process may have ended.
 		name, rest, ok := strings.Cut(string(text), ") ")
 		var user, system float64
 		fields := strings.Fields(rest)
@@ -25,12 +26,12 @@ func spent() cost {
 		}
 		_, _ = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
 		_, name, _ = strings.Cut(name, "(")
-		c[name] += (user + system) / 100 // the sum is in clock ticks, see proc_pid_stat(5)
+		c[name] += (user + system) / 100 // The sum is in clock ticks, see proc_pid_stat(5).
 	}
 	return c
 }
 
-// since returns the costs since an earlier measurement, the largest first.
+// since formats the costs since an earlier measurement, the largest first.
 func (c cost) since(then cost) string {
 	var rows []string
 	for name, now := range c {

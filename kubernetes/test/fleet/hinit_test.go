@@ -21,23 +21,23 @@ import (
 	hinit "hinit/client"
 )
 
-// ledger knows of all hosts which gateways run and how new their data is. Each start is recorded when it happens, so nothing is
-// missed between samples.
+// ledger records for all hosts which gateways run and how new their data is. It records each start
+// when it happens, so no start is missed between samples.
 type ledger struct {
 	mu      sync.Mutex
-	runs    map[string]string // the host that runs a profile
-	newest  map[string]int    // number of starts of a profile; its newest data has the same number
+	runs    map[string]string // Host that runs a profile, by profile.
+	newest  map[string]int    // Number of starts of a profile, which is also the age of its newest data.
 	faults  []string
 	starts  int
-	down    map[string]time.Time     // since when a profile has no gateway
-	longest map[string]time.Duration // longest time without a gateway, by profile
+	down    map[string]time.Time     // Time since which a profile has no gateway.
+	longest map[string]time.Duration // Longest time without a gateway, by profile.
 }
 
 func newLedger() *ledger {
 	return &ledger{runs: map[string]string{}, newest: map[string]int{}, down: map[string]time.Time{}, longest: map[string]time.Duration{}}
 }
 
-// began records a start with the data of a host.
+// began records a start of a profile on a host, and the age of that host's data.
 func (l *ledger) began(profile, host string, data int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func (l *ledger) ended(profile, host string) {
 	}
 }
 
-// where returns the hosts of all running profiles.
+// where returns the host of each running profile.
 func (l *ledger) where() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,24 +77,23 @@ func (l *ledger) wrong() []string {
 	return slices.Clone(l.faults)
 }
 
-// fakeInit imitates the hinit of a pod: the same socket and the same answers about gateways, without processes. It starts what
-// ran before, as hinit does, and knows the profiles on the volume.
+// fakeInit imitates the hinit of a pod: it has the same socket and API, but runs no processes.
 type fakeInit struct {
 	host, home string
 	ledger     *ledger
 	readyAfter time.Duration
 	server     *http.Server
-	busy       atomic.Bool // a gateway works on an answer
-	user       int         // owner of the files that it writes; 0 for none
+	busy       atomic.Bool
+	user       int // User ID that owns the written files; 0 for root.
 
 	mu       sync.Mutex
 	services map[string]*hinit.Service
-	changed  map[string]uint64 // number of each profile's last change
+	changed  map[string]uint64 // Number of the last change of each profile.
 	now      uint64
-	whole    uint64 // number of the last change of the whole list
+	whole    uint64 // Number of the last change of the list of profiles.
 	ended    bool
-	asked    map[string]uint64 // last run that a client has asked about, by profile
-	behind   bool              // the gateway is to start between two steps of its host, see answer
+	asked    map[string]uint64 // Number of the last run that a client has asked for, by profile.
+	behind   bool              // Whether the gateway starts between two steps of its host, see answer.
 }
 
 func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, error) {
@@ -104,7 +103,7 @@ func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, e
 			return nil, err
 		}
 	}
-	_ = os.Remove(socket) // an earlier pod may have left this file
+	_ = os.Remove(socket) // An earlier pod may have left this file.
 	listener, err := net.Listen("unix", socket)
 	if err == nil && user != 0 {
 		err = errors.Join(os.Chown(filepath.Join(home, "profiles"), user, user), os.Chmod(socket, 0o777))
@@ -135,7 +134,7 @@ func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, e
 	return f, nil
 }
 
-// end ends the container: the gateways end, and the volume keeps which ones are wanted.
+// end ends the container. The volume keeps which gateways should run.
 func (f *fakeInit) end() {
 	_ = f.server.Close()
 	f.mu.Lock()
@@ -152,7 +151,7 @@ func (f *fakeInit) stateFile(name string) string {
 	return filepath.Join(f.home, "profiles", name, "gateway_state.json")
 }
 
-// intent reports whether a gateway is wanted up, by the file on the volume.
+// intent reports whether a gateway should run, from its file on the volume.
 func (f *fakeInit) intent(name string) bool {
 	text, err := os.ReadFile(f.stateFile(name))
 	return err == nil && strings.Contains(string(text), "running")
@@ -187,7 +186,8 @@ func (f *fakeInit) rescan() {
 	}
 }
 
-// dataFile is the file with the number of starts. It stands for the data of a real profile, which changes with each run.
+// dataFile returns the file with the number of starts. It stands for the data of a real profile,
+// which changes with each run.
 func (f *fakeInit) dataFile(name string) string {
 	return filepath.Join(f.home, "profiles", name, "data")
 }
@@ -197,10 +197,10 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 		return
 	}
 	text, _ := os.ReadFile(f.dataFile(name))
-	data, _ := strconv.Atoi(string(text)) // a new profile has no such file
+	data, _ := strconv.Atoi(string(text)) // A new profile has no such file.
 	s.Want = hinit.WantUp
 	if f.write(f.stateFile(name), `{"desired_state":"running"}`) != nil || f.write(f.dataFile(name), strconv.Itoa(data+1)) != nil {
-		s.State = hinit.StateBackoff // writing fails if the volume is full
+		s.State = hinit.StateBackoff // Writing fails if the volume is full.
 		f.touch(name)
 		time.AfterFunc(500*time.Millisecond, func() {
 			f.mu.Lock()
@@ -251,7 +251,7 @@ func (f *fakeInit) touch(name string) {
 	f.changed[name] = f.now
 }
 
-// order handles an order for one service.
+// order returns a handler for commands to one service.
 func (f *fakeInit) order(do func(string, *hinit.Service)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		name := strings.TrimPrefix(r.PathValue("name"), "gateway-")
@@ -268,8 +268,8 @@ func (f *fakeInit) order(do func(string, *hinit.Service)) http.HandlerFunc {
 	}
 }
 
-// answer handles a question about one service. With behind, it once starts the gateway before the host gets the answer. A host
-// asks before it offers the data, and again before it sets the data aside; the start happens at the second question.
+// answer serves the status of one service. If behind is set, it starts the gateway just before the
+// second answer, that is, between the host's check and its move of the data.
 func (f *fakeInit) answer(w http.ResponseWriter, r *http.Request) {
 	f.order(func(string, *hinit.Service) {})(w, r)
 	name := strings.TrimPrefix(r.PathValue("name"), "gateway-")
@@ -284,7 +284,7 @@ func (f *fakeInit) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// follow sends the status and its changes, at most one line a second.
+// follow streams the status and its changes, at most one line a second.
 func (f *fakeInit) follow(w http.ResponseWriter, r *http.Request) {
 	var seen, whole uint64
 	for first := true; r.Context().Err() == nil; first = false {
@@ -308,7 +308,7 @@ func (f *fakeInit) follow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// create makes the home of a profile, as hinit profile create does.
+// create creates the home of a profile, as hinit profile create does.
 func (f *fakeInit) create(_ context.Context, name string) error {
 	home := filepath.Join(f.home, "profiles", name)
 	if _, err := os.Stat(home); !errors.Is(err, fs.ErrNotExist) {

@@ -9,15 +9,15 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// busy makes a gateway of a host work on an answer, or stop doing so.
+// busy makes a gateway of a host begin or end work on an answer.
 func (f *sim) busy(host string, is bool) {
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
 	f.k.running[host].init.busy.Store(is)
 }
 
-// hostVersions returns the versions of the profiles on a host, and what is wrong with the first one that is not reported as
-// running.
+// hostVersions returns the versions of the profiles on a host. wrong describes the first profile
+// that is not reported as running.
 func (f *sim) hostVersions(host string) (versions, wrong string) {
 	for _, p := range f.profiles() {
 		if p.Status.Host != host {
@@ -31,8 +31,9 @@ func (f *sim) hostVersions(host string) (versions, wrong string) {
 	return versions, wrong
 }
 
-// TestAHostThatWaitsForAnAnswerRunsOn replaces hosts with rollout.whenIdle, by an image and by another pod. While a
-// host waits, its profiles must stay running. The controller and the host must not overwrite each other's status.
+// TestAHostThatWaitsForAnAnswerRunsOn checks that profiles keep running while rollout.whenIdle
+// delays the replacement of their host. The controller and the host must not overwrite each other's
+// status.
 func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 	const n, idle = 8, 20 * time.Second
 	f := newSim(t, "idle", 2, func(p *v1alpha1.AgentPool) {
@@ -65,7 +66,7 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 		}
 		old := container(last)
 		until(t, time.Minute, what+": the last host told to end", waits(last))
-		time.Sleep(time.Second) // by now, all writes in progress are done
+		time.Sleep(time.Second) // By now, all writes in progress are done.
 		before, wrong := f.hostVersions(last)
 		for range 8 {
 			if now, bad := f.hostVersions(last); now != before || bad != "" || wrong != "" || now == "" {

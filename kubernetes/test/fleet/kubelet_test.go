@@ -31,10 +31,10 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// counting counts the writes of clients.
+// counting is an HTTP transport that counts the writes of clients.
 type counting struct {
 	writes atomic.Int64
-	cut    atomic.Bool // the API server can't be reached
+	cut    atomic.Bool // Whether the API server is unreachable.
 }
 
 func (c *counting) wrap(next http.RoundTripper) http.RoundTripper {
@@ -53,25 +53,25 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// kubelet runs the pods of pools: the real host code with an imitation of hinit. It does what the kubelets of a number of nodes
-// do.
+// kubelet imitates the kubelets of several nodes: it runs the pods of pools, with the real host
+// code and an imitation of hinit.
 type kubelet struct {
 	api     client.WithWatch
 	kube    *kubernetes.Clientset
 	config  *rest.Config
-	dir     string // directory of sockets and volumes
+	dir     string // Directory of sockets and volumes.
 	ledger  *ledger
 	counted *counting
 	log     *slog.Logger
-	real    *realHosts // nil where hosts run in this process
+	real    *realHosts // Hosts in their own processes; nil if hosts run in this process.
 
-	containers atomic.Int64 // number of the last container
+	containers atomic.Int64 // Number of the last container.
 
 	mu      sync.Mutex
-	running map[string]*simulated // simulated pods by name
-	at      map[string]string     // addresses of the nodes that have one
-	killed  map[types.UID]bool    // pods whose container shall not run
-	offline map[string]bool       // hosts that can't reach the API server
+	running map[string]*simulated // Simulated pods by name.
+	at      map[string]string     // Addresses of the nodes that have one.
+	killed  map[types.UID]bool    // Pods whose container must not run.
+	offline map[string]bool       // Hosts that can't reach the API server.
 }
 
 // simulated is a running pod.
@@ -81,12 +81,12 @@ type simulated struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	init   *fakeInit
-	net    *counting    // connections of a host in this process
-	host   *hostProcess // host in its own process
-	ends   time.Time    // since when its preStop hook runs
+	net    *counting    // Connections of a host in this process.
+	host   *hostProcess // Host in its own process.
+	ends   time.Time    // Start of the preStop hook.
 }
 
-// cut cuts the host off from the API server, or connects it again.
+// cut disconnects the host from the API server, or reconnects it.
 func (s *simulated) cut(off bool) {
 	if s.host != nil {
 		s.host.cut(off)
@@ -95,7 +95,8 @@ func (s *simulated) cut(off bool) {
 	}
 }
 
-// drained reports whether the preStop hook of an ending pod has finished, which is when no gateway works on an answer.
+// drained reports whether the preStop hook of an ending pod has finished: no gateway works on an
+// answer any more.
 func (s *simulated) drained(p *corev1.Pod) bool {
 	hook := p.Spec.Containers[0].Lifecycle
 	if hook == nil || hook.PreStop == nil {
@@ -122,7 +123,7 @@ func newKubelet(s *server, dir string, out io.Writer) (*kubelet, error) {
 	return k, err
 }
 
-// nodes makes nodes, and volumes of which each pod gets one. Until ctx ends, it reports the nodes as alive.
+// nodes creates nodes and volumes. Until ctx ends, it reports the nodes as alive.
 func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 	bind := storagev1.VolumeBindingImmediate
 	objects := []client.Object{&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "simulated"}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &bind}}
@@ -149,7 +150,7 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 	go func() {
 		for ctx.Err() == nil {
 			for i := range n {
-				_ = k.alive(ctx, nodeName(i)) // after an error, the next report follows soon
+				_ = k.alive(ctx, nodeName(i)) // After an error, the next report follows soon.
 			}
 			sleep(ctx, 10*time.Second)
 		}
@@ -159,7 +160,7 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 
 const (
 	kubeletPort = 10250
-	zoneKey     = "topology.kubernetes.io/zone" // label of a node's zone; there are two zones
+	zoneKey     = "topology.kubernetes.io/zone" // Node label with one of two zones.
 )
 
 func nodeName(i int) string { return fmt.Sprintf("sim%d", i) }
@@ -171,7 +172,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// alive writes the status and the Lease of a node.
+// alive renews the status and the Lease of a node.
 func (k *kubelet) alive(ctx context.Context, name string) error {
 	n := &corev1.Node{}
 	if err := k.api.Get(ctx, client.ObjectKey{Name: name}, n); err != nil {
@@ -202,12 +203,11 @@ func (k *kubelet) alive(ctx context.Context, name string) error {
 	return k.api.Update(ctx, l)
 }
 
-// run runs pods until ctx ends.
 func (k *kubelet) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		pods := &corev1.PodList{}
 		if err := k.api.List(ctx, pods, client.HasLabels{v1alpha1.PoolLabel}); err != nil {
-			sleep(ctx, 200*time.Millisecond) // the API server does not answer, so the pods stay as they are
+			sleep(ctx, 200*time.Millisecond) // The API server does not answer, so leave the pods unchanged.
 			continue
 		}
 		there := map[string]types.UID{}
@@ -244,7 +244,7 @@ func (k *kubelet) uids() map[string]types.UID {
 	return out
 }
 
-// pod brings one pod to the state of its object.
+// pod brings one simulated pod to the state of its object.
 func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
 	k.mu.Lock()
 	now, killed := k.running[p.Name], k.killed[p.UID]
@@ -260,7 +260,7 @@ func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
 	case now != nil && now.image != p.Spec.Containers[0].Image && p.DeletionTimestamp == nil:
 		k.end(p.Name)
 		next := p.DeepCopy()
-		for i := range next.Status.ContainerStatuses { // still the same container, which has ended
+		for i := range next.Status.ContainerStatuses { // The container is the same one, which has ended.
 			next.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}}
 		}
 		return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
@@ -292,7 +292,7 @@ func (k *kubelet) status(ctx context.Context, p *corev1.Pod, state corev1.Contai
 	return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
 }
 
-// begin starts a pod: the imitation of hinit, and the host with the account of the pod.
+// begin starts a pod: the imitation of hinit, and the host with the pod's service account.
 func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	home := filepath.Join(k.dir, p.Name)
 	if err := k.volume(home); err != nil {
@@ -341,7 +341,6 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-// volume makes the volume of a pod, once. As root it mounts a file system of its own, which can become full.
 func (k *kubelet) volume(home string) error {
 	err := os.Mkdir(home, 0o755)
 	if err == nil && os.Geteuid() == 0 {
@@ -357,19 +356,19 @@ func (k *kubelet) volume(home string) error {
 	return err
 }
 
-// unmount unmounts the volumes that are file systems.
+// unmount unmounts the volumes of all pods.
 func (k *kubelet) unmount() {
-	homes, _ := filepath.Glob(filepath.Join(k.dir, "*")) // the pattern is right
+	homes, _ := filepath.Glob(filepath.Join(k.dir, "*")) // Ignore the error: the pattern is valid.
 	for _, home := range homes {
-		_ = unix.Unmount(home, unix.MNT_DETACH) // Unmount fails for a directory that contains only sockets
+		_ = unix.Unmount(home, unix.MNT_DETACH) // Unmount fails for a directory that contains only sockets.
 	}
 }
 
-// fill fills the volume of a host, and drop frees it.
+// fill fills the volume of a host. Call drop to free the space.
 func (k *kubelet) fill(host string) {
 	f, err := os.Create(filepath.Join(k.dir, host, "filler"))
 	if err != nil {
-		return // the host has no volume yet, or its volume is full
+		return // The host has no volume yet, or its volume is full.
 	}
 	defer f.Close()
 	block := make([]byte, 1<<16)
@@ -378,11 +377,11 @@ func (k *kubelet) fill(host string) {
 	}
 }
 
-func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // an error means that the file is gone
+func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // An error means that the file is gone.
 
-// token makes a token of a pod, as the kubelet does for its volumes.
+// token requests a service account token for a pod, as the kubelet does.
 func (k *kubelet) token(ctx context.Context, p *corev1.Pod) (string, error) {
-	seconds := int64(6 * 60 * 60) // longer than the run of the tests, because the token is not renewed
+	seconds := int64(6 * 60 * 60) // The token is not renewed, so it must outlive the tests.
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}, ExpirationSeconds: &seconds,
 	}}
@@ -393,7 +392,7 @@ func (k *kubelet) token(ctx context.Context, p *corev1.Pod) (string, error) {
 	return answer.Status.Token, nil
 }
 
-// end kills a pod's processes at once.
+// end kills all processes of a pod.
 func (k *kubelet) end(name string) {
 	k.mu.Lock()
 	s := k.running[name]
@@ -409,14 +408,15 @@ func (k *kubelet) end(name string) {
 	delete(k.running, name)
 }
 
-// kill ends the container of a pod for good, or lets it run again.
+// kill ends the container of a pod for good if dead is true, and otherwise lets it run again.
 func (k *kubelet) kill(uid types.UID, dead bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.killed[uid] = dead
 }
 
-// partition cuts a host, and the pod that replaces it, off from the API server, or connects it again.
+// partition disconnects a host and the pod that replaces it from the API server, or reconnects
+// them.
 func (k *kubelet) partition(name string, off bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -426,7 +426,7 @@ func (k *kubelet) partition(name string, off bool) {
 	}
 }
 
-// with returns a client that has the token of a pod.
+// with returns a client with the given service account token.
 func (f *sim) with(token string) (client.Client, error) {
 	config := rest.AnonymousClientConfig(f.rest)
 	config.BearerToken = token

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(cluster.MainServer(m))
 }
 
-// server is the API server for all tests of the package, with the kinds of the fleet.
+// server is the shared API server of all tests, with the fleet's resource kinds.
 type server struct {
 	*cluster.Cluster
 	rest *rest.Config
@@ -64,7 +64,7 @@ var theServer = sync.OnceValues(func() (*server, error) {
 	return s, err
 })
 
-// outputError is the error of a command with its output.
+// outputError is an error of a command, with the command's output.
 type outputError struct {
 	error
 	out []byte
@@ -72,7 +72,7 @@ type outputError struct {
 
 func (e outputError) Error() string { return e.error.Error() + ": " + string(e.out) }
 
-// withServer returns the server, or skips the test where none runs.
+// withServer returns the API server, or skips the test if none runs.
 func withServer(t *testing.T) *server {
 	t.Helper()
 	s, err := theServer()
@@ -85,8 +85,8 @@ func withServer(t *testing.T) *server {
 	return s
 }
 
-// until waits until cond returns "". cond returns what is missing. The longer a condition takes, the less often it is checked:
-// listing ten thousand profiles all the time would need a processor.
+// until polls cond until it returns "". cond returns what is missing. The pauses grow with the cost
+// of cond, because listing ten thousand profiles needs much processor time.
 func until(t *testing.T, limit time.Duration, what string, cond func() string) {
 	t.Helper()
 	missing := ""
@@ -100,7 +100,8 @@ func until(t *testing.T, limit time.Duration, what string, cond func() string) {
 	t.Fatalf("not %s within %s: %s", what, limit, missing)
 }
 
-// TestTheGroupIsTheOneOfTheManifests compares the constant with what controller-gen has made of the marker.
+// TestTheGroupIsTheOneOfTheManifests checks that the API group in the code is the same as in the
+// generated manifests.
 func TestTheGroupIsTheOneOfTheManifests(t *testing.T) {
 	for _, plural := range []string{"agentpools", "agentprofiles"} {
 		if _, err := os.Stat(filepath.Join(crds, v1alpha1.Group+"_"+plural+".yaml")); err != nil {

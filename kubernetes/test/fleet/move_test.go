@@ -36,7 +36,7 @@ func (f *sim) profile(name string) *v1alpha1.AgentProfile {
 	return p
 }
 
-// others returns the names of the pool's hosts except one.
+// others returns the names of the pool's hosts, except for one.
 func (f *sim) others(hosts int, except string) (names []string) {
 	for i := range hosts {
 		if name := fmt.Sprintf("%s-%d", f.pool, i); name != except {
@@ -46,8 +46,8 @@ func (f *sim) others(hosts int, except string) (names []string) {
 	return names
 }
 
-// TestAProfileMovesWithItsData checks the move of one profile by a pin, and of all profiles of a host by a drain. The
-// hosts use TLS, and tokens that the API server reviews.
+// TestAProfileMovesWithItsData moves one profile by a pin and all profiles of a host by a drain.
+// Their data must arrive.
 func TestAProfileMovesWithItsData(t *testing.T) {
 	const n = 12
 	f := newSim(t, "mover", 3)
@@ -105,8 +105,8 @@ func TestAProfileMovesWithItsData(t *testing.T) {
 	f.sound()
 }
 
-// TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid checks that no data is lost although an operator starts the
-// gateway again and again while its profile should move.
+// TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid checks that no data is lost if an operator
+// keeps starting the gateway while its profile should move.
 func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 	f := newSim(t, "hand", 2)
 	f.controller(t, f.log)
@@ -124,7 +124,7 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // the start fails while the profile moves
+			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // The start fails while the profile moves.
 			time.Sleep(100 * time.Millisecond)
 		}
 		until(t, time.Minute, "the profile on "+to, func() string {
@@ -137,8 +137,8 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 	}
 }
 
-// TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid starts the gateway after the host has heard that it is down,
-// and before the host sets its data aside. The other host must not start it with older data.
+// TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid starts the gateway between the host's
+// check that it is down and the move of its data. The other host must not start it with older data.
 func TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid(t *testing.T) {
 	f := newSim(t, "behind", 2)
 	f.controller(t, f.log)
@@ -171,8 +171,8 @@ func TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid(t *testing.T) {
 	}
 }
 
-// TestAMoveToAFullVolumeSaysSoAndGoesOn checks that the status names the full volume of the target, and that the move
-// goes on when it has space.
+// TestAMoveToAFullVolumeSaysSoAndGoesOn checks that the status names the full volume of the target,
+// and that the move continues when it has space.
 func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a volume that can be full needs root")
@@ -211,8 +211,9 @@ func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	f.sound()
 }
 
-// TestAMoveThatFailsFiveTimesGoesElsewhere has another user's directory in the profile's place on one host. The gateway
-// must run again on its old host, the status must name the reason, and the next move must be to another host.
+// TestAMoveThatFailsFiveTimesGoesElsewhere blocks the profile's directory on one host. The gateway
+// must run on its old host again, the status must name the reason, and the next move must go to
+// another host.
 func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	f := newSim(t, "fails", 3)
 	f.controller(t, f.log)
@@ -255,7 +256,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 		t.Errorf("after %d failures the status is %+v, %+v", failures, p.Status, fail)
 	}
 	old := p.DeepCopy()
-	p.Status.MoveFailure.At = metav1.NewTime(time.Now().Add(-time.Hour)) // with an old failure, the next move begins at once
+	p.Status.MoveFailure.At = metav1.NewTime(time.Now().Add(-time.Hour)) // After an old failure, the next move begins at once.
 	if err := f.api.Status().Patch(f.ctx, p, client.MergeFrom(old)); err != nil {
 		t.Fatal(err)
 	}
@@ -272,8 +273,8 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	f.sound()
 }
 
-// TestAHostWritesOnlyAboutItsOwnProfiles checks that writes of a host about other profiles are refused, although its
-// role alone would permit them.
+// TestAHostWritesOnlyAboutItsOwnProfiles checks that the API server refuses a host's writes to
+// other hosts' profiles, although its role alone would permit them.
 func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 	f := newSim(t, "owner", 2)
 	f.controller(t, f.log)
@@ -401,7 +402,7 @@ func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 		}
 		return ""
 	})
-	time.Sleep(5 * time.Second) // long enough for several tries of the host
+	time.Sleep(5 * time.Second) // Long enough for several tries of the host.
 	if now := starts(); now != before {
 		t.Errorf("%d starts while the ConfigMap was missing", now-before)
 	}

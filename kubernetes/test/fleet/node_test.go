@@ -13,9 +13,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAVanishedNodeIsToldWithinTenSeconds gives a node an address that accepts connections, and then removes the address. For
-// Kubernetes the node stays ready, so the profiles are found again when the address is back. The host goes on reporting, and must
-// not overwrite the status.
+// TestAVanishedNodeIsToldWithinTenSeconds removes the address of a node. The profiles must be
+// reported as unreachable soon, and as running when the address is back.
 func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an address of a network namespace needs root")
@@ -59,7 +58,7 @@ func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the node is not asked")
 	}
-	time.Sleep(time.Second) // by now, the controller has recorded the answer
+	time.Sleep(time.Second) // By now, the controller has recorded the answer.
 	ip("del")
 	began := time.Now()
 	told := func(want bool) func() string {

@@ -19,9 +19,9 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestOnlyTheHostThatAProfileMovesToIsSentIt requests the data of a profile while it is offered, with what others can
-// have: no certificate, or another one. All must be refused, and no other user may write the Lease that names the
-// certificate. After the move, the port must be closed.
+// TestOnlyTheHostThatAProfileMovesToIsSentIt requests the data of an offered profile without a
+// certificate and with another one. Both must be refused, and after the move the port must be
+// closed.
 func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	f := newSim(t, "port", 3)
 	f.controller(t, f.log)
@@ -36,7 +36,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 		}
 		return ""
 	})
-	f.k.partition(to, true) // the target is cut off, so that it does not fetch the data
+	f.k.partition(to, true) // The target is disconnected, so it does not fetch the data.
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 		}
 		return "none"
 	})
-	other := httptest.NewTLSServer(nil) // this client has the certificate and key of a stranger
+	other := httptest.NewTLSServer(nil) // This client has a stranger's certificate and key.
 	defer other.Close()
 	ask := func(nonce string, certificates []tls.Certificate) (int, string) {
 		t.Helper()
@@ -62,7 +62,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 			return 0, err.Error()
 		}
 		defer answer.Body.Close()
-		read, _ := io.ReadAll(answer.Body) // the part of the answer that was read is enough
+		read, _ := io.ReadAll(answer.Body) // Ignore the error: the part that was read is enough.
 		return answer.StatusCode, strings.TrimSpace(string(read))
 	}
 	for _, c := range []struct {

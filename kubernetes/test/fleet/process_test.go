@@ -28,23 +28,26 @@ import (
 var stepClock = flag.Bool("step-clock", false, "step the wall clocks of hosts and controllers too; this builds hinit-fleet with another time.Now")
 
 const (
-	// agentUser is the user of hosts that run in processes of their own.
+	// User ID of hosts that run in their own processes.
 	agentUser = 10000
-	// clockVar names the file with the number of seconds by which the clock of a process is ahead.
+	// Environment variable with the file that holds the seconds by which a process's clock is ahead.
 	clockVar = "HINIT_TEST_FLEET_CLOCK"
-	// hostVar has the directory of credentials for a process that becomes hinit-fleet host.
+	// Environment variable that makes this process hinit-fleet host. It holds the directory of the
+	// credentials.
 	hostVar = "HINIT_TEST_FLEET_HOST"
 )
 
-// realHosts runs hosts as in a pod: the program hinit-fleet, as the agents' user, with its own credentials and address.
+// realHosts runs each host as in a pod: as a process of hinit-fleet with the agents' user, its own
+// credentials and its own address.
 type realHosts struct {
 	*cluster.Cluster
 	program string
 	out     io.Writer
-	last    atomic.Int32 // last address that was assigned
+	last    atomic.Int32 // Last assigned address.
 }
 
-// withProcesses runs the hosts and controllers of a fleet in processes of their own, if that is possible here.
+// withProcesses makes a fleet's hosts and controllers run as separate processes, if this machine
+// allows that.
 func withProcesses(t *testing.T, s *server, out io.Writer) *realHosts {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -76,7 +79,8 @@ func withProcesses(t *testing.T, s *server, out io.Writer) *realHosts {
 	return r
 }
 
-// becomeHost makes this process hinit-fleet host: it mounts the credentials at their place in a pod, and gives up root.
+// becomeHost runs hinit-fleet host in this process, without root. It mounts the credentials at the
+// same path as in a pod.
 func becomeHost(credentials string) error {
 	if err := os.MkdirAll(pool.Credentials, 0o755); err != nil {
 		return err
@@ -94,7 +98,8 @@ func becomeHost(credentials string) error {
 	return unix.Exec(program, []string{program, "host"}, os.Environ())
 }
 
-// hostProcess is the container of hinit-fleet in a pod. Like a kubelet it starts the program again whenever it ends.
+// hostProcess is the container of hinit-fleet in a pod. Like a kubelet, it restarts the program
+// when it exits.
 type hostProcess struct {
 	env   []string
 	out   io.Writer
@@ -165,7 +170,7 @@ func splitAddress(address string) (host, port string) {
 	return address[:i], address[i+1:]
 }
 
-// keep starts the program again and again until the pod ends.
+// keep restarts the program until the pod ends.
 func (h *hostProcess) keep() {
 	defer close(h.done)
 	defer h.gate.End()
@@ -188,12 +193,11 @@ func (h *hostProcess) keep() {
 	}
 }
 
-// signal sends a signal to the program, if it runs.
 func (h *hostProcess) signal(s syscall.Signal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cmd != nil && h.cmd.Process != nil {
-		_ = h.cmd.Process.Signal(s) // the process may have ended
+		_ = h.cmd.Process.Signal(s) // The process may have ended.
 	}
 }
 
@@ -205,7 +209,8 @@ func (h *hostProcess) end() {
 	h.signal(syscall.SIGKILL)
 }
 
-// cut cuts the host off from the API server, half of the times by dropping packets, or connects it again.
+// cut disconnects the host from the API server, or reconnects it. Half of the disconnections drop
+// packets instead of closing connections.
 func (h *hostProcess) cut(off bool) {
 	switch {
 	case !off:
@@ -217,7 +222,7 @@ func (h *hostProcess) cut(off bool) {
 	}
 }
 
-// step sets the clock of a process ahead, if it was built for that.
+// step sets a process's clock ahead, if the program was built for that.
 func step(file string, ahead time.Duration) {
 	_ = os.WriteFile(file+".new", []byte(strconv.Itoa(int(ahead.Seconds()))), 0o644) //nolint:gosec // the agents' user reads this file
 	_ = os.Rename(file+".new", file)
@@ -233,12 +238,12 @@ func (k *kubelet) hostOf(name string) *hostProcess {
 	return nil
 }
 
-// controllerClock returns the file with the clock of a controller.
+// controllerClock returns the clock file of a controller.
 func (k *kubelet) controllerClock(i int) string {
 	return filepath.Join(k.dir, fmt.Sprintf("controller%d.clock", i))
 }
 
-// startController starts hinit-fleet controller, with a Lease in a namespace.
+// startController starts hinit-fleet controller with its Lease in the given namespace.
 func (r *realHosts) startController(t *testing.T, clock, namespace string) *controllerProcess {
 	t.Helper()
 	c := &controllerProcess{cmd: exec.Command(r.program, "controller", "--kubeconfig", r.Config, "--namespace", cmp.Or(namespace, "default"))}

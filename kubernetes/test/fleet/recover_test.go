@@ -12,9 +12,9 @@ import (
 	"hinit/profiles/archive"
 )
 
-// TestALostProfileIsRecoveredFromABackupOnce checks the recovery of a profile whose host was lost with its volume, as
-// on the page on running a fleet. Later the recovered profile is on a host of that name again. spec.recover must not
-// discard the data when that host restarts or is lost.
+// TestALostProfileIsRecoveredFromABackupOnce recovers a profile whose host and volume were lost, as
+// the fleet page describes. A spec.recover that stays in the manifest must not discard the data
+// when a host of that name fails again.
 func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 	f := newSim(t, "gone", 2)
 	f.controller(t, f.log)

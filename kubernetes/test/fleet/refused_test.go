@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifest returns an object as YAML.
 func manifest(kind, name, spec string) string {
 	return fmt.Sprintf("apiVersion: agents.hinit.dev/v1alpha1\nkind: %s\nmetadata: {name: %q, namespace: default}\nspec: %s\n", kind, name, spec)
 }
@@ -19,7 +18,7 @@ func manifest(kind, name, spec string) string {
 func aPool(spec string) string    { return manifest("AgentPool", "pool", spec) }
 func aProfile(spec string) string { return manifest("AgentProfile", "coder", spec) }
 
-// wrong are manifests, each with the words of the refusal by the API server.
+// wrong lists invalid manifests, each with a text that the API server's error must contain.
 var wrong = []struct{ text, says string }{
 	{aPool(`{hosts: {min: 1, max: 3}}`), "spec.image: Required value"},
 	{aPool(`{image: "", hosts: {min: 1, max: 3}}`), "spec.image in body should be at least 1 chars long"},
@@ -81,8 +80,8 @@ var wrong = []struct{ text, says string }{
 	{aProfile(`{pool: pool, colour: red}`), `unknown field "spec.colour"`},
 }
 
-// TestWrongManifestsAreRefusedWithASentence checks that a real API server refuses each wrong manifest with the right
-// message.
+// TestWrongManifestsAreRefusedWithASentence checks that the API server refuses each invalid
+// manifest with a helpful message.
 func TestWrongManifestsAreRefusedWithASentence(t *testing.T) {
 	s := withServer(t)
 	for _, w := range wrong {
@@ -96,7 +95,8 @@ func TestWrongManifestsAreRefusedWithASentence(t *testing.T) {
 	}
 }
 
-// TestRightManifestsAreTaken checks that manifests that differ little from the wrong ones are accepted.
+// TestRightManifestsAreTaken checks that the API server accepts valid manifests that differ little
+// from the invalid ones.
 func TestRightManifestsAreTaken(t *testing.T) {
 	s := withServer(t)
 	for _, text := range []string{
@@ -119,7 +119,7 @@ func TestRightManifestsAreTaken(t *testing.T) {
 	}
 }
 
-// create makes an object of YAML, as kubectl apply --validate=strict does.
+// create creates an object from YAML, as kubectl apply --validate=strict does.
 func (s *server) create(t *testing.T, text string, more ...client.CreateOption) error {
 	t.Helper()
 	u := &unstructured.Unstructured{}

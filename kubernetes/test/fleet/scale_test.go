@@ -46,7 +46,7 @@ func TestAPoolGrowsByMemoryAndShrinksWithoutALoss(t *testing.T) {
 	})
 	f.controller(t, f.log)
 	memory := func(size string) *resource.Quantity { q := resource.MustParse(size); return &q }
-	// Two profiles fit into 80 percent of 16 GiB.
+	// Two profiles fill 80 percent of 16 GiB.
 	f.create(n, func(_ int, p *v1alpha1.AgentProfile) { p.Spec.Memory = memory("5Gi") })
 	until(t, 3*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	profiles, hosts := f.zones()

@@ -35,13 +35,14 @@ var (
 	simProfiles = flag.Int("profiles", 120, "how many profiles they have")
 )
 
-// controllerVar has the kubeconfig for a process that is a controller in place of running tests.
+// controllerVar is the environment variable that makes this process a controller. It holds the path
+// of the kubeconfig.
 const controllerVar = "HINIT_TEST_FLEET_CONTROLLER"
 
-// leaseVar has the namespace of that controller's Lease.
+// leaseVar is the environment variable with the namespace of that controller's Lease.
 const leaseVar = "HINIT_TEST_FLEET_LEASE"
 
-// controlIfAsked makes this process a controller if controllerVar is set.
+// controlIfAsked runs a controller in this process if controllerVar is set.
 func controlIfAsked() {
 	file := os.Getenv(controllerVar)
 	if file == "" {
@@ -57,7 +58,6 @@ func controlIfAsked() {
 	os.Exit(1)
 }
 
-// controllerProcess is a controller in a process of its own.
 type controllerProcess struct {
 	cmd *exec.Cmd
 }
@@ -75,7 +75,7 @@ func (s *server) start(t *testing.T, out io.Writer, change func(*exec.Cmd)) *con
 		t.Fatal(err)
 	}
 	c := &controllerProcess{cmd: exec.Command(self)}
-	c.cmd.Env = append(os.Environ(), controllerVar+"="+s.Config, "GOGC=100") // Go's default, because the test measures the memory
+	c.cmd.Env = append(os.Environ(), controllerVar+"="+s.Config, "GOGC=100") // Go's default, because the test measures the memory.
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	change(c.cmd)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -87,11 +87,11 @@ func (s *server) start(t *testing.T, out io.Writer, change func(*exec.Cmd)) *con
 }
 
 func (c *controllerProcess) kill() {
-	_ = c.cmd.Process.Kill() // the process may have ended
+	_ = c.cmd.Process.Kill() // The process may have ended.
 	_ = c.cmd.Wait()
 }
 
-// most returns the peak memory of the process, in MB.
+// most returns the controller's peak memory, in MB.
 func (c *controllerProcess) most() int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
 	for line := range strings.Lines(string(text)) {
@@ -113,8 +113,7 @@ type sim struct {
 	log  *os.File
 }
 
-// newSim makes nodes and a pool of hosts, and starts what runs its pods. A short run has only the pool of
-// TestAProfileMovesWithItsData.
+// newSim creates nodes and a pool, and starts the simulated kubelet.
 func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.AgentPool)) *sim {
 	t.Helper()
 	if name != "mover" {
@@ -176,7 +175,6 @@ func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.Agent
 	return f
 }
 
-// clean removes the pool and its profiles.
 func (f *sim) clean() {
 	_ = f.api.DeleteAllOf(f.ctx, &v1alpha1.AgentProfile{}, client.InNamespace("default"))
 	end := time.Now().Add(time.Minute)
@@ -198,12 +196,12 @@ func (f *sim) clean() {
 func (f *sim) profiles() []v1alpha1.AgentProfile {
 	list := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(f.ctx, list, client.InNamespace("default")); err != nil {
-		return make([]v1alpha1.AgentProfile, 1) // the API server does not answer, so the state is unknown
+		return make([]v1alpha1.AgentProfile, 1) // The API server does not answer, so the state is unknown.
 	}
 	return list.Items
 }
 
-// create makes profiles, several at a time.
+// create creates n profiles, several at a time.
 func (f *sim) create(n int, change ...func(int, *v1alpha1.AgentProfile)) {
 	f.Helper()
 	todo := make(chan int)
@@ -228,10 +226,10 @@ func (f *sim) create(n int, change ...func(int, *v1alpha1.AgentProfile)) {
 	all.Wait()
 }
 
-// missing returns what is missing until n profiles run, each on the host that its object names.
+// missing describes what is missing until n profiles run, each on the host that its object names.
 func (f *sim) missing(n int) string {
 	where := f.k.ledger.where()
-	if n > 1000 && len(where) < n { // does not list all profiles each time, to spare the API server
+	if n > 1000 && len(where) < n { // Listing all profiles each time would load the API server.
 		return fmt.Sprintf("%d of %d run", len(where), n)
 	}
 	list := f.profiles()
@@ -251,10 +249,10 @@ func (f *sim) missing(n int) string {
 	return fmt.Sprintf("%d of %d are ready, phases %v; %s", ready, n, count, wrong)
 }
 
-// serious begins a message after which test/summary does not run a test again.
+// serious begins a message after which test/summary does not repeat a test.
 const serious = "serious: "
 
-// sound ends the test if a profile ran twice or without its data.
+// sound fails the test if a profile ran twice or without its data.
 func (f *sim) sound() {
 	f.Helper()
 	if wrong := f.k.ledger.wrong(); len(wrong) > 0 {
@@ -277,12 +275,13 @@ func (f *sim) edit(change func(*v1alpha1.AgentPool)) {
 	}
 	old := p.DeepCopy()
 	change(p)
-	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // the write may conflict with one of the controller
+	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // The write may conflict with a write of the controller.
 		f.Fatal(err)
 	}
 }
 
-// TestAFleetRunsAndTellsAndRollsOut checks the whole life of a fleet. Its full size is -hosts 50 -profiles 10000.
+// TestAFleetRunsAndTellsAndRollsOut checks the whole life of a fleet. Use -hosts 50 -profiles 10000
+// for the full size.
 func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	n := *simProfiles
 	f := newSim(t, "pool", *simHosts)
@@ -301,7 +300,7 @@ func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	t.Logf("%d profiles on %d hosts: all objects made after %.1f s, all ready after %.1f s", n, *simHosts, made.Seconds(), time.Since(began).Seconds())
 	each := float64(f.k.counted.writes.Load()-writes) / float64(n)
 	t.Logf("hosts have made %.1f writes a profile; processor time: %s", each, spent().since(before))
-	if each > 2.5 { // two writes: one reports that the data exists, another that the gateway is ready
+	if each > 2.5 { // Two writes: the data exists, and the gateway is ready.
 		t.Errorf("hosts have made %.1f writes a profile", each)
 	}
 	f.sound()
@@ -316,14 +315,15 @@ func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	t.Logf("the controller has had at most %d MB; %d starts in all", c.most(), f.k.ledger.starts)
 }
 
-// steady counts the writes while nothing happens.
+// steady counts the writes of an idle fleet.
 func (f *sim) steady(t *testing.T) {
 	t.Helper()
 	time.Sleep(5 * time.Second)
 	before, leader, began := f.k.counted.writes.Load(), f.version(), time.Now()
 	time.Sleep(45 * time.Second)
 	hosts := f.k.counted.writes.Load() - before
-	// The controller's writes change a version: of the pool, of a profile, or of its Lease, which it renews every ten seconds.
+	// Object versions change by the controller's writes of the pool, of profiles, and of its Lease
+	// every ten seconds.
 	rate := (float64(hosts) + 4.5) / time.Since(began).Seconds()
 	t.Logf("steady: %d writes of hosts in %.0f s, and the controller's Lease: %.2f writes a second", hosts, time.Since(began).Seconds(), rate)
 	if rate > 1 {
@@ -350,7 +350,7 @@ func (f *sim) version() string {
 	return fmt.Sprint(p.ResourceVersion, " ", h)
 }
 
-// loss kills the container of a host and brings it back.
+// loss kills the container of a host and lets it run again.
 func (f *sim) loss(t *testing.T, n int) {
 	t.Helper()
 	victim := f.pool + "-0"
@@ -386,7 +386,7 @@ func (f *sim) loss(t *testing.T, n int) {
 	f.sound()
 }
 
-// rollout gives the pool another image.
+// rollout changes the pool's image and waits for all hosts.
 func (f *sim) rollout(t *testing.T, n int) {
 	t.Helper()
 	f.k.ledger.mu.Lock()
@@ -412,7 +412,6 @@ func (f *sim) rollout(t *testing.T, n int) {
 	f.sound()
 }
 
-// tail returns the last lines of a file.
 func tail(name string, n int) string {
 	f, err := os.Open(name)
 	if err != nil {

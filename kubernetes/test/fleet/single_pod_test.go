@@ -47,7 +47,7 @@ func (f *sim) installSandboxes() {
 	f.Cleanup(func() {
 		cancel()
 		<-done
-		_ = f.Kubectl(context.Background(), "delete", "--timeout=1m", crd).Run() // an error does not matter: the server ends with the tests
+		_ = f.Kubectl(context.Background(), "delete", "--timeout=1m", crd).Run() // Ignore the error: the server ends with the tests.
 	})
 	go func() {
 		defer close(done)
@@ -62,7 +62,7 @@ func (f *sim) is(o client.Object, name string) bool {
 	return f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: name}, o) == nil
 }
 
-// on returns what is missing until a profile is ready on a host.
+// on describes what is missing until a profile is ready on a host.
 func (f *sim) on(profile, host string) string {
 	if p := f.profile(profile); p.Status.Host != host || !p.Status.Ready || p.Status.Move != nil {
 		return fmt.Sprintf("%+v", p.Status)
@@ -220,8 +220,8 @@ func TestAPodOfItsOwnGoesWithItsProfile(t *testing.T) {
 	f.sound()
 }
 
-// TestAPodThatIsRefusedIsToldAndHoldsNobodyUp checks that a pod that a quota refuses is reported, and delays no other
-// profile.
+// TestAPodThatIsRefusedIsToldAndHoldsNobodyUp checks that the status reports a pod that a quota
+// refuses, and that other profiles are not delayed.
 func TestAPodThatIsRefusedIsToldAndHoldsNobodyUp(t *testing.T) {
 	f := newSim(t, "quota", 1)
 	f.controller(t, f.log)

@@ -13,7 +13,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// set changes what the hinit of a host reports about a gateway.
+// set changes the state of a gateway that a host's hinit reports.
 func (f *sim) set(host, profile string, change func(*hinit.Service)) {
 	f.k.mu.Lock()
 	init := f.k.running[host].init

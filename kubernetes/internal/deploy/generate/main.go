@@ -22,7 +22,7 @@ func run(dir, page string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range deploy.SortedPaths(files) { // only write generated files: the directory fleet is written by hand
+	for _, name := range deploy.SortedPaths(files) { // Write only generated files: the directory fleet is written by hand.
 		top, _, _ := strings.Cut(name, "/")
 		if err := os.RemoveAll(filepath.Join(dir, top)); err != nil {
 			return err

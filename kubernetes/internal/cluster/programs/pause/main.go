@@ -16,7 +16,7 @@ func main() {
 			return
 		}
 		for pid := 1; pid > 0; {
-			pid, _ = syscall.Wait4(-1, nil, syscall.WNOHANG, nil) // pid is -1 if the process has no child
+			pid, _ = syscall.Wait4(-1, nil, syscall.WNOHANG, nil) // The pid is -1 if the process has no children.
 		}
 	}
 }
