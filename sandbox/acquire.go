@@ -16,10 +16,10 @@ import (
 
 const (
 	startTime     = 30 * time.Second
-	createTime    = 120 * time.Second // time limit for making a container, for which the engine may have to fetch an image
+	createTime    = 120 * time.Second // Time limit for creating a container. The engine may have to pull its image.
 	removalLimit  = 10 * time.Second
 	maxWakeTries  = 5
-	nameTakenTime = 5 * time.Second // how long to retry while another container has the name, because it is being made or removed
+	nameTakenTime = 5 * time.Second // How long to retry while a container with the same name is being created or removed.
 )
 
 // findOrMake finds or makes the sandbox's container. It holds the lock of the key, so that no other process does the same at
@@ -42,7 +42,7 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 		plan.Name = s.manager.containerName(s.labels)
 	}
 	for limit := time.Now().Add(nameTakenTime); err == nil && !found; {
-		if time.Now().After(limit) { // use another name, because the container with this name can't be used
+		if time.Now().After(limit) { // The container with this name can't be used, so use another name.
 			plan.Name = randomName()
 		}
 		c.Name = plan.Name
@@ -95,7 +95,7 @@ func (m *Manager) FindContainer(ctx context.Context, labels map[string]string, s
 			switch {
 			case c.State != state:
 				continue
-			case state == Paused: // return the paused container; the next command's error then says how to unpause it
+			case state == Paused: // A command in a paused container fails with an error that says how to unpause it.
 				return c, true, nil
 			}
 			if err := m.WakeContainer(ctx, c); errors.Is(err, ErrNoEngine) {
@@ -152,12 +152,12 @@ func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, e
 	spec.Labels[LabelVolume] = m.store.id
 	m.hideDir(&spec)
 	own, err := m.addHelper(&spec)
-	// The directory belonged to an earlier container with this name.
+	// An earlier container of this name has left the directory.
 	if errors.Is(err, fs.ErrExist) && m.askState(ctx, spec.Name).State == Gone {
 		m.store.removeRecord(spec.Name)
 		own, err = m.addHelper(&spec)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // if only the name is taken, Create below reports that
+	if err != nil && !errors.Is(err, fs.ErrExist) { // If only the name is taken, Create below reports that.
 		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
 	crashPoint("create")
@@ -194,10 +194,10 @@ func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, e
 		crashPoint("started")
 		return id, nil
 	}
-	if !refusesDiskLimit(err) { // only warn if the caller does not try again without the limit
+	if !refusesDiskLimit(err) { // Don't warn if the caller tries again without the limit.
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and is removed: %v", spec.Name, err))
 	}
-	if id == "" && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // the engine may have made the container in spite of the error
+	if id == "" && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // The engine may have created the container in spite of the error.
 		// Remove only a container that was never started; a started one is older than this call.
 		if c := m.askState(ctx, spec.Name); c.State == Created {
 			id = c.ID
@@ -210,7 +210,7 @@ func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, e
 			m.opts.warn(err.Error())
 		}
 	}
-	if own { // the record is from this call, and not from another one
+	if own { // The record is from this call, and not from another process.
 		m.store.removeRecord(spec.Name)
 	}
 	return "", err
@@ -226,7 +226,6 @@ func (m *Manager) hideDir(spec *Spec) {
 	}
 }
 
-// isHelperMount reports whether a mount is one of the two that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
 // addHelper adds the mounts of the helper to a Spec. If it has added them, own is true and the container has a record in the
@@ -253,7 +252,6 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	return true, nil
 }
 
-// askState asks the engine for the state of a container. If the engine doesn't answer, the result has an empty State.
 func (m *Manager) askState(ctx context.Context, id string) Container {
 	c, err := m.engine.Inspect(context.WithoutCancel(ctx), id)
 	switch {

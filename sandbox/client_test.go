@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// helperVar makes this test binary act as another client of the sandboxes.
+// helperVar is the environment variable that makes this test binary a client of the sandboxes.
 const helperVar = "HINIT_SANDBOX_TEST_CLIENT"
 
 // helperProcess starts this test binary as another client of the same sandboxes.

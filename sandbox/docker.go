@@ -320,7 +320,7 @@ func (d *docker) Rename(ctx context.Context, id, name string) error {
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
-	defer setTimeLimit(&ctx, grace+2*answerTime)() // the engine itself may take 10 s longer than the grace
+	defer setTimeLimit(&ctx, grace+2*answerTime)() // The engine itself may take 10 s longer than the grace period.
 	seconds := int(grace.Seconds())
 	return engineError("stop the container "+shortID(id), d.client.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
@@ -333,7 +333,7 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 		case err == nil, errors.Is(err, ErrGone), strings.Contains(err.Error(), "already in progress"):
 			return nil
 		case try > 20, !strings.Contains(err.Error(), "failed to remove root filesystem"), !pause.For(ctx, 100*time.Millisecond):
-			return err // on fuse-overlayfs, an engine can't always remove files that were just written, so try again
+			return err // On fuse-overlayfs, an engine can't always remove files that were just written, so try again.
 		}
 	}
 }
@@ -360,8 +360,8 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 type dockerExec struct {
 	types.HijackedResponse
 	once        sync.Once
-	unread      int    // number of unread bytes in the current part of standard output
-	outputStart []byte // beginning of standard output, because an engine writes its own errors there
+	unread      int    // Number of unread bytes in the current part of standard output.
+	outputStart []byte // Beginning of standard output, where an engine writes its own errors.
 	errorTail   textTail
 }
 

@@ -91,9 +91,9 @@ type Attachment interface {
 // Info describes an engine.
 type Info struct {
 	Version, API string // versions of the engine and of its API, such as "20.10.24" and "1.41"
-	OS, Arch     string // operating system and processor of the engine, named as in Go, such as "linux" and "amd64"
+	OS, Arch     string // Operating system and processor architecture of the engine, in Go's names, such as "linux" and "amd64".
 	Driver       string // storage driver, such as "overlay2"
-	UserMapping  string // how the engine maps root in a container to another user: "userns-remap", "rootless"; "" if it doesn't
+	UserMapping  string // How the engine maps container root to another user: "userns-remap" or "rootless"; "" if it doesn't.
 }
 
 // Image holds the properties of an image that sandboxes need.
@@ -101,7 +101,7 @@ type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Labels     map[string]string
-	Dir        string // working directory; "" if the engine doesn't know it
+	Dir        string // Working directory; "" if the engine doesn't know it.
 }
 
 // State is the state of a container as the engine reports it.
@@ -124,7 +124,7 @@ func stateOf(text string) State {
 	switch state := State(strings.ToLower(text)); state {
 	case "configured", "initialized":
 		return Created
-	case "stopping": // a stopping container still runs until its first process has ended
+	case "stopping": // A stopping container runs until its first process has ended.
 		return Running
 	case "stopped":
 		return Exited
@@ -158,27 +158,27 @@ type Mount struct {
 	Source, Target   string
 	ReadOnly         bool
 	Options          string // options as in mount(8) for a tmpfs, otherwise as in docker run -v
-	CreateHostParent bool   // create a missing source, as docker run -v does
+	CreateHostParent bool   // Create a missing source directory, as docker run -v does.
 }
 
 // Spec describes a container to make. A zero field means the engine's or the image's default.
 type Spec struct {
 	Name, Image string
 	Labels      map[string]string
-	Entrypoint  []string // entry point; nil for the image's
+	Entrypoint  []string // Entry point; nil for the image's.
 	Cmd         []string
 	Env         []string // variables, each as NAME=value
 	User        string
-	Dir         string // working directory of commands; the helper enters it, while the engine only gets "/", see [LabelDir]
+	Dir         string // Working directory of commands. The engine only gets "/", and the helper enters Dir later, see [LabelDir].
 	Hostname    string
 
-	Init        bool // let the engine run its own init as process 1
-	Untrusted   bool // don't run the image's health check, and limit the log of process 1, which does not count for Storage
+	Init        bool // Run the engine's own init as process 1.
+	Untrusted   bool // Skip the image's health check, and limit the log of process 1. The log does not count for Storage.
 	CapDrop     []string
 	CapAdd      []string
 	SecurityOpt []string
 	Privileged  bool
-	ReadOnly    bool // the root file system is read-only
+	ReadOnly    bool // Mount the root file system read-only.
 	Devices     []string
 	Groups      []string // supplementary groups of commands
 

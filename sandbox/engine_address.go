@@ -17,7 +17,6 @@ type address struct {
 	certDir string // directory with the certificates for the connection; "" for none
 }
 
-// defaultSockets returns the paths at which engines listen by default, in the order in which they are tried.
 func defaultSockets() []string {
 	list := []string{"/var/run/docker.sock", "/run/docker.sock"}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
@@ -75,7 +74,7 @@ func contextName() string {
 		CurrentContext string `json:"currentContext"`
 	}
 	data, _ := os.ReadFile(dockerConfigPath("config.json"))
-	_ = json.Unmarshal(data, &config) // ignore the error: a file that can't be read selects no context
+	_ = json.Unmarshal(data, &config) // Ignore the error: an unreadable file selects no context.
 	return cmp.Or(os.Getenv("DOCKER_CONTEXT"), config.CurrentContext)
 }
 

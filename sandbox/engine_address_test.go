@@ -15,8 +15,8 @@ import (
 
 func sprint(v any) string { return fmt.Sprint(v) }
 
-// TestFindEngine checks the rows of section 19.1 of the contract. The address of the engine must be found without
-// starting a docker command.
+// TestFindEngine checks that the engine's address is found without running a docker command
+// (contract, 19.1).
 func TestFindEngine(t *testing.T) {
 	config := t.TempDir()
 	for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "XDG_RUNTIME_DIR"} {
@@ -67,7 +67,7 @@ func TestFindEngine(t *testing.T) {
 	}
 }
 
-// States of all engines must be translated to the names that Docker uses.
+// TestStateOf checks that the states of all engines are translated to Docker's names.
 func TestStateOf(t *testing.T) {
 	for text, want := range map[string]State{
 		"Running": Running, "exited": Exited, "configured": Created, "initialized": Created, "stopping": Running, "stopped": Exited, "paused": Paused,
@@ -93,8 +93,8 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// TestAnEngineThatHangsOverAContainer checks that a command fails in time if the engine never answers about its
-// container.
+// TestAnEngineThatHangsOverAContainer checks that a command fails in time if the engine never
+// answers about its container.
 func TestAnEngineThatHangsOverAContainer(t *testing.T) {
 	old := answerTime
 	answerTime = 50 * time.Millisecond

@@ -57,7 +57,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	switch {
 	case errors.Is(err, ErrLost):
 		return res, err
-	case err != nil && ctx.Err() != nil: // the caller gave up before the command was started
+	case err != nil && ctx.Err() != nil: // The caller gave up before the command was started.
 		return Result{mux.End{Code: CodeInterrupted, Interrupted: true}, res.Duration}, nil
 	case err != nil:
 		return Result{}, err
@@ -148,18 +148,17 @@ type attempt struct {
 	sandbox *Sandbox
 	link    *link
 	open    mux.Open
-	request Request // request with its streams
+	request Request // The request with its streams.
 
 	start            time.Time
-	channel          *mux.Channel // channel of the request; nil: the request was not sent
-	inputRead        bool         // some standard input was read, so the request can't be sent again
-	silenceExplained bool         // the reason for the helper's silence was already asked for
+	channel          *mux.Channel // Channel of the request; nil if the request was not sent.
+	inputRead        bool         // Whether some standard input was read, so that the request can't be sent again.
+	silenceExplained bool
 }
 
 // sent reports whether the helper may have received the request.
 func (t *attempt) sent() bool { return t.channel != nil }
 
-// began reports whether the helper has certainly started the command.
 func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }
 
 // isTransfer reports whether the request copies data or controls a background command. Unlike a command, such a request ends
@@ -177,7 +176,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st.ForwardSizes(t.request.Resizes)
 	written := st.CopyOutputs(t.request.Stdout, t.request.Stderr, func(error) {})
 	err = t.awaitEnd(ctx, st)
-	if wrote := written(); err == nil && t.isTransfer() { // ignore a writer's error for a command, which goes on without a reader
+	if wrote := written(); err == nil && t.isTransfer() { // Ignore a writer's error for a command, which continues without a reader.
 		err = wrote
 	}
 	if err != nil {
@@ -213,7 +212,7 @@ func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	s.mustForward = false
 	s.mu.Unlock()
 	o.Forward = forwardedVariables(s.manager.opts)
-	if fresh { // the session in the helper may have older values of the forwarded variables
+	if fresh { // The session in the helper may have older values of the forwarded variables.
 		o.Env = lo.Assign(o.Forward, req.Env)
 	}
 	return o
@@ -243,7 +242,7 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	tick := time.Tick(watchInterval)
 	begun, cancelled := st.Begun(), ctx.Done()
 	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(killGrace.Milliseconds()))) })
-	unread := make(chan error, 1) // error of reading the input; it ends a transfer
+	unread := make(chan error, 1) // Receives an error of reading the input, which ends a transfer.
 	feed := func() {
 		st.FeedInput(t.request.Stdin, func(err error) bool {
 			if t.isTransfer() {
@@ -282,7 +281,7 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 			return errors.New("the helper does not end the command")
 		case <-tick:
 			if err := t.checkHelper(ctx); err != nil {
-				t.link.close() // the helper may be gone while its socket still exists, so close the connection
+				t.link.close() // The helper may be gone while its socket still exists, so close the connection.
 				return err
 			}
 		}
@@ -361,7 +360,6 @@ func (s *Sandbox) Kill(ctx context.Context, id string) (Job, error) {
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
-// PutTree unpacks a tar archive below a directory of the sandbox. No entry is unpacked outside of that directory.
 func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpPutTree, Path: dir}, tar, nil)
 	return err

@@ -20,7 +20,7 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// fake is an engine in memory that records its calls.
+// fake is an in-memory engine that records its calls.
 type fake struct {
 	mu         sync.Mutex
 	calls      []string
@@ -28,16 +28,16 @@ type fake struct {
 	specs      []Spec
 	info       Info
 	image      Image
-	fail       map[string]error // error of each call, by its first words; the longest match counts: "remove c2" before "remove"
-	stall      string           // beginning of the call that never returns
-	mute       bool             // whether the helper does not answer
-	silent     bool             // whether the helper answers pings only
+	fail       map[string]error // Error of each call, by a prefix of the call; the longest matching prefix applies.
+	stall      string           // Prefix of the call that never returns.
+	mute       bool             // Whether the helper does not answer.
+	silent     bool             // Whether the helper only answers pings.
 	run        func(c *Container, stdout io.Writer) (int, error)
-	starting   func(c *Container, n int) // the engine calls this function at the n-th start of a container
+	starting   func(c *Container, n int) // Called at the n-th start of a container.
 	next       int
 }
 
-// gateMount is the mount of the helper that the service adds to a container.
+// gateMount is the helper's mount, which the service adds to each container.
 var gateMount = []Mount{{Type: "volume", Target: gate.Dir + "x"}}
 
 func newFake(have ...Container) *fake {
@@ -52,9 +52,9 @@ func newFake(have ...Container) *fake {
 	return f
 }
 
-// note records a call, and returns the error that the test has set for it.
+// note records a call, and returns the error that the test has set for the call.
 func (f *fake) note(ctx context.Context, format string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime) // as docker does
+	ctx, cancel := context.WithTimeout(ctx, answerTime) // The docker engine has the same time limit.
 	defer cancel()
 	call := strings.TrimSpace(fmt.Sprintf(format, args...))
 	verb, _, _ := strings.Cut(call, " ")
@@ -78,7 +78,7 @@ func (f *fake) note(ctx context.Context, format string, args ...any) error {
 	return err
 }
 
-// called returns the recorded calls that begin with a word.
+// called returns the recorded calls whose first word is verb.
 func (f *fake) called(verb string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,14 +100,14 @@ func (f *fake) find(id string) *Container {
 	return nil
 }
 
-// set changes a container without a call of the engine.
+// set changes a container without an engine call.
 func (f *fake) set(id string, change func(*Container)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(f.find(id))
 }
 
-// vanish removes a container without a call of the engine.
+// vanish removes a container without an engine call.
 func (f *fake) vanish(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +173,7 @@ func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
 	return id, nil
 }
 
-// to records a call of verb and sets the state of the container.
+// to records a call and sets the state of the container.
 func (f *fake) to(ctx context.Context, verb, id string, state State) error {
 	if err := f.note(ctx, "%s %s", verb, id); err != nil {
 		return err
@@ -259,7 +259,8 @@ func (f *fake) Logs(context.Context, string, bool, io.Writer, io.Writer) error {
 func (f *fake) Watch(context.Context, map[string]string, func(), func()) error { return nil }
 func (f *fake) Close() error                                                   { return nil }
 
-// fakeExec is the helper, reached through an exec. The function run of the fake decides what a command does.
+// fakeExec imitates the helper, reached through an exec. The function fake.run decides what a
+// command does.
 type fakeExec struct {
 	net.Conn
 	far net.Conn
@@ -307,7 +308,7 @@ func (e *fakeExec) lives() bool {
 	return now != nil && now.State == Running
 }
 
-// run runs one command. If the container has ended meanwhile, it sends no frame with the end of the command.
+// run runs one command. If the container has ended during the command, no end frame is sent.
 func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
 	if e.f.silent {
 		return
@@ -331,7 +332,8 @@ func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
 	_ = w.WriteJSON(mux.KindEnd, channel, mux.End{Code: code})
 }
 
-// fakeOptions returns options whose helper is this test binary. The fake engine never executes it.
+// fakeOptions returns options whose helper is this test binary. The fake engine never executes the
+// helper.
 func fakeOptions(t *testing.T) Options {
 	t.Helper()
 	o := DefaultOptions()
@@ -366,7 +368,6 @@ func mustOpen(t *testing.T, m *Manager, key Key) *Sandbox {
 	return s
 }
 
-// count fails the test unless the engine got exactly n calls of this kind.
 func (f *fake) count(t *testing.T, verb string, n int) {
 	t.Helper()
 	if got := f.called(verb); len(got) != n {
@@ -392,7 +393,6 @@ func (w *warnings) has(part string) bool {
 	return slices.ContainsFunc(w.texts, func(text string) bool { return strings.Contains(text, part) })
 }
 
-// removeBoxes removes the containers of a key, as hinit sandbox rm does.
 func removeBoxes(ctx context.Context, m *Manager, key Key) error {
 	list, err := m.engine.List(ctx, AgentLabels(m.Key(key)))
 	for _, c := range list {

@@ -206,9 +206,9 @@ func parseMount(v string) (Mount, error) {
 // The words of HINIT_SANDBOX_ALLOW. Each permits something that could give a sandbox power over the host. The sandbox service
 // ignores this variable.
 const (
-	AllowPrivileged = "privileged" // --privileged, devices, and more capabilities and security options than in [Capabilities]
-	AllowHost       = "host"       // namespaces of the host or of another container
-	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory with such a socket
+	AllowPrivileged = "privileged" // Permits --privileged, devices, and more capabilities and security options than [Capabilities].
+	AllowHost       = "host"       // Permits namespaces of the host or of another container.
+	AllowSocket     = "socket"     // Permits a mount of an engine's socket, or of a directory that contains one.
 )
 
 // Capabilities are the only capabilities that a sandbox may have. It has all of them by default.

@@ -15,7 +15,7 @@ import (
 
 var errFake = errors.New("the engine says no")
 
-// TestLabels checks the rows of section 19.4 of the contract.
+// TestLabels checks the labels of a container (contract, 19.4).
 func TestLabels(t *testing.T) {
 	t.Run("sanitiser", func(t *testing.T) {
 		for in, out := range map[string]string{
@@ -40,7 +40,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestReuse checks the rows of section 19.5 of the contract: which existing container is used again.
+// TestReuse checks which existing container a new sandbox uses (contract, 19.5).
 func TestReuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		have                     []Container
@@ -146,7 +146,8 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 	})
 }
 
-// managerWithNamed returns a manager and the name of its container. The engine fails at each list and each creation.
+// managerWithNamed returns a manager and the name of an existing container. The engine fails each
+// list and each creation.
 func managerWithNamed(t *testing.T, state State) (m *Manager, name string) {
 	f := newFake(Container{ID: "old", State: state})
 	m = fakeManager(t, f, nil)
@@ -155,21 +156,22 @@ func managerWithNamed(t *testing.T, state State) (m *Manager, name string) {
 	return m, name
 }
 
-// An engine that answers with 500 for a moment, for instance because its disk is full, must not lose the sandbox that runs.
+// TestASandboxWasRemovedBecauseAnotherCouldNotBeMade checks that a running sandbox survives an
+// engine that fails for a moment, for example because its disk is full.
 func TestASandboxWasRemovedBecauseAnotherCouldNotBeMade(t *testing.T) {
 	for _, state := range []State{Running, Exited, Paused} {
 		m, name := managerWithNamed(t, state)
 		if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, errFake) {
 			t.Errorf("the error is %v", err)
 		}
-		if _, err := m.MakeContainer(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) { // docker run --name makes a sandbox by this call
+		if _, err := m.MakeContainer(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) { // docker run --name creates a sandbox with this call.
 			t.Errorf("the error is %v", err)
 		}
 		m.engine.(*fake).count(t, "remove", 0)
 	}
 }
 
-// TestClose checks that closing a manager leaves the container as it is.
+// TestClose checks that closing a manager leaves its containers running.
 func TestClose(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
@@ -190,8 +192,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestAdopt checks that adopting a container again, by any of its names, opens no further connection and starts no
-// further process inside.
+// TestAdopt checks that adopting a container again opens no second connection and starts no second
+// helper.
 func TestAdopt(t *testing.T) {
 	f := newFake(Container{ID: "0123456789abcdef", Name: "box", State: Running}, Container{ID: "b", State: Paused})
 	m := fakeManager(t, f, nil)
@@ -230,7 +232,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAContainerInUse checks that LastUse tells a container in use from an unused one.
+// TestAContainerInUse checks that LastUse distinguishes a container in use from an unused one.
 func TestAContainerInUse(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
@@ -252,7 +254,7 @@ func TestAContainerInUse(t *testing.T) {
 	}
 }
 
-// TestReaper checks the rows of section 19.7 of the contract: which containers a sweep removes.
+// TestReaper checks which containers a sweep removes (contract, 19.7).
 func TestReaper(t *testing.T) {
 	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
 	old := func(id string) Container {
@@ -329,7 +331,7 @@ func TestReaper(t *testing.T) {
 		for i := range 3 {
 			mustOpen(t, m, Key{Task: fmt.Sprint(i)})
 		}
-		if got := f.called("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // the sweep lists once, and each Open lists once
+		if got := f.called("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // The sweep lists once, and each Open lists once.
 			t.Errorf("%q", got)
 		}
 	})
@@ -338,7 +340,7 @@ func TestReaper(t *testing.T) {
 		m := fakeManager(t, f, nil)
 		mustOpen(t, m, Key{})
 		f.count(t, "list", 1)
-		m.opts.SweepOrphans = true // with SweepOrphans, the next Open sweeps again
+		m.opts.SweepOrphans = true // With SweepOrphans, the next Open sweeps again.
 		mustOpen(t, m, Key{Task: "x"})
 		f.count(t, "list", 3)
 	})
@@ -411,8 +413,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestAHelperThatOnlyAnsweredPingsHeldItsCaller checks that hinit sandbox show ends although the helper never tells its background
-// commands. A process in the container can replace the helper by such a program.
+// TestAHelperThatOnlyAnsweredPingsHeldItsCaller checks that hinit sandbox show ends although a
+// forged helper answers only pings.
 func TestAHelperThatOnlyAnsweredPingsHeldItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -27,7 +27,7 @@ const (
 // link is a connection to the helper in a sandbox's container. reason says why the mode is not ExecDirect.
 type link struct {
 	mode, reason string
-	id           string // the id of the container
+	id           string // ID of the container.
 	client       *mux.Client
 }
 
@@ -97,7 +97,7 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	case now.State == "" && l.client.SinceLastFrame() > answerTime:
 		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", shortID(l.id), ErrNoEngine)
 	}
-	return nil // the machine may only be busy; a running command notices a lost helper by itself
+	return nil // The machine may only be busy. A running command notices a lost helper by itself.
 }
 
 // settleTime is how long the engine may need to notice that a container is ending. The helper's connection breaks earlier.
@@ -186,7 +186,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %w", shortID(c.ID), m.helperError)
 	}
 	reason := "the helper is not mounted there: the container was made by something else, or the engine can't see this volume"
-	own := c.Labels[LabelVolume] == m.store.id // in another volume's container, the socket is in a directory of that volume
+	own := c.Labels[LabelVolume] == m.store.id // In another volume's container, the socket is in a directory of that volume.
 	if own && slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir }) {
 		l, err := m.connectDirect(ctx, c)
 		if err == nil || ctx.Err() != nil {
@@ -212,7 +212,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	case errors.Is(err, ErrGone):
 		return nil, fmt.Errorf("%w: %w", errEnding, err)
 	}
-	for range 10 { // try several times, because a start of the helper fails while the container is ending
+	for range 10 { // A start of the helper fails while the container is ending, so try several times.
 		if now := m.askState(ctx, c.ID); now.State != Running {
 			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", shortID(c.ID), describeState(now), errEnding, ErrGone)
 		}
@@ -254,7 +254,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	for _, mount := range c.Mounts {
 		path := mount.Target + "/" + helperName
 		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.Dir) {
-			path = mount.Target + "/" + gate.Name // the program of the gate is the same file as the helper
+			path = mount.Target + "/" + gate.Name // The gate program is the same file as the helper.
 		} else if mount.Target != mux.ToolsDir {
 			continue
 		}
@@ -262,7 +262,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 			return client, err
 		}
 	}
-	if m.opts.AttachOnly { // don't copy: copying follows mounts by name, and the owner of a mount can redirect it
+	if m.opts.AttachOnly { // Don't copy the helper: copying follows mounts by name, and the owner of a mount can redirect it.
 		return nil, err
 	}
 	_, hash, err := m.readHelper()

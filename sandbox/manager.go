@@ -15,8 +15,8 @@ import (
 
 // Key identifies a sandbox: each task of each profile has one container.
 type Key struct {
-	Task    string // name of the task; "" means "default"
-	Profile string // name of the profile; "" means Options.Profile
+	Task    string // Name of the task; "" means "default".
+	Profile string // Name of the profile; "" means Options.Profile.
 }
 
 // Manager finds, makes, keeps and removes the sandboxes of one volume.
@@ -24,15 +24,15 @@ type Manager struct {
 	engine      Engine
 	opts        Options
 	store       *store
-	helper      string    // path of the helper program
-	helperError error     // reason why the helper was not found; nil: it was found
-	sweepOnce   sync.Once // lets only the first Open remove orphans, see Options.SweepOrphans
+	helper      string    // Path of the helper program.
+	helperError error     // Reason why the helper was not found; nil if it was found.
+	sweepOnce   sync.Once // Makes only the first Open remove orphans, see Options.SweepOrphans.
 
-	mountsUnusable atomic.Bool // the engine can't see the paths of the volume, so nothing can be mounted from it
+	mountsUnusable atomic.Bool // Whether the engine can't see the volume's paths, so that it can mount nothing from the volume.
 
 	mu      sync.Mutex
 	opened  map[Key]*Sandbox
-	adopted map[string]*Sandbox // adopted containers by their id, and by each name with which a caller has found them
+	adopted map[string]*Sandbox // Adopted containers, by ID and by each name that a caller has used.
 	closed  bool
 }
 
@@ -66,7 +66,7 @@ func (m *Manager) Key(key Key) Key {
 // sandbox. If Options.SweepOrphans is set, the first call also removes orphaned containers.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
-	if m.opts.SweepOrphans { // ignore errors of the sweep, which must not prevent work
+	if m.opts.SweepOrphans { // Ignore errors of the sweep, which must not prevent work.
 		m.sweepOnce.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: key.Profile}) })
 	}
 	m.mu.Lock()
@@ -82,7 +82,7 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 		_, err = s.ensureLink(ctx)
 	}
 	if down := (*StateError)(nil); err == nil || s.ID() != "" && errors.As(err, &down) {
-		return s, nil // ignore the error: the next command returns it
+		return s, nil // Ignore the error: the next command returns it.
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,6 +206,6 @@ func (m *Manager) usedSandboxes() []*Sandbox {
 	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.opened)...))
 }
 
-// crashPoint is called at each place where a test may kill the process. Such a test proves that another process can go on
-// from there.
+// crashPoint is called wherever a test may kill the process, to prove that another process can
+// recover.
 var crashPoint = func(point string) {}

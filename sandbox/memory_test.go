@@ -23,8 +23,8 @@ func TestMemoryKeeps(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded checks that the files with remembered values of all profiles together have a limited size. Here
-// the commands of an agent fail with as much output as the service keeps.
+// TestMemoryIsBounded checks that the files with remembered values have a limited total size,
+// although an agent's commands fail with much output.
 func TestMemoryIsBounded(t *testing.T) {
 	m := fakeManager(t, newFake(), nil)
 	profiles := []*Manager{m}

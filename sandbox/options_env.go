@@ -31,10 +31,10 @@ type Options struct {
 
 	Credentials []string // files of the profile that commands may read below /root/.hermes, as paths below Home
 
-	MountCwd     bool // mount HostCwd as /workspace
-	HostUser     bool // run as the user of this process
-	PersistFS    bool // keep /root and /workspace in directories of the host, so that they outlive the container
-	SweepOrphans bool // remove orphaned containers when the first sandbox is opened
+	MountCwd     bool // Mount HostCwd as /workspace.
+	HostUser     bool // Run commands as the user of this process.
+	PersistFS    bool // Keep /root and /workspace in directories of the host, so that they outlive the container.
+	SweepOrphans bool // Remove orphaned containers when the first sandbox is opened.
 	CPUs         float64
 	MemoryMB     int64
 	DiskMB       int64
@@ -44,8 +44,8 @@ type Options struct {
 	Lifetime     time.Duration // how long an unused sandbox is kept
 
 	Home       string // directory of the profile: HERMES_HOME
-	Dir        string // root of the sandboxes' directories, made if missing
-	AttachOnly bool   // run commands through an exec of the engine, because the engine can't or must not mount State
+	Dir        string // Root of the sandboxes' directories. It is created if it is missing.
+	AttachOnly bool   // Run commands through an exec of the engine, because the engine can't or must not mount State.
 	// Private state of this package; "" for .hinit in Dir. A user that can write to it could make the engine mount other
 	// files.
 	State   string
@@ -53,7 +53,7 @@ type Options struct {
 	Network string // "none", or a name; "" for the engine's default
 	Runtime string // a runtime of the engine, such as "runc", "runsc" or "kata"; "" for the engine's default
 	Shell   string // shell for commands; "" for bash, or sh if the image has no bash
-	Session string // processes with the same session share directory and variables; "" for a session of this Manager alone
+	Session string // Name of the session. Processes with the same session share the directory and variables; "" for a session of this Manager alone.
 
 	HelperPath    string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	EngineAddress string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
@@ -61,7 +61,7 @@ type Options struct {
 	RootDescription string // description of the host's user to which root in the container is mapped; shown by Describe
 	NoRootHint      string // hint that is printed once, after a command that failed as if it needed root; "" for none
 
-	Warn func(string) // function that gets warnings for people and must not block; nil: drop warnings
+	Warn func(string) // Receives warnings for people, and must not block; nil: drop warnings.
 }
 
 // DefaultOptions returns the options that apply if no environment variable is set.
@@ -186,7 +186,7 @@ func readValue[T any](e *envReader, name, want string, def T, parse func(string)
 func (e *envReader) number(name string, def float64) float64 {
 	return readValue(e, name, "a number of processors such as 1 or 0.5, 0 for no limit", def, func(text string) (float64, bool) {
 		n, err := strconv.ParseFloat(text, 64)
-		return n, err == nil && n >= 0 && n <= 1e6 // this is false for NaN
+		return n, err == nil && n >= 0 && n <= 1e6 // This comparison is false for NaN.
 	})
 }
 

@@ -14,7 +14,7 @@ func fromMap(env map[string]string) (Options, []string, error) {
 	return FromEnv(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 }
 
-// TestEveryVariableIsRead checks that each variable in section 19.10 of the contract reaches the options.
+// TestEveryVariableIsRead checks that each variable reaches the options (contract, 19.10).
 func TestEveryVariableIsRead(t *testing.T) {
 	base := func() string { o, _, _ := fromMap(nil); return dump(o) }()
 	for name, value := range map[string]string{
@@ -60,8 +60,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestBadOptions sets each option to an invalid value. The error must name the variable and quote the value, and no
-// directory may be made.
+// TestBadOptions checks that the error for an invalid option names the variable and quotes the
+// value.
 func TestBadOptions(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"TERMINAL_DOCKER_IMAGE", "two words", "name of an image"},
@@ -153,7 +153,7 @@ func TestBadOptions(t *testing.T) {
 	})
 }
 
-// TestOddOptionsAreDropped checks which values are dropped with a warning (contract, 19.3).
+// TestOddOptionsAreDropped checks which invalid values cause only a warning (contract, 19.3).
 func TestOddOptionsAreDropped(t *testing.T) {
 	o, warnings, err := fromMap(map[string]string{
 		"TERMINAL_DOCKER_FORWARD_ENV": `["A"," A ","B",7,"","1X","a-b","B"]`,

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// TestRealExec checks the environment and the results of commands.
+// TestRealExec checks the environment and the results of commands on a real engine.
 func TestRealExec(t *testing.T) {
 	_, s := real(t, func(o *Options) {
 		o.Env = map[string]string{"SECRET": "literal", "PLAIN": "a b"}
@@ -75,7 +75,7 @@ func TestRealExec(t *testing.T) {
 		if err != nil || res.Code != 3 || out.String() != "in\n" || errs.String() != "e\n" {
 			t.Errorf("%+v, %v, %q, %q", res, err, out.String(), errs.String())
 		}
-		want(t, s, "cat | wc -c", "0") // without an input, standard input is /dev/null
+		want(t, s, "cat | wc -c", "0") // Without an input, standard input is /dev/null.
 		out.Reset()
 		_, _ = s.Exec(t.Context(), Request{Command: "for i in 1 2 3; do echo o$i; echo e$i >&2; done", Stdout: &out})
 		if out.String() != "o1\ne1\no2\ne2\no3\ne3\n" {
@@ -196,7 +196,7 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// noise is a source of bytes without short repetitions.
+// noise is an endless source of bytes without short repetitions.
 type noise struct{ n uint64 }
 
 func (z *noise) Read(p []byte) (int, error) {
@@ -207,7 +207,6 @@ func (z *noise) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// processes returns the command lines of the processes in a container.
 func processes(t *testing.T, id string) string {
 	t.Helper()
 	out, err := exec.Command("docker", "top", id, "-eo", "pid,args").CombinedOutput()
@@ -224,8 +223,7 @@ func stillRuns(t *testing.T, id, what string) error {
 	return nil
 }
 
-// TestRealLeftBehind checks that leftover children of a command go on and delay no caller, even if they write to the
-// command's output all the time.
+// TestRealLeftBehind checks that leftover processes of a command survive and delay no caller.
 func TestRealLeftBehind(t *testing.T) {
 	_, s := real(t, nil)
 	if out, res := output(t, s, "(while :; do echo tick; sleep 0.02; echo x >> /tmp/ticks; done) & echo started"); res.Code != 0 || !strings.HasPrefix(out, "started") && !strings.Contains(out, "tick") {
@@ -241,16 +239,16 @@ func TestRealLeftBehind(t *testing.T) {
 	})
 }
 
-// TestRealKill checks that all processes of a command end at its time limit, when it is cancelled, and when its client
-// is gone.
+// TestRealKill checks that all processes of a command end at its time limit, its cancellation, or
+// the loss of its client.
 func TestRealKill(t *testing.T) {
 	m, s := real(t, nil)
-	// tree returns a command whose processes leave its session and their parents, and ignore TERM.
+	// tree returns a command whose processes leave their session and parents, and ignore SIGTERM.
 	tree := func(n int) string {
 		return fmt.Sprintf("trap '' TERM; setsid sh -c 'trap \"\" TERM; (sh -c \"trap : TERM; while :; do sleep 98765%d; done\" &) ; while :; do sleep 98765%d; done' & sleep 98765%d", n, n, n)
 	}
 	mark := func(n int) string { return fmt.Sprintf("98765%d", n) }
-	runs := func(n int) { // runs waits until the shells run sleep; by then they have set their traps, and only sleep itself matches
+	runs := func(n int) { // runs waits until the shells run sleep, after they have set their traps.
 		t.Helper()
 		sleeps := regexp.MustCompile(`(?m)^\d+\s+sleep ` + mark(n) + "$")
 		eventually(t, func() error {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// The flag full selects the long forms of the tests: go test ./sandbox -args -full.
+// full selects the long forms of the tests: go test ./sandbox -args -full.
 var full = flag.Bool("full", false, "run the long forms of the tests")
 
 // during starts a command, waits until it runs, calls do, and returns how the command ended.
@@ -56,8 +56,8 @@ func lostBecause(t *testing.T, err error, state State, words string) {
 	}
 }
 
-// lostByRemoval checks the error of a command whose container was removed by docker rm -f. The engine kills the
-// container before it removes it, so the client may see the exit code first.
+// lostByRemoval checks the error of a command whose container docker rm -f has removed. The engine
+// kills the container first, so the client may see the exit code.
 func lostByRemoval(t *testing.T, err error) {
 	t.Helper()
 	var lost *LostError
@@ -68,8 +68,8 @@ func lostByRemoval(t *testing.T, err error) {
 	lostBecause(t, err, Gone, "the container was removed")
 }
 
-// TestRealRecovery changes a sandbox from outside, and checks how the next or the present command reacts (contract, 16
-// and 19.8).
+// TestRealRecovery changes a sandbox from outside, and checks the current and the next command
+// (contract, 16 and 19.8).
 func TestRealRecovery(t *testing.T) {
 	_, s := real(t, nil)
 	runs := func() string { out, _ := output(t, s, "cat /workspace/runs 2>/dev/null | wc -l"); return out }
@@ -78,7 +78,7 @@ func TestRealRecovery(t *testing.T) {
 	t.Run("removed between commands: the next one runs in a new container", func(t *testing.T) {
 		first := s.ID()
 		dockerCmd(t, "rm", "-f", first)
-		want(t, s, "echo hello; pwd", "hello\n/src/of/mine") // the new container has no such directory
+		want(t, s, "echo hello; pwd", "hello\n/src/of/mine") // The new container has no such directory.
 		if s.ID() == first || s.ID() == "" {
 			t.Error("it is the old one")
 		}
@@ -171,12 +171,13 @@ func TestRealRecovery(t *testing.T) {
 	})
 }
 
-// TestRealPausedUnderCommand checks that a command in a paused container goes on after the pause, and that a warning
-// names the pause.
+// TestRealPausedUnderCommand checks that a command survives a pause of its container, and that a
+// warning reports the pause.
 func TestRealPausedUnderCommand(t *testing.T) {
 	var w warnings
 	_, s := real(t, func(o *Options) { o.Warn = w.add })
-	// The command starts few processes: runc can't freeze a container that starts one while the machine is busy ("unable to freeze").
+	// The command starts few processes, because runc can't freeze a container that is starting one on a
+	// busy machine.
 	res, err := during(t, s, Request{Command: "until [ -e /workspace/go ]; do sleep 1; done"}, func() {
 		dockerCmd(t, "pause", s.ID())
 		eventually(t, func() error {
@@ -193,15 +194,15 @@ func TestRealPausedUnderCommand(t *testing.T) {
 	}
 }
 
-// sandboxOf returns the handle of a sandbox in which this process has run no command yet.
+// sandboxOf returns the handle of a sandbox without an open connection.
 func sandboxOf(m *Manager, id string) *Sandbox {
 	s := m.newSandbox(Key{}, nil)
 	s.id, s.adopted = id, true
 	return s
 }
 
-// TestRealPausedBeforeCommand checks that a command for a paused container fails at once, also over an open connection.
-// There it hung for 13 seconds.
+// TestRealPausedBeforeCommand checks that a command for a paused container fails at once, also over
+// an open connection.
 func TestRealPausedBeforeCommand(t *testing.T) {
 	m, s := real(t, nil)
 	want(t, s, "echo warm", "warm")
@@ -218,8 +219,8 @@ func TestRealPausedBeforeCommand(t *testing.T) {
 	}
 }
 
-// TestRealAdoptedIsNotStarted checks that an adopted container that was killed is not started again without a message,
-// because its processes and its files in memory are lost.
+// TestRealAdoptedIsNotStarted checks that a killed adopted container is not restarted silently,
+// because its processes and in-memory files are lost.
 func TestRealAdoptedIsNotStarted(t *testing.T) {
 	m, s := real(t, nil)
 	adopted, err := m.Adopt(t.Context(), s.ID())
@@ -234,7 +235,7 @@ func TestRealAdoptedIsNotStarted(t *testing.T) {
 	}
 }
 
-// TestRealAcrossProcesses checks that a process finds the sandbox and the state that an earlier process has left
+// TestRealAcrossProcesses checks that a process finds the sandbox and state of an earlier process
 // (contract, 19.11).
 func TestRealAcrossProcesses(t *testing.T) {
 	m, s := real(t, func(o *Options) { o.Session = "shared" })
@@ -288,7 +289,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	}
 }
 
-// TestRealTwoProcessesMakeOne checks that clients that start at the same time get one container.
+// TestRealTwoProcessesMakeOne checks that simultaneous clients share one container.
 func TestRealTwoProcessesMakeOne(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -309,8 +310,8 @@ func TestRealTwoProcessesMakeOne(t *testing.T) {
 	}
 }
 
-// TestRealCrashes kills a client at each point at which it can leave something behind. The next sweep must find the
-// leftovers, or the next client must use them.
+// TestRealCrashes kills a client at each crash point. The next sweep or the next client must clean
+// up or use the leftovers.
 func TestRealCrashes(t *testing.T) {
 	for _, point := range []string{"locked", "create", "created", "started", "attach", "helper"} {
 		t.Run(point, func(t *testing.T) {
@@ -321,7 +322,7 @@ func TestRealCrashes(t *testing.T) {
 			if err := client.Wait(); err == nil || client.ProcessState.ExitCode() != -1 {
 				t.Fatalf("it did not crash: %v", err)
 			}
-			s := sandboxFor(t, realManager(t, o), "") // the next client must use the leftovers without waiting
+			s := sandboxFor(t, realManager(t, o), "") // The next client must use the leftovers without waiting.
 			want(t, s, "echo next", "next")
 			if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
 				t.Errorf("there are several: %q", ids)
@@ -330,8 +331,8 @@ func TestRealCrashes(t *testing.T) {
 	}
 }
 
-// TestRealCrowd runs many commands of several clients in several sandboxes. Each command must run once, give its own
-// output, and leave no process.
+// TestRealCrowd runs many commands of several clients in several sandboxes. Each command must run
+// once and give its own output.
 func TestRealCrowd(t *testing.T) {
 	needEngine(t)
 	sandboxes, clients, each := 2, 10, 10

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// overTCP makes an engine reachable by TCP and returns the address.
+// overTCP makes an engine reachable by TCP, and returns its address.
 func overTCP(t *testing.T, host string) string {
 	t.Helper()
 	path := strings.TrimPrefix(host, "unix://")
@@ -52,9 +52,8 @@ func overTCP(t *testing.T, host string) string {
 	return "tcp://" + l.Addr().String()
 }
 
-// TestRealRemote checks an engine on the network, named by DOCKER_HOST or by the current docker context. Such an engine
-// has no volume of this machine, so the helper is copied into the container, and all commands run through one attached
-// exec.
+// TestRealRemote checks a remote engine, named by DOCKER_HOST or by the docker context. It can't
+// mount this machine's volume, so the helper is copied into the container.
 func TestRealRemote(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -91,8 +90,8 @@ func TestRealRemote(t *testing.T) {
 	engineEnd(t, m, s)
 }
 
-// TestRealAnotherEngine checks the engine at the address in HINIT_SANDBOX_TEST_ENGINE, for example podman system
-// service. HINIT_SANDBOX_TEST_RUNTIME selects another runtime, such as runsc.
+// TestRealAnotherEngine checks the engine at HINIT_SANDBOX_TEST_ENGINE, for example podman, with
+// the runtime in HINIT_SANDBOX_TEST_RUNTIME.
 func TestRealAnotherEngine(t *testing.T) {
 	host, runtime := os.Getenv("HINIT_SANDBOX_TEST_ENGINE"), os.Getenv("HINIT_SANDBOX_TEST_RUNTIME")
 	if host == "" && runtime == "" {
@@ -107,7 +106,7 @@ func TestRealAnotherEngine(t *testing.T) {
 	}
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs, o.EngineAddress, o.Runtime = 0, 0, host, runtime
-	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // podman's defaults may exceed root's limits
+	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // Podman's defaults may exceed root's limits.
 	engine, err := Docker(o.EngineAddress)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +125,8 @@ func TestRealAnotherEngine(t *testing.T) {
 	engineEnd(t, m, s)
 }
 
-// engineLife checks what every engine must do: a sandbox keeps its state, and no process is left running in it.
+// engineLife checks that a sandbox keeps its state and leaves no process running, as with every
+// engine.
 func engineLife(t *testing.T, m *Manager, way string) *Sandbox {
 	t.Helper()
 	s := sandboxFor(t, m, "")
@@ -150,7 +150,7 @@ func engineLife(t *testing.T, m *Manager, way string) *Sandbox {
 	return s
 }
 
-// engineEnd removes the container while a command runs, lets the sandbox make it again, and removes everything.
+// engineEnd removes the container during a command, recreates it, and removes everything.
 func engineEnd(t *testing.T, m *Manager, s *Sandbox) {
 	t.Helper()
 	_, err := during(t, s, Request{Command: "sleep 600"}, func() {

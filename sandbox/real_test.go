@@ -15,13 +15,12 @@ import (
 	"hinit/internal/testkit"
 )
 
-// The tests in the files real_* use the engine of this machine. The profile labels of their containers begin with this text.
+// testRun begins the profile labels of all containers that the real_* tests create.
 var testRun = "hinit-sandbox-test-" + randomHex(4)
 
 var testTag = testRun + ":image"
 
-// kept returns a file of a Debian package from a cache that all test runs share. A script of the same name fills the
-// cache.
+// kept returns a file of a Debian package from a cache that all test runs share.
 func kept(name string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -41,8 +40,7 @@ func kept(name string) (string, error) {
 	return path, os.Rename(temp, path)
 }
 
-// built has the files that tests with a real engine need: the helper, and the directory of an image with bash and
-// busybox.
+// built holds the helper and the directory of a test image with bash and busybox.
 type built struct{ dir, helper string }
 
 var build = sync.OnceValues(func() (b built, err error) {
@@ -91,7 +89,6 @@ func imageFor(host string) error {
 	return nil
 }
 
-// needEngine skips the test if there is no engine, and fails it in CI.
 func needEngine(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -108,7 +105,7 @@ func needEngine(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	t.Parallel() // these tests mostly wait for the engine, so they run beside others
+	t.Parallel() // These tests mostly wait for the engine, so run them in parallel.
 	if err := buildImage(); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +114,6 @@ func needEngine(t *testing.T) {
 	}
 }
 
-// sweepTests removes all containers, volumes and directories of the tests.
 func sweepTests() {
 	ids, _ := exec.Command("docker", "ps", "-aq", "--filter", "label="+testRun).Output()
 	for id := range strings.FieldsSeq(string(ids)) {
@@ -129,7 +125,7 @@ func sweepTests() {
 	}
 }
 
-// realOptions returns options with the test image, without anything that needs a network.
+// realOptions returns options with the test image that need no network.
 func realOptions(t *testing.T) Options {
 	t.Helper()
 	b, err := build()
@@ -145,7 +141,6 @@ func realOptions(t *testing.T) Options {
 	return o
 }
 
-// forwardSecret makes the options forward the variable SECRET of the profile.
 func forwardSecret(t *testing.T, o *Options) {
 	t.Helper()
 	o.Home, o.ForwardEnv = t.TempDir(), []string{"SECRET"}
@@ -172,7 +167,6 @@ func realManager(t *testing.T, o Options) *Manager {
 	return m
 }
 
-// removeAfter removes a container at the end of the test, even after a failure.
 func removeAfter(t *testing.T, o Options) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -183,7 +177,6 @@ func removeAfter(t *testing.T, o Options) {
 	})
 }
 
-// sandboxFor opens the sandbox of a task.
 func sandboxFor(t *testing.T, m *Manager, task string) *Sandbox {
 	t.Helper()
 	s, err := m.Open(t.Context(), Key{Task: task})
@@ -193,7 +186,6 @@ func sandboxFor(t *testing.T, m *Manager, task string) *Sandbox {
 	return s
 }
 
-// real opens a sandbox of the real engine and removes it after the test.
 func real(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
 	t.Helper()
 	needEngine(t)
@@ -206,7 +198,6 @@ func real(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
 	return m, sandboxFor(t, m, "")
 }
 
-// output runs a command line and returns its output.
 func output(t *testing.T, s *Sandbox, command string) (string, Result) {
 	t.Helper()
 	var out bytes.Buffer
@@ -224,11 +215,10 @@ func want(t *testing.T, s *Sandbox, command, text string) {
 	}
 }
 
-// dockerCmd runs the docker command.
 func dockerCmd(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("docker", args...).CombinedOutput()
-	for range 20 { // the loop repeats, because an engine on fuse-overlayfs can't always remove new files at once
+	for range 20 { // An engine on fuse-overlayfs can't always remove new files at once, so try again.
 		if err == nil || !strings.Contains(string(out), "failed to remove root filesystem") {
 			break
 		}

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// TestRealWays runs commands over a shared socket and over an attached exec. Describe must report which of the two is
-// in use.
+// TestRealWays runs commands over a shared socket and over an attached exec. Describe must report
+// which one is in use.
 func TestRealWays(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*Options)
@@ -128,8 +128,8 @@ func TestRealAdopt(t *testing.T) {
 	}
 }
 
-// TestRealAnotherHome checks that commands in a container that was made with another HOME take no longer. The client
-// must not wait five seconds for a socket below this HOME.
+// TestRealAnotherHome checks that commands are not slower in a container that was made with another
+// HOME.
 func TestRealAnotherHome(t *testing.T) {
 	_, made := real(t, nil)
 	id, _ := made.idAndName()
@@ -148,8 +148,8 @@ func TestRealAnotherHome(t *testing.T) {
 	}
 }
 
-// TestRealAdoptWithoutTheEngine checks that a command does not ask the engine if the program in the container answers.
-// The container then runs, and an engine under load is slow.
+// TestRealAdoptWithoutTheEngine checks that a command does not ask the engine if the helper
+// answers, because a loaded engine is slow.
 func TestRealAdoptWithoutTheEngine(t *testing.T) {
 	m, made := real(t, nil)
 	want(t, made, "echo it listens", "it listens")
@@ -183,7 +183,7 @@ func TestRealAdoptWithoutTheEngine(t *testing.T) {
 func TestRealOtherUser(t *testing.T) {
 	_, s := real(t, func(o *Options) {
 		o.ExtraArgs = append(o.ExtraArgs, "--user", "1000:1000", "--workdir", "/")
-		o.Cwd = "/no/such" // this directory does not exist, so commands must begin in another one
+		o.Cwd = "/no/such" // This directory does not exist, so commands must begin in another one.
 	})
 	want(t, s, "id -u; pwd; cd /tmp; export X=1", "1000\n/")
 	want(t, s, "echo $X; pwd", "1\n/tmp")
@@ -192,8 +192,8 @@ func TestRealOtherUser(t *testing.T) {
 	}
 }
 
-// TestRealClientOfAnotherUser checks a client that is neither root nor the user of the container. It may use the
-// socket, because no other user of this machine can reach the socket.
+// TestRealClientOfAnotherUser checks a client that is neither root nor the container's user. It may
+// use the socket, because no other user of this machine can reach it.
 func TestRealClientOfAnotherUser(t *testing.T) {
 	needEngine(t)
 	if os.Geteuid() != 0 {
@@ -215,8 +215,7 @@ func TestRealClientOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestStall checks that a call fails in time if an engine accepts a connection and never answers. No container may be
-// made.
+// TestStall checks that a call fails in time if an engine accepts a connection and never answers.
 func TestStall(t *testing.T) {
 	old := answerTime
 	answerTime = 200 * time.Millisecond
@@ -251,7 +250,7 @@ type secondEngine struct {
 	host string
 	cmd  *exec.Cmd
 	log  *os.File
-	hide []string // directories of this machine that are hidden from the engine
+	hide []string // Directories of this machine that are hidden from the engine.
 }
 
 func newEngine(t *testing.T, hide ...string) *secondEngine {
@@ -287,12 +286,13 @@ func (e *secondEngine) start() {
 	e.cmd = exec.Command("dockerd", "--config-file", e.dir+"/daemon.json", "--host", e.host, "--data-root", e.dir+"/data", "--exec-root", e.dir+"/exec", "--pidfile", e.dir+"/pid",
 		"--bridge=none", "--iptables=false", "--ip-masq=false", "--storage-driver=vfs", "--log-level=error", "--cgroup-parent", "/"+filepath.Base(e.dir))
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
-	// An engine without a bridge removes docker0 when it starts. So it runs in a network namespace without docker0.
+	// An engine without a bridge removes docker0 when it starts, so run it in another network
+	// namespace.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	if len(e.hide) > 0 {
 		script := `for dir in ` + strings.Join(e.hide, " ") + `; do mount -t tmpfs none "$dir" || exit 1; done; exec "$0" "$@"`
 		e.cmd.Path, e.cmd.Args = "/bin/sh", append([]string{"sh", "-c", script}, e.cmd.Args...)
-		e.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // in its own mount namespace, so that these mounts hide nothing from other processes
+		e.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // In its own mount namespace, these mounts hide nothing from other processes.
 	}
 	if err := e.cmd.Start(); err != nil {
 		e.t.Fatal(err)
@@ -315,19 +315,20 @@ func (e *secondEngine) load() {
 	}
 }
 
-// end ends the engine. After a kill, its containers and its containerd still run.
+// end signals the engine. After SIGKILL, its containers and its containerd keep running.
 func (e *secondEngine) end(signal os.Signal) {
 	if e.cmd != nil {
 		_ = e.cmd.Process.Signal(signal)
 		_ = e.cmd.Wait()
 		e.cmd = nil
-		// The containerd of the engine dies too. If process 1 reaps no orphans it stays a zombie, and the next engine would take
+		// If process 1 reaps no orphans, the dead containerd stays a zombie, and the next engine would take
 		// it for alive.
 		_ = os.Remove(e.dir + "/exec/containerd/containerd.pid")
 	}
 }
 
-// cleanUp ends what a killed engine has left: processes with the engine's directory in their command line or control group.
+// cleanUp kills processes of a killed engine, found by the engine's directory in their command line
+// or control group.
 func (e *secondEngine) cleanUp() {
 	pids, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range pids {
@@ -349,8 +350,8 @@ func (e *secondEngine) cleanUp() {
 	}
 }
 
-// TestRealEngineRestarts checks that commands go on while the engine is dead, and that a container that the engine has
-// ended at its restart is started again.
+// TestRealEngineRestarts checks that commands survive the death of the engine, and that containers
+// that the restarted engine ends are started again.
 func TestRealEngineRestarts(t *testing.T) {
 	needEngine(t)
 	e := newEngine(t)

@@ -13,8 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestRecovery checks the rows of section 19.8 of the contract: which commands run again after their container was
-// lost.
+// TestRecovery checks which commands run again after the loss of their container (contract, 19.8).
 func TestRecovery(t *testing.T) {
 	run := func(t *testing.T, during func(f *fake, c *Container, n int, out io.Writer) (int, error), safe bool) (*fake, *Sandbox, string, Result, error) {
 		t.Helper()
@@ -138,8 +137,8 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestACommandInProcLeftATaskWithoutASandbox checks that a sandbox can be made again although the last command has
-// changed to a directory in which no container may start.
+// TestACommandInProcLeftATaskWithoutASandbox checks that a sandbox can be recreated although its
+// last command changed to a directory in which no container may start.
 func TestACommandInProcLeftATaskWithoutASandbox(t *testing.T) {
 	f := newFake()
 	s := mustOpen(t, fakeManager(t, f, nil), Key{})
@@ -153,8 +152,8 @@ func TestACommandInProcLeftATaskWithoutASandbox(t *testing.T) {
 	}
 }
 
-// TestACommandWasLostWhenItsEngineHadHung checks that a command gets its result if the engine, which passes on the helper's frames,
-// has hung for longer than the helper may be silent.
+// TestACommandWasLostWhenItsEngineHadHung checks that a command gets its result although the engine
+// that relays the helper's frames hung for a long time.
 func TestACommandWasLostWhenItsEngineHadHung(t *testing.T) {
 	oldAnswer, oldGiveUp := answerTime, giveUpAfter
 	answerTime, giveUpAfter = 20*time.Second, askEngineAfter
@@ -180,8 +179,8 @@ func TestACommandWasLostWhenItsEngineHadHung(t *testing.T) {
 	}
 }
 
-// TestNobodyKnowsTheContainer checks that a command fails in time if the engine does not answer about its container,
-// for example because freezing it has failed.
+// TestNobodyKnowsTheContainer checks that a command fails in time if the engine does not answer
+// about its container.
 func TestNobodyKnowsTheContainer(t *testing.T) {
 	old := answerTime
 	answerTime = 100 * time.Millisecond
@@ -200,8 +199,8 @@ func TestNobodyKnowsTheContainer(t *testing.T) {
 	f.count(t, "run", 1)
 }
 
-// TestNothingIsCopiedIntoWhatEnds checks that the helper is not copied into a container that is being removed. For the
-// copy, the engine mounts the workspace again, and its removal then deletes the files in it.
+// TestNothingIsCopiedIntoWhatEnds checks that the helper is not copied into a container that is
+// being removed. Otherwise the removal could delete the workspace's files.
 func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 	for text, copies := range map[string]int{
 		"OCI runtime exec failed: cannot exec in a stopped container":  0,
@@ -218,8 +217,8 @@ func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 	}
 }
 
-// TestStoppedWhileItStarts checks that a container that was stopped during its start is started again. The manager must
-// not leave it and make another one.
+// TestStoppedWhileItStarts checks that the manager restarts a container that was stopped during its
+// start.
 func TestStoppedWhileItStarts(t *testing.T) {
 	f := newFake(Container{ID: "a", State: Exited})
 	f.fail["start a"] = errFake
@@ -234,8 +233,8 @@ func TestStoppedWhileItStarts(t *testing.T) {
 	f.count(t, "create", 0)
 }
 
-// TestMadeForAKilledProcess checks that a container that the engine finished for a killed process is used, so that
-// there are not two.
+// TestMadeForAKilledProcess checks that the next client uses a container that the engine created
+// for a killed process.
 func TestMadeForAKilledProcess(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)

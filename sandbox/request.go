@@ -19,19 +19,19 @@ type Request struct {
 	Command string   // line for the session's shell, which keeps the directory and the exported variables, see [Sandbox.Exec]
 	Argv    []string // program and its arguments, run without a shell
 
-	Dir string            // working directory; "" for the session's (with Command) or the container's (with Argv)
+	Dir string            // Working directory; "" for the session's (with Command) or the container's (with Argv).
 	Env map[string]string // additional variables, which appear in no command line and not in docker inspect
 
 	Stdin  io.Reader // standard input of the command; nil for /dev/null
 	Stdout io.Writer // standard output of the command; nil drops it
 	Stderr io.Writer // standard error of the command; nil merges it into Stdout, in the order of the writes
 
-	TTY     bool // use a terminal for all streams; Stderr is not used
+	TTY     bool // Use a terminal for all streams. Stderr is not used.
 	Size    TerminalSize
 	Resizes <-chan TerminalSize // later sizes of the terminal; may be nil
 
 	Timeout    time.Duration // time limit of the command; 0 for Options.Timeout; negative for no limit
-	Repeatable bool          // repeat the command if the connection is lost, because running it twice does no harm
+	Repeatable bool          // Whether to repeat the command after a lost connection, because running it twice does no harm.
 }
 
 // Environment returns the variables that docker's -e options set. An option is NAME=value, or only NAME; the value is then in
@@ -54,7 +54,7 @@ func Environment(list []string, callers map[string]string) map[string]string {
 // process's environment.
 func OwnEnvironment(list []string) map[string]string {
 	return lo.FilterSliceToMap(list, func(name string) (string, string, bool) {
-		value, set := os.LookupEnv(name) // an option NAME=value is never found, because no name contains the sign =
+		value, set := os.LookupEnv(name) // An option NAME=value is never found, because no name contains "=".
 		return name, value, set
 	})
 }
@@ -107,7 +107,7 @@ type Description struct {
 	Dir      string `json:"dir"`            // directory in which the next command starts
 	Jobs     []Job  `json:"jobs"`
 	Clients  int    `json:"clients"`  // processes that are connected to the helper, including this one
-	Commands int    `json:"commands"` // number of commands that this process is running
+	Commands int    `json:"commands"` // Number of commands that this process is running.
 }
 
 // Causes of failure, which callers recognise with errors.Is.
@@ -156,9 +156,9 @@ func (e *OptionError) Error() string {
 
 // LostError means that a command began, or may have begun, and that its end is unknown. The command was not run again.
 type LostError struct {
-	Began     bool      // true: the command certainly began; false: it may have begun
+	Began     bool      // True if the command certainly began; false if it may have begun.
 	Why       string    // error that ended the connection
-	Container Container // container after the loss; its State is Gone if it was removed, and "" if the engine didn't answer
+	Container Container // Container after the loss. Its State is Gone if it was removed, and "" if the engine didn't answer.
 }
 
 // Error implements error.

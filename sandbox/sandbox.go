@@ -17,17 +17,17 @@ type Sandbox struct {
 	manager       *Manager
 	key           Key
 	labels        map[string]string
-	adopted       bool          // true if [Manager.Adopt] found it; such a container is never started or made again
-	reconnectLock chan struct{} // mutex, whose wait can be canceled, for making the link again
-	noRootPrinted atomic.Bool   // Options.NoRootHint was already printed
+	adopted       bool          // Whether [Manager.Adopt] found the container, which is then never started or recreated.
+	reconnectLock chan struct{} // Mutex with a cancellable wait, for reconnecting.
+	noRootPrinted atomic.Bool   // Whether Options.NoRootHint was already printed.
 
 	mu              sync.Mutex
-	id, name        string // id and name of the container
+	id, name        string // ID and name of the container.
 	link            *link
-	dir             string    // directory in which the next command starts
-	mustForward     bool      // the values of the forwarded variables still have to be sent to this container
-	runningCommands int       // number of running commands
-	lastEnd         time.Time // time at which the last command ended
+	dir             string    // Directory in which the next command starts.
+	mustForward     bool      // Whether the values of the forwarded variables must still be sent to this container.
+	runningCommands int       // Number of running commands.
+	lastEnd         time.Time // Time at which the last command ended.
 	closed          bool
 }
 
@@ -103,7 +103,7 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	if c.State == Running {
 		var end mux.End
 		end, err = s.request(ctx, Request{Timeout: questionTime}, func() mux.Open { return mux.Open{Op: mux.OpJobs} })
-		// The background commands of all processes; ended ones are kept for half an hour.
+		// These are the background commands of all processes; ended ones are kept for half an hour.
 		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients
 	}
 	s.addLocalDetails(&d)

@@ -48,7 +48,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	}
 	run := "rw,noexec,nosuid,size=64m"
 	if ownInit {
-		run = "rw,exec,nosuid,size=64m" // allow executable files, because s6 writes some there
+		run = "rw,exec,nosuid,size=64m" // s6 writes executable files to this directory.
 	}
 	s.addTmpfs("/tmp", "rw,exec,nosuid,size=512m")
 	s.addTmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
@@ -65,7 +65,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	if err != nil {
 		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}
 	}
-	maps.Copy(s.Labels, AgentLabels(key)) // set these labels last, so that no flag can remove them
+	maps.Copy(s.Labels, AgentLabels(key)) // Set these labels last, so that no flag can remove them.
 	return s, nil
 }
 
@@ -163,7 +163,7 @@ func randomName() string { return "hermes-" + randomHex(4) }
 // process, otherwise from the profile's .env. It leaves out a variable that is empty in both.
 func forwardedVariables(o Options) map[string]string {
 	if len(o.ForwardEnv) == 0 {
-		return nil // the service may be root and must not read a caller's file
+		return nil // The service may be root, so it must not read a caller's file.
 	}
 	dotenv, err := Dotenv(filepath.Join(o.Home, ".env"))
 	if err != nil {
@@ -183,15 +183,15 @@ func (o *Options) warn(text string) {
 
 // Labels of a container. The agent defines the first three, and a container is a sandbox only if it has them all.
 const (
-	LabelAgent   = "hermes-agent"   // label that is always "1"
-	LabelTask    = "hermes-task-id" // label with the name of the task, after [Sanitise]
-	LabelProfile = "hermes-profile" // label with the name of the profile, after [Sanitise]
+	LabelAgent   = "hermes-agent"   // Marks an agent's container; always "1".
+	LabelTask    = "hermes-task-id" // Name of the task, after [Sanitise].
+	LabelProfile = "hermes-profile" // Name of the profile, after [Sanitise].
 
-	LabelDir = "hinit-dir" // label with the working directory of a container to which the engine has only given "/"
+	LabelDir = "hinit-dir" // Working directory of commands, for a container to which the engine only gives "/".
 	// Label with the id of the volume to which the container belongs; managers of other volumes don't touch the container.
 	LabelVolume = "hinit-volume"
-	LabelSource = "hinit-source" // label on a volume of the engine, with the directory in whose place it is mounted
-	LabelClient = "hinit-client" // label with the process that made the container with docker run, without a docker ps before
+	LabelSource = "hinit-source" // Label on a docker volume, with the directory that the volume replaces.
+	LabelClient = "hinit-client" // Process that created the container with docker run, without docker ps before it.
 )
 
 // VolumePrefix is the prefix of the names of the private volumes of sandboxes, see policy.RootPrivate.

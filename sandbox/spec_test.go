@@ -36,7 +36,7 @@ func mountAt(s Spec, target string) (found []Mount) {
 	return found
 }
 
-// TestRunArguments checks the arguments of docker run in section 19.2 of the contract.
+// TestRunArguments checks the arguments of docker run (contract, 19.2).
 func TestRunArguments(t *testing.T) {
 	cwd := t.TempDir()
 	mounted := func(o *Options) { o.MountCwd, o.HostCwd = true, cwd }

@@ -30,17 +30,18 @@ import (
 type store struct {
 	path string
 	dir  *fsutil.Dir
-	id   string // id of the volume, which is also a label on the volume's containers
+	id   string // ID of the volume, which is also a label on its containers.
 }
 
 // Directories in the store.
 const (
-	// Has lock files, each held while the container of a key is found, made or removed; several keys may share one.
+	// Lock files, held while the container of a key is found, created or removed. Several keys may
+	// share one.
 	locksDir      = "locks"
-	runDir        = "run"    // has a directory for each container, which mounts it and puts its helper's socket there
-	recordsDir    = "known"  // has one record for each container
-	toolsDir      = "tools"  // has one directory for each version of the helper
-	rememberedDir = "memory" // has one file for each value of [Manager.Remember]
+	runDir        = "run"    // Directories of containers, which mount them and put their helper's socket there.
+	recordsDir    = "known"  // Records of containers.
+	toolsDir      = "tools"  // Directories with the versions of the helper.
+	rememberedDir = "memory" // Files with the values of [Manager.Remember].
 )
 
 // openStore opens the store at path. If it is missing, openStore creates it.
@@ -91,13 +92,13 @@ func randomHex(n int) string {
 // warns.
 func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
-	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // use at most 256 lock files, because agents choose the labels
+	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // Agents choose the labels, so use at most 256 lock files.
 	dir, err := m.store.openSub(name)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	local := fsutil.IsLocal(m.store.path) // if it isn't local, other machines may use the directory without seeing the lock
+	local := fsutil.IsLocal(m.store.path) // If the file system isn't local, other machines may not see the lock.
 	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
 		held, err := (*os.File)(nil), errors.ErrUnsupported
 		if local {
@@ -168,7 +169,7 @@ func (v *store) findByID(id string) (c Container, found bool) {
 	for _, e := range entries {
 		var k containerRecord
 		data, _ := v.dir.ReadFile(filepath.Join(recordsDir, e.Name()), 64<<10)
-		_ = json.Unmarshal(data, &k) // a removed, empty or damaged record gives no id
+		_ = json.Unmarshal(data, &k) // A removed, empty or damaged record gives no ID.
 		if k.ID == id && id != "" {
 			return Container{ID: id, Name: e.Name(), Labels: k.Labels}, true
 		}
@@ -283,14 +284,14 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 func (m *Manager) Remember(key string, value []byte) {
 	file := rememberedPath(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
-		_ = m.store.dir.Remove(file) // ignore the error: the file may be missing
+		_ = m.store.dir.Remove(file) // Ignore the error: the file may be missing.
 	}
 	m.store.sweepRemembered()
 }
 
 // sweepRemembered removes the values that are too old, and the oldest ones beyond the limits.
 func (v *store) sweepRemembered() {
-	entries, _ := v.dir.ReadDir(rememberedDir) // ignore the error: the files then stay until the next call
+	entries, _ := v.dir.ReadDir(rememberedDir) // Ignore the error: the files then stay until the next call.
 	files := lo.FilterMap(entries, func(e fs.DirEntry, _ int) (fs.FileInfo, bool) {
 		info, err := e.Info()
 		return info, err == nil

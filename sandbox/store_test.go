@@ -32,8 +32,8 @@ func TestADirectoryIsLockedOnlyOnALocalFileSystem(t *testing.T) {
 	}
 }
 
-// TestRootPutAHelperOfTheAgentIntoSandboxes checks that root takes the helper, which guards the mounts of sandboxes, from
-// no directory of PATH that the agent can change.
+// TestRootPutAHelperOfTheAgentIntoSandboxes checks that root takes no helper from a directory of
+// PATH that the agent can change.
 func TestRootPutAHelperOfTheAgentIntoSandboxes(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()

@@ -8,12 +8,12 @@ import (
 
 // SweepOptions selects the containers that a sweep removes.
 type SweepOptions struct {
-	MaxAge time.Duration // minimum age; 0: [OrphanAge] of Options.Lifetime
+	MaxAge time.Duration // Minimum age; 0: [OrphanAge] of Options.Lifetime.
 	// AnyAge selects every container that doesn't run, however young it is. Only a container that was never started is kept
 	// for a minute, because another process may be about to start it.
 	AnyAge  bool
-	Profile string // sweep only this profile; "" for all profiles of this volume
-	DryRun  bool   // report what would be removed, and remove nothing
+	Profile string // Profile to sweep; "" for all profiles of this volume.
+	DryRun  bool   // Report what would be removed, and remove nothing.
 }
 
 // Removed is a container that a sweep has removed, or would remove in a dry run.
@@ -23,7 +23,7 @@ type Removed struct {
 	Profile string        `json:"profile"`
 	Age     time.Duration `json:"age"`
 	Why     string        `json:"why"`             // reason for the removal
-	Error   string        `json:"error,omitempty"` // why the removal failed; empty if it succeeded
+	Error   string        `json:"error,omitempty"` // Reason why the removal failed; empty if it succeeded.
 }
 
 // isOurs reports whether a container is a sandbox of this volume, by its label LabelVolume. A container that the agent has
@@ -96,7 +96,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, 
 		}
 		next = EarlierTime(next, due)
 	}
-	if what.Profile != "" || what.DryRun { // the list all would be incomplete, and the records of the other containers must stay
+	if what.Profile != "" || what.DryRun { // The list would be incomplete, and the records of the other containers must stay.
 		return out, next, nil
 	}
 	// Also list the containers without an agent's labels.
@@ -143,7 +143,7 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 		}
 	}
 	if since.IsZero() {
-		return nil, time.Time{} // keep a container of unknown age
+		return nil, time.Time{} // Keep a container of unknown age.
 	}
 	r.Age = time.Since(since)
 	if r.Age < what.MaxAge {

@@ -60,7 +60,6 @@ type Tree interface {
 	Open(path string) (*os.File, error)
 }
 
-// rootTree makes a Tree of an os.Root. The archive contains symbolic links.
 type rootTree struct{ *os.Root }
 
 func (t rootTree) ReadDir(path string) ([]fs.DirEntry, error) { return fs.ReadDir(t.FS(), path) }
@@ -177,18 +176,18 @@ func UnpackAs(r io.Reader, target string) error {
 			}
 		}
 		switch {
-		case single && name != "": // this entry would be placed beside target
+		case single && name != "": // This entry would land beside target.
 			return fmt.Errorf("cannot unpack %s: %s is no directory", h.Name, target)
 		case name != "":
 		case h.Typeflag == tar.TypeDir:
-			return nil // target exists already
+			return nil // The target exists already.
 		default:
 			name = filepath.Base(target)
 		}
 		return unpackEntry(root, name, h, data)
 	})
 	if err == nil {
-		_, err = io.Copy(io.Discard, r) // read the rest, because the sender fails if it can't write padding after the archive
+		_, err = io.Copy(io.Discard, r) // Read the rest, because the sender fails if it can't write the padding.
 	}
 	if root != nil {
 		return errors.Join(err, root.Close())

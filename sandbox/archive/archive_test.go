@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestACopyFromASandboxStaysInItsTarget checks that a copy writes only below its target, although the sandbox sends
-// names and links that lead out. In a second copy it sends files below a name that was a link in the first.
+// TestACopyFromASandboxStaysInItsTarget checks that a copy writes only below its target, although
+// the sandbox sends names and links that lead elsewhere.
 func TestACopyFromASandboxStaysInItsTarget(t *testing.T) {
 	home := t.TempDir()
 	secret := filepath.Join(home, ".ssh", "authorized_keys")
@@ -54,8 +54,8 @@ func TestACopyFromASandboxStaysInItsTarget(t *testing.T) {
 	}
 }
 
-// TestACopiedFileBringsNoOther checks that a copy of one file writes only this file. The agent's program in the sandbox
-// can send more, such as a .bashrc.
+// TestACopiedFileBringsNoOther checks that a copy of one file writes only this file. A hostile
+// program in the sandbox may send others, such as a .bashrc.
 func TestACopiedFileBringsNoOther(t *testing.T) {
 	for _, kind := range []byte{tar.TypeReg, tar.TypeSymlink} {
 		home := t.TempDir()
@@ -75,8 +75,8 @@ func TestACopiedFileBringsNoOther(t *testing.T) {
 	}
 }
 
-// TestPackingFollowsNoLink checks that packing a directory follows no link. While a large file is sent, the owner of
-// the directory replaces a part of the tree by a link to root's files.
+// TestPackingFollowsNoLink checks that packing follows no link. While a large file is sent, the
+// directory's owner replaces a part of the tree by a link to root's files.
 func TestPackingFollowsNoLink(t *testing.T) {
 	dir, secret := t.TempDir(), t.TempDir()
 	source := filepath.Join(dir, "source")
@@ -91,7 +91,7 @@ func TestPackingFollowsNoLink(t *testing.T) {
 		_ = w.Close()
 	}()
 	var all bytes.Buffer
-	_, _ = io.CopyN(&all, r, 64<<10) // now the packer has listed d, and is sending the file a
+	_, _ = io.CopyN(&all, r, 64<<10) // The packer has listed d and is now sending the file a.
 	if err := errors.Join(os.Rename(source+"/d", source+"/d_"), os.Symlink(secret, source+"/d")); err != nil {
 		t.Fatal(err)
 	}
@@ -104,9 +104,8 @@ func TestPackingFollowsNoLink(t *testing.T) {
 	}
 }
 
-// TestASandboxThatHadReplacedAFileDidNotStartAgain checks that an archive can be unpacked over files of another kind, as it is at each
-// start of a sandbox with a root of its own. Before, one command inside prevented all later starts, also of new containers. A copy
-// for a person must not remove a directory.
+// TestASandboxThatHadReplacedAFileDidNotStartAgain checks that an archive can be unpacked over
+// files of another kind. Otherwise one command in a sandbox could prevent all later starts.
 func TestASandboxThatHadReplacedAFileDidNotStartAgain(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -178,7 +177,7 @@ func TestASandboxThatHadReplacedAFileDidNotStartAgain(t *testing.T) {
 	}
 }
 
-// shrinking is a tree whose files lose their content between Lstat and the reading.
+// shrinking is a tree whose files become empty between Lstat and the read.
 type shrinking struct{ rootTree }
 
 func (t shrinking) Open(name string) (*os.File, error) {
@@ -186,7 +185,8 @@ func (t shrinking) Open(name string) (*os.File, error) {
 	return f, errors.Join(err, os.Truncate(filepath.Join(t.Name(), name), 1))
 }
 
-// TestACopyOfAShrinkingFileSaidEOF checks that the error of a copy names the file that another process has cut.
+// TestACopyOfAShrinkingFileSaidEOF checks that the error of a copy names a file that another
+// process has truncated.
 func TestACopyOfAShrinkingFileSaidEOF(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)

@@ -27,8 +27,8 @@ const CodeLost = 137
 // verb is one verb of `hinit sandbox`, such as exec or ls.
 type verb struct {
 	cmdline.Verb
-	hidden  bool   // not in the help, because only the verb cp calls it
-	options string // names of the flags that the verb has, see [options.defineAll]
+	hidden  bool   // Hidden from the help, because only the verb cp calls it.
+	options string // Names of the verb's flags, see [options.defineAll].
 	run     func(*invocation) (int, error)
 }
 
@@ -47,9 +47,9 @@ type invocation struct {
 	manager        *sandbox.Manager
 	serviceRequest daemon.Request
 	sandbox.Streams
-	operation string // name of the failed operation, for errors that don't name it
+	operation string // Name of the failed operation, for errors that don't contain it.
 	options   options
-	words     []string // arguments that aren't flags
+	words     []string
 }
 
 // defineAll defines the flags of all verbs. A name with a dot, such as "job.only", defines the flag before the dot with
@@ -77,7 +77,6 @@ func (o *options) defineAll(f *flag.FlagSet) {
 	})
 }
 
-// defineNamed defines only the flags in names, which are separated by blanks.
 func (o *options) defineNamed(f *flag.FlagSet, names string) {
 	all := cmdline.Flags("")
 	o.defineAll(all)
@@ -131,7 +130,7 @@ func Main(ctx context.Context, m *sandbox.Manager, req daemon.Request, s sandbox
 		return code
 	}
 	if len(words) == 0 {
-		words = []string{""} // without a name, the flags select the sandbox
+		words = []string{""} // Without a name, the flags select the sandbox.
 	}
 	i := &invocation{ctx: ctx, manager: m, serviceRequest: req, Streams: s, operation: cmp.Or(v.Doing, "run "+v.Command()), options: opt, words: words}
 	code, err := v.run(i)
@@ -158,7 +157,7 @@ func ParseLine(args []string, out, errs io.Writer) (req daemon.Request, terminal
 
 func parse(args []string, out, errs io.Writer) (v verb, opt options, words []string, code int, ok bool) {
 	var known []string
-	name := lo.FirstOrEmpty(args) // a client may send no arguments at all
+	name := lo.FirstOrEmpty(args) // A client may send no arguments at all.
 	for _, v = range verbs() {
 		known = append(known, v.Name)
 		if v.Name == name {
@@ -194,7 +193,6 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 // errUnknown means that a sandbox does not exist.
 var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
 
-// exitCodeOf returns the exit code for an error.
 func exitCodeOf(err error) int {
 	option, down := (*sandbox.OptionError)(nil), (*sandbox.StateError)(nil)
 	switch {

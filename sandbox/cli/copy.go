@@ -64,11 +64,11 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 		packed := make(chan error, 1)
 		go func() {
 			err := archive.Pack(w, source, name)
-			_ = w.CloseWithError(err) // the transfer fails with this error
+			_ = w.CloseWithError(err) // The transfer fails with this error.
 			packed <- err
 		}()
 		code = run(ctx, append(append([]string{"_put"}, flags...), dir), r, out, errs)
-		_ = r.Close() // if the packing goes on, it ends with an error
+		_ = r.Close() // Closing the pipe makes the packer fail and end.
 		if err := <-packed; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 			return fail(err)
 		}
@@ -76,8 +76,8 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 	}
 	fd, err := wholefile.OpenForRoot(to)
 	switch {
-	case err == nil: // the target is a directory, so the copy gets the same name inside it
-		_ = unix.Close(fd) // only check here; [openLocal] opens the directory again
+	case err == nil:
+		_ = unix.Close(fd) // This is only a check; [openLocal] opens the directory again.
 		to = filepath.Join(to, path.Base(path.Clean("/"+from)))
 	case strings.HasSuffix(to, "/") || errors.Is(err, fsutil.ErrSymlink):
 		return fail(fmt.Errorf("cannot copy to %s: %w", to, err))
@@ -91,11 +91,11 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 	unpacked := make(chan error, 1)
 	go func() {
 		err := archive.UnpackAs(r, target)
-		_ = r.CloseWithError(err) // the transfer fails with this error
+		_ = r.CloseWithError(err) // The transfer fails with this error.
 		unpacked <- err
 	}()
 	code = run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)
-	_ = w.Close() // can't fail for an io.Pipe
+	_ = w.Close() // Closing an io.Pipe can't fail.
 	if err := <-unpacked; err != nil && code == cmdline.Done {
 		return fail(err)
 	}

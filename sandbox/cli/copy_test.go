@@ -16,8 +16,8 @@ import (
 	"hinit/sandbox/cli"
 )
 
-// The error of hinit sandbox cp must mask control characters in names. A name in a sandbox could otherwise write to the
-// clipboard of root's terminal.
+// TestANameInASandboxDoesNotReachTheTerminalThatCopiesIt checks that errors of hinit sandbox cp
+// mask control characters in file names.
 func TestANameInASandboxDoesNotReachTheTerminalThatCopiesIt(t *testing.T) {
 	sends := func(_ context.Context, _ []string, _ io.Reader, out, _ io.Writer) int {
 		archive := tar.NewWriter(out)
@@ -32,8 +32,8 @@ func TestANameInASandboxDoesNotReachTheTerminalThatCopiesIt(t *testing.T) {
 	}
 }
 
-// TestCopyWroteWhereALinkOfAnAgentLed checks that root's copy of a file from a sandbox into the data volume follows no
-// link of an agent's.
+// TestCopyWroteWhereALinkOfAnAgentLed checks that root's copy from a sandbox into the data volume
+// follows no link of an agent.
 func TestCopyWroteWhereALinkOfAnAgentLed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")

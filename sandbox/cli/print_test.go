@@ -9,8 +9,8 @@ import (
 	"hinit/sandbox/daemon"
 )
 
-// hinit sandbox show must mask control characters, also in JSON, which permits some of them. The command of a job could
-// otherwise move the cursor of root's terminal.
+// TestNothingInASandboxMovesATerminal checks that hinit sandbox show masks control characters, also
+// in JSON. A job's command could otherwise control root's terminal.
 func TestNothingInASandboxMovesATerminal(t *testing.T) {
 	for _, json := range []bool{true, false} {
 		var out strings.Builder
@@ -24,8 +24,8 @@ func TestNothingInASandboxMovesATerminal(t *testing.T) {
 	}
 }
 
-// TestARequestWithoutWordsPanicked checks that a client that sends no word gets an error. Before, each such request panicked in the
-// service, and wrote its stack to the log.
+// TestARequestWithoutWordsPanicked checks that a request without words gets an error. Each such
+// request panicked in the service.
 func TestARequestWithoutWordsPanicked(t *testing.T) {
 	var errs strings.Builder
 	if code := Main(t.Context(), nil, daemon.Request{}, sandbox.Streams{Err: &errs}); code != cmdline.WrongUsage || !strings.HasPrefix(errs.String(), "cannot run") {

@@ -42,15 +42,15 @@ type Peer struct {
 
 // Request is one command line, with the parts of the caller's environment that the command needs.
 type Request struct {
-	Docker bool              `json:"docker,omitempty"` // true: a command line of docker; false: one of hinit sandbox
+	Docker bool              `json:"docker,omitempty"` // True for a docker command line; false for one of hinit sandbox.
 	Args   []string          `json:"args"`
 	Home   string            `json:"home,omitempty"`  // HERMES_HOME of the caller, which shows its profile
 	Env    map[string]string `json:"env,omitempty"`   // values of variables that the command line names without a value
-	Stdin  bool              `json:"stdin,omitempty"` // the client sends standard input
+	Stdin  bool              `json:"stdin,omitempty"` // Whether the client sends standard input.
 	// Name of the process that runs docker commands, usually the agent. The service finds out the name itself if it can see
 	// the caller's processes.
 	Parent string               `json:"parent,omitempty"`
-	TTY    bool                 `json:"tty,omitempty"` // standard input is a terminal of size Size
+	TTY    bool                 `json:"tty,omitempty"` // Whether standard input is a terminal of size Size.
 	Size   sandbox.TerminalSize `json:"size,omitzero"`
 }
 
@@ -70,9 +70,9 @@ type Server struct {
 	Panicked func(fault any, stack []byte)
 
 	mu             sync.Mutex
-	withoutRequest map[uint32][]net.Conn // connections that have not sent their request yet, by user, oldest first
-	longBytes      map[uint32]int        // bytes of the long requests that are in memory, by user
-	commands       map[uint32]int        // number of commands in progress, by user
+	withoutRequest map[uint32][]net.Conn // Connections that have not sent their request yet, by user, oldest first.
+	longBytes      map[uint32]int        // Bytes of long requests in memory, by user.
+	commands       map[uint32]int        // Number of running commands, by user.
 }
 
 // Limits for one user. A request of up to uncountedBytes bytes is not counted; the longer ones may have maxLongBytes together.
@@ -147,7 +147,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Conn: nc}
 	done := s.countWithoutRequest(from.UID, nc)
 	defer done()
-	_ = nc.SetReadDeadline(time.Now().Add(requestTimeout)) // can't fail on an open socket
+	_ = nc.SetReadDeadline(time.Now().Add(requestTimeout)) // This can't fail on an open socket.
 	c, err := mux.Accept(nc, "")
 	if err != nil {
 		return
@@ -176,7 +176,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	}()
 	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
 		streams := requestStreams(ch, req, cancel)
-		if begun { // a second request on the connection: end the connection
+		if begun { // A connection carries only one request, so end the connection.
 			cancel()
 			return
 		}
@@ -186,7 +186,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		}
 		most := maxCommands
 		if from.UID == 0 {
-			most = math.MaxInt // an operator must be able to use the service at any time
+			most = math.MaxInt // An operator must always be able to use the service.
 		}
 		if !s.addCount(s.commands, from.UID, 1, most) {
 			ch.Refuse(1, errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended"))
@@ -194,11 +194,11 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		}
 		begun = true
 		done()
-		_ = nc.SetReadDeadline(time.Time{}) // can't fail on an open socket
+		_ = nc.SetReadDeadline(time.Time{}) // This can't fail on an open socket.
 		answering.Go(func() {
 			defer s.catchPanic()
-			defer nc.Close()                                // closing the connection ends the goroutine that reads from it
-			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // ignore the error: if the send fails, the caller is gone
+			defer nc.Close()                                // Closing the connection ends the goroutine that reads from it.
+			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // Ignore the error: the send fails only if the caller is gone.
 			_ = ch.Finish(s.handle(ctx, from, req, streams))
 		})
 	})
@@ -263,7 +263,7 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 				err = fmt.Errorf("cannot trust the service on %s: it is neither root's nor yours", socket)
 			}
 			if err != nil {
-				_ = c.Close() // ignore the error, because nothing was sent yet
+				_ = c.Close() // Ignore the error, because no request was sent.
 				return nil, err
 			}
 			return &Conn{c}, nil
@@ -284,7 +284,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	defer c.conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })() // closing the connection ends all goroutines that use it
+	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })() // Closing the connection ends all goroutines that use it.
 	service, err := mux.NewClient(c.conn, "")
 	if err != nil {
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
@@ -294,12 +294,12 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}
 	if req.Stdin {
-		st.FeedInput(local.In, func(error) bool { return true }) // end the command's input, because the rest can't be read
+		st.FeedInput(local.In, func(error) bool { return true }) // A read error ends the command's input.
 	}
 	written := st.CopyOutputs(local.Out, local.Err, cancel)
 	st.ForwardSizes(local.Resizes)
 	<-st.Done()
-	_ = written() // ignore the error: it has already cancelled the command
+	_ = written() // Ignore the error: it has already cancelled the command.
 	end, err := st.End()
 	switch {
 	case ctx.Err() != nil:

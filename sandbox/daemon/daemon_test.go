@@ -32,7 +32,7 @@ const patience = 60 * time.Second
 
 func anybody(Peer) error { return nil }
 
-// start starts a server with a handler and returns its socket.
+// start starts a server with a handler, and returns the path of its socket.
 func start(t *testing.T, s *Server) string {
 	t.Helper()
 	if s.Allow == nil {
@@ -74,7 +74,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 		}
 		return 42
 	}})
-	data := make([]byte, 8<<20) // the data fills the window of a stream several times
+	data := make([]byte, 8<<20) // The data fills the stream's window several times.
 	_, _ = rand.Read(data)
 	var out, errs bytes.Buffer
 	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Streams{In: bytes.NewReader(data), Out: &out, Err: &errs})
@@ -92,7 +92,8 @@ func TestStreamsAndExitCode(t *testing.T) {
 	}
 }
 
-// TestCallerGone checks that a command ends with its caller, also if the command does not read its input.
+// TestCallerGone checks that a command ends with its caller, even if the command does not read its
+// input.
 func TestCallerGone(t *testing.T) {
 	for _, stdin := range []int{0, 1, mux.StreamWindow, 4 * mux.StreamWindow} {
 		begun, ended := make(chan struct{}), make(chan struct{})
@@ -121,8 +122,8 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
-// TestServiceGone checks what a caller is told when the service ends the connection. Only after the service has
-// accepted the command, the error may say that the command may have done its work.
+// TestServiceGone checks the caller's error when the service ends the connection. Only after the
+// command was accepted, the error may say that it may have run.
 func TestServiceGone(t *testing.T) {
 	for _, begun := range []bool{true, false} {
 		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -157,7 +158,7 @@ func TestDial(t *testing.T) {
 	if _, err := Dial(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNoService) {
 		t.Errorf("without a service: %v", err)
 	}
-	// The client must wait for a service that is restarting.
+	// A client must wait for a service that is restarting.
 	socket := filepath.Join(dir, "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
 	if err != nil {
@@ -194,7 +195,8 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
-// A panic in the request of one user must not end the sandboxes of others.
+// TestARequestThatPanicsEndsNoOther checks that a panic in one user's request does not end other
+// users' commands.
 func TestARequestThatPanicsEndsNoOther(t *testing.T) {
 	var told atomic.Int32
 	socket := start(t, &Server{Panicked: func(fault any, stack []byte) {
@@ -220,11 +222,11 @@ func TestARequestThatPanicsEndsNoOther(t *testing.T) {
 	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
 		t.Errorf("the next request: code %d, error %v", code, err)
 	}
-	told.Store(2) // now the goroutine of a connection panics
+	told.Store(2) // From now on, the goroutine of a connection panics.
 	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err == nil {
 		t.Error("a connection that panicked answered")
 	}
-	// The connection is closed before the service reports the panic.
+	// The service closes the connection before it reports the panic.
 	testkit.Until(t, "the panic is told", func() bool { return told.Load() == 3 })
 	told.Store(0)
 	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
@@ -255,7 +257,7 @@ func TestBadRequests(t *testing.T) {
 		c.Write(bad)
 		c.(*net.UnixConn).CloseWrite()
 		c.SetReadDeadline(time.Now().Add(patience))
-		if _, err := io.ReadAll(c); err != nil && !errors.Is(err, unix.ECONNRESET) { // the server resets the connection if it has not read all input
+		if _, err := io.ReadAll(c); err != nil && !errors.Is(err, unix.ECONNRESET) { // The server resets a connection with unread input.
 			t.Errorf("%q: %v", bad, err)
 		}
 		c.Close()
@@ -373,12 +375,12 @@ func TestHalfRequests(t *testing.T) {
 	}
 }
 
-// TestAnAgentHungTheServiceByTheSocketsThatItPassed checks that descriptors which a client passes can't block the
-// service. The kernel closes them while the service reads, and the close of a TCP socket waits as long as its owner has
-// set (SO_LINGER).
+// TestAnAgentHungTheServiceByTheSocketsThatItPassed checks that passed descriptors can't block the
+// service. The kernel closes them during the service's read, and closing a TCP socket may block
+// (SO_LINGER).
 func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	// Listen sets the option, as the service does: it refuses descriptors from the first connection on.
+	// Listen makes the socket refuse descriptors from the first connection on, as the service does.
 	l, err := control.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -402,9 +404,9 @@ func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
 	}
 }
 
-// TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService checks that the connections of one user are limited, even if
-// the service can't write to them. Such a caller sends a request and many Pings, and reads none of the answers. Root must
-// still be answered.
+// TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService checks the limit on one user's
+// connections. Such a caller sends a request and many Pings and reads no answers; root must still
+// be served.
 func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 	testkit.NeedRoot(t)
 	listener, err := net.Listen("unix", "@"+rand.Text())
@@ -415,19 +417,19 @@ func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	s := &Server{Allow: anybody, Handle: func(_ context.Context, _ Peer, _ Request, s Streams) int {
-		time.Sleep(10 * time.Millisecond) // the client sends Pings until a write blocks
+		time.Sleep(10 * time.Millisecond) // The client sends Pings until a write blocks.
 		fmt.Fprintln(s.Err, "too many commands run already")
 		return 1
 	}}
 	go func() { done <- s.Serve(ctx, l) }()
 	defer func() { cancel(); <-done }()
-	connect := func() net.Conn { // connects as user 10000
+	connect := func() net.Conn { // connect opens a connection as user 10000.
 		conn := make(chan net.Conn)
 		go func() {
-			runtime.LockOSThread() // the thread ends with this goroutine
+			runtime.LockOSThread() // The thread ends with this goroutine, so its user need not be restored.
 			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			if err == nil {
-				_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, 10000, 10000, 10000) // the service must not refuse root
+				_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, 10000, 10000, 10000) // The service never limits root, so become another user.
 				err = unix.Connect(fd, &unix.SockaddrUnix{Name: l.Addr().String()})
 			}
 			f := os.NewFile(uintptr(fd), "socket")
@@ -467,7 +469,7 @@ func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 	}
 }
 
-// counted is a listener that counts the connections that are open.
+// counted is a listener that counts its open connections.
 type counted struct {
 	net.Listener
 	open atomic.Int64

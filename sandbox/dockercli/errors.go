@@ -72,7 +72,7 @@ func ProcessName(pid int) (name string, parent int, err error) {
 func IsAlive(name string) bool {
 	var pid int
 	var start uint64
-	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // if the name is invalid, pid stays 0, which no process has
+	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // If the name is invalid, pid stays 0, which no process has.
 	now, lives := proc.StartTicks(pid)
 	return lives && now == start
 }

@@ -31,7 +31,7 @@ func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	var asked psListing
 	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", toJSON(box.Labels()), &asked) && asked.At.After(before.At) {
 		p.Remember("ending "+from.Process+" "+key, nil)
-		_, _ = from.Out.Write(before.Output) // a write fails only if the caller is gone
+		_, _ = from.Out.Write(before.Output) // A write fails only if the caller is gone.
 		return before.Code
 	}
 	req := sandbox.Request{Argv: argv, Dir: c.Spec.Dir, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
@@ -41,7 +41,7 @@ func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 		req.Stdin = from.In
 	}
 	result, err := box.Exec(ctx, req)
-	if errors.Is(err, sandbox.ErrClosed) { // another command has just stopped or started the container, so find it again
+	if errors.Is(err, sandbox.ErrClosed) { // Another command has stopped or started the container, so find it again.
 		if box, err = p.Adopt(ctx, ref); err == nil {
 			result, err = box.Exec(ctx, req)
 		}
@@ -106,7 +106,7 @@ func withoutGoneTexts(text string) string {
 type outputRecorder struct {
 	mu        sync.Mutex
 	kept      []byte
-	written   int64 // total number of bytes that the command has written
+	written   int64 // Total number of bytes that the command has written.
 	foundGone bool
 }
 
@@ -124,7 +124,7 @@ func (r *outputRecorder) Write(data []byte) (int, error) {
 	searched := max(0, len(r.kept)-longestGoneText)
 	r.kept = append(r.kept, data...)
 	r.foundGone = r.foundGone || slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(r.kept[searched:], t) })
-	if len(r.kept) > 2*maxRecorded { // cut only when much has come, because cutting copies the data
+	if len(r.kept) > 2*maxRecorded { // Cutting copies the data, so cut seldom.
 		r.kept = append(r.kept[:0], r.kept[len(r.kept)-maxRecorded:]...)
 	}
 	return len(data), nil

@@ -21,9 +21,9 @@ type command struct {
 	name         string                      // name of the command, such as "image inspect"
 	args         string                      // positional arguments, for the usage message
 	minArgs      int                         // minimum number of arguments
-	argEndsFlags bool                        // flags after the first argument belong to a command for the container
-	flags        func(*Call, *pflag.FlagSet) // function that defines the flags; nil: none
-	completeCall func(*Call) error           // function that checks the parsed call and sets other fields; nil: none
+	argEndsFlags bool                        // Whether flags after the first argument belong to a command for the container.
+	flags        func(*Call, *pflag.FlagSet) // Defines the command's flags; nil: it has none.
+	completeCall func(*Call) error           // Checks the parsed call and completes it; nil: nothing to check.
 	handle       handler
 }
 
@@ -150,7 +150,7 @@ type Call struct {
 
 	Words []string // names of containers, or an image and the command to run in the container
 	Env   []string // NAME=value, or only NAME for a value from the caller's environment
-	Stdin bool     // the command reads standard input
+	Stdin bool     // Whether the command reads standard input.
 
 	// Options of docker ps. With ShowState, the output has a second column with the state, after a tab. With ShowFullIDs, it
 	// has full ids. A label with the value "" matches any value.
@@ -158,9 +158,9 @@ type Call struct {
 	Labels                          map[string]string
 	Status                          []sandbox.State
 
-	Spec  sandbox.Spec // container that docker run or docker create makes; its variables are in Env
-	Grace int          // seconds after which docker stop kills the process
-	Force bool         // --force of docker rm
+	Spec  sandbox.Spec // Container that docker run or docker create makes. Its variables are in Env.
+	Grace int          // Seconds after which docker stop kills the process.
+	Force bool         // Value of --force of docker rm.
 }
 
 // rawFlags holds flags that are needed only while the call is parsed.

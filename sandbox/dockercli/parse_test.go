@@ -9,7 +9,7 @@ import (
 	"hinit/sandbox"
 )
 
-// TestParse checks every call in the contract, with the words that the agent uses.
+// TestParse checks every docker call that the contract lists.
 func TestParse(t *testing.T) {
 	const tab = "\t"
 	for _, c := range []struct {
@@ -68,7 +68,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseLeavesTheRest checks that calls that the agent never makes are passed on to the docker command.
+// TestParseLeavesTheRest checks that docker calls that the agent never makes go to the real docker
+// command.
 func TestParseLeavesTheRest(t *testing.T) {
 	for _, line := range []string{
 		"", "-H tcp://x ps", "pull x", "build .", "image ls", "images", "network create x", "container prune", "info", "ps", "ps --format json", "ps -s --format {{.ID}}",
@@ -96,8 +97,8 @@ func TestParseUsage(t *testing.T) {
 	}
 }
 
-// TestParseRefuses checks that flags that would let a sandbox escape are refused, whether the personality or the docker
-// command would handle the call.
+// TestParseRefuses checks that flags that would let a sandbox escape are refused, whichever program
+// would handle the call.
 func TestParseRefuses(t *testing.T) {
 	for line, allow := range map[string]string{
 		"run -d --privileged image": sandbox.AllowPrivileged, "run --privileged=true image": sandbox.AllowPrivileged, "exec --privileged c sh": sandbox.AllowPrivileged,

@@ -283,7 +283,7 @@ func (p *Emulator) failRun(c *Call, err error, from Caller) int {
 type psListing struct {
 	At      time.Time
 	IDs     []string
-	Running []string // the ids of the running containers
+	Running []string // IDs of the running containers.
 }
 
 // commandEnd records the end of a failed command whose output may make the agent run it again, see [Emulator.exec].
@@ -311,6 +311,6 @@ func (p *Emulator) recall(from Caller, kind, key string, value any) bool {
 
 // toJSON returns a value as JSON. Equal values give equal texts, so the text can be part of a key.
 func toJSON(v any) string {
-	text, _ := json.Marshal(v) // can't fail for these types
+	text, _ := json.Marshal(v) // Marshal can't fail for these types.
 	return string(text)
 }

@@ -45,8 +45,8 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestLives checks that a process counts as dead when it has ended, even before it is reaped. Invalid names of processes count as
-// dead, too.
+// TestLives checks that an ended process counts as dead before it is reaped, and that invalid names
+// count as dead.
 func TestLives(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

@@ -21,7 +21,7 @@ func EnterDir(dir string, resolve uint64) error {
 		return nil
 	}
 	fd, err := openDir(dir, resolve|unix.RESOLVE_NO_MAGICLINKS)
-	if errors.Is(err, unix.ENOSYS) && resolve == 0 { // gVisor has no openat2
+	if errors.Is(err, unix.ENOSYS) && resolve == 0 { // gVisor has no openat2.
 		return errors.Join(os.MkdirAll(dir, 0o755), os.Chdir(dir))
 	}
 	if err == nil {

@@ -52,8 +52,6 @@ const (
 	Waiting     = "waits\n"
 )
 
-// Wait blocks until the sandbox service has sent the verdict [Go]. Then it enters the directory dir, and executes the command
-// argv in place of this process. It returns only on failure.
 func Wait(dir string, argv []string) error {
 	path, err := awaitCommand(dir, argv)
 	if err != nil {
@@ -81,7 +79,7 @@ func Init(dir string, argv []string) (code int, err error) {
 	go func() {
 		for s := range signals {
 			if number, ok := s.(syscall.Signal); ok {
-				_ = syscall.Kill(child, number) // ignore the error: the call fails only if the child has just ended
+				_ = syscall.Kill(child, number) // Ignore the error: the call fails only if the child has just ended.
 			}
 		}
 	}()
@@ -128,7 +126,7 @@ func awaitGo(dir string) error {
 		if err != nil {
 			return err
 		}
-		if line, _ := bufio.NewReader(c).ReadString('\n'); line == Go { // ignore the error: an incomplete line is no verdict
+		if line, _ := bufio.NewReader(c).ReadString('\n'); line == Go { // Ignore the error: an incomplete line is no verdict.
 			if err := EnterDir(dir, 0); err != nil {
 				line = strings.ReplaceAll(err.Error(), "\n", " ") + "\n"
 			}
@@ -136,7 +134,7 @@ func awaitGo(dir string) error {
 				return errors.Join(err, c.Close())
 			}
 		}
-		_ = c.Close() // wait for the next client
+		_ = c.Close() // Wait for the next client.
 	}
 }
 
@@ -204,7 +202,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 		case AccessTimes:
 			for _, path := range paths {
 				var st unix.Stat_t
-				_ = unix.Stat(path, &st) // for a missing path this prints 0, which the service does not accept
+				_ = unix.Stat(path, &st) // For a missing path, this prints 0, which the service does not accept.
 				fmt.Fprintln(out, st.Atim.Nano())
 			}
 		case Go:

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A container must not count as open while its first process is still the engine's own program.
+// TestTheEnginesOwnProgramIsNoCommand checks that a container does not count as open while its
+// first process is still the engine's own program.
 func TestTheEnginesOwnProgramIsNoCommand(t *testing.T) {
 	for _, one := range []struct {
 		words []string

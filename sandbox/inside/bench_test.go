@@ -8,8 +8,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// BenchmarkOutput measures how fast a command's output passes through the pipe, this program, the socket and the
-// client, without a container.
+// BenchmarkOutput measures the throughput of a command's output from the pipe to the client,
+// without a container.
 func BenchmarkOutput(b *testing.B) {
 	const size = 100 << 20
 	c, err := mux.NewClient(dialTest(b), "box")

@@ -41,7 +41,7 @@ func (ch *channel) runForeground() mux.End {
 		return endNotBegun(err)
 	}
 	ch.runStarted(r)
-	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // ignore the error: the send fails only if the client is gone
+	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // Ignore the error: the send fails only if the client is gone.
 	s.startCopying(ch)
 	<-ended
 	s.drain()
@@ -59,11 +59,11 @@ func endNotBegun(err error) mux.End {
 
 // streams are the helper's ends of a command's standard streams: pipes, or a terminal.
 type streams struct {
-	stdin      *os.File // standard input of the command; nil: no input
+	stdin      *os.File // Standard input of the command; nil: no input.
 	outputs    []output
-	tty        *os.File       // terminal, which is also stdin and the only output; nil: none
-	unfinished sync.WaitGroup // counts the outputs that are still open
-	ended      chan struct{}  // channel that is closed when the command has ended
+	tty        *os.File       // Terminal, which is also stdin and the only output; nil: none.
+	unfinished sync.WaitGroup // Counts the outputs that are still open.
+	ended      chan struct{}  // Closed when the command has ended.
 }
 
 type output struct {
@@ -73,7 +73,7 @@ type output struct {
 
 // close closes all streams. Call it if the command was not started.
 func (s *streams) close() {
-	_ = s.stdin.Close() // ignore the error: closing a nil file fails without harm
+	_ = s.stdin.Close() // Ignore the error: closing a nil file fails without harm.
 	for _, o := range s.outputs {
 		_ = o.file.Close()
 	}
@@ -141,14 +141,12 @@ func pipe(writes bool) (own, child *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
-// closeAll closes the files that the helper has made for a command. A file may occur several times.
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // ignore the error: a file may be nil or already closed
+		_ = f.Close() // Ignore the error: a file may be nil or already closed.
 	}
 }
 
-// startCopying starts the goroutines that copy the streams. Each goroutine ends with its stream.
 func (s *streams) startCopying(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
@@ -160,7 +158,7 @@ func (s *streams) startCopying(ch *channel) {
 			select {
 			case <-s.ended:
 			default:
-				_, _ = s.tty.Write([]byte{4}) // send Ctrl-D, which ends the input of a terminal
+				_, _ = s.tty.Write([]byte{4}) // Ctrl-D ends the input of a terminal.
 			}
 		})
 	}
@@ -179,7 +177,7 @@ func (s *streams) startCopying(ch *channel) {
 // after maxLingerTime. It always sends all data that was in the pipe when the command ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
-	var until time.Time // when to stop waiting for processes that outlive the command; zero while the command runs
+	var until time.Time // End of the wait for leftover processes; zero while the command runs.
 	owed := 0
 	for {
 		n, err := o.file.Read(buf)

@@ -24,8 +24,8 @@ const (
 type jobs struct {
 	server  *server
 	mu      sync.Mutex
-	started int    // number of commands that were ever started, from which their ids are made
-	jobs    []*job // background commands, in the order of their starts
+	started int    // Number of commands that were ever started; command IDs derive from it.
+	jobs    []*job // Background commands, in the order of their starts.
 }
 
 // job is a background command. The mutex of jobs guards its fields, except the ring, which has its own mutex.
@@ -33,7 +33,7 @@ type job struct {
 	mux.Job
 	run  *run
 	out  *outputRing
-	done chan struct{} // channel that is closed when the command has ended
+	done chan struct{} // Closed when the command has ended.
 }
 
 // sweep drops commands that ended more than jobKeepTime ago. If too many commands remain, it also drops younger ended
@@ -157,7 +157,7 @@ func (ch *channel) sendOutput(b *job) (survivors int) {
 			break
 		}
 	}
-	if ch.request.Follow { // wait even if the output is closed, because the command may go on without it
+	if ch.request.Follow { // Wait even if the output is closed, because the command may continue without output.
 		ch.await(b.done)
 	}
 	return 0
@@ -169,7 +169,7 @@ func (ch *channel) kill(b *job) (survivors int) {
 	gone := make(chan int, 1)
 	ch.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.end.Survivors })
 	survivors = <-gone
-	ch.await(b.done) // the loop closes b.done after it has recorded the end
+	ch.await(b.done) // The loop closes b.done after it has recorded the end.
 	return survivors
 }
 
@@ -180,8 +180,8 @@ func (ch *channel) await(event <-chan struct{}) bool { return pause.Until(ch.ctx
 type outputRing struct {
 	mu    sync.Mutex
 	data  []byte
-	start int64         // offset of data in the whole output
-	grown chan struct{} // channel that is closed and replaced at the next write; nil when the output is complete
+	start int64         // Offset of data in the whole output.
+	grown chan struct{} // Closed and replaced at the next write; nil when the output is complete.
 }
 
 // Write appends p and drops the oldest bytes. It never fails.
@@ -189,7 +189,7 @@ func (r *outputRing) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.data = append(r.data, p...)
-	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // drop rarely, because dropping copies the data
+	if over := len(r.data) - maxJobOutput; over > maxJobOutput/4 { // Dropping copies the data, so drop seldom.
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}

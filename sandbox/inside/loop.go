@@ -19,9 +19,9 @@ import (
 // no mutex.
 type processLoop struct {
 	table *proc.Table
-	calls chan func() // functions that other goroutines want the loop to call
+	calls chan func() // Functions that other goroutines want the loop to call.
 	runs  map[uint64]*run
-	next  uint64 // id of the next run
+	next  uint64 // ID of the next run.
 	// Function that returns how many processes of this container the kernel has killed for lack of memory; 0 if unknown.
 	oomKills func() uint64
 }
@@ -29,17 +29,17 @@ type processLoop struct {
 // run is a started command and its process tree.
 type run struct {
 	id        uint64
-	mainAlive bool          // the main process has not been reaped yet
-	end       mux.End       // how the main process ended, and why the loop ended the tree
-	deadline  time.Time     // time limit of the run; zero: none
-	grace     time.Duration // time from SIGTERM to SIGKILL
+	mainAlive bool          // Whether the main process has not been reaped yet.
+	end       mux.End       // Exit of the main process, and why the loop ended the tree.
+	deadline  time.Time     // Time limit of the run; zero: none.
+	grace     time.Duration // Time from SIGTERM to SIGKILL.
 
-	killAt          time.Time    // when to send SIGKILL; zero unless the tree is being ended
-	giveUpAt        time.Time    // when to stop waiting for processes that survive SIGKILL
-	oomKillsAtStart uint64       // value of oomKills at the start of the run, to see whether it has grown
-	keepAfterEnd    bool         // keep the run after its main process has ended, so that its tree can be ended later
-	onDone          func(*run)   // called when the main process has ended, or after the whole tree if the tree is being ended
-	onForget        []func(*run) // called when the run is dropped
+	killAt          time.Time    // Time to send SIGKILL; zero unless the tree is being ended.
+	giveUpAt        time.Time    // Time to stop waiting for processes that survive SIGKILL.
+	oomKillsAtStart uint64       // Value of oomKills at the start of the run.
+	keepAfterEnd    bool         // Whether to keep the run after its main process has ended, so that its tree can be ended later.
+	onDone          func(*run)   // Called when the main process has ended, or after the whole tree if the tree is being ended.
+	onForget        []func(*run) // Called when the run is dropped.
 }
 
 const (
@@ -134,7 +134,7 @@ func (l *processLoop) endTreeNow(r *run, grace time.Duration, why *bool) {
 	if r.killAt.IsZero() {
 		r.killAt = due
 		l.table.SignalTree(r.id, int(unix.SIGTERM))
-		l.table.SignalTree(r.id, int(unix.SIGCONT)) // continue a stopped process, because it can't handle SIGTERM before
+		l.table.SignalTree(r.id, int(unix.SIGCONT)) // A stopped process can't handle SIGTERM, so continue it.
 	} else if due.Before(r.killAt) {
 		r.killAt = due
 	}

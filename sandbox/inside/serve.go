@@ -33,11 +33,11 @@ type server struct {
 	id           string
 	loop         *processLoop
 	jobs         *jobs
-	env          []string      // environment of commands
-	startTicks   uint64        // start time of this process, in clock ticks since boot
-	clients      atomic.Int32  // number of connected clients
-	commandCount atomic.Uint64 // number of commands so far, which makes the names of their files unique
-	sessionLock  sync.Mutex    // mutex for starting a session, so that two commands don't start it twice
+	env          []string      // Environment of commands.
+	startTicks   uint64        // Start time of this process, in clock ticks since boot.
+	clients      atomic.Int32  // Number of connected clients.
+	commandCount atomic.Uint64 // Number of commands so far, which makes the names of their files unique.
+	sessionLock  sync.Mutex    // Serialises the start of a session, so that two commands don't start it twice.
 }
 
 // Serve serves clients until the process is killed. It sends id to each client in its Hello message, so that the client knows
@@ -135,7 +135,7 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(path, 0o666); err != nil { // let every user connect, because mayRunCommands checks the user later
+	if err = os.Chmod(path, 0o666); err != nil { // Every user may connect; mayRunCommands checks the user later.
 		l.Close()
 	}
 	return l, err
@@ -235,8 +235,8 @@ type channel struct {
 	request mux.Open
 
 	mu            sync.Mutex
-	run           *run            // run of the request; nil while no command runs
-	tty           *os.File        // terminal of the command; nil: none
+	run           *run            // Run of the request; nil while no command runs.
+	tty           *os.File        // Terminal of the command; nil: none.
 	ctx           context.Context //nolint:containedctx // ends when the request is canceled; then its run ends, and no other begins
 	cancelContext context.CancelFunc
 }
@@ -248,7 +248,7 @@ func (s *server) acceptRequest(served *mux.Channel, open mux.Open) {
 	guard.Go("serving a command", func() {
 		end := ch.serve()
 		ch.cancelContext()
-		_ = ch.Finish(end) // ignore the error: Finish fails only if the client is gone
+		_ = ch.Finish(end) // Ignore the error: Finish fails only if the client is gone.
 	})
 }
 
@@ -314,7 +314,7 @@ func (ch *channel) serve() mux.End {
 		return mux.End{}
 	case mux.OpPutTree:
 		return fileEnd(archive.Unpack(ch.Input, ch.request.Path, false))
-	case mux.OpGetTree: // like tar, begin the names in the archive with the last element of the path
+	case mux.OpGetTree: // Like tar, begin the archive's names with the last element of the path.
 		top := filepath.Clean(ch.request.Path)
 		return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
 	}

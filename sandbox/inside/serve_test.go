@@ -20,8 +20,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// served returns the helper, which runs in the test process. There is one for all tests, because only one loop can wait for the
-// children of a process.
+// served returns the helper, which runs in the test process. All tests share it, because only one
+// loop can reap a process's children.
 var served = sync.OnceValue(func() *server {
 	l, err := newProcessLoop()
 	if err != nil {
@@ -34,7 +34,7 @@ var served = sync.OnceValue(func() *server {
 	return s
 })
 
-// dialTest connects to the helper by a new socket.
+// dialTest connects to the helper's socket.
 func dialTest(t testing.TB) net.Conn {
 	t.Helper()
 	s := served()
@@ -186,7 +186,7 @@ func greeted(send func(*mux.Writer, net.Conn)) func(*mux.Writer, net.Conn) {
 	}
 }
 
-// none returns an error if a process runs sleep with this number.
+// none returns an error if a sleep process with this argument exists.
 func none(word string) error {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -198,8 +198,8 @@ func none(word string) error {
 	return nil
 }
 
-// TestClientLeaves checks that the foreground command of a client ends when the client leaves. Leftover processes of an
-// earlier command must go on, and so must a background command.
+// TestClientLeaves checks that a client's foreground command ends when the client disconnects.
+// Background commands and leftover processes must continue.
 func TestClientLeaves(t *testing.T) {
 	c := client(t)
 	if end, _ := runOne(t, c, mux.Open{Argv: []string{"sh", "-c", "sleep 98002 >/dev/null 2>&1 &"}}); end.Code != 0 {
@@ -243,7 +243,7 @@ func TestClientLeaves(t *testing.T) {
 		t.Error(err)
 	}
 	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries { // the loop ends the processes that this test has left behind
+	for _, e := range entries { // The loop kills the processes that this test has left behind.
 		if line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline"); bytes.Equal(line, []byte("sleep\x0098002\x00")) {
 			var pid int
 			_, _ = fmt.Sscan(e.Name(), &pid)
@@ -281,8 +281,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestAnotherUserOfTheContainer checks that another user in the container can't run commands as this user. A client
-// outside of the container must need no rights inside.
+// TestAnotherUserOfTheContainer checks that another user in the container can't run commands as
+// this user.
 func TestAnotherUserOfTheContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -303,7 +303,7 @@ func TestAnotherUserOfTheContainer(t *testing.T) {
 	for uid, want := range map[uintptr]bool{0: true, 12345: false} {
 		dialled := make(chan error, 1)
 		go func() {
-			runtime.LockOSThread() // the thread ends with the goroutine
+			runtime.LockOSThread() // The thread ends with the goroutine, so its user need not be restored.
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uid, ^uintptr(0)); errno != 0 {
 				dialled <- errno
 				return

@@ -53,7 +53,7 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 	shell := s.shell(open.Shell)
 	dir, err := s.beginSession(ch, shell)
 	spec.Dir = ""
-	if err != nil { // the session's files can't be used, so each command gets its own login shell
+	if err != nil { // The session's files can't be used, so each command gets its own login shell.
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.FirstDir), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
@@ -72,7 +72,7 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 			_ = os.Rename(c.FinalDirPath, where)
 			return
 		}
-		_ = os.Remove(c.ExportsPath) // ignore the error: a killed command may not have written its variables
+		_ = os.Remove(c.ExportsPath) // Ignore the error: a killed command may not have written its variables.
 		_ = os.Remove(c.FinalDirPath)
 	}, nil
 }

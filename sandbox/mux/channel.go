@@ -16,7 +16,7 @@ type Channel struct {
 	id      uint32
 	streams map[Kind]*Stream
 
-	Input, Output, Errors *Stream // the client writes Input and reads the other two
+	Input, Output, Errors *Stream // The client writes Input and reads the other two.
 
 	// The fields below are set only on the client's side.
 	begun chan struct{}
@@ -55,16 +55,16 @@ func (ch *Channel) endStreams(err error) {
 type Stream struct {
 	ch       *Channel
 	kind     Kind
-	isReader bool // this side is the reader
+	isReader bool // Whether this side is the reader.
 
-	credits chan struct{} // has one element for each frame that the writer may send now
-	closed  chan struct{} // channel that is closed when the stream has ended
+	credits chan struct{} // Holds one element for each frame that the writer may send now.
+	closed  chan struct{} // Closed when the stream has ended.
 
 	mu        sync.Mutex
-	frames    chan []byte // received frames that are not consumed yet; closed when the stream ends
-	frame     []byte      // frame that is being read; nil: none
-	frameRead int         // number of bytes of frame that were read
-	err       error       // error that Read returns after the last byte
+	frames    chan []byte // Received frames that are not consumed yet; closed when the stream ends.
+	frame     []byte      // Frame that is being read; nil: none.
+	frameRead int         // Number of bytes of frame that were read.
+	err       error       // Error that Read returns after the last byte.
 }
 
 func newStream(ch *Channel, kind Kind, reads bool) *Stream {
@@ -140,7 +140,7 @@ func (s *Stream) End(err error) {
 // confirm tells the other side that a frame was consumed, so that it may send another one.
 func (s *Stream) confirm(frame []byte) {
 	putBuffer(frame)
-	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // ignore the error: if the send fails, the writer is gone
+	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // Ignore the error: the send fails only if the writer is gone.
 }
 
 // Read returns the received data. It blocks until data has come or the stream has ended.

@@ -22,7 +22,7 @@ type conn struct {
 	rw        io.ReadWriteCloser
 	reader    *Reader
 	writer    *Writer
-	lastFrame atomic.Int64 // arrival of the last frame, in nanoseconds since 1970
+	lastFrame atomic.Int64 // Arrival of the last frame, in nanoseconds since 1970.
 
 	mu       sync.Mutex
 	channels map[uint32]*Channel
@@ -37,7 +37,7 @@ func newConn(rw io.ReadWriteCloser, long Kind) conn {
 
 // exchangeHellos sends a Hello with the id of this side, and returns the Hello of the other side.
 func (c *conn) exchangeHellos(id string) (h Hello, err error) {
-	_ = c.writer.WriteJSON(KindHello, 0, Hello{Version, id}) // ignore the error: reading the answer then fails with a better one
+	_ = c.writer.WriteJSON(KindHello, 0, Hello{Version, id}) // Ignore the error: reading the answer then fails with a better one.
 	f, err := c.reader.Next()
 	switch {
 	case err != nil:
@@ -64,9 +64,9 @@ func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 		ch := c.channels[f.Channel]
 		c.mu.Unlock()
 		switch {
-		case err != nil: // acceptSize has refused the request
+		case err != nil: // acceptSize has refused the request.
 			newChannel(c, f.Channel, true).Refuse(1, err)
-		case f.Kind == KindConfirm && ch == nil: // ignore the confirmation, because the channel was closed before it arrived
+		case f.Kind == KindConfirm && ch == nil: // The channel was closed before the confirmation arrived, so ignore it.
 		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:
 			err = ch.streams[Kind(f.Data[0])].addCredit()
 		case ch != nil && ch.streams[f.Kind] != nil:
@@ -105,12 +105,12 @@ func (c *conn) removeChannel(ch *Channel) bool {
 type Client struct {
 	conn
 	done    chan struct{}
-	pinging atomic.Bool // true while a Ping is being sent
+	pinging atomic.Bool // Whether a Ping is being sent.
 
 	// The mutex of conn guards the fields below.
 	next uint32
 	err  error
-	pong chan struct{} // channel that is closed and replaced when a Pong arrives
+	pong chan struct{} // Closed and replaced when a Pong arrives.
 }
 
 // NewClient makes a client and exchanges Hello messages. The other side must have the given id; "" accepts any. NewClient
@@ -207,7 +207,7 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		if c.removeChannel(ch) { // if the channel is already removed, fail has finished it
+		if c.removeChannel(ch) { // If the channel is already removed, fail has finished it.
 			ch.finish(end, nil)
 		}
 		return nil
@@ -263,7 +263,7 @@ func Accept(nc net.Conn, id string) (*Conn, error) {
 // connection ends. If keep is nil, all requests are accepted.
 func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, open T)) {
 	c.reader.acceptSize = keep
-	_ = c.readFrames(func(f Frame, ch *Channel) error { // ignore the error: a client that violates the protocol gets no answer
+	_ = c.readFrames(func(f Frame, ch *Channel) error { // Ignore the error: a client that violates the protocol gets no answer.
 		switch {
 		case f.Kind == KindPing:
 			return c.writer.Write(KindPong, 0, nil)
@@ -280,7 +280,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 			}
 			accept(ch, open)
 			return nil
-		case ch == nil: // the client sent the frame before it knew that the channel has ended
+		case ch == nil: // The client sent the frame before it knew that the channel had ended.
 			return nil
 		case f.Kind == KindInputEnd:
 			ch.Input.End(io.EOF)
@@ -300,7 +300,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ch := range c.channels { // kill the requests, because the client is gone
+	for _, ch := range c.channels { // The client is gone, so kill its requests.
 		ch.Kill(-1)
 		ch.endStreams(io.ErrUnexpectedEOF)
 	}
@@ -309,7 +309,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 // ServeEach serves each connection of a listener in a goroutine, until ctx ends. It returns when all these goroutines have ended.
 // If descriptors or memory run out, it waits and tries again.
 func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // closing the listener makes Accept return
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // Closing the listener makes Accept return.
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -318,7 +318,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
-			pause.For(ctx, 50*time.Millisecond) // wait, because a connection may end and free a descriptor
+			pause.For(ctx, 50*time.Millisecond) // Wait, because another connection may end and free a descriptor.
 		case err != nil:
 			return fmt.Errorf("cannot accept connections: %w", err)
 		default:

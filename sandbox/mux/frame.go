@@ -36,19 +36,19 @@ type Kind uint8
 
 // The kinds of frames. "Helper" means the serving side: the helper in the sandbox, or the service.
 const (
-	KindHello    Kind = iota + 1 // sent by both sides as the first frame; the data are a Hello
-	KindOpen                     // sent by clients: opens the channel; the data are an Open
-	KindBegun                    // sent by the helper: the process was started; the data are its process id, 4 bytes
-	KindInput                    // sent by clients: data for standard input
-	KindInputEnd                 // sent by clients: standard input ends
-	KindOutput                   // sent by the helper: data from standard output
-	KindErrors                   // sent by the helper: data from standard error
-	KindConfirm                  // sent by both sides: a frame of a stream was consumed; the data are the stream's kind, 1 byte
-	KindResize                   // sent by clients: the terminal's new columns and rows, 2 bytes each
-	KindKill                     // sent by clients: end the process tree; the data are the milliseconds from TERM to KILL, 4 bytes
-	KindEnd                      // sent by the helper: closes the channel; the data are an End
-	KindPing                     // sent by clients: asks for a Pong
-	KindPong                     // sent by the helper: the answer to a Ping
+	KindHello    Kind = iota + 1 // Sent first by both sides; the data are a Hello.
+	KindOpen                     // Sent by clients to open the channel; the data are an Open.
+	KindBegun                    // Sent by the helper when the process has started; the data are its process ID, 4 bytes.
+	KindInput                    // Sent by clients: data for standard input.
+	KindInputEnd                 // Sent by clients at the end of standard input.
+	KindOutput                   // Sent by the helper: data from standard output.
+	KindErrors                   // Sent by the helper: data from standard error.
+	KindConfirm                  // Sent by both sides when a stream's frame was consumed; the data are the stream's kind, 1 byte.
+	KindResize                   // Sent by clients: the terminal's new columns and rows, 2 bytes each.
+	KindKill                     // Sent by clients to end the process tree; the data are the milliseconds from SIGTERM to SIGKILL, 4 bytes.
+	KindEnd                      // Sent by the helper to close the channel; the data are an End.
+	KindPing                     // Sent by clients to request a Pong.
+	KindPong                     // Sent by the helper in answer to a Ping.
 	kindsEnd
 )
 
@@ -71,7 +71,7 @@ func maxSize(kind Kind) int { return max(longKinds[kind], MaxData) }
 // Reader reads frames. Only one goroutine may use it.
 type Reader struct {
 	r        *bufio.Reader
-	longKind Kind // kind whose frames may be longer than MaxData, see longKinds; 0: none
+	longKind Kind // Kind whose frames may exceed MaxData, see longKinds; 0: none.
 	// Function that gets the size of a request before its data is read, and refuses the request by an error; nil: accept all.
 	acceptSize func(size int) error
 }

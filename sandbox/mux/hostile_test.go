@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// TestAPausedSandboxCollectedAGoroutineForEachQuestion checks that a client that asks a helper again and again, which
-// reads nothing, waits in one goroutine only. A running command in a paused container asks each second.
+// TestAPausedSandboxCollectedAGoroutineForEachQuestion checks that repeated Pings to a helper that
+// reads nothing occupy only one goroutine.
 func TestAPausedSandboxCollectedAGoroutineForEachQuestion(t *testing.T) {
 	c, _ := connect(t)
 	written := make(chan error, 1)
-	go func() { written <- c.writer.Write(KindOpen, 1, make([]byte, maxOpenBytes)) }() // more than the buffer of the socket holds
+	go func() { written <- c.writer.Write(KindOpen, 1, make([]byte, maxOpenBytes)) }() // The data exceeds the buffer of the socket.
 	time.Sleep(100 * time.Millisecond)
 	before := runtime.NumGoroutine()
 	for range 200 {
@@ -30,8 +30,8 @@ func TestAPausedSandboxCollectedAGoroutineForEachQuestion(t *testing.T) {
 	<-written
 }
 
-// TestAHostileHelperFilledTheServicesMemory checks that neither a list of empty jobs nor a request from the wrong side
-// takes much memory of a client. The service has a client for each sandbox.
+// TestAHostileHelperFilledTheServicesMemory checks that a forged list of jobs and a misdirected
+// request take little memory of a client.
 func TestAHostileHelperFilledTheServicesMemory(t *testing.T) {
 	c, p := connect(t)
 	s := open(t, c, p)
@@ -49,7 +49,7 @@ func TestAHostileHelperFilledTheServicesMemory(t *testing.T) {
 	if took := after.TotalAlloc - before.TotalAlloc; took > 4*maxEndBytes {
 		t.Errorf("a frame of %d bytes took %d", len(list), took)
 	}
-	_ = p.w.Write(KindOpen, 9, make([]byte, MaxData+1)) // an error means that the client has closed the connection already
+	_ = p.w.Write(KindOpen, 9, make([]byte, MaxData+1)) // An error means that the client has already closed the connection.
 	<-c.done
 	if err := c.Err(); err == nil || !strings.Contains(err.Error(), "a frame of kind 2 with 131073 bytes") {
 		t.Error(err)

@@ -17,7 +17,7 @@ const (
 // reached the right container.
 type Hello struct {
 	Version int    `json:"version"`
-	ID      string `json:"id,omitempty"` // id with which the helper was started, which is the container's
+	ID      string `json:"id,omitempty"` // ID of the container for which the helper was started.
 }
 
 // Op is the operation that a client requests when it opens a channel.
@@ -25,12 +25,12 @@ type Op string
 
 // The operations that a client can request from the helper in a sandbox.
 const (
-	OpRun           Op = "run"     // run a foreground command, which ends at the latest when the connection ends
-	OpStart         Op = "start"   // start a background command; the End message has the started command in Jobs
+	OpRun           Op = "run"     // Run a foreground command, which ends at the latest with the connection.
+	OpStart         Op = "start"   // Start a background command; the End message describes it in Jobs.
 	OpJobs          Op = "jobs"    // list the background commands
 	OpOutput        Op = "output"  // get the output of a background command, as KindOutput
 	OpKill          Op = "kill"    // end a background command; the channel ends when all its processes have ended
-	OpKillLeftovers Op = "bury"    // kill the remaining processes of a command whose helper has died
+	OpKillLeftovers Op = "bury"    // Kill the remaining processes of a command whose helper has died.
 	OpPutTree       Op = "puttree" // create files from KindInput, a tar archive
 	OpGetTree       Op = "gettree" // send files as KindOutput, a tar archive
 )
@@ -48,17 +48,17 @@ type Open struct {
 	Forward map[string]string `json:"forward,omitempty"` // variables for the start of a session
 	Dir     string            `json:"dir,omitempty"`     // working directory; "" for the session's or the container's
 
-	Input       bool   `json:"input,omitempty"` // standard input will be sent
-	SplitErrors bool   `json:"apart,omitempty"` // standard error is a stream of its own; otherwise it is merged into standard output
+	Input       bool   `json:"input,omitempty"` // Whether standard input will be sent.
+	SplitErrors bool   `json:"apart,omitempty"` // Send standard error as a separate stream instead of merging it into standard output.
 	TTY         bool   `json:"tty,omitempty"`
 	Columns     uint16 `json:"columns,omitempty"`
 	Rows        uint16 `json:"rows,omitempty"`
 	Timeout     int64  `json:"timeout,omitempty"` // time limit in milliseconds, 0 for none
 	Grace       int64  `json:"grace,omitempty"`   // time between TERM and KILL in milliseconds
 	Job         string `json:"job,omitempty"`     // id of the background command
-	Follow      bool   `json:"follow,omitempty"`  // OpOutput continues until the command ends
+	Follow      bool   `json:"follow,omitempty"`  // Whether OpOutput continues until the command ends.
 	Path        string `json:"path,omitempty"`    // path for OpPutTree and OpGetTree
-	PID         int    `json:"pid,omitempty"`     // the command whose remaining processes OpKillLeftovers kills
+	PID         int    `json:"pid,omitempty"`     // Command whose remaining processes OpKillLeftovers kills.
 }
 
 // TerminalSize is the size of a terminal.
@@ -70,24 +70,24 @@ type Fault string
 // The values of Fault.
 const (
 	NoFault  Fault = ""
-	NotBegun Fault = "not begun" // the command was not started; Code is the exit code with which a shell reports that
+	NotBegun Fault = "not begun" // The command was not started. Code is the exit code with which a shell reports that.
 	NoJob    Fault = "no job"
-	Refused  Fault = "bad" // the request is invalid, or a transfer has failed
+	Refused  Fault = "bad" // The request is invalid, or a transfer has failed.
 )
 
 // End is the message that ends a channel: how its command ended, or why the operation failed.
 type End struct {
 	Code        int    `json:"code"` // exit code; -1 if a signal ended the command
 	Signal      int    `json:"signal,omitempty"`
-	TimedOut    bool   `json:"timedOut,omitempty"`    // the time limit has ended the command
-	Interrupted bool   `json:"interrupted,omitempty"` // the client has ended the command
-	OOM         bool   `json:"oom,omitempty"`         // the kernel has killed a process of the command for lack of memory
+	TimedOut    bool   `json:"timedOut,omitempty"`    // Whether the time limit ended the command.
+	Interrupted bool   `json:"interrupted,omitempty"` // Whether the client ended the command.
+	OOM         bool   `json:"oom,omitempty"`         // Whether the kernel killed a process of the command for lack of memory.
 	Survivors   int    `json:"survivors,omitempty"`   // number of processes that survived SIGKILL
 	Dir         string `json:"dir,omitempty"`         // the session's directory after the command, "" if unknown
 	Fault       Fault  `json:"fault,omitempty"`
 	Text        string `json:"text,omitempty"` // description of the Fault
 	Jobs        Jobs   `json:"jobs,omitempty"`
-	Clients     int    `json:"clients,omitempty"` // number of connections to the helper; only in the answer to OpJobs
+	Clients     int    `json:"clients,omitempty"` // Number of connections to the helper, only in the answer to OpJobs.
 }
 
 // MaxJobs is how many background commands a helper keeps.

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// peer is the other side of a client, whose frames the test reads and writes.
+// peer is the other side of a client. The test reads and writes its frames.
 type peer struct {
 	t *testing.T
 	c net.Conn
@@ -23,7 +23,7 @@ type peer struct {
 	w *Writer
 }
 
-// sockets returns the two ends of a connection on which a small write does not wait for a reader.
+// sockets returns the two ends of a connection whose buffers hold a small write.
 func sockets(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	l, err := net.Listen("unix", t.TempDir()+"/s")
@@ -92,7 +92,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestSlowReaderHoldsUpItselfOnly checks that a channel whose output no one reads does not delay other channels.
+// TestSlowReaderHoldsUpItselfOnly checks that an unread channel does not delay other channels.
 func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 	c, p := connect(t)
 	slow, quick := open(t, c, p), open(t, c, p)
@@ -120,13 +120,12 @@ func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 		}
 	}()
 	go func() { _, _ = io.Copy(io.Discard, slow.Output) }()
-	<-room // after the reader has taken a frame, another one fits
+	<-room // After the reader has taken a frame, another one fits.
 	_ = p.w.WriteJSON(KindEnd, slow.id, End{})
 	<-slow.Done()
 }
 
-// TestPeerThatBreaksTheProtocol checks that an invalid frame from inside ends the connection with an error, and that
-// none of the frame's data is kept.
+// TestPeerThatBreaksTheProtocol checks that an invalid frame ends the connection with an error.
 func TestPeerThatBreaksTheProtocol(t *testing.T) {
 	for name, send := range map[string]func(w *Writer, s *Channel){
 		"more than the window": func(w *Writer, s *Channel) {
@@ -199,8 +198,8 @@ func TestConnectionEnds(t *testing.T) {
 	<-waiting
 }
 
-// TestFrameIsWholeOrNotThere checks that the other side does not receive a request if the connection fails in the
-// middle of it.
+// TestFrameIsWholeOrNotThere checks that a request whose transmission fails halfway is not
+// executed.
 func TestFrameIsWholeOrNotThere(t *testing.T) {
 	var b bytes.Buffer
 	if err := NewWriter(&b).WriteJSON(KindOpen, 1, Open{Op: OpRun, Argv: []string{"rm", "-r", "x"}}); err != nil {
@@ -305,8 +304,8 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// FuzzClient checks that the client goes on or ends the connection, whatever bytes come from inside, and keeps no more
-// memory than the limit.
+// FuzzClient checks that arbitrary bytes from the helper neither crash the client nor exceed its
+// memory limit.
 func FuzzClient(f *testing.F) {
 	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -395,8 +394,8 @@ func (l *limited) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// The client must not panic if the end of a command arrives while the connection is being closed. The panic would end
-// the sandbox service and all commands.
+// TestAnEndBesideTheCloseOfAConnectionEndsNoService checks that the end of a command while its
+// connection closes does not cause a panic.
 func TestAnEndBesideTheCloseOfAConnectionEndsNoService(t *testing.T) {
 	c, p := connect(t)
 	s := open(t, c, p)

@@ -39,21 +39,21 @@ import (
 type Gate struct {
 	Program string // path of a statically linked hinit-sandbox-helper, which contains the gate program
 
-	fillLock sync.Mutex // mutex for filling the volume
-	listLock sync.Mutex // mutex for listing containers, see [Gate.list]
+	fillLock sync.Mutex // Serialises filling the volume.
+	listLock sync.Mutex // Serialises lists of containers, see [Gate.list].
 
-	volume atomic.Pointer[string]   // name of the volume; nil until the volume has the program
-	root   atomic.Pointer[RootMode] // result of the last [Gate.AskRoot]
+	volume atomic.Pointer[string]   // Name of the volume; nil until the volume has the program.
+	root   atomic.Pointer[RootMode] // Result of the last [Gate.AskRoot].
 
 	mu         sync.Mutex
-	containers map[string]*gateRecord // records by the container's id; [Guarded.Create] also has one for each user
+	containers map[string]*gateRecord // Records by container ID; [Guarded.Create] also keeps one for each user.
 }
 
 // gateRecord is what the Gate knows about one container. The record of a user has only the lock, which the guard holds while
 // it counts the user's containers.
 type gateRecord struct {
-	lock  chan struct{} // mutex whose wait can be canceled: the channel holds one element while it is locked
-	users atomic.Int32  // number of callers that hold the lock or wait for it; changed upwards only under mu
+	lock  chan struct{} // Mutex with a cancellable wait: the channel holds an element while it is locked.
+	users atomic.Int32  // Number of callers that hold the lock or wait for it; increased only under mu.
 	// Start time of the container when it last passed its gate; zero: not known to this service; guarded by lock.
 	passedStart time.Time
 }
@@ -63,7 +63,7 @@ type gateRecord struct {
 func (g *Gate) recordOf(id string, users int32) *gateRecord {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.containers) > 4096 { // drop unused records; the service then asks the gates of these containers again
+	if len(g.containers) > 4096 { // Drop unused records; the service later asks the gates of these containers again.
 		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users.Load() == 0 })
 	}
 	if g.containers == nil {
@@ -113,7 +113,6 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 	return release, err
 }
 
-// lock takes the lock of a container or a user. It fails only if ctx ends.
 func (g *Gate) lock(ctx context.Context, key string) (release func(), err error) {
 	c := g.recordOf(key, 1)
 	if !pause.Send(ctx, c.lock, struct{}{}) {
@@ -143,7 +142,7 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 		if len(spec.Cmd) == 0 {
 			spec.Cmd = image.Cmd
 		}
-	case entry[0] == "": // an empty first word means no entry point, as in Docker
+	case entry[0] == "": // Like in Docker, an empty first word means no entry point.
 		entry = nil
 	}
 	verb := "gate"
@@ -220,7 +219,7 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 		return "", err
 	}
 	g.volume.Store(&volume)
-	debug.FreeOSMemory() // free the memory of the copied program, which has several megabytes
+	debug.FreeOSMemory() // Free the memory of the copied program, which has several megabytes.
 	return volume, nil
 }
 
@@ -265,7 +264,7 @@ func (g *Guarded) connectGate(ctx context.Context, c sandbox.Container, user str
 		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
 	}
 	q := &gateConn{Attachment: exec, lines: bufio.NewReader(exec), close: cancel}
-	context.AfterFunc(ctx, func() { _ = q.Close() }) // closing ends reads and writes that are in progress
+	context.AfterFunc(ctx, func() { _ = q.Close() }) // Closing ends the reads and writes in progress.
 	guard.Go("watching a container at its gate", func() {
 		// Check every second whether the container has ended, because an exec in a killed container may hang in the engine.
 		for pause.For(ctx, time.Second) {
@@ -280,7 +279,7 @@ func (g *Guarded) connectGate(ctx context.Context, c sandbox.Container, user str
 // readLine reads one line from the gate program. It returns an error with the line if the line differs from want. If want is
 // empty, it accepts any line.
 func (q *gateConn) readLine(want string) (string, error) {
-	text, err := q.lines.ReadSlice('\n') // fails if a line is longer than the buffer
+	text, err := q.lines.ReadSlice('\n') // ReadSlice fails if a line is longer than the buffer.
 	line := string(text)
 	if err == nil && want != "" && line != want {
 		err = fmt.Errorf("it says %q", line)
@@ -302,7 +301,7 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	}
 	user, words, sources := "", []string{"check"}, []string(nil)
 	if c.Labels[labelCopies] != "" {
-		user = "0:0" // the gate program must be root to unpack the files
+		user = "0:0" // Only root can unpack the files.
 	}
 	for _, m := range c.Mounts {
 		if m.Type == "bind" {
@@ -347,7 +346,7 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 		}
 		got, st := strings.TrimSpace(line), fsutil.Stat(info)
 		want := fmt.Sprint(st.Dev, " ", st.Ino)
-		if _, is := g.Engine.(sandbox.Cluster); is { // ignore the device number, which differs between the machines of a cluster
+		if _, is := g.Engine.(sandbox.Cluster); is { // The machines of a cluster have different device numbers, so ignore them.
 			got, want = got[strings.LastIndexByte(got, ' ')+1:], want[strings.LastIndexByte(want, ' ')+1:]
 		}
 		if got != want {
@@ -395,13 +394,13 @@ func (g *Guarded) compareAccessTimes(q *gateConn, targets, sources []string, dif
 	for _, i := range differ {
 		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
 		want[i] = at.UnixNano()
-		set := func(to time.Time) error { // changing the time works only for files of the owner
+		set := func(to time.Time) error { // Changing the time works only for files of the owner.
 			return g.inSource(sources[i], func(root *fsutil.Dir, rel string) error { return root.SetAccessTime(rel, to) })
 		}
 		if err := set(at); err != nil {
 			return &RefusedError{"a mount at " + targets[i] + " that shows another inode than its path (" + err.Error() + ")", "mount a file or directory of your own"}
 		}
-		defer func() { _ = set(time.Now()) }() // ignore the error, because a wrong access time does no harm
+		defer func() { _ = set(time.Now()) }() // Ignore the error, because a wrong access time does no harm.
 	}
 	if _, err := io.WriteString(q, gate.AccessTimes); err != nil {
 		return err

@@ -50,8 +50,8 @@ func (answer) Write(p []byte) (int, error) { return len(p), nil }
 func (answer) Close() error                { return nil }
 func (answer) Said() string                { return "" }
 
-// Only an answer of the gate may open the gate of a container. An error of the engine, which a user can cause by
-// removing the working directory, must not let a container with unchecked mounts pass.
+// TestOnlyTheGateOpensTheGate checks that only the gate's own answer opens a container's gate. An
+// engine error, which a user can provoke, must not pass a container with unchecked mounts.
 func TestOnlyTheGateOpensTheGate(t *testing.T) {
 	root := t.TempDir()
 	for name, answer := range map[string]string{
@@ -70,7 +70,7 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 			if err := g.Start(t.Context(), "mine"); err == nil || !slices.Contains(e.did, "stop") {
 				t.Errorf("it was started (%v), and the engine was told to %v", err, e.did)
 			}
-			if name == "open at the start" { // a container that already runs when the service restarts gives this answer
+			if name == "open at the start" { // A container that already runs when the service restarts gives this answer.
 				return
 			}
 			if _, err := g.Exec(t.Context(), "mine", sandbox.ExecSpec{Argv: []string{"x"}}); err == nil || slices.Contains(e.did, "exec") {
@@ -80,7 +80,7 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 	}
 }
 
-// gvisor is an engine whose containers have other device and inode numbers than the host, as with gVisor.
+// gvisor is an engine whose containers see other device and inode numbers than the host.
 type gvisor struct {
 	answering
 
@@ -105,7 +105,8 @@ type conn struct{ net.Conn }
 
 func (conn) Said() string { return "" }
 
-// A sandbox with a mount must start on gVisor, whose kernel gives files other device and inode numbers than the host.
+// TestAMountIsKnownOnAKernelWithNumbersOfItsOwn checks that a sandbox with a mount starts on
+// gVisor, whose device and inode numbers differ from the host's.
 func TestAMountIsKnownOnAKernelWithNumbersOfItsOwn(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
 		root := t.TempDir()

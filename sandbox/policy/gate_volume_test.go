@@ -11,7 +11,7 @@ import (
 	"hinit/sandbox"
 )
 
-// volumes is an engine with one volume that keeps the files that are copied to it.
+// volumes is an engine with one volume, which stores copied files.
 type volumes struct {
 	sandbox.FullEngine
 	there  []byte
@@ -35,8 +35,8 @@ func (v *volumes) CopyOut(context.Context, string, string) (io.ReadCloser, error
 	return io.NopCloser(bytes.NewReader(v.there)), nil
 }
 
-// The program on the volume must be replaced only if its content differs. Another service may start a container from
-// the same volume at any moment.
+// TestTheGateIsWrittenToItsVolumeOnce checks that the program on the volume is replaced only if its
+// content differs. Another service may start a container from the volume at any moment.
 func TestTheGateIsWrittenToItsVolumeOnce(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "helper")
 	if err := os.WriteFile(program, []byte("a program"), 0o600); err != nil {

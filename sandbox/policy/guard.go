@@ -22,7 +22,7 @@ import (
 type Owner struct {
 	UID     uint32 // user id of the owner; for an operator, the agent's user id
 	Profile string // value of the label sandbox.LabelProfile on the owner's containers
-	Volume  string // value of the label sandbox.LabelVolume, which differs between installations with the same users and profiles
+	Volume  string // Value of the label sandbox.LabelVolume. It differs between installations with the same users and profiles.
 	// Operator is true if this owner is root. All containers on Volume then count as the owner's, of every user and profile.
 	Operator bool
 	// Actor changes files with the owner's rights, for instance to make a directory that is mounted. Where containers can't
@@ -32,7 +32,7 @@ type Owner struct {
 
 // Guarded is an engine that does only what the policy permits to one owner. [Guard] makes it.
 type Guarded struct {
-	Engine     sandbox.FullEngine // not embedded, so that no new method of the engine can be called without a check
+	Engine     sandbox.FullEngine // The engine is not embedded, so that every call of a new method needs a check here.
 	policy     Policy
 	owner      Owner
 	translator PathTranslator
@@ -109,7 +109,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 	want := g.labels()
 	for name, value := range labels {
 		if own, has := want[name]; has && value != "" && value != own {
-			return nil, nil // the caller asks for labels of another owner
+			return nil, nil // The caller asks for labels of another owner.
 		} else if !has {
 			want[name] = value
 		}
@@ -233,7 +233,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		}
 		defer release()
 		if c, err = g.Inspect(ctx, c.ID); err != nil || c.State == sandbox.Running {
-			return err // another caller has already replaced or started it
+			return err // Another caller has already replaced or started the container.
 		}
 		_, err = g.replaceContainer(ctx, c)
 		return err
@@ -250,7 +250,7 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	defer release()
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil && c.State == sandbox.Running {
-		return g.ensurePassed(ctx, id) // another caller has already started it
+		return g.ensurePassed(ctx, id) // Another caller has already started the container.
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
 		// The engine may have removed the volume with the gate program, and made an empty one of the same name. So forget the

@@ -19,7 +19,7 @@ import (
 // PathTranslator translates between paths of this process and paths on the engine's machine, where the engine looks for the
 // source of a mount. The two differ if this process runs in a container and uses the engine of the host.
 type PathTranslator struct {
-	containerID string // id of this process's container; "" outside of a container
+	containerID string // ID of this process's container; "" outside of a container.
 	mounts      []sandbox.Mount
 }
 
@@ -44,7 +44,7 @@ func NewPathTranslator(ctx context.Context, engine sandbox.Engine) (PathTranslat
 // ownContainer returns the id of the container of this process, or "" outside of a container. It finds the id in the list of
 // mounts: an engine mounts files such as /etc/hostname from a directory whose name is the container's id.
 func ownContainer(mountinfo string) string {
-	text, _ := os.ReadFile(mountinfo) // ignore the error: without /proc, this process is in no container of an engine
+	text, _ := os.ReadFile(mountinfo) // Ignore the error: without /proc, this process is in no container of an engine.
 	// A line of proc_pid_mountinfo(5) has the root of the mount before the mount point.
 	if id := regexp.MustCompile(`(?m)^\S+ \S+ \S+ (?:\S*/)?([0-9a-f]{64})(?:/\S*)? /etc/hostname `).FindSubmatch(text); id != nil {
 		return string(id[1])

@@ -29,14 +29,14 @@ const LabelOwner = "hinit-owner"
 
 // Policy holds the limits for sandboxes that the operator sets. The zero value allows no image and no mount.
 type Policy struct {
-	Images        []string // patterns as in path.Match; a pattern without a tag allows every tag
+	Images        []string // Patterns as in path.Match. A pattern without a tag allows every tag.
 	Roots         []string // directories below which the source of a mount may be
 	Networks      []string // allowed networks, besides none and the engine's default
 	Runtimes      []string // allowed runtimes, besides the engine's default
 	Memory        int64    // maximum memory for one container in bytes; 0: no limit
 	CPUs          float64  // maximum number of processors for one container; 0: no limit
 	MaxContainers int      // maximum number of containers for one caller; 0: no limit
-	PrivateRoot   bool     // processes may be root inside, but share no file with their caller, see [RootPrivate]
+	PrivateRoot   bool     // Whether processes may be root inside but share no file with their caller, see [RootPrivate].
 }
 
 // RefusedError means that the policy forbids a request. The field What names the forbidden part. Advice is a hint for the caller,
@@ -79,7 +79,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{allowed(s.Restart, "no"), "a restart policy", ""},
 		{len(s.Groups) == 0, "the group " + strings.Join(s.Groups, " "), ""},
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
-		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // these conditions are false for NaN
+		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // These conditions are false for NaN.
 		{p.Memory == 0 || s.ShmSize <= p.Memory, "a --shm-size of " + strconv.FormatInt(s.ShmSize, 10) + " bytes", "the most is HINIT_SANDBOX_MEMORY, " + strconv.FormatInt(p.Memory>>20, 10) + "m"},
 		{!isIDPrefix(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{s.Dir == "" || path.IsAbs(s.Dir) && !slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, "give an absolute path, not in /proc, /sys and /dev"},
@@ -94,7 +94,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	if name, has := lo.FindKeyBy(s.Storage, func(name, _ string) bool { return name != "size" }); has {
 		return &RefusedError{"the storage option " + strconv.Quote(name), ""}
 	}
-	// refuse labels that proxies and schedulers on the engine obey
+	// Refuse labels that proxies and schedulers on the engine obey.
 	if name, has := lo.FindKeyBy(s.Labels, func(name, _ string) bool {
 		return !strings.HasPrefix(name, "hermes-") && name != sandbox.LabelVolume && name != sandbox.LabelClient
 	}); has {

@@ -19,7 +19,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// engine only records its calls. A call that a test does not expect panics, because the method is missing.
+// engine records its calls, and panics at unexpected ones.
 type engine struct {
 	sandbox.FullEngine
 	containers map[string]sandbox.Container
@@ -89,7 +89,7 @@ func (e *engine) CreateVolume(_ context.Context, name string, labels map[string]
 	return nil
 }
 
-// good returns an allowed Spec, as the agent requests it by the contract.
+// good returns an allowed Spec with the agent's usual settings.
 func good(root string) sandbox.Spec {
 	return sandbox.Spec{
 		Name: "hermes-00000000", Image: "allowed:1", Cmd: []string{"sleep", "infinity"}, Init: true, Dir: "/root",
@@ -102,7 +102,7 @@ func good(root string) sandbox.Spec {
 	}
 }
 
-// TestEscapes tries to escape by each part of a Spec. None of these Specs may reach the engine.
+// TestEscapes tries to escape through each field of a Spec. No such Spec may reach the engine.
 func TestEscapes(t *testing.T) {
 	root := t.TempDir()
 	outside := t.TempDir()
@@ -240,7 +240,7 @@ func TestGuardMakesItHard(t *testing.T) {
 	if _, err := g.Create(t.Context(), good(root)); err != nil {
 		t.Fatal(err)
 	}
-	for _, cpus := range []float64{1000, 1e-10} { // a limit so small that engines ignore it
+	for _, cpus := range []float64{1000, 1e-10} { // Engines ignore so small a limit.
 		if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2", Memory: 1 << 50, CPUs: cpus}); err != nil {
 			t.Fatal(err)
 		}
@@ -274,8 +274,8 @@ func TestGuardMakesItHard(t *testing.T) {
 	}
 }
 
-// TestAnEmptyEntryPointStoppedASandboxAtItsGate checks that docker run --entrypoint "" starts the command without the
-// image's entry point, also if the container waits at its gate.
+// TestAnEmptyEntryPointStoppedASandboxAtItsGate checks that docker run --entrypoint "" starts the
+// command without the image's entry point.
 func TestAnEmptyEntryPointStoppedASandboxAtItsGate(t *testing.T) {
 	root := t.TempDir()
 	e := &engine{}
@@ -294,14 +294,14 @@ func container(id, owner, profile string) sandbox.Container {
 	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, LabelRoot: string(RootCaller), sandbox.LabelProfile: profile, sandbox.LabelVolume: "here"}}
 }
 
-// TestOnlyItsOwn checks that containers of other owners don't exist for a caller.
+// TestOnlyItsOwn checks that a caller can't see containers of other owners.
 func TestOnlyItsOwn(t *testing.T) {
 	e := &engine{containers: map[string]sandbox.Container{
 		"mine": container("mine", "1000", "coder"), "profile": container("profile", "1000", "writer"), "user": container("user", "1001", "coder"),
 		"plain": {ID: "plain", Labels: map[string]string{}}, "hinit": container("hinit", "1000", "coder"), "old": {ID: "old", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder"}},
 		"rooted": {ID: "rooted", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder", LabelOwner: "1000"}},
 	}}
-	// A container of another installation, whose agent has the same user and profile.
+	// A container of another installation with the same user and profile.
 	elsewhere := container("elsewhere", "1000", "coder")
 	elsewhere.Labels[sandbox.LabelVolume] = "elsewhere"
 	again := container("again", "1000", "coder")
@@ -346,8 +346,8 @@ func TestOnlyItsOwn(t *testing.T) {
 			t.Errorf("with %v it sees %v (%v)", labels, found, err)
 		}
 	}
-	// A copy into a container must be refused, because an engine mounts all mounts of the container again by name for
-	// it. Their owner could lead these names to any directory of the host.
+	// A copy into a container must be refused: the engine would mount the container's mounts again by
+	// name, and their owner could redirect them.
 	if _, full := any(g).(sandbox.FullEngine); full || !errors.Is(g.CopyIn(ctx, "mine", "/", nil), sandbox.ErrRefused) {
 		t.Error("the engine copies")
 	}
@@ -364,8 +364,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers checks the limit of containers for concurrent requests. Each
-// must count the containers that the others are creating.
+// TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers checks the container limit with concurrent
+// requests.
 func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 	const most, requests = 3, 8
 	e := &slowEngine{engine: engine{containers: map[string]sandbox.Container{}}}
@@ -396,7 +396,7 @@ func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 	}
 }
 
-// slowEngine is an engine that lets other requests run while it creates a container.
+// slowEngine lets other requests run while it creates a container.
 type slowEngine struct {
 	mu sync.Mutex
 	engine
@@ -429,7 +429,7 @@ func TestAllowsImage(t *testing.T) {
 		{"debian", "debian@sha256:0", false},
 		{"debian:12", "debian", false},
 		{"debian:1?", "debian:12", true},
-		{"debian:*", "debian@sha256:0", false}, // with a digest, the engine ignores the tag
+		{"debian:*", "debian@sha256:0", false}, // With a digest, the engine ignores the tag.
 		{"debian:*", "debian:12@sha256:0", false},
 		{"my/*", "my/image:12@sha256:0", false},
 		{"debian:*@sha256:0", "debian:12@sha256:0", true},
@@ -484,8 +484,8 @@ func TestOwnContainer(t *testing.T) {
 	}
 }
 
-// TestAMountOfTheContainersOwn checks that a sandbox can't write where hinit's own container has a read-only mount, and
-// can't read files that another mount of it hides.
+// TestAMountOfTheContainersOwn checks that a sandbox can neither write to a read-only mount of
+// hinit's container nor read files that another mount hides.
 func TestAMountOfTheContainersOwn(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.MkdirAll(root+"/ro/sub", 0o700), os.MkdirAll(root+"/above/secret", 0o700)); err != nil {
@@ -513,8 +513,8 @@ func TestAMountOfTheContainersOwn(t *testing.T) {
 	}
 }
 
-// TestWhatIsMadeAgain checks that a stopped container is made again if it may have put a link on the path of a mount.
-// It can't if the mount is directly below the root.
+// TestWhatIsMadeAgain checks that a stopped container is replaced if it may have put a link on a
+// mount's path.
 func TestWhatIsMadeAgain(t *testing.T) {
 	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
 		c := sandbox.Container{Mounts: []sandbox.Mount{{Type: "tmpfs", Target: "/x/y"}, {Type: "bind", Target: target}}}
@@ -532,9 +532,8 @@ func TestWhatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestTheAgentBecomesRootOfTheHost checks that requests by which the agent's user could become root of the host give
-// harmless containers, with one of the three kinds of root. The requests ask for root inside with a directory of the
-// agent, or for a group of the host.
+// TestTheAgentBecomesRootOfTheHost checks that requests for root with an agent's directory, or for
+// a host group, give harmless containers in all root modes.
 func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(root, "file"), nil, 0o600), os.Mkdir(filepath.Join(root, "skills"), 0o700)); err != nil {
@@ -578,8 +577,8 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 }
 
-// TestWhichRoot checks which uid maps contain all users, and which kind of root a container gets. An engine that maps
-// users separates root inside from root of the machine, but not from root in other containers.
+// TestWhichRoot checks which uid maps contain all users, and which RootMode follows from an
+// engine's mapping.
 func TestWhichRoot(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]bool{"         0          0 4294967295\n": true, "0 100000 65536\n": false, "0 1000 1\n1 100000 65536\n": false, "": false} {
@@ -599,8 +598,8 @@ func TestWhichRoot(t *testing.T) {
 	}
 }
 
-// TestRootInsideCouldNotWriteToItsWorkspace checks that root inside can write to its workspace on an engine that maps
-// users, where it owns no directory of the agent.
+// TestRootInsideCouldNotWriteToItsWorkspace checks that root inside can write to its workspace on
+// an engine that maps users.
 func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
 	for root, want := range map[RootMode]os.FileMode{RootIsolated: 0o777, RootCaller: 0o755} {
 		top := t.TempDir()

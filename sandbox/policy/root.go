@@ -38,10 +38,10 @@ const (
 
 // Labels that only the guard sets.
 const (
-	LabelRoot   = "hinit-root"   // label with the RootMode of a container
-	labelCopies = "hinit-copies" // label with the files that are copied into the container at each start
-	labelSpec   = "hinit-spec"   // label with the Spec that the caller asked for, from which the container can be made again
-	labelOldID  = "hinit-was-"   // prefix of labels, each with the first digits of an earlier id of the container
+	LabelRoot   = "hinit-root"   // Label with the RootMode of a container.
+	labelCopies = "hinit-copies" // Label with the files that are copied into the container at each start.
+	labelSpec   = "hinit-spec"   // Label with the Spec that the caller asked for, from which the container can be created again.
+	labelOldID  = "hinit-was-"   // Prefix of labels with the first digits of earlier IDs of the container.
 )
 
 // String describes a RootMode for the output of commands.
@@ -155,7 +155,7 @@ func (p Policy) SourceGone(v sandbox.Volume) bool {
 	defer dir.Close()
 	empty := true
 	if err := dir.EachName("", func(string, fs.FileMode) bool { empty = false; return false }); err != nil || empty {
-		return false // an empty or unreadable directory is no proof: the volume may be unmounted for a moment
+		return false // An empty or unreadable directory proves nothing: its volume may be unmounted for a moment.
 	}
 	_, err = dir.Lstat(rel)
 	return errors.Is(err, fs.ErrNotExist)
@@ -257,7 +257,7 @@ func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id
 	if err = g.startNow(ctx, id); err != nil {
 		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
 	}
-	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // ignore the error: [Gate.RemoveReplaced] tries again later
+	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // Ignore the error: [Gate.RemoveReplaced] tries again later.
 	return id, nil
 }
 

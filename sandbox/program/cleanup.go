@@ -31,7 +31,7 @@ func (h *service) cleanUp(ctx context.Context) {
 	defer func() { <-done }()
 	apart := min(scanInterval, max(h.opts.Lifetime/2, time.Second))
 	last := time.Now()
-	due := last.Add(apart) // time of the next scan; zero: never
+	due := last.Add(apart) // Time of the next scan; zero: never.
 	var settled time.Time
 	for {
 		wake := due
@@ -166,7 +166,7 @@ func (h *service) removeUnusable(ctx context.Context) {
 	gates, _ := h.engine.Volumes(ctx, policy.GatePrefix, nil)
 	for _, v := range gates {
 		if v.Name != h.gate.Volume() && time.Since(v.Created) > gateKeepTime {
-			_ = h.engine.RemoveVolume(ctx, v.Name) // ignore the error: a container of another service may use the volume
+			_ = h.engine.RemoveVolume(ctx, v.Name) // Ignore the error: a container of another service may use the volume.
 		}
 	}
 }

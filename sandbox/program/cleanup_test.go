@@ -16,7 +16,7 @@ import (
 
 // quiet is an engine that reports a change only when the test wants it, and counts its calls.
 type quiet struct {
-	sandbox.FullEngine // every method that quiet does not have panics
+	sandbox.FullEngine // Every method that quiet does not define panics.
 	mu                 sync.Mutex
 	have               []sandbox.Container
 	lists              int
@@ -30,7 +30,7 @@ func (q *quiet) Volumes(context.Context, string, map[string]string) ([]sandbox.V
 
 func (q *quiet) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
 	if _, ofAgents := labels[sandbox.LabelClient]; !ofAgents {
-		return nil, nil // the second list of the same scan
+		return nil, nil // The second list of the same scan.
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -57,7 +57,7 @@ func (q *quiet) Watch(ctx context.Context, _ map[string]string, began, changed f
 	return ctx.Err()
 }
 
-// asked returns the number of lists since the last call of asked, and the number of containers.
+// asked returns the number of lists since its last call, and the number of containers.
 func (q *quiet) asked() (lists, containers int) {
 	synctest.Wait()
 	q.mu.Lock()
@@ -66,7 +66,7 @@ func (q *quiet) asked() (lists, containers int) {
 	return lists, len(q.have)
 }
 
-// keeping runs the removal of unused sandboxes in a test with virtual time.
+// keeping runs the removal of unused sandboxes in virtual time.
 func keeping(t *testing.T, q *quiet) *service {
 	t.Helper()
 	h := &service{
@@ -88,8 +88,8 @@ func keeping(t *testing.T, q *quiet) *service {
 	return h
 }
 
-// TestNothingHappens checks that the service, without events, sleeps until a sandbox is old enough to be removed, and
-// afterwards for ever.
+// TestNothingHappens checks that an idle service sleeps until a sandbox is old enough to be
+// removed, and afterwards for ever.
 func TestNothingHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := map[string]string{"hinit-owner": "1", sandbox.LabelClient: strconv.Itoa(1<<30) + ".1"}
@@ -108,7 +108,7 @@ func TestNothingHappens(t *testing.T) {
 			t.Errorf("when the idle window was over it looked %d times, and %d containers are left", n, left)
 		}
 		time.Sleep(20 * time.Minute)
-		q.asked() // a later scan removes leftovers of removed containers from the volume
+		q.asked() // A later scan removes leftovers of removed containers from the volume.
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 0 {
 			t.Errorf("it looked %d times in a day in which nothing happened", n)
@@ -120,7 +120,7 @@ func TestNothingHappens(t *testing.T) {
 		if n, _ := q.asked(); n < 1 || n > 2 {
 			t.Errorf("after many changes at once it looked %d times", n)
 		}
-		h.releaseTimer.Reset(releaseAfter) // the timer runs as after a request; when it fires, the service releases memory
+		h.releaseTimer.Reset(releaseAfter) // The timer runs as after a request; when it fires, the service releases memory.
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 1 {
 			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)
@@ -128,7 +128,7 @@ func TestNothingHappens(t *testing.T) {
 	})
 }
 
-// TestAnEngineThatTellsNothing checks that an engine without events is asked once a minute.
+// TestAnEngineThatTellsNothing checks that an engine without events is scanned once a minute.
 func TestAnEngineThatTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &quiet{deaf: true}
@@ -160,8 +160,8 @@ func (f *filling) Remove(_ context.Context, id string) error {
 	return nil
 }
 
-// TestAKilledServiceLeftAContainerForEver checks that a service removes the container through which an earlier one was filling a
-// volume when it was killed. The volume could not be removed either.
+// TestAKilledServiceLeftAContainerForEver checks that a service removes the container with which a
+// killed service was filling a volume.
 func TestAKilledServiceLeftAContainerForEver(t *testing.T) {
 	q := &filling{}
 	h := &service{engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: func(string, ...any) {}}

@@ -16,9 +16,8 @@ import (
 	"hinit/sandbox/daemon"
 )
 
-// TestRootWithoutTheService checks that a sandbox command of root's is refused in a home of the agent, and while the
-// enabled service is not up. Otherwise an agent could stop the service, and the command would run the agent's .profile
-// as root of the host.
+// TestRootWithoutTheService checks that root's sandbox command is refused in an agent's home and
+// while the enabled service is down. Otherwise root would run the agent's .profile.
 func TestRootWithoutTheService(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()
@@ -42,7 +41,7 @@ func TestRootWithoutTheService(t *testing.T) {
 	if said := ask(); !strings.Contains(said, "as root: "+dir+" belongs to uid 10000") {
 		t.Errorf("with the agent's home: %s", said)
 	}
-	// The agent could make or replace these directories later.
+	// An agent could create or replace these directories later.
 	if err := errors.Join(os.Mkdir(dir+"/roots", 0o755), os.Symlink("/", dir+"/link")); err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +62,8 @@ func TestRootWithoutTheService(t *testing.T) {
 	}
 }
 
-// TestRootRanADockerOfTheAgent checks that root's docker command, when hinit does not answer it, is no program that the
-// agent has put into its own directory of PATH.
+// TestRootRanADockerOfTheAgent checks that root never executes a docker program that an agent has
+// put into PATH.
 func TestRootRanADockerOfTheAgent(t *testing.T) {
 	const inChild = "TEST_AS_DOCKER"
 	if os.Getenv(inChild) != "" {
@@ -77,7 +76,7 @@ func TestRootRanADockerOfTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	link := filepath.Join(t.TempDir(), "bin") // a link of root's may lead to a directory of the agent
+	link := filepath.Join(t.TempDir(), "bin") // A link of root may lead to a directory of the agent.
 	if err := errors.Join(os.Chown(agents, 10000, 10000), os.Symlink(agents, link)); err != nil {
 		t.Fatal(err)
 	}

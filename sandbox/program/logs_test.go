@@ -11,7 +11,7 @@ import (
 	"hinit/sandbox"
 )
 
-// chatty is an engine with one container, whose process writes control characters to its log.
+// chatty is an engine with one container, whose log contains control characters.
 type chatty struct{ sandbox.FullEngine }
 
 func (chatty) List(context.Context, map[string]string) ([]sandbox.Container, error) {
@@ -32,8 +32,8 @@ func (chatty) Logs(_ context.Context, _ string, _ bool, out, errs io.Writer) err
 }
 func (chatty) Close() error { return nil }
 
-// TestTheLogOfASandboxControlsNoTerminal checks that control characters in a container's log are masked on a terminal.
-// The container here tries to set the title of the window.
+// TestTheLogOfASandboxControlsNoTerminal checks that control characters in a container's log are
+// masked on a terminal.
 func TestTheLogOfASandboxControlsNoTerminal(t *testing.T) {
 	near, far, err := testkit.OpenTerminal(24, 80)
 	if err != nil {
@@ -47,7 +47,7 @@ func TestTheLogOfASandboxControlsNoTerminal(t *testing.T) {
 	code := Program{func(string) (sandbox.FullEngine, error) { return chatty{}, nil }}.Run([]string{"hinit-sandbox", "logs"})
 	os.Stdout, os.Stderr = stdout, stderr
 	_ = far.Close()
-	seen, _ := io.ReadAll(near) // ReadAll ends with an error when the terminal closes
+	seen, _ := io.ReadAll(near) // ReadAll fails when the terminal closes.
 	if text := string(seen); code != 0 || strings.Contains(text, "\x1b]") || strings.Contains(text, "\a") || strings.Count(text, "\x1b[31mred\x1b[0m\r\nend\r\n") != 2 {
 		t.Errorf("exit code %d, the terminal got %q", code, text)
 	}

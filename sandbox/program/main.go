@@ -61,7 +61,7 @@ func (p Program) main(argv []string, out io.Writer) int {
 		}, out, os.Stderr))
 	}
 	req, terminal, code, ok := cli.ParseLine(args, out, os.Stderr)
-	if !ok { // print the help or the usage error here, because they need no engine
+	if !ok { // The help and usage errors need no engine.
 		return code
 	}
 	local := daemon.Streams{Out: out, Err: os.Stderr}
@@ -102,7 +102,7 @@ func interruptible() (context.Context, func(code int) int) {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	go func() { caught, _ = (<-signals).(syscall.Signal); cancel() }()
 	return ctx, func(code int) int {
-		if ctx.Err() != nil { // caught is set, because only that goroutine ends the context
+		if ctx.Err() != nil { // Only a signal ends the context, so caught is set.
 			code = 128 + int(caught)
 		}
 		return code
@@ -112,7 +112,7 @@ func interruptible() (context.Context, func(code int) int) {
 // dispatch sends a request to the service if there is one. Otherwise this process handles the request.
 func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
-	req.Parent, _, _ = dockercli.ProcessName(os.Getppid()) // ignore the error: Parent is then "", because the parent has ended
+	req.Parent, _, _ = dockercli.ProcessName(os.Getppid()) // Ignore the error: Parent is then "", because the parent has ended.
 	conn, err := daemon.Dial(ctx, dial.SandboxSocket(os.LookupEnv))
 	switch {
 	case errors.Is(err, daemon.ErrNoService):
@@ -238,7 +238,7 @@ func (p Program) runLocally(ctx context.Context, req daemon.Request, local daemo
 // must not get around its rules, for instance by stopping it. Root must not use a directory that an agent can change or
 // replace: the agent's files would then run in a sandbox that only root may have.
 func mayUseEngine(socket string, opts sandbox.Options) error {
-	_, left := os.Stat(socket + ".root") // the service writes this file, in a directory that only root can change
+	_, left := os.Stat(socket + ".root") // The service writes this file, in a directory that only root can change.
 	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {
 	case left == nil, wanted == "1", wanted == "true", wanted == "yes":
 		return errors.New("cannot use the sandboxes: their service is not up; start it with: hinit start sandbox")

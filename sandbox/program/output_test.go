@@ -10,7 +10,8 @@ import (
 	"hinit/sandbox"
 )
 
-// hinit sandbox must fail if its output can't be written, as on a full disk. It printed nothing and ended with 0.
+// TestOutputThatCouldNotBeWrittenWasNoFailure checks that hinit sandbox fails if its output can't
+// be written, as on a full disk.
 func TestOutputThatCouldNotBeWrittenWasNoFailure(t *testing.T) {
 	t.Setenv("HERMES_HOME", t.TempDir()+"/profiles/coder")
 	t.Setenv("HINIT_SANDBOX_SOCKET", t.TempDir()+"/none.sock")

@@ -30,7 +30,7 @@ import (
 
 // serve runs the verb serve until a signal ends it, and returns the exit code.
 func (p Program) serve(args []string, out io.Writer) int {
-	debug.SetGCPercent(40) // save memory at the cost of processor time, because the service mostly waits
+	debug.SetGCPercent(40) // Save memory at the cost of processor time, because the service mostly waits.
 	set, code, ok := readSettings(args, os.LookupEnv, out)
 	if !ok {
 		return code
@@ -121,7 +121,7 @@ func (h *service) listen(ctx context.Context, root policy.RootMode) error {
 	server := &daemon.Server{Handle: h.handle, Allow: newCallerCheck(h.agent, isolatesAnyProfile), Panicked: func(fault any, stack []byte) {
 		h.log("a request has panicked, and the service goes on: %v\n%s", fault, stack)
 	}}
-	return server.Serve(ctx, l) // the sandboxes keep running after the return
+	return server.Serve(ctx, l) // The sandboxes keep running after the return.
 }
 
 // reportRoot tells the operator what root in a sandbox can do. It writes to the log, and to a file beside the socket that

@@ -33,8 +33,8 @@ func (*failing) Inspect(context.Context, string) (sandbox.Container, error) {
 	return sandbox.Container{ID: "1"}, nil
 }
 
-// The log must say why all requests of the agent are refused, for example that the agent's user does not exist. A
-// service whose engine fails during the start must leave no socket.
+// TestTheLogSaysWhyTheAgentGetsNoSandbox checks that the log explains why all requests are refused,
+// for example that the agent's user does not exist.
 func TestTheLogSaysWhyTheAgentGetsNoSandbox(t *testing.T) {
 	dir := t.TempDir()
 	log, err := os.Create(dir + "/log")
@@ -55,7 +55,8 @@ func TestTheLogSaysWhyTheAgentGetsNoSandbox(t *testing.T) {
 	}
 }
 
-// An isolated gateway must get no sandbox. It could otherwise mount the home of another profile and read it there.
+// TestAnIsolatedProfileGetsNoSandbox checks that an isolated gateway gets no sandbox. It could
+// otherwise mount the home of another profile.
 func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 	testkit.NeedRoot(t)
 	if isolation.LandlockABI() < 6 {
@@ -75,7 +76,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		_, _ = out.Read(make([]byte, 1)) // the read returns when the process has executed its command
+		_, _ = out.Read(make([]byte, 1)) // The read returns when the process has executed its command.
 		return cmd.Process.Pid
 	}
 	command := []string{"/bin/sh", "-c", "echo; exec sleep 1000"}
@@ -110,7 +111,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 		{1 << 30, 12321, true, false},
 		{0, 12321, true, false},
 		{0, 12321, false, true},
-		{0, 0, true, true}, // a process of another PID namespace, as in a pod where the service is a sidecar
+		{0, 0, true, true}, // A process in another PID namespace, as in a pod with the service as a sidecar.
 	} {
 		err := newCallerCheck(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid, Conn: conn})
 		if (err == nil) != c.may {

@@ -30,20 +30,20 @@ import (
 // tenant.
 type service struct {
 	engine       sandbox.FullEngine
-	opts         sandbox.Options // options that the operator has set for all callers
+	opts         sandbox.Options // Options that the operator has set for all callers.
 	settings     settings
 	translator   policy.PathTranslator
 	gate         *policy.Gate
-	agent        *account.User                            // the agent's user; nil if it does not exist
-	log          func(string, ...any)                     // function that writes a message for the operator
-	gateways     func(ctx context.Context) map[int]string // function that returns the profile of each gateway process, by pid
-	startedAt    time.Time                                // time at which the service started
-	scanRequests chan struct{}                            // channel that receives a value when a container may have become unused
-	releaseTimer *time.Timer                              // timer that calls releaseMemory some time after the last request
+	agent        *account.User                            // The agent's user; nil if it does not exist.
+	log          func(string, ...any)                     // Writes a message for the operator.
+	gateways     func(ctx context.Context) map[int]string // Returns the profile of each gateway process, by pid.
+	startedAt    time.Time                                // Start time of the service.
+	scanRequests chan struct{}                            // Receives a value when a container may have become unused.
+	releaseTimer *time.Timer                              // Calls releaseMemory some time after the last request.
 	release      tuning.Releaser
 
-	sweeper *sandbox.Manager // manager that removes unused sandboxes of all tenants
-	owners  []string         // names of the live processes that own sandboxes; used only by the goroutine of cleanUp
+	sweeper *sandbox.Manager // Manager that removes unused sandboxes of all tenants.
+	owners  []string         // Names of live processes that own sandboxes; used only by the goroutine of cleanUp.
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -52,12 +52,12 @@ type service struct {
 type tenantKey struct {
 	uid      uint32
 	profile  string
-	operator bool // true for the tenant of root, which sees the containers of all profiles
+	operator bool // True for the tenant of root, which sees the containers of all profiles.
 }
 
 // tenant is the data of the service for one user and profile.
 type tenant struct {
-	requests    int // number of requests in progress
+	requests    int // Number of requests in progress.
 	lastRequest time.Time
 	manager     *sandbox.Manager
 }
@@ -73,7 +73,7 @@ func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Reque
 	defer done()
 	// If PID is 0, the caller is in another container, and the service can't see its parent.
 	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 {
-		req.Parent, _, _ = dockercli.ProcessName(parent) // ignore the error: Parent is then "", because a process has ended
+		req.Parent, _, _ = dockercli.ProcessName(parent) // Ignore the error: Parent is then "", because a process has ended.
 	}
 	return runRequest(ctx, t.manager, req, nil, s)
 }
@@ -130,7 +130,7 @@ const maxProfileCommands = 128
 func (h *service) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {
-			delete(h.tenants, k) // the containers of the tenant keep running
+			delete(h.tenants, k) // The tenant's containers keep running.
 			// Closing can't fail, because the engine stays open.
 			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() })
 		}
@@ -161,7 +161,7 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRootHint = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootAdvice
 	}
-	opts.SweepOrphans = false // the service itself sweeps for all tenants
+	opts.SweepOrphans = false // The service itself sweeps for all tenants.
 	// With these options, root would read any file to which a link in the caller's home points. Callers can set variables
 	// with exec -e instead.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
@@ -254,7 +254,7 @@ func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) 
 			return known
 		}
 		known, at = nil, time.Now()
-		status, err := cl.Status(context.WithoutCancel(ctx)) // don't cancel with this caller, because others use the answer too
+		status, err := cl.Status(context.WithoutCancel(ctx)) // Other callers use the answer too, so don't cancel with this one.
 		if err != nil {
 			return nil
 		}

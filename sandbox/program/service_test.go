@@ -20,7 +20,8 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// TestInventedHomes checks that an agent that names 2,048 invented homes does not lock out other profiles.
+// TestInventedHomes checks that an agent that names 2,048 invented homes does not lock out other
+// profiles.
 func TestInventedHomes(t *testing.T) {
 	h := newService(t, &quiet{})
 	home := h.opts.Home
@@ -40,7 +41,7 @@ func TestInventedHomes(t *testing.T) {
 	if _, _, err := ask(home + "/profiles/invented"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "there is no home") {
 		t.Errorf("an invented home: %v", err)
 	}
-	// The limit must also hold for homes that the agent has made.
+	// The limit must also hold for homes that exist.
 	for i := range maxTenants + 50 {
 		claimed := filepath.Join(home, "profiles", "p"+strconv.Itoa(i))
 		if err := os.MkdirAll(claimed, 0o700); err != nil {
@@ -60,7 +61,8 @@ func TestInventedHomes(t *testing.T) {
 	}
 }
 
-// TestTooManyCommands checks the limit of commands of a profile. Commands of other profiles and of root must not count.
+// TestTooManyCommands checks the command limit of a profile. Commands of other profiles and of root
+// don't count.
 func TestTooManyCommands(t *testing.T) {
 	h := newService(t, &quiet{})
 	if err := os.MkdirAll(h.opts.Home+"/profiles/other", 0o700); err != nil {
@@ -83,8 +85,8 @@ func TestTooManyCommands(t *testing.T) {
 	}
 }
 
-// TestACancelledRequestHidTheGatewaysFromOthers checks that the answer about gateways, which later requests use too, does
-// not depend on the caller for which the service asked.
+// TestACancelledRequestHidTheGatewaysFromOthers checks that the cached list of gateways survives
+// the cancellation of the request that fetched it.
 func TestACancelledRequestHidTheGatewaysFromOthers(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", dir+"/control.sock")
@@ -104,7 +106,7 @@ func TestACancelledRequestHidTheGatewaysFromOthers(t *testing.T) {
 	}
 }
 
-// countingLists counts the lists of an engine.
+// countingLists is an engine that counts its list calls.
 type countingLists struct {
 	quiet
 	n int
@@ -121,8 +123,8 @@ func (*countingLists) Inspect(context.Context, string) (sandbox.Container, error
 
 func (*countingLists) Info(context.Context) (sandbox.Info, error) { return sandbox.Info{}, nil }
 
-// TestAMillionNamesFilledTheServicesMemory checks that `hinit sandbox rm` reports each unknown sandbox at once, and ends
-// with its caller. The service would otherwise keep an error for each name.
+// TestAMillionNamesFilledTheServicesMemory checks that `hinit sandbox rm` reports each unknown
+// sandbox at once. The service would otherwise keep an error for each name.
 func TestAMillionNamesFilledTheServicesMemory(t *testing.T) {
 	engine := &countingLists{}
 	h := newService(t, engine)
@@ -138,7 +140,7 @@ func TestAMillionNamesFilledTheServicesMemory(t *testing.T) {
 			t.Errorf("%d errors are written after %d names", len(said), engine.n)
 		}
 		if len(said) == 3 {
-			cancel() // the caller has gone away
+			cancel() // The caller has disconnected.
 		}
 	})
 	code := runRequest(ctx, one.manager, daemon.Request{Args: append([]string{"rm"}, strings.Fields(strings.Repeat("x ", 100_000))...)}, nil, daemon.Streams{Out: io.Discard, Err: errs})
@@ -165,7 +167,7 @@ func newService(t *testing.T, engine sandbox.FullEngine) *service {
 	return h
 }
 
-// refusing is an engine that refuses to make a container.
+// refusing is an engine that refuses to create containers.
 type refusing struct{ quiet }
 
 func (*refusing) Create(context.Context, sandbox.Spec) (string, error) {
@@ -176,8 +178,8 @@ func (*refusing) Info(context.Context) (sandbox.Info, error) { return sandbox.In
 
 func (*refusing) Image(context.Context, string) (sandbox.Image, error) { return sandbox.Image{}, nil }
 
-// TestRefusedSandboxesFillNoDirectory checks that a refused request makes no directories in the service's state. A
-// caller can name a new task with each command.
+// TestRefusedSandboxesFillNoDirectory checks that refused requests create no directories in the
+// service's state.
 func TestRefusedSandboxesFillNoDirectory(t *testing.T) {
 	h := newService(t, &refusing{})
 	one, done, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, h.opts.Home)

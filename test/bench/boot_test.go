@@ -20,24 +20,24 @@ import (
 
 const (
 	agentID = 10000
-	// manyFiles is the number of files on the larger volume. All of them belong to another user.
+	// Number of files on the larger volume, all owned by another user.
 	manyFiles = 200_000
-	// rounds is how often each volume is booted. The median counts.
+	// Number of boots of each volume. The median counts.
 	rounds = 9
-	// maxRatio is the promise: files on the volume do not delay the first gateway.
+	// Promised maximum ratio of the two boot times.
 	maxRatio = 1.2
-	// patience limits one boot, and later the repair of all files.
+	// patience limits one boot, and later limits the repair of all files.
 	patience, later = 30 * time.Second, 10 * time.Minute
 )
 
-// BenchmarkBootForeignFiles measures from the start of the init until the first gateway is running. One volume has only two
-// profiles, another 200,000 files of another user's below profiles, cron and sessions. It reports both times in milliseconds and
-// their ratio, fails when that is too high, and then waits until all files are the agent's.
+// BenchmarkBootForeignFiles measures the time from the start of the init until the first gateway
+// runs, with and without 200,000 foreign files on the volume. It fails if the ratio is too high,
+// and then waits until the agent owns all files.
 func BenchmarkBootForeignFiles(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root, for a PID namespace and for files of another user")
 	}
-	runtime.LockOSThread() // a container ends when the thread that started it ends
+	runtime.LockOSThread() // A container ends when the thread that started it ends.
 	defer runtime.UnlockOSThread()
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") //nolint:usetesting // the directory is on a disk, as volumes are, and the agent can enter it
 	if err != nil {
@@ -125,7 +125,6 @@ func newVolume(tb testing.TB, dir, name string) *volume {
 	return v
 }
 
-// fill makes n files, a thousand to a directory.
 func (v *volume) fill(tb testing.TB, n int) {
 	tb.Helper()
 	tops := []string{"profiles/coder/work", "cron/output", "sessions/old"}
@@ -164,10 +163,10 @@ func (v *volume) reset(tb testing.TB) {
 	}); err != nil {
 		tb.Fatal(err)
 	}
-	syscall.Sync() // Sync waits for the disk, because writing the data later would slow down the measurement
+	syscall.Sync() // Sync waits for the disk, because writing the data later would slow down the measurement.
 }
 
-// foreign counts the files that do not belong to the agent. It leaves out SOUL.md, which may belong to the host.
+// foreign counts the files that the agent does not own, except for SOUL.md, which the host may own.
 func (v *volume) foreign(tb testing.TB) int {
 	tb.Helper()
 	n := 0
@@ -192,14 +191,13 @@ func (v *volume) foreign(tb testing.TB) int {
 	return n
 }
 
-// booted is a container whose gateway runs.
 type booted struct {
 	v            *volume
 	cmd          *exec.Cmd
 	untilRunning time.Duration
 }
 
-// boot starts the init and waits until a gateway says that it is running.
+// boot starts the init and waits until a gateway reports that it runs.
 func (v *volume) boot(tb testing.TB) *booted {
 	tb.Helper()
 	config := fmt.Sprintf(`home: %s
@@ -238,7 +236,7 @@ boot: {hooks: []}
 		tb.Fatalf("no gateway is running:\n%s", said.String())
 	}
 	_ = r.SetReadDeadline(time.Time{})
-	go func() { // this goroutine reads the console of the container until its end
+	go func() { // This goroutine reads the container's console until the container ends.
 		for buffer := make([]byte, 4096); ; {
 			if _, err := r.Read(buffer); err != nil {
 				r.Close()
@@ -249,7 +247,7 @@ boot: {hooks: []}
 	return b
 }
 
-// kill ends the container at once: all its processes end with process 1.
+// kill ends the container and all its processes at once.
 func (b *booted) kill() {
 	_ = b.cmd.Process.Kill()
 	_ = b.cmd.Wait()
@@ -262,7 +260,7 @@ type repair struct {
 	Stopped         string
 }
 
-// repair asks the init how far the repair of owners is.
+// repair returns the init's progress in repairing file owners.
 func (b *booted) repair(tb testing.TB) *repair {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	checkedServices, checksEach = 20, 25 // these are 500 checks
-	// checkPeriod is the period of each check, checkWarm how long they run before the measurement, and checkFor how long it takes.
+	checkedServices, checksEach = 20, 25 // These make 500 checks.
+	// Period of each check, warm-up time and measuring time.
 	checkPeriod, checkWarm, checkFor = 10 * time.Second, 25 * time.Second, 60 * time.Second
 )
 
-// BenchmarkFiveHundredChecks measures the cost of 500 tcp checks at 10 s for a real hinit. It reports the memory (RssAnon), the
-// wake-ups of the threads (voluntary context switches), and the processor time. The figure of the same services without checks, which
-// run at the same time, is subtracted. Command dialer does the same checks at the same time.
+// BenchmarkFiveHundredChecks measures the cost of 500 tcp checks every 10 s: memory, thread
+// wake-ups and processor time of hinit. The costs of the same services without checks are
+// subtracted.
 func BenchmarkFiveHundredChecks(b *testing.B) {
 	dir := b.TempDir()
 	hinit, _ := binaries(b, dir)
@@ -45,7 +45,7 @@ func BenchmarkFiveHundredChecks(b *testing.B) {
 	if err := dialer.Start(); err != nil {
 		b.Fatal(err)
 	}
-	defer func() { _ = dialer.Process.Kill() }() // it may have ended
+	defer func() { _ = dialer.Process.Kill() }() // The process may have ended.
 	for b.Loop() {
 		with, without := supervise(b, hinit, filepath.Join(dir, "with"), port), supervise(b, hinit, filepath.Join(dir, "without"), "")
 		time.Sleep(checkWarm)
@@ -63,7 +63,6 @@ func BenchmarkFiveHundredChecks(b *testing.B) {
 	}
 }
 
-// supervise starts hinit run with services that have tcp checks of a port, "" for none, and returns its pid.
 func supervise(b *testing.B, hinit, dir, port string) int {
 	b.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -99,7 +98,7 @@ func supervise(b *testing.B, hinit, dir, port string) int {
 	return cmd.Process.Pid
 }
 
-// anonymous returns the memory of a process that belongs to no file, in KiB.
+// anonymous returns the anonymous memory of a process, in KiB.
 func anonymous(b *testing.B, pid int) int {
 	b.Helper()
 	return field(b, fmt.Sprintf("/proc/%d/status", pid), "RssAnon:")

@@ -47,14 +47,14 @@ func BenchmarkFloorOfCommands(b *testing.B) {
 		{"tools-version", []string{hinit + "-tools", "version"}},
 		{"status-of-one", status},
 		{"status-in-Go", append(slices.Clone(status), "--json")},
-		{"s6-svstat", []string{"/usr/bin/s6-svstat", "/nowhere"}}, // fails after its start, which takes most of its time
+		{"s6-svstat", []string{"/usr/bin/s6-svstat", "/nowhere"}}, // This command fails after its start, which takes most of its time.
 	}
 	for b.Loop() {
 		cpu, faults := make(map[string][]float64), make(map[string][]float64)
 		for range commandRounds {
 			for _, c := range all {
 				cmd := exec.Command(c.argv[0], c.argv[1:]...)
-				_ = cmd.Run() // s6-svstat fails, and is left out where it is not installed
+				_ = cmd.Run() // s6-svstat fails, and may not be installed.
 				if cmd.ProcessState == nil {
 					continue
 				}
@@ -85,14 +85,14 @@ func BenchmarkFloorOfMemory(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.ReportMetric(pss(b, pid), "hinit-MB")
-		for name, threads := range map[string]int{"Go-MB": 1, "Go-with-the-threads-MB": len(tasks) - 3} { // the runtime makes three itself
+		for name, threads := range map[string]int{"Go-MB": 1, "Go-with-the-threads-MB": len(tasks) - 3} { // The runtime itself creates three threads.
 			cmd := exec.Command(idle, strconv.Itoa(threads))
 			in, err1 := cmd.StdinPipe()
 			out, err2 := cmd.StdoutPipe()
 			if err1 != nil || err2 != nil || cmd.Start() != nil {
 				b.Fatal("cannot start the idle program")
 			}
-			_, _ = io.Copy(io.Discard, out) // until the program rests
+			_, _ = io.Copy(io.Discard, out) // Wait until the program idles.
 			b.ReportMetric(pss(b, cmd.Process.Pid), name)
 			in.Close()
 			_ = cmd.Wait()
@@ -138,8 +138,8 @@ func BenchmarkFloorOfStarts(b *testing.B) {
 	}
 }
 
-// BenchmarkRest counts the context switches of PID 1 within 65 s, with 10 and 500 profiles that were made just before the boot. The
-// Go runtime itself wakes up once a minute, which is two switches.
+// BenchmarkRest counts the context switches of PID 1 in 65 s, with 10 and 500 idle profiles. The Go
+// runtime itself causes two a minute.
 func BenchmarkRest(b *testing.B) {
 	testkit.NeedRoot(b)
 	dir, hinit := floorDir(b)
@@ -162,7 +162,7 @@ func BenchmarkRest(b *testing.B) {
 	}
 }
 
-// floorDir returns a new directory that has hinit and hinit-tools as they are delivered, and hinit's path.
+// floorDir returns a new directory with the shipped hinit and hinit-tools, and hinit's path.
 func floorDir(b *testing.B) (dir, hinit string) {
 	b.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "hb-") //nolint:usetesting // every user can enter it
@@ -188,7 +188,8 @@ func goProgram(b *testing.B, dir, name string) string {
 	return path
 }
 
-// startServices starts hinit run with n services that only wait, and returns its pid. user may also have more keys of a service.
+// startServices starts hinit run with n idle services, and returns its pid. user holds further keys
+// of each service.
 func startServices(b *testing.B, hinit, dir string, n int, user string) int {
 	b.Helper()
 	var file strings.Builder
@@ -199,7 +200,7 @@ func startServices(b *testing.B, hinit, dir string, n int, user string) int {
 	return begin(b, dir, file.String(), hinit, "run", "-c", dir+"/hinit.yaml")
 }
 
-// startProfiles starts hinit as an init with n profiles, whose gateways only wait, and returns its pid.
+// startProfiles starts hinit as an init with n idle gateways, and returns its pid.
 func startProfiles(b *testing.B, hinit, dir string, n int) int {
 	b.Helper()
 	for i := range n {
@@ -225,7 +226,8 @@ boot: {hooks: []}
 	return begin(b, dir, config, hinit, "init", "gateway", "run")
 }
 
-// begin writes the configuration, starts a program, and returns its pid. The program ends with the benchmark.
+// begin starts a program with a configuration, and returns its pid. The program ends with the
+// benchmark.
 func begin(b *testing.B, dir, config string, argv ...string) int {
 	b.Helper()
 	if err := os.WriteFile(dir+"/hinit.yaml", []byte(config), 0o600); err != nil {
@@ -243,14 +245,14 @@ func begin(b *testing.B, dir, config string, argv ...string) int {
 	return cmd.Process.Pid
 }
 
-// awaitChildren waits until a process has n children that have executed sleep, and returns their pids.
+// awaitChildren waits until a process has n children that execute sleep, and returns their pids.
 func awaitChildren(b *testing.B, pid, n int) (sleepers []int) {
 	b.Helper()
 	for until := time.Now().Add(later); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 		sleepers = sleepers[:0]
 		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 		for _, list := range lists {
-			data, _ := os.ReadFile(list) // the thread may have ended
+			data, _ := os.ReadFile(list) // The thread may have ended.
 			for word := range strings.FieldsSeq(string(data)) {
 				if name, _ := os.ReadFile("/proc/" + word + "/comm"); string(name) == "sleep\n" {
 					child, _ := strconv.Atoi(word)
@@ -266,7 +268,7 @@ func awaitChildren(b *testing.B, pid, n int) (sleepers []int) {
 	return nil
 }
 
-// loop starts sleep many times, and returns the processor time of one start in ms, as [BenchmarkFloorOfStarts] counts it.
+// loop starts sleep many times, and returns the processor time of one start in ms.
 func loop(b *testing.B, attr *syscall.ProcAttr) float64 {
 	b.Helper()
 	before := used(b, os.Getpid())
@@ -287,7 +289,7 @@ func loop(b *testing.B, attr *syscall.ProcAttr) float64 {
 	return took / startedServices
 }
 
-// used returns the processor time of all threads of processes so far, in ms.
+// used returns the processor time of all threads of processes, in ms.
 func used(b *testing.B, pids ...int) (ms float64) {
 	b.Helper()
 	for _, pid := range pids {
@@ -296,7 +298,7 @@ func used(b *testing.B, pids ...int) (ms float64) {
 			b.Fatalf("process %d is gone (%v)", pid, err)
 		}
 		for _, task := range tasks {
-			data, _ := os.ReadFile(task) // the thread may have ended
+			data, _ := os.ReadFile(task) // The thread may have ended.
 			ns, _ := strconv.ParseFloat(string(data[:max(bytes.IndexByte(data, ' '), 0)]), 64)
 			ms += ns / 1e6
 		}
@@ -304,7 +306,7 @@ func used(b *testing.B, pids ...int) (ms float64) {
 	return ms
 }
 
-// pss returns the memory of a process in MB, with its part of shared pages.
+// pss returns the proportional set size of a process, in MB.
 func pss(b *testing.B, pid int) float64 {
 	b.Helper()
 	return float64(field(b, fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")) / 1024

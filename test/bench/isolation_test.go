@@ -20,16 +20,15 @@ import (
 
 const (
 	isolatedProfiles = 500
-	isolatedStarts   = 300 // starts measured in each mode
-	// atRest is how long PID 1 rests before its memory counts: it gives pages back 2.5 s after the boot.
+	isolatedStarts   = 300 // Number of starts in each mode.
+	// Idle time before the memory of PID 1 is read; PID 1 gives pages back 2.5 s after the boot.
 	atRest = 4 * time.Second
 )
 
 // isolationModes are measured in turns. The others are compared with the first one.
 var isolationModes = []string{"none", "files", "user"}
 
-// BenchmarkIsolatedStart measures from the start of a process until the end of a command that does nothing, with hinit-isolate before it and
-// without. It reports the medians and the difference, which is what an isolation adds to the start of a gateway.
+// BenchmarkIsolatedStart measures the time that hinit-isolate adds to the start of a command.
 func BenchmarkIsolatedStart(b *testing.B) {
 	dir := isolationDir(b, "hinit-isolate")
 	home := filepath.Join(dir, "home")
@@ -73,8 +72,8 @@ func BenchmarkIsolatedStart(b *testing.B) {
 	}
 }
 
-// BenchmarkIsolatedBoot measures the time from the start of the init until 500 gateways run, and the memory of PID 1 at rest that
-// belongs to no file. The gateways are the example agent's, which report that they run, or sleep, which does nothing.
+// BenchmarkIsolatedBoot measures the time from the start of the init until 500 gateways run, and
+// the anonymous memory of PID 1 at rest.
 func BenchmarkIsolatedBoot(b *testing.B) {
 	bin := isolationDir(b, "hinit", "hinit-isolate")
 	image, err := os.MkdirTemp("/opt", "hinit-bench-") //nolint:usetesting // an isolated gateway executes nothing in /tmp and /var/tmp
@@ -93,24 +92,24 @@ func BenchmarkIsolatedBoot(b *testing.B) {
 	}
 }
 
-// gateway is what runs for each profile: its name here, its agent in hinit.yaml, and a text of the line that reports that it
-// runs.
+// gateway describes the process of each profile: its name, its agent in hinit.yaml, and the text
+// with which it reports that it runs.
 type gateway struct {
 	name, agent, runs string
-	boots             int // number of boots of each mode
+	boots             int // Number of boots of each mode.
 }
 
 func (g gateway) benchmarkBoot(b *testing.B, bin string) {
-	runtime.LockOSThread() // a container ends when the thread that started it ends
+	runtime.LockOSThread() // A container ends when the thread that started it ends.
 	defer runtime.UnlockOSThread()
 	dir := filepath.Join(bin, g.name)
 	for _, mode := range isolationModes {
 		isolationVolume(b, filepath.Join(dir, mode), mode, g.agent)
-		g.boot(b, bin, mode) // the first boot in this mode also changes the owners of all homes
+		g.boot(b, bin, mode) // The first boot in this mode also changes the owners of all homes.
 	}
 	for b.Loop() {
-		// The heap of two equal boots differs by 1 KiB a profile, because it depends on the moments of the collections. So the
-		// result is the median of the differences, each between two consecutive boots.
+		// The heap of equal boots varies by 1 KiB a profile, so take the median of differences between
+		// consecutive boots.
 		took, more := make(map[string][]time.Duration), make(map[string][]int)
 		for range g.boots {
 			none := 0
@@ -135,7 +134,7 @@ func (g gateway) benchmarkBoot(b *testing.B, bin string) {
 	}
 }
 
-// isolationDir returns a directory with programs in it, which every user may enter.
+// isolationDir returns a directory with programs that every user may enter.
 func isolationDir(b *testing.B, programs ...string) string {
 	b.Helper()
 	testkit.NeedRoot(b)
@@ -147,7 +146,7 @@ func isolationDir(b *testing.B, programs ...string) string {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		left, _ := filepath.Glob("/tmp/hinit-ib-*") // the loop removes temporary directories that were made for the profiles
+		left, _ := filepath.Glob("/tmp/hinit-ib-*") // Remove temporary directories of the profiles.
 		for _, path := range append(left, dir) {
 			_ = os.RemoveAll(path)
 		}
@@ -161,7 +160,7 @@ func isolationDir(b *testing.B, programs ...string) string {
 	return dir
 }
 
-// isolationVolume makes the profiles of one mode, all of which were running.
+// isolationVolume creates the profiles of one mode, all marked as running.
 func isolationVolume(b *testing.B, dir, mode, agent string) {
 	b.Helper()
 	files := map[string]string{filepath.Join(dir, "hinit.yaml"): fmt.Sprintf(`home: %[1]s/home
@@ -185,8 +184,8 @@ boot: {hooks: []}
 	}
 }
 
-// boot boots the volume of a mode and ends the container. It returns the time until all gateways were running, and the memory of
-// PID 1.
+// boot boots the volume of a mode, measures, and ends the container. until is the time until all
+// gateways ran, and kib the memory of PID 1.
 func (g gateway) boot(b *testing.B, bin, mode string) (until time.Duration, kib int) {
 	b.Helper()
 	volume := filepath.Join(bin, g.name, mode)
@@ -202,7 +201,7 @@ func (g gateway) boot(b *testing.B, bin, mode string) (until time.Duration, kib 
 		b.Fatal(err)
 	}
 	w.Close()
-	defer func() { // all processes in the namespace end with process 1
+	defer func() { // All processes in the namespace end with process 1.
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()

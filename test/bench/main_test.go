@@ -12,8 +12,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// insideVar marks this test binary as started again, as the first process of new namespaces. It has the program that the binary
-// becomes.
+// insideVar makes this test binary the first process of new namespaces. It holds the program to
+// execute.
 const insideVar = "HINIT_BENCH_INSIDE"
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// become mounts the /proc of the new PID namespace and executes the program with the arguments of this process.
+// become mounts /proc in the new PID namespace and executes the program with this process's
+// arguments.
 func become(program string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -39,7 +40,7 @@ func become(program string) error {
 	return syscall.Exec(program, append([]string{program}, os.Args[1:]...), os.Environ())
 }
 
-// container returns the command that runs the init as process 1 of new namespaces, with the given environment.
+// container returns a command that runs the init as process 1 of new namespaces.
 func container(program string, env []string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(env, insideVar+"="+program, "PATH="+os.Getenv("PATH"))

@@ -15,8 +15,8 @@ import (
 
 const limits = "memory: {high: 96MiB, max: 128MiB}\n  cpu: {weight: 50}\n  pids: {max: 60}"
 
-// Each gateway must have a control group of its own with its limits, and the status must say that the kernel enforces
-// them.
+// TestEachProfileHasItsOwnControlGroup checks that each gateway has its own control group with its
+// limits, and that the status says so.
 func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
 	c := begin(t, options{
 		agent: limits, profiles: map[string]string{"coder": "", "writer": "", "vital": ""},
@@ -52,8 +52,8 @@ func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
 	}
 }
 
-// A gateway that forks without end must reach its limit. A stop must end all of its processes, and the other gateways
-// must run on undisturbed.
+// TestAStopEndsAForkBomb checks that a fork bomb reaches its gateway's limit, that a stop ends all
+// of it, and that other gateways keep running.
 func TestAStopEndsAForkBomb(t *testing.T) {
 	c := begin(t, options{
 		agent: limits, profiles: map[string]string{"coder": ""},
@@ -79,9 +79,8 @@ func TestAStopEndsAForkBomb(t *testing.T) {
 	c.lives("coder")
 }
 
-// The kernel must kill only a gateway that reaches its own memory.max, and the status and an event must name it. The
-// others and PID 1 must live, although Kubernetes has the kernel end the whole container when the container's memory
-// runs out.
+// TestAGatewayWithTooMuchMemoryEndsAlone checks that only the gateway that reaches its memory.max
+// is killed, and that the status and an event name it.
 func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
 	c := begin(t, options{
 		agent: limits, profiles: map[string]string{"coder": "", "writer": "", "eater": "oom=200"},
@@ -98,7 +97,8 @@ func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
 	})
 }
 
-// Where the control groups are read-only, hinit must say so and measure by itself. It must still count the kernel's kills.
+// TestReadOnlyControlGroupsAreTold checks that hinit reports read-only control groups, measures
+// memory itself, and still counts the kernel's kills.
 func TestReadOnlyControlGroupsAreTold(t *testing.T) {
 	c := begin(t, options{
 		readOnly: true, agent: limits, profiles: map[string]string{"coder": "", "eater": "oom=200"},
@@ -120,13 +120,13 @@ func TestReadOnlyControlGroupsAreTold(t *testing.T) {
 	c.lives("coder")
 }
 
-// fill is a gateway that holds memory, as files on a tmpfs, until 85 % of the container's memory are used.
+// fill is a gateway that uses tmpfs files until 85 % of the container's memory are used.
 const fill = `while [ $(($(cat /sys/fs/cgroup/memory.current) * 100 / $(cat /sys/fs/cgroup/memory.max))) -lt 85 ]; do head -c 500000 /dev/zero >>/run/full; done
 exec sleep 100000
 `
 
-// Starts must wait while the container's memory stalls, although less than 90 % are used. A gateway that the kernel
-// slows down at its memory.high makes the memory stall.
+// TestStartsWaitWhileMemoryStalls checks that starts wait while the container's memory stalls,
+// although less than 90 % are used.
 func TestStartsWaitWhileMemoryStalls(t *testing.T) {
 	if unix.Access("/proc/pressure/memory", unix.R_OK) != nil {
 		t.Skip("the kernel does not measure pressure (PSI)")

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// If Kubernetes sets memory.oom.group, the kernel ends the whole container with PID 1 when its memory runs out. The
-// termination message must say so, and the next start must have the same gateways.
+// TestTheKernelEndsAWholeContainer checks the termination message and the next start after the
+// kernel killed the whole container (memory.oom.group).
 func TestTheKernelEndsAWholeContainer(t *testing.T) {
 	c := begin(t, options{
 		profiles: map[string]string{"coder": "", "eater": "oom=300"}, config: "profiles: {coder: {priority: critical}, eater: {priority: critical}}\n",
@@ -28,8 +28,8 @@ func TestTheKernelEndsAWholeContainer(t *testing.T) {
 	testkit.Until(t, "both gateways are up again", func() bool { return c.of("coder").State == client.StateUp && c.of("eater").State == client.StateUp })
 }
 
-// The kernel must kill PID 1 last: after every gateway and the CMD. Here a command of "docker exec" fills a tmpfs,
-// whose memory no kill frees, and the kernel may not choose that command.
+// TestTheKernelEndsPID1Last checks that the kernel kills every gateway and the CMD before PID 1. An
+// unkillable command fills a tmpfs.
 func TestTheKernelEndsPID1Last(t *testing.T) {
 	c := begin(t, options{profiles: map[string]string{"coder": ""}, config: "profiles: {coder: {priority: critical}}\n", limits: map[string]string{"memory.max": "80000000"}})
 	c.start("coder")
@@ -39,18 +39,18 @@ func TestTheKernelEndsPID1Last(t *testing.T) {
 	switch state := c.wait(); state {
 	case "signal: killed":
 		c.told(t, "killed from outside (out of memory, or ")
-	case "exit status 137": // the CMD was killed, and PID 1 ended before the kernel chose the command
+	case "exit status 137": // The CMD was killed, and PID 1 ended before the kernel chose the command.
 		c.told(t, "exit code 137, ")
 	default:
 		t.Errorf("the container has ended: %s", state)
 	}
 	c.must(exec.Process.Kill())
-	_ = exec.Wait() // the kernel has killed the command, so the container must go on
+	_ = exec.Wait() // The kernel has killed the command, so the container must keep running.
 	c.boot()
 	testkit.Until(t, "the gateway is up again", func() bool { return c.of("coder").State == client.StateUp })
 }
 
-// told fails the test unless the termination message says how the container ended, and after which event.
+// told fails the test unless the termination message names the container's end and its cause.
 func (c *container) told(t *testing.T, how string) {
 	t.Helper()
 	words := c.lastWords()

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs is the directory with hinit and the agent, which all containers share.
+// programs holds the directory with hinit and the agent, which all containers share.
 var programs struct {
 	once sync.Once
 	dir  string
@@ -41,24 +41,23 @@ var programs struct {
 
 func build() error {
 	programs.once.Do(func() {
-		programs.dir, programs.err = os.MkdirTemp("/var/tmp", "hinit-cgroups-bin-") // the agent's user must be able to enter the directory
+		programs.dir, programs.err = os.MkdirTemp("/var/tmp", "hinit-cgroups-bin-") // The agent's user must be able to enter the directory.
 		programs.err = errors.Join(programs.err, testkit.Build(programs.dir, "hinit", "example-agent"), os.Chmod(programs.dir, 0o755))
 	})
 	return programs.err
 }
 
-// options is how a container differs from the usual one.
+// options are the settings in which a container differs from the default.
 type options struct {
-	limits   map[string]string // files of the container's control group
-	readOnly bool              // the container may not write below /sys/fs/cgroup
-	config   string            // further lines of hinit.yaml
-	agent    string            // further keys of agent in hinit.yaml
-	profiles map[string]string // agent.conf of each profile
-	scripts  map[string]string // name of a profile → script that runs instead of the agent
+	limits   map[string]string // Contents of files in the container's control group.
+	readOnly bool              // Whether the container may not write below /sys/fs/cgroup.
+	config   string            // Further lines of hinit.yaml.
+	agent    string            // Further keys of agent in hinit.yaml.
+	profiles map[string]string // Contents of agent.conf by profile.
+	scripts  map[string]string // Scripts that run instead of the agent, by profile.
 	env      []string
 }
 
-// container is one volume, and the init that works on it.
 type container struct {
 	t     *testing.T
 	o     options
@@ -75,7 +74,6 @@ type output struct {
 	text strings.Builder
 }
 
-// Write implements [io.Writer].
 func (w *output) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,7 +86,7 @@ func (w *output) String() string {
 	return w.text.String()
 }
 
-// newGroup makes a control group with all controllers, or skips the test.
+// newGroup creates a control group with all controllers, or skips the test.
 func newGroup(t *testing.T) string {
 	t.Helper()
 	testkit.NeedRoot(t)
@@ -101,7 +99,7 @@ func newGroup(t *testing.T) string {
 		testkit.Until(t, "the control group to be empty", func() bool {
 			entries, _ := os.ReadDir(group)
 			for _, e := range entries {
-				_ = unix.Rmdir(filepath.Join(group, e.Name())) // not os.RemoveAll, because the kernel's files in the directory can't be removed
+				_ = unix.Rmdir(filepath.Join(group, e.Name())) // os.RemoveAll can't be used, because the kernel's files in the directory can't be removed.
 			}
 			_ = unix.Rmdir(group)
 			return unix.Access(group, unix.F_OK) != nil
@@ -115,8 +113,8 @@ func newGroup(t *testing.T) string {
 	return group
 }
 
-// stage is the script that starts a container: $1 is its control group, $2 its directory, $3 the options of /sys/fs/cgroup. The
-// rest is the command.
+// stage is the script that starts a container. $1 is its control group, $2 its directory, $3 the
+// mount options of /sys/fs/cgroup, and the rest is the command.
 const stage = `set -e
 echo 0 >"$1/cgroup.procs"
 exec unshare --cgroup sh -ec '
@@ -127,7 +125,7 @@ mount --rbind "$2/dev" /dev; mount -t tmpfs -o mode=1777 tmpfs /run
 umount -l /sys/fs/cgroup; mount -t cgroup2 -o "$3" cgroup2 /sys/fs/cgroup
 shift 3; exec "$@"' stage "$@"`
 
-// gateway is the command of every gateway: the script of its profile, or the agent.
+// gateway is the command of every gateway: its profile's script or the agent.
 const gateway = `#!/bin/sh
 [ ! -e "$3/run" ] || exec /bin/sh "$3/run"
 exec "$1" -p "$2" gateway run --replace
@@ -220,7 +218,6 @@ func (c *container) boot() {
 	})
 }
 
-// context limits the time of one request.
 func (c *container) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	c.t.Cleanup(cancel)
@@ -236,12 +233,12 @@ func (c *container) kill() {
 	}
 }
 
-// wait waits until the init has ended by itself, and returns how it ended.
+// wait waits for the exit of the init, and returns its description.
 func (c *container) wait() string {
 	c.t.Helper()
 	ended := make(chan struct{})
 	go func() {
-		_ = c.cmd.Wait() // the caller reads how the process ended from its state
+		_ = c.cmd.Wait() // The caller reads the exit status from the process state.
 		close(ended)
 	}()
 	testkit.Until(c.t, "the container to end", func() bool {
@@ -272,14 +269,13 @@ func (c *container) start(names ...string) {
 	}
 }
 
-// order gives an order, and does not wait for its effect.
+// order sends a command without waiting for its effect.
 func (c *container) order(verb client.Verb, name string) {
 	c.t.Helper()
 	_, err := c.api.Order(c.context(), verb, name, client.Wait{})
 	c.must(err)
 }
 
-// file returns the content of a file of the container's control group.
 func (c *container) file(name string) string {
 	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.group, name))
@@ -287,7 +283,7 @@ func (c *container) file(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// lives fails the test unless the gateways are up and were never restarted.
+// lives fails the test unless the gateways are up and never restarted.
 func (c *container) lives(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
@@ -297,14 +293,14 @@ func (c *container) lives(names ...string) {
 	}
 }
 
-// events returns all events so far.
 func (c *container) events() (list []client.Event) {
 	c.t.Helper()
 	c.must(c.api.Events(c.context(), client.EventOptions{}, func(e client.Event) error { list = append(list, e); return nil }))
 	return list
 }
 
-// killedForMemory reports whether the status of a gateway says that the kernel killed it for memory, and an event with its name does too.
+// killedForMemory reports whether the status and an event say that the kernel killed a gateway for
+// memory.
 func (c *container) killedForMemory(name string) bool {
 	c.t.Helper()
 	if s := c.of(name); s.LastExit == nil || s.LastExit.Cause != "oom" {

@@ -8,10 +8,11 @@ import (
 	"testing"
 )
 
-// hermesImage builds the target "hermes" once, on a stand-in for the agent's image whose boot steps count their runs.
+// hermesImage builds the target "hermes" once, on a stand-in for the agent's image that counts its
+// boot steps.
 var hermesImage = sync.OnceValues(func() (string, error) { return hermesOn("fake-hermes") })
 
-// newestImage builds the same target on a stand-in for the agent's newest image, whose boot scripts do more.
+// newestImage builds the target "hermes" on a stand-in for the agent's newest image.
 var newestImage = sync.OnceValues(func() (string, error) { return hermesOn("newest-hermes", "--build-arg", "NEWEST=1") })
 
 func hermesOn(name string, args ...string) (string, error) {
@@ -26,7 +27,7 @@ func hermesOn(name string, args ...string) (string, error) {
 	return buildTarget("hermes", imageTag("on-"+name), "--build-arg", "AGENT_IMAGE="+agent)
 }
 
-// needHermes is need for the image that hermesImage builds. It builds the image while other tests run.
+// needHermes returns the image of hermesImage, or skips the test without an engine.
 func needHermes(t *testing.T) string {
 	t.Helper()
 	need(t)
@@ -39,7 +40,7 @@ func needHermes(t *testing.T) string {
 	return image
 }
 
-// said runs a container to its end and returns its output on each stream.
+// said runs a container to its end and returns both output streams.
 func said(t *testing.T, image string, options []string, cmd ...string) (out, stderr string) {
 	t.Helper()
 	r := docker(words([]string{"run", "--rm"}, options, image, cmd...)...)
@@ -49,12 +50,11 @@ func said(t *testing.T, image string, options []string, cmd ...string) (out, std
 	return r.out, r.err
 }
 
-// runs counts how often the two boot steps ran, including those in the build of the image.
+// runs counts the runs of the two boot steps, including those in the build of the image.
 const runs = `cat /opt/data/workspace/migrate.runs /opt/data/workspace/sync.runs | wc -l; hinit status -v | grep -c "^boot: .*py unchanged .*py unchanged"`
 
-// TestFirstBootHasNothingToDo checks that the boot steps don't run on an empty volume, because the image has their
-// results. "docker run --rm IMAGE CMD" has such a volume each time. The files must belong to the agent's user of that
-// container.
+// TestFirstBootHasNothingToDo checks that the boot steps don't run on an empty volume, because the
+// image contains their results.
 func TestFirstBootHasNothingToDo(t *testing.T) {
 	image := needHermes(t)
 	keys := make(map[string]bool)
@@ -91,7 +91,8 @@ _config_version: 2
 	}
 }
 
-// TestBootStepsRunOnce checks that the steps run on a kept volume only when something has changed that they depend on.
+// TestBootStepsRunOnce checks that the steps run on a kept volume only after a change on which they
+// depend.
 func TestBootStepsRunOnce(t *testing.T) {
 	image := needHermes(t)
 	volume := newVolume(t, "touch of-the-user")
@@ -107,8 +108,8 @@ func TestBootStepsRunOnce(t *testing.T) {
 	boot(nil, "true", "3\n0\n")
 }
 
-// After a change of the agent's user, the first command must be able to write to its files. They must not belong to the
-// old user any more.
+// TestAFirstCommandMayWriteWhereTheUserHasChanged checks that the first command can write to the
+// agent's files after a change of the agent's user ID.
 func TestAFirstCommandMayWriteWhereTheUserHasChanged(t *testing.T) {
 	image := needHermes(t)
 	const files = "mkdir skills home; for i in $(seq 4000); do : >skills/$i; done; : >home/notes; chown -R 4321 ."
@@ -118,9 +119,8 @@ func TestAFirstCommandMayWriteWhereTheUserHasChanged(t *testing.T) {
 	}
 }
 
-// TestAShortCmdIsSparedTheRestOfItsSlots checks that a short CMD does not wait for slots. Only a slot's definition, the
-// directories of s6 and the control socket may be made below /run, which is the container's own layer here. The rest of
-// a slot is made a moment after the CMD began. A slow machine may need longer than that moment now and then.
+// TestAShortCmdIsSparedTheRestOfItsSlots checks that a short CMD does not wait for the creation of
+// s6 slots.
 func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 	parallel(t)
 	const most = 32
@@ -149,7 +149,7 @@ func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 	t.Errorf("%d names below /run were made or changed, want %d at most: %q", len(last), most, last)
 }
 
-// TestOneStdout checks that hinit adds nothing to the standard output of the CMD, not even in the first boot.
+// TestOneStdout checks that hinit adds nothing to the CMD's standard output.
 func TestOneStdout(t *testing.T) {
 	image := needHermes(t)
 	bare := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/opt/hermes/.venv/bin/hermes", image, "--version")
@@ -162,8 +162,8 @@ func TestOneStdout(t *testing.T) {
 	}
 }
 
-// oneSleeper fails the test unless exactly one process exists that upstream's tests search for with CMD "gateway run"
-// (contract, section 12).
+// oneSleeper fails the test unless exactly one sleep process runs, for which the agent's tests
+// search (contract, section 12).
 func (c *container) oneSleeper() {
 	c.t.Helper()
 	const find = `ps -o ppid,args | while read ppid args; do
@@ -183,8 +183,8 @@ done | grep -c one`
 	}
 }
 
-// TestEnvironmentOfTheAgent checks that the environment of the CMD equals an activated virtual environment. TestTargetHermes
-// checks a gateway.
+// TestEnvironmentOfTheAgent checks that the CMD's environment equals an activated virtual
+// environment.
 func TestEnvironmentOfTheAgent(t *testing.T) {
 	image := needHermes(t)
 	out, _ := said(t, image, []string{"-w", "/tmp"}, "sh", "-c", "echo $VIRTUAL_ENV $VIRTUAL_ENV_PROMPT $PATH $PWD")

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deadMount mounts a FUSE file system whose server never answers on a directory. Each process that uses it hangs until the end of
-// the test. The returned function takes the mount away from this machine, and a container that has it keeps it.
+// deadMount mounts a FUSE file system without a server on a directory, so that each access hangs.
+// detach unmounts it on this machine, but not in a container.
 func deadMount(t *testing.T, dir string) (detach func()) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -24,19 +24,19 @@ func deadMount(t *testing.T, dir string) (detach func()) {
 		err = unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
 	}
 	if err != nil {
-		// root can usually mount FUSE; for other users this is no fault, not even in CI
+		// Other users than root usually can't mount FUSE, so skip even in CI.
 		t.Skip("this machine allows no FUSE mount by hand: ", err)
 	}
 	detach = func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }
 	t.Cleanup(func() {
-		unix.Close(fd) // closing the descriptor ends the calls that hang on the mount with an error
+		unix.Close(fd) // Closing the descriptor ends the hanging calls with an error.
 		detach()
 	})
 	return detach
 }
 
-// TestDeadDirectories checks that gateways start without delay beside directories of the volume that never answer, as
-// with a FUSE or NFS server that is gone. One of these is a profile's.
+// TestDeadDirectories checks that gateways start without delay although directories of the volume
+// hang, as with a dead NFS server.
 func TestDeadDirectories(t *testing.T) {
 	parallel(t)
 	data := t.TempDir()
@@ -77,8 +77,8 @@ func TestDeadDirectories(t *testing.T) {
 	}
 }
 
-// The CMD must start without delay although the data directory never answers. Its .local/bin is in PATH, where PID 1
-// looks for the CMD's program.
+// TestADataDirectoryThatNeverAnswersHoldsUpNoCommand checks that the CMD starts without delay
+// although the data directory, which is in PATH, hangs.
 func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 	parallel(t)
 	data := t.TempDir()
@@ -93,8 +93,7 @@ func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 		return nil
 	})
 	c.awaitLines("the CMD\n", "nothing but the CMD runs until then")
-	// docker stop must work although one of the hanging calls runs on the main thread, which the kernel wakes for
-	// SIGTERM.
+	// docker stop must work although a hanging call runs on the main thread.
 	stat := "/proc/" + c.inspect("{{.State.Pid}}") + "/stat"
 	eventually(t, settle, func() error {
 		got, err := os.ReadFile(stat)

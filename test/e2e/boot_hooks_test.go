@@ -6,12 +6,11 @@ import (
 	"testing"
 )
 
-// script is a shell program for lay.
 func script(name, content string) entry {
 	return entry{name: name, content: "#!/bin/sh\n" + content + "\n", mode: 0o755}
 }
 
-// inOrder returns an error that names the first text that does not come after the one before it.
+// inOrder returns an error with the first text that does not follow the one before it.
 func inOrder(s string, texts ...string) error {
 	rest := s
 	for _, text := range texts {
@@ -24,8 +23,7 @@ func inOrder(s string, texts ...string) error {
 	return nil
 }
 
-// TestHooks checks hooks in hinit.yaml: their users, order and timeout, and a failure that only causes a message. A
-// hook that stops the boot is in test/script, required-hook.txtar.
+// TestHooks checks users, order, timeout and failures of the hooks in hinit.yaml.
 func TestHooks(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{
@@ -65,8 +63,8 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestBrowser checks that processes find the browser of an image through their environment (contract, section 2.1, step
-// 19).
+// TestBrowser checks that the environment leads processes to the image's browser (contract, section
+// 2.1, step 19).
 func TestBrowser(t *testing.T) {
 	parallel(t)
 	const browser = "/opt/hermes/.playwright/chromium-1/chrome-linux/chrome"

@@ -13,16 +13,15 @@ import (
 	"testing"
 )
 
-// TestRemap checks that the agent's user gets other IDs. /etc must have them, and the agent must be able to write the
-// volume. A second boot must have nothing left to change (contract, section 2.1, step 3). Further variables and values
-// are in internal/boot/identity.
+// TestRemap checks that the agent's user gets other IDs in /etc, and can write the volume. A second
+// boot must change nothing (contract, section 2.1, step 3).
 func TestRemap(t *testing.T) {
 	parallel(t)
 	tests := []struct {
 		name     string
 		env      []string
 		uid, gid string
-		home     string // owner of the data directory, if it is another one; then only the uid is changed
+		home     string // Owner of the data directory, if it differs; then only the uid changes.
 		said     string
 	}{
 		{name: "hermes", env: []string{"HERMES_UID=1000", "HERMES_GID=1000"}, uid: "1000", gid: "1000", said: "[stage2] Changing hermes GID to 1000"},
@@ -75,8 +74,8 @@ func TestRemapGateway(t *testing.T) {
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
 }
 
-// TestRemapRefused checks that a container does not start with a uid that belongs to another user, because the agent
-// would share its files with that user.
+// TestRemapRefused checks that a container does not start with another user's uid, because the
+// agent would share that user's files.
 func TestRemapRefused(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"-e", "HERMES_UID=65534"}, "echo", "the CMD was run")
@@ -90,8 +89,7 @@ func TestRemapRefused(t *testing.T) {
 	}
 }
 
-// TestUserFlag checks docker run --user with the agent's user, which hinit accepts. The refusal of other users is in
-// test/script, not-root.txtar.
+// TestUserFlag checks docker run --user with the agent's user.
 func TestUserFlag(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"--user", "hermes", "-e", "HERMES_UID=1000"}, "sh", "-c", "echo $HOME; touch /opt/data/x && id -u")
@@ -105,7 +103,8 @@ func TestUserFlag(t *testing.T) {
 	}
 }
 
-// TestAnyUser checks a uid that a platform has chosen. All features must work that need no change of user.
+// TestAnyUser checks an arbitrary uid, as some platforms choose. All features must work that need
+// no change of user.
 func TestAnyUser(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, "chown 12345:0 .; chmod 770 .")
@@ -133,9 +132,8 @@ func TestAnyUser(t *testing.T) {
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up"})
 }
 
-// TestDockerSocket checks that the agent gets the groups of the Docker socket and of the devices in /dev/dri at each
-// boot, once, and never root's group. A process that only drops root would lose them. The device nodes are on a volume,
-// because a test machine seldom has such devices.
+// TestDockerSocket checks that the agent gets the groups of the Docker socket and of /dev/dri at
+// each boot, but never root's group.
 func TestDockerSocket(t *testing.T) {
 	parallel(t)
 	socket := filepath.Join(t.TempDir(), "s")
@@ -184,7 +182,7 @@ mknod card1 c 226 1`)
 	if err := has(first,
 		fmt.Sprintf("[stage2] Created group hostdocker (GID %d) for Docker socket\n", gid),
 		fmt.Sprintf("[stage2] Added hermes to group hostdocker (GID %d) for /var/run/docker.sock\n", gid),
-		// The line must have the name that the group has already.
+		// The line must have the group's existing name.
 		"[stage2] Added hermes to group nogroup (GID 65534) for /dev/dri/card0\n",
 		"(GID 4322) for /dev/dri/renderD128\n",
 	); err != nil {
@@ -202,8 +200,8 @@ mknod card1 c 226 1`)
 	}
 }
 
-// TestReadOnlyPasswd checks a container whose /etc/passwd can't be changed. Processes and files must still have the
-// requested IDs, and a warning must say that the names of users are the image's.
+// TestReadOnlyPasswd checks a container with a read-only /etc/passwd. Processes and files must have
+// the requested IDs, and a warning must mention the user names.
 func TestReadOnlyPasswd(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, "")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// needNewest is need for the image of a newer agent.
+// needNewest returns the image of a newer agent, or skips the test without an engine.
 func needNewest(t *testing.T) string {
 	t.Helper()
 	need(t)
@@ -19,8 +19,8 @@ func needNewest(t *testing.T) string {
 	return image
 }
 
-// TestUnknownBootStepsAreNamedAndCanBeRun checks that the doctor names a step of the boot script that hinit does not
-// know. With HINIT_BOOT=image, the script must run in place of hinit's steps.
+// TestUnknownBootStepsAreNamedAndCanBeRun checks that hinit doctor names an unknown step of the
+// boot script, and that HINIT_BOOT=image runs the script.
 func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	image := needNewest(t)
 	out, stderr := said(t, image, nil, "sh", "-c", "hinit doctor; ls /opt/data")
@@ -38,7 +38,7 @@ func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	if err := has(out, "its own boot script prepares", "/opt/data/whisper-weights hermes\n", "/opt/data/logs/gateways\n"); err != nil {
 		t.Error(err)
 	}
-	if strings.Contains(out, "config.yaml") { // the script of this image makes no config.yaml
+	if strings.Contains(out, "config.yaml") { // The script of this image creates no config.yaml.
 		t.Errorf("hinit's steps have run too: %s", out)
 	}
 	if err := has(stderr, "[stage2] dependency environment: base", "reconcile: profile=default"); err != nil {
@@ -55,8 +55,8 @@ func TestSubcommandsReachTheAgent(t *testing.T) {
 	}
 }
 
-// TestTheNewestImageEndsAFailedBoot checks what happens when the boot script refuses a read-only data volume. The
-// newest images stop the container unless S6_BEHAVIOUR_IF_STAGE2_FAILS says otherwise. The image of July goes on.
+// TestTheNewestImageEndsAFailedBoot checks a boot script that refuses a read-only data volume. The
+// newest images then stop the container by default.
 func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	newest := needNewest(t)
 	july, err := hermesImage()
@@ -90,13 +90,13 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	}
 }
 
-// A data volume that is mounted read-only must cause one warning with the right reason. It must not say that the
-// container may be rootless.
+// TestAReadOnlyVolumeIsSaidOnce checks that a read-only data volume causes one warning with the
+// right reason.
 func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
 	image := needHermes(t)
 	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
 		r := docker("run", "--rm", "--label", runLabel, "--tmpfs", mount, image, "true")
-		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // the agent's own scripts fail here
+		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // The agent's own scripts fail on a read-only volume.
 			return strings.Contains(line, ".py failed")
 		})
 		if r.code != 0 || len(said) != 1 || !strings.Contains(said[0], "mount it without :ro") {
@@ -105,7 +105,7 @@ func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
 	}
 }
 
-// linesWith returns the lines that contain one of some words.
+// linesWith returns the lines that contain one of the words.
 func linesWith(text string, words ...string) (out []string) {
 	for line := range strings.Lines(text) {
 		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {
@@ -115,8 +115,8 @@ func linesWith(text string, words ...string) (out []string) {
 	return out
 }
 
-// TestAContainerOfTheNewestImage checks two files of the newest image. One is for login shells, and puts the volume's
-// programs first. The other is the finish script, which keeps a gateway down after exit code 0.
+// TestAContainerOfTheNewestImage checks two files of the newest image: the login profile and the
+// finish script.
 func TestAContainerOfTheNewestImage(t *testing.T) {
 	c := start(t, setup{image: needNewest(t), files: profile("default", "running", "exit_now=0")}, "sleep", "1000")
 	if out := c.must("sh", "-l", "-c", "id -u; echo $PATH"); out != "0\n"+rootPath {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// minimal returns the capabilities that hinit needs as root, as options of docker run, from docs/how-to/run-as-non-root-or-read-only.md. It
-// becomes the agent's user with the first two and ends its processes with the third.
+// minimal returns the minimum capabilities as docker run options, from
+// docs/how-to/run-as-non-root-or-read-only.md.
 func minimal(t *testing.T) []string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/how-to/run-as-non-root-or-read-only.md")
@@ -25,7 +25,7 @@ func minimal(t *testing.T) []string {
 	return strings.Fields(string(line[1]))
 }
 
-// giving lists the further capabilities that hinit needs to change the owner of files that don't belong to the agent.
+// giving lists the additional capabilities that hinit needs to change owners of foreign files.
 var giving = []string{"--cap-add", "CHOWN", "--cap-add", "DAC_OVERRIDE"}
 
 // TestMinimalCapabilities checks all features with the capabilities that the documentation calls the minimum.
@@ -64,7 +64,7 @@ func TestMinimalCapabilities(t *testing.T) {
 	}
 }
 
-// saysOnce fails unless each text is in docker logs once, and among the warnings of the status.
+// saysOnce fails unless each text is once in docker logs and among the status warnings.
 func (c *container) saysOnce(texts ...string) {
 	c.t.Helper()
 	c.awaitLines(texts...)
@@ -80,14 +80,15 @@ func (c *container) saysOnce(texts ...string) {
 	}
 }
 
-// foreign is a data volume on which everything belongs to root.
+// foreign is a script that creates a data volume of root.
 const foreign = `mkdir -p profiles/coder/deep cron
 touch SOUL.md profiles/coder/SOUL.md profiles/coder/deep/file cron/file
 echo '{"desired_state":"running"}' >profiles/coder/gateway_state.json
 chmod 600 profiles/coder/gateway_state.json
 chmod 700 profiles/coder/deep`
 
-// TestGivingCapabilities checks that a volume of root's is repaired with the minimum and the capabilities in giving.
+// TestGivingCapabilities checks the repair of root's volume with the minimum and the capabilities
+// in giving.
 func TestGivingCapabilities(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, foreign)
@@ -106,7 +107,7 @@ func TestGivingCapabilities(t *testing.T) {
 	})
 }
 
-// TestNoCapabilitiesAsRoot checks that all features work without a capability if the agent is root.
+// TestNoCapabilitiesAsRoot checks that all features work without capabilities if the agent is root.
 func TestNoCapabilitiesAsRoot(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, foreign)
@@ -123,11 +124,11 @@ func TestNoCapabilitiesAsRoot(t *testing.T) {
 	}
 }
 
-// timeline checks that the log and the status have each step of the boot, with its duration.
+// timeline checks that the log and the status list each boot step with its duration.
 func timeline(t *testing.T, c *container) {
 	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "wait", "services", "profiles", "other"}
 	var got []string
-	c.awaitStderr("[hinit] boot: ") // the boot ends a moment after the gateway is up
+	c.awaitStderr("[hinit] boot: ") // The boot ends a moment after the gateway is up.
 	for _, step := range c.status().Init.Boot {
 		got = append(got, step.Name)
 		if step.Error != "" {

@@ -19,8 +19,8 @@ func sameOwners(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// TestBootstrapState checks that the initial state "running" is written into a new volume (contract, section 2.1, step
-// 17). Other values, and existing links and files, are in internal/volume.
+// TestBootstrapState checks that a new volume gets the initial state "running" (contract, section
+// 2.1, step 17).
 func TestBootstrapState(t *testing.T) {
 	parallel(t)
 	const variable = "HERMES_GATEWAY_BOOTSTRAP_STATE="
@@ -30,7 +30,7 @@ func TestBootstrapState(t *testing.T) {
 	c.awaitFile("/opt/data/logs/container-boot.log", "profile=default prior_state=running action=started")
 }
 
-// TestSeeds checks the files that a boot puts into a new volume, and that a later boot keeps a user's changes
+// TestSeeds checks the files that a boot creates on a new volume, and that later boots keep changes
 // (contract, section 2.1, steps 10 to 16).
 func TestSeeds(t *testing.T) {
 	parallel(t)
@@ -87,8 +87,7 @@ echo pip >.install_method`)
 	}
 }
 
-// TestAuthHome checks credentials in another directory (contract, section 2.1, step 16). Impossible directories are in
-// internal/volume.
+// TestAuthHome checks credentials in another directory (contract, section 2.1, step 16).
 func TestAuthHome(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"-e", "HERMES_AUTH_HOME=/opt/data/keys/deep", "-e", "HERMES_AUTH_JSON_BOOTSTRAP=secret"}, "sh", "-c",
@@ -98,14 +97,14 @@ func TestAuthHome(t *testing.T) {
 	}
 }
 
-// TestHomeOverride checks a HOME other than the data directory. hinit must make it and give it to the agent (contract,
-// sections 2.1 and 3). The directory of docker run -w must stay.
+// TestHomeOverride checks a HOME other than the data directory, which hinit must create for the
+// agent (contract, sections 2.1 and 3).
 func TestHomeOverride(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{
 		options: []string{"-e", "HERMES_REAL_HOME=/home/deep/me", "-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_INSECURE=1", "-w", "/tmp"},
 		files:   profile("default", "running"),
-		// The command writes one line, because other processes write to the same output.
+		// The command writes a single line, because other processes write to the same output.
 	}, "sh", "-c", `touch ~/written; echo "cmd: $HOME $PWD"; exec sleep 1000`)
 	c.awaitUp("gateway-default", "dashboard")
 	c.awaitLog("cmd: /home/deep/me /tmp\n")
@@ -121,16 +120,15 @@ func TestHomeOverride(t *testing.T) {
 		t.Error(r)
 	}
 
-	// The data directory is in another place, whose parents do not exist.
+	// The data directory is elsewhere, and its parents do not exist.
 	r := runOnce(t, []string{"-e", "HERMES_HOME=/home/hermes/.hermes"}, "sh", "-c", "echo $HOME; pwd; stat -c %U $HERMES_HOME $HERMES_HOME/cron")
 	if r.code != 0 || r.out != "/home/hermes/.hermes\n/opt/hermes\nhermes\nhermes\n" {
 		t.Errorf("another data directory: %v", r)
 	}
 }
 
-// TestRepair checks that files of root's among the agent's are repaired. The files that a gateway needs must get their
-// owner before it starts, and the rest soon after. Files that are not the agent's must be left alone (contract, section
-// 2.1, steps 5 and 6).
+// TestRepair checks that root's files among the agent's get their owner back, those of a gateway
+// before its start (contract, section 2.1, steps 5 and 6).
 func TestRepair(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "gateway", "run")
@@ -160,8 +158,7 @@ chmod 700 profiles/coder/deep/er`)
 		return nil
 	})
 
-	// The data directory itself belongs to another user. hinit must repair everything in it that belongs to the agent, and
-	// nothing else.
+	// Another user owns the data directory. hinit must repair only the agent's files in it.
 	mustDocker(t, "stop", c.id)
 	dir := ""
 	if os.Geteuid() == 0 {
@@ -188,7 +185,7 @@ chmod 700 profiles/coder/deep/er`)
 	}
 }
 
-// awaitRepair waits until the repair of owners is done. It still runs for a while after its last change.
+// awaitRepair waits until the repair of owners is complete.
 func (c *container) awaitRepair() {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {

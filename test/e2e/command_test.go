@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestCommand checks a command in a container of the image: without words, below Docker's own init, and with the
-// image's script as the entrypoint. The other ways to name a command are in test/script, cmd-routing.txtar.
+// TestCommand checks a container command: none, below Docker's own init, and with the image's
+// script as entrypoint.
 func TestCommand(t *testing.T) {
 	parallel(t)
 	for _, tt := range []struct {
@@ -32,8 +32,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestCommandEnvironment compares the environment of the command with the image and with docker run. The command can't write the
-// agent's programs.
+// TestCommandEnvironment compares the command's environment with the image's and docker run's.
 func TestCommandEnvironment(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"-e", "ODD= a=b\tc ", "-e", "EMPTY=", "--group-add", "4242"}, "sh", "-c", "! touch /opt/hermes/x && exec /opt/hermes/.venv/bin/hermes agent-info --json")

@@ -14,7 +14,6 @@ import (
 	"testing"
 )
 
-// compose runs docker compose, or its predecessor, on docker/compose.yaml.
 func compose(t *testing.T, env []string, args ...string) result {
 	t.Helper()
 	dir, err := makeContext()
@@ -71,8 +70,8 @@ func TestCompose(t *testing.T) {
 		t.Errorf("%+v", grace)
 	}
 	c.awaitHealthy()
-	address := mustDocker(t, "port", name, "9119/tcp") // the engine has found this free port
-	eventually(t, settle, func() error {               // the request comes from the host
+	address := mustDocker(t, "port", name, "9119/tcp") // The engine chose this free port.
+	eventually(t, settle, func() error {               // Send the request from the host.
 		reply, err := http.Get("http://" + address + "/api/status")
 		if err != nil {
 			return err
@@ -90,7 +89,7 @@ func TestCompose(t *testing.T) {
 	c.must("hinit", "start", "coder", "writer")
 	c.must("hinit", "stop", "writer")
 
-	// Make a new container on the old volume, as an update of the image does.
+	// Create a new container on the old volume, as an image update does.
 	compose(t, env, "up", "-d", "--force-recreate")
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
 	compose(t, env, "stop")

@@ -29,22 +29,22 @@ import (
 // busy ones.
 const settle = 3 * time.Minute
 
-// A container belongs to one test, and is removed with its volumes at the test's end.
+// container belongs to one test, and is removed with its volumes at the test's end.
 type container struct {
 	t      *testing.T
 	id     string
-	misses int // consecutive calls of look that the control socket did not answer
+	misses int // Number of consecutive unanswered calls of look.
 }
 
-// A setup describes a container, apart from its command.
+// setup describes a container, except for its command.
 type setup struct {
-	options []string          // options of docker create
-	files   map[string]string // files put into the container before its start; below /opt/data they belong to hermes
-	image   string            // "" for the demo
+	options []string          // Options of docker create.
+	files   map[string]string // Files to create before the start; hermes owns those below /opt/data.
+	image   string            // Image; "" for the demo.
 }
 
-// words returns the arguments of a docker run or create. The container gets the host's network and its own host name, because a
-// network costs the engine twice the processor time. A container with a dashboard or network options gets its own network.
+// words returns the arguments of docker run or create. The container shares the host's network
+// unless it needs its own, because a network doubles the engine's processor time.
 func words(verb, options []string, image string, cmd ...string) []string {
 	args := append(verb, "--label", runLabel)
 	networked := func(w string) bool {
@@ -56,13 +56,13 @@ func words(verb, options []string, image string, cmd ...string) []string {
 	return slices.Concat(args, options, []string{image}, cmd)
 }
 
-// runOnce is docker run --rm.
+// runOnce runs a container with docker run --rm.
 func runOnce(t *testing.T, options []string, cmd ...string) result {
 	t.Helper()
 	return docker(words([]string{"run", "--rm"}, options, need(t), cmd...)...)
 }
 
-// create makes a container and does not start it.
+// create creates a container without starting it.
 func create(t *testing.T, s setup, cmd ...string) *container {
 	t.Helper()
 	if s.image == "" {
@@ -74,7 +74,7 @@ func create(t *testing.T, s setup, cmd ...string) *container {
 			out, stderr := c.logs()
 			t.Logf("container %.12s, stdout:\n%s\nstderr:\n%s", c.id, tail(out), tail(stderr))
 		}
-		eventually(t, settle, func() error { // a slow engine may report that it could not kill the container
+		eventually(t, settle, func() error { // A slow engine may report that it could not kill the container.
 			if r := docker("rm", "-fv", c.id); r.code != 0 && !strings.Contains(r.err, "No such container") {
 				return errors.New(r.String())
 			}
@@ -87,7 +87,6 @@ func create(t *testing.T, s setup, cmd ...string) *container {
 	return c
 }
 
-// start makes a container and starts it.
 func start(t *testing.T, s setup, cmd ...string) *container {
 	t.Helper()
 	c := create(t, s, cmd...)
@@ -100,7 +99,6 @@ func (c *container) start() {
 	mustDocker(c.t, "start", c.id)
 }
 
-// put writes files into the container, running or not, and makes their directories.
 func (c *container) put(files map[string]string) {
 	c.t.Helper()
 	var entries []entry
@@ -125,16 +123,16 @@ func (c *container) put(files map[string]string) {
 	c.lay(entries...)
 }
 
-// An entry is a file, link or directory that lay puts into a container.
+// entry is a file, link or directory for lay.
 type entry struct {
-	name    string // name; a slash at the end makes it a directory
+	name    string // Name; a final slash makes it a directory.
 	content string
-	link    string // target, if the entry is a symbolic link
-	mode    int64  // default: 0644, or 0755 for a directory
-	owner   int    // uid and gid of the file
+	link    string // Target of a symbolic link.
+	mode    int64  // Mode; default 0644, or 0755 for a directory.
+	owner   int    // uid and gid of the file.
 }
 
-// lay writes files into the container exactly as they are described, and makes no other directory.
+// lay creates the described files in the container, without parent directories.
 func (c *container) lay(entries ...entry) {
 	c.t.Helper()
 	var archive bytes.Buffer
@@ -169,9 +167,8 @@ func (c *container) lay(entries ...entry) {
 	}
 }
 
-// stop runs docker stop with far more time than hinit needs, and returns the duration. After a timeout the engine would
-// kill the container. That would hide that hinit does not stop by itself, and a slow engine could kill an init that
-// does.
+// stop runs docker stop with a long timeout, and returns its duration. A short timeout would hide
+// an init that does not stop by itself.
 func (c *container) stop() time.Duration {
 	c.t.Helper()
 	begin := time.Now()
@@ -183,15 +180,13 @@ func (c *container) stop() time.Duration {
 	return took
 }
 
-// stopTime is the longest time that a docker stop may take. hinit has 8 s for it and needs a fraction of one, and the engine's
-// share depends on the machine.
+// stopTime is the maximum duration of docker stop. hinit itself has 8 s.
 const stopTime = 30 * time.Second
 
 // attach starts the container and waits for its end.
 func (c *container) attach() result { return docker("start", "--attach", c.id) }
 
-// newVolume makes a data volume and runs a script in it as root. The volume is removed with all other things of the
-// run.
+// newVolume creates a data volume and runs a script in it as root.
 func newVolume(t *testing.T, script string) string {
 	t.Helper()
 	volume := mustDocker(t, "volume", "create", "--label", runLabel)
@@ -205,8 +200,7 @@ func newVolume(t *testing.T, script string) string {
 	return volume
 }
 
-// inVolume runs a script as root in the directory of a volume. If the directory is not on this machine, it runs the script in a
-// container that has the volume.
+// inVolume runs a script as root in the volume's directory, in a container if necessary.
 func inVolume(t *testing.T, dir, script string, options ...string) {
 	t.Helper()
 	if _, err := os.Stat(dir); err != nil {
@@ -222,7 +216,6 @@ func inVolume(t *testing.T, dir, script string, options ...string) {
 	}
 }
 
-// has returns an error that names the first of the texts that is not in s.
 func has(s string, texts ...string) error {
 	for _, text := range texts {
 		if !strings.Contains(s, text) {
@@ -232,7 +225,7 @@ func has(s string, texts ...string) error {
 	return nil
 }
 
-// awaitLines waits until docker logs has all of these texts, on either stream.
+// awaitLines waits until docker logs has all the texts, on either stream.
 func (c *container) awaitLines(texts ...string) {
 	c.t.Helper()
 	for _, text := range texts {
@@ -240,24 +233,22 @@ func (c *container) awaitLines(texts ...string) {
 	}
 }
 
-// awaitOwned waits until everything in these directories belongs to a user. find may run while a file is replaced. Then
-// a file may have no owner yet, or be gone when find reads it.
+// awaitOwned waits until a user owns everything in the directories.
 func (c *container) awaitOwned(user string, dirs ...string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error { return c.ownedBy(user, dirs...) })
 }
 
-// exec is docker exec.
 func (c *container) exec(cmd ...string) result {
 	return docker(append([]string{"exec", c.id}, cmd...)...)
 }
 
-// execAs is docker exec with options, such as -u hermes.
 func (c *container) execAs(options []string, cmd ...string) result {
 	return docker(slices.Concat([]string{"exec"}, options, []string{c.id}, cmd)...)
 }
 
-// must runs a command that must succeed, and returns its trimmed standard output.
+// must runs a command in the container and returns its trimmed output. It ends the test after a
+// failure.
 func (c *container) must(cmd ...string) string {
 	c.t.Helper()
 	r := c.exec(cmd...)
@@ -278,8 +269,8 @@ func (c *container) awaitLog(text string) {
 	})
 }
 
-// awaitOutput waits until docker logs meets a condition. A line that was written before a visible effect may still be on its way,
-// through hinit and through the engine. The engine reads the two streams independently.
+// awaitOutput waits until docker logs satisfies ok. Log lines may arrive after their visible
+// effects, and the two streams independently.
 func (c *container) awaitOutput(ok func(out, stderr string) error) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error { return ok(c.logs()) })
@@ -291,7 +282,6 @@ func (c *container) awaitStderr(texts ...string) {
 	c.awaitOutput(func(_, stderr string) error { return has(stderr, texts...) })
 }
 
-// inspect is docker inspect with a format.
 func (c *container) inspect(format string) string {
 	c.t.Helper()
 	return mustDocker(c.t, "inspect", "--format", format, c.id)
@@ -307,7 +297,7 @@ func (c *container) exitCode() int {
 	return code
 }
 
-// A service is the part of a service in "hinit status --json" that the tests use.
+// service is the part of a service in "hinit status --json" that the tests use.
 type service struct {
 	Name, State, Want string
 	PID               int
@@ -322,7 +312,7 @@ type service struct {
 	} `json:"last_exit"`
 }
 
-// A status is the part of "hinit status --json" that the tests use.
+// status is the part of "hinit status --json" that the tests use.
 type status struct {
 	Init struct {
 		PID       int
@@ -346,7 +336,7 @@ func (s status) find(name string) (service, bool) {
 	return s.Services[i], true
 }
 
-// set returns the services with their states, for messages and comparisons.
+// set returns the states of all services.
 func (s status) set() map[string]string {
 	states := map[string]string{}
 	for _, s := range s.Services {
@@ -355,12 +345,11 @@ func (s status) set() map[string]string {
 	return states
 }
 
-// enoughMisses is the number of times that look finds no control socket before it uses docker exec. A container that
-// boots has no socket yet.
+// enoughMisses is the number of failed socket requests after which look uses docker exec.
 const enoughMisses = 8
 
-// look asks for the status and returns what went wrong. It asks the control socket itself where it can, because a docker exec
-// takes fifty times the processor time.
+// look requests the status, from the control socket if possible, because docker exec costs fifty
+// times the processor time.
 func (c *container) look() (status, error) {
 	var s status
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -383,12 +372,12 @@ func (c *container) look() (status, error) {
 	return s, json.Unmarshal([]byte(r.out), &s)
 }
 
-// engineAPI asks the engine without a docker command.
+// engineAPI is a client of the engine's API.
 var engineAPI = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", "/var/run/docker.sock")
 }}}
 
-// askEngine asks the engine for a path of its API. The caller closes the body of the answer.
+// askEngine requests a path of the engine's API. The caller closes the body.
 func askEngine(ctx context.Context, path string) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker"+path, http.NoBody)
 	if err != nil {
@@ -397,7 +386,7 @@ func askEngine(ctx context.Context, path string) (*http.Response, error) {
 	return engineAPI.Do(q)
 }
 
-// hostPID returns the PID of the container's init on this machine, or 0 if it is unknown.
+// hostPID returns the PID of the container's init on this machine, or 0.
 func (c *container) hostPID(ctx context.Context) int {
 	var seen struct{ State struct{ Pid int } }
 	r, err := askEngine(ctx, "/containers/"+c.id+"/json")
@@ -405,7 +394,7 @@ func (c *container) hostPID(ctx context.Context) int {
 		return 0
 	}
 	defer r.Body.Close()
-	_ = json.NewDecoder(r.Body).Decode(&seen) // if this fails, the version stays 0
+	_ = json.NewDecoder(r.Body).Decode(&seen) // If decoding fails, the version stays 0.
 	return seen.State.Pid
 }
 
@@ -419,7 +408,7 @@ func (c *container) status() status {
 	return s
 }
 
-// await waits until a service meets a condition.
+// await waits until a service satisfies ok. Errors name the condition wish.
 func (c *container) await(name, wish string, ok func(service) bool) service {
 	c.t.Helper()
 	var found service
@@ -448,8 +437,7 @@ func (c *container) awaitUp(names ...string) {
 	}
 }
 
-// awaitHealthy waits until "hinit healthcheck" as the given user finds nothing wrong. It fails until the boot is over, and the
-// gateways are up before that.
+// awaitHealthy waits until "hinit healthcheck" succeeds, which includes the end of the boot.
 func (c *container) awaitHealthy(options ...string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
@@ -460,7 +448,7 @@ func (c *container) awaitHealthy(options ...string) {
 	})
 }
 
-// awaitStates waits until the container has exactly these gateways, in these states.
+// awaitStates waits until the container has exactly these gateways in these states.
 func (c *container) awaitStates(want map[string]string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
@@ -481,7 +469,7 @@ func (c *container) awaitStates(want map[string]string) {
 	})
 }
 
-// profile returns the files of a profile with a desired state of its gateway, and with settings for the example agent.
+// profile returns the files of a profile with a desired state and settings of the example agent.
 func profile(name, desired string, knobs ...string) map[string]string {
 	home := "/opt/data/"
 	if name != "default" {
@@ -494,7 +482,7 @@ func profile(name, desired string, knobs ...string) map[string]string {
 	return files
 }
 
-// together joins sets of files.
+// together merges sets of files.
 func together(sets ...map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, set := range sets {
@@ -511,5 +499,4 @@ func tail(s string) string {
 	return s
 }
 
-// matches reports whether a regular expression has a match.
 func matches(pattern, s string) bool { return regexp.MustCompile(pattern).MatchString(s) }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// dashboardAt asks the dashboard for its status from inside the container.
+// dashboardAt requests the dashboard's status from inside the container.
 func (c *container) dashboardAt(address string) (authRequired bool, err error) {
 	r := c.exec("wget", "-q", "-O", "-", "http://"+address+"/api/status")
 	if r.code != 0 {
@@ -20,7 +20,8 @@ func (c *container) dashboardAt(address string) (authRequired bool, err error) {
 	return reply.AuthRequired, err
 }
 
-// TestDashboardOn checks that the dashboard runs beside a supervised gateway, and is started again after it is killed.
+// TestDashboardOn checks that the dashboard runs beside a supervised gateway, and restarts after a
+// kill.
 func TestDashboardOn(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: []string{
@@ -49,7 +50,7 @@ func TestDashboardOn(t *testing.T) {
 			t.Errorf("no %q in the environment, directory and user: %s", line, env)
 		}
 	}
-	// the lines of the dashboard have no prefix of hinit
+	// The dashboard's lines have no prefix of hinit.
 	c.awaitOutput(func(out, _ string) error { return has("\n"+out, "\nDashboard on http://") })
 	c.must("kill", "-9", fmt.Sprint(first.PID))
 	c.await("dashboard", "up again", func(s service) bool { return s.State == "up" && s.PID != first.PID && s.Restarts == 1 })

@@ -14,28 +14,25 @@ import (
 	"hinit/internal/testkit"
 )
 
-// patience limits one call of the docker command, other than a build. It is for an engine that hangs, and long because a busy
-// engine may take its time.
+// patience limits one docker command other than a build. It is long, because a busy engine is slow.
 const patience = 3 * time.Minute
 
-// A result is the output of one command, and how it ended.
+// result is the output and exit code of a command.
 type result struct {
 	args     []string
 	out, err string
-	code     int // -1 if the command could not be run or was given up
+	code     int // Exit code; -1 if the command could not run or was given up.
 }
 
 func (r result) String() string {
 	return fmt.Sprintf("%s: exit code %d\nstdout: %s\nstderr: %s", strings.Join(r.args, " "), r.code, r.out, r.err)
 }
 
-// last returns the last line of the standard output.
 func (r result) last() string {
 	lines := strings.Split(strings.TrimSpace(r.out), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// command runs a program and waits for it.
 func command(cmd *exec.Cmd) result {
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
@@ -47,17 +44,15 @@ func command(cmd *exec.Cmd) result {
 	return r
 }
 
-// docker runs the docker command line.
 func docker(args ...string) result { return dockerWithin(patience, args...) }
 
-// dockerWithin is docker with a timeout, for commands that take long.
+// dockerWithin runs a docker command with a timeout.
 func dockerWithin(limit time.Duration, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return command(exec.CommandContext(ctx, "docker", args...))
 }
 
-// mustDocker runs a docker command that must succeed, and returns its trimmed standard output.
 func mustDocker(t *testing.T, args ...string) string {
 	t.Helper()
 	r := docker(args...)
@@ -67,7 +62,7 @@ func mustDocker(t *testing.T, args ...string) string {
 	return strings.TrimSpace(r.out)
 }
 
-// need skips the test if there is no engine (or fails it, in CI), and returns the test image.
+// need returns the test image. Without an engine, it skips the test, or fails it in CI.
 func need(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -86,7 +81,7 @@ func need(t *testing.T) string {
 	return image
 }
 
-// parallel marks a test that does not disturb others, as all tests here.
+// parallel marks a test as independent of others.
 func parallel(t *testing.T) {
 	t.Helper()
 	need(t)
@@ -101,7 +96,7 @@ func eventually(t *testing.T, within time.Duration, ask func() error) {
 	}
 }
 
-// poll repeats a check less and less often. Most checks start a process in a container, which would keep a busy machine busy.
+// poll repeats ask with growing pauses, because most checks start a process in a container.
 func poll(within time.Duration, ask func() error) error {
 	deadline := time.Now().Add(within)
 	for pause := 50 * time.Millisecond; ; pause = min(pause*5/4, 500*time.Millisecond) {
@@ -113,7 +108,7 @@ func poll(within time.Duration, ask func() error) error {
 	}
 }
 
-// never repeats a check for a second. The check must return an error each time.
+// never fails the test if ask succeeds within a second.
 func never(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	if poll(time.Second, ask) == nil {

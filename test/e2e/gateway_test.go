@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// gatewayRun has "gateway run" as the container's command. The gateway is supervised, and the only other process is the sleep
-// that upstream's tests look for (contract, section 3.1). Other spellings are in test/script, gateway-run.txtar.
+// gatewayRun checks "gateway run" as the container's command: a supervised gateway and one sleep
+// process (contract, section 3.1).
 func gatewayRun(t *testing.T, c *container) {
 	c.awaitUp("gateway-default")
 	c.awaitStderr("s6 supervision", "--no-supervise", "HERMES_GATEWAY_NO_SUPERVISE=1")
-	eventually(t, settle, func() error { // for a moment, a process of Docker's health check may run too
+	eventually(t, settle, func() error { // A process of Docker's health check may run for a moment.
 		all := c.matching(".")
-		if len(all) != 3 || len(c.matching("^sleep infinity$")) != 1 || // the tests of the upstream project search for this process
+		if len(all) != 3 || len(c.matching("^sleep infinity$")) != 1 || // The upstream project's tests search for this process.
 			len(c.matching("^/opt/hermes/.venv/bin/hermes .*gateway run --replace$")) != 1 {
 			return fmt.Errorf("processes %+v, want the init, one gateway, and sleep infinity", all)
 		}
@@ -21,7 +21,8 @@ func gatewayRun(t *testing.T, c *container) {
 	})
 }
 
-// cmdline checks the words that agents search for in the command line of process 1 (contract, section 3.2).
+// cmdline checks the words in process 1's command line for which agents search (contract, section
+// 3.2).
 func cmdline(t *testing.T, c *container) {
 	if argv := c.must("sh", "-c", "tr '\\0' ' ' </proc/1/cmdline"); argv != "/init /opt/hermes/docker/main-wrapper.sh gateway run" {
 		t.Errorf("/proc/1/cmdline: %q", argv)
@@ -34,7 +35,7 @@ func TestGatewayBehindTini(t *testing.T) {
 	gatewayRun(t, start(t, setup{options: []string{"--entrypoint", "/usr/bin/tini"}}, "-g", "--", "gateway", "run"))
 }
 
-// A part is one of several tests that use the same container.
+// part is one of several tests in the same container.
 type part struct {
 	name string
 	run  func(*testing.T, *container)
@@ -48,7 +49,7 @@ func (c *container) parts(parts ...part) {
 	}
 }
 
-// TestGatewayRun checks many features in one container with a supervised gateway. The last parts re-execute PID 1.
+// TestGatewayRun checks many features in one container with a supervised gateway.
 func TestGatewayRun(t *testing.T) {
 	parallel(t)
 	start(t, setup{}, "gateway", "run").parts(
@@ -57,8 +58,7 @@ func TestGatewayRun(t *testing.T) {
 	)
 }
 
-// TestNoSupervise checks that the gateway can be the container's command without supervision. The variable and the exit
-// codes are in test/script, no-supervise.txtar.
+// TestNoSupervise checks that the gateway can be the container's command without supervision.
 func TestNoSupervise(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: profile("coder", "running")}, "gateway", "run", "--no-supervise")
@@ -77,7 +77,7 @@ func TestNoSupervise(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("gateways %+v, want one", found)
 	}
-	c.must("kill", "-INT", fmt.Sprint(found[0].pid)) // a planned stop has this exit code
+	c.must("kill", "-INT", fmt.Sprint(found[0].pid)) // A planned stop has this exit code.
 	if code := c.exitCode(); code != 0 {
 		t.Errorf("the gateway ended well, the container with code %d", code)
 	}

@@ -96,7 +96,7 @@ func TestTargetHermes(t *testing.T) {
 	}
 }
 
-// paths checks the paths of the image that external tools rely on (contract, section 1).
+// paths checks the image's paths on which external tools rely (contract, section 1).
 func paths(t *testing.T, c *container) {
 	want := map[string]string{
 		"/tmp": "root:root 1777", "/opt/data": "hermes:hermes 755", "/opt/hermes": "root:root 755",

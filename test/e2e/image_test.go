@@ -17,11 +17,11 @@ import (
 )
 
 var (
-	built        atomic.Bool            // a test has already asked the engine for something
-	buildContext atomic.Pointer[string] // build context, which is made once
+	built        atomic.Bool            // Whether a test has already used the engine.
+	buildContext atomic.Pointer[string] // Build context, created once.
 )
 
-// engine returns an error if no container can be run here.
+// engine returns an error if no container can run on this machine.
 var engine = sync.OnceValue(func() error {
 	r := docker("version", "--format", "{{.Server.Os}}/{{.Server.Arch}}")
 	if r.code != 0 {
@@ -36,8 +36,8 @@ var engine = sync.OnceValue(func() error {
 // hinitImage builds the target "hinit" once and returns its tag.
 var hinitImage = sync.OnceValues(func() (string, error) { return buildTarget("hinit", imageTag("hinit")) })
 
-// demoImage builds the target "demo" once and returns its tag. The classic builder builds "hinit" on the way, and leaves it
-// without a name. Such an image could not be removed, so it gets a name.
+// demoImage builds the target "demo" once and returns its tag. It tags "hinit" too, because the
+// classic builder leaves an unnamed image otherwise.
 var demoImage = sync.OnceValues(func() (string, error) {
 	if _, err := hinitImage(); err != nil {
 		return "", err
@@ -57,8 +57,7 @@ func buildTarget(target, tag string, args ...string) (string, error) {
 	return tag, build(dir, tag, args...)
 }
 
-// imageTag returns the name of an image of this run. sweep finds the image by the name, because a label would be one more layer
-// to make.
+// imageTag returns an image name of this run. sweep finds images by name.
 func imageTag(kind string) string { return "hinit-e2e-" + runID + ":" + kind }
 
 // buildTime limits the time of a build, for an engine that hangs.
@@ -76,7 +75,7 @@ func build(dir, tag string, args ...string) error {
 	return nil
 }
 
-// makeContext makes a build context as "make build" leaves the repository, with binaries of its own.
+// makeContext creates a build context like "make build", with its own binaries.
 var makeContext = sync.OnceValues(func() (string, error) {
 	repo, err := filepath.Abs("../..")
 	if err != nil {
@@ -102,7 +101,7 @@ var makeContext = sync.OnceValues(func() (string, error) {
 	return dir, busybox(repo, filepath.Join(dist, "busybox"))
 })
 
-// busybox puts a static busybox at a path: the one that "make up" has downloaded, one from an earlier run, or a new one.
+// busybox installs a static busybox at a path, from a cache if possible.
 func busybox(repo, to string) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -119,7 +118,7 @@ func busybox(repo, to string) error {
 	}
 	temp := kept + fmt.Sprintf(".%d", os.Getpid())
 	if os.MkdirAll(filepath.Dir(kept), 0o755) == nil && copyFile(to, temp, 0o755) == nil {
-		return os.Rename(temp, kept) // renamed into place, because other test runs may be reading the file
+		return os.Rename(temp, kept) // Rename it into place, because other test runs may be reading the file.
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 	"syscall"
 )
 
-// inside returns the root directory of a running container, or nil if this machine does not show it. Reading a file there takes
-// hardly any processor time. A docker exec takes a tenth of a second of it.
+// inside returns the root directory of a running container, or nil if it is not accessible. Reading
+// from it is much cheaper than docker exec.
 func (c *container) inside() *os.Root {
 	if os.Geteuid() != 0 {
 		return nil
@@ -36,7 +36,6 @@ func (c *container) inside() *os.Root {
 	return root
 }
 
-// read returns the text of a file in the container.
 func (c *container) read(file string) (string, error) {
 	if root := c.inside(); root != nil {
 		defer root.Close()
@@ -50,7 +49,7 @@ func (c *container) read(file string) (string, error) {
 	return r.out, nil
 }
 
-// awaitFile waits until a file in the container has all of these texts.
+// awaitFile waits until a file in the container has all the texts.
 func (c *container) awaitFile(file string, texts ...string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
@@ -59,8 +58,8 @@ func (c *container) awaitFile(file string, texts ...string) {
 	})
 }
 
-// awaitBoots waits until the boot log has the lines of this number of boots, and returns the lines of the last one. A boot has a line for
-// each profile. hinit writes the lines when it makes the slots, perhaps after the gateways are up.
+// awaitBoots waits until the boot log has the lines of this number of boots, one for each profile,
+// and returns the last boot's lines.
 func (c *container) awaitBoots(boots, profiles int) (last string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
@@ -75,12 +74,12 @@ func (c *container) awaitBoots(boots, profiles int) (last string) {
 	return last
 }
 
-// names holds the names in the container's /etc/passwd or /etc/group, by ID.
+// names maps the IDs in the container's /etc/passwd or /etc/group to names.
 type names map[uint32]string
 
 func readNames(root *os.Root, file string) names {
 	found := names{}
-	text, _ := root.ReadFile(file) // a missing file contains no names
+	text, _ := root.ReadFile(file) // A missing file contains no names.
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Split(line, ":"); len(f) > 2 {
 			if id, err := strconv.ParseUint(f[2], 10, 32); err == nil {
@@ -91,7 +90,7 @@ func readNames(root *os.Root, file string) names {
 	return found
 }
 
-// ownedBy returns an error that names the files in these directories that the user does not own.
+// ownedBy returns an error with the files in the directories that the user does not own.
 func (c *container) ownedBy(user string, dirs ...string) error {
 	root := c.inside()
 	if root == nil {
@@ -122,7 +121,7 @@ func (c *container) ownedBy(user string, dirs ...string) error {
 	return errors.Join(errs...)
 }
 
-// owners returns the user, the group and the mode of each file, such as "hermes:hermes 600".
+// owners returns user, group and mode of each file, such as "hermes:hermes 600".
 func (c *container) owners(paths ...string) map[string]string {
 	c.t.Helper()
 	found := map[string]string{}
@@ -153,7 +152,7 @@ func (c *container) environ(pid int) string {
 	if root := c.inside(); root != nil {
 		defer root.Close()
 		var text []byte
-		eventually(c.t, settle, func() (err error) { // for a moment, a program that has just been started shows no environment
+		eventually(c.t, settle, func() (err error) { // A program that was just started shows no environment for a moment.
 			if text, err = root.ReadFile(fmt.Sprintf("proc/%d/environ", pid)); err == nil && len(text) == 0 {
 				err = errors.New("no environment")
 			}
@@ -168,8 +167,7 @@ func (c *container) environ(pid int) string {
 	return "\n" + r.out
 }
 
-// logs returns what docker logs prints on both streams. It asks the engine itself, because a docker command costs more. Where the engine
-// can't be asked, and for a container with a terminal, it runs the command.
+// logs returns both streams of docker logs, from the engine's API if possible.
 func (c *container) logs() (out, stderr string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -184,8 +182,8 @@ func (c *container) logs() (out, stderr string) {
 	return said.out, said.err
 }
 
-// streams separates the two streams of a container without a terminal. Each piece has a head: the number of its stream, three zeros and
-// its length. The library that does this belongs to package sandbox alone (depguard).
+// streams separates the two streams of a container without a terminal. Each piece has a header with
+// its stream and length.
 func streams(from io.Reader) (out, stderr string, err error) {
 	var texts [3]strings.Builder
 	for {
@@ -204,14 +202,13 @@ func streams(from io.Reader) (out, stderr string, err error) {
 	}
 }
 
-// A process is a line of ps in the container.
 type process struct {
 	pid, ppid int
 	state     string
 	args      string
 }
 
-// processes lists what runs in the container, without the listing itself.
+// processes lists the processes of the container.
 func (c *container) processes() []process {
 	c.t.Helper()
 	if root := c.inside(); root != nil {
@@ -231,21 +228,22 @@ func (c *container) processes() []process {
 	return all
 }
 
-// processesIn reads the processes from the container's /proc. A process that ends meanwhile is left out.
+// processesIn lists the processes in a container's /proc, except for those that end during the
+// read.
 func processesIn(root fs.FS) (all []process) {
 	dirs, _ := fs.Glob(root, "proc/[1-9]*")
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(path.Base(dir))
 		stat, err2 := fs.ReadFile(root, dir+"/stat")
 		args, err3 := fs.ReadFile(root, dir+"/cmdline")
-		end := strings.LastIndex(string(stat), ") ") // the name of a process may contain brackets
+		end := strings.LastIndex(string(stat), ") ") // The name of a process may contain brackets.
 		if errors.Join(err, err2, err3) != nil || end < 0 {
 			continue
 		}
 		head, f := string(stat[:end]), strings.Fields(string(stat[end+1:]))
 		ppid, _ := strconv.Atoi(f[1])
 		text := strings.TrimSpace(strings.ReplaceAll(string(args), "\x00", " "))
-		// A zombie, or a process between fork and exec, has no command line and is skipped.
+		// Zombies have no command line, and are skipped.
 		if _, comm, _ := strings.Cut(head, "("); text == "" {
 			text = "[" + comm + "]"
 		}

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// three returns a volume with three profiles, two of which were running.
+// three returns the files of three profiles, two of which were running.
 func three() map[string]string {
 	return together(profile("default", "running"), profile("coder", "running"), profile("writer", "stopped"))
 }
 
-// dockerExec controls the container as root and as the agent's user: create, start, status, logs, restart, stop, delete.
+// dockerExec controls the container with docker exec, as root and as the agent's user.
 func dockerExec(t *testing.T, c *container) {
 	for _, who := range []string{"root", "hermes", "10000:10000"} {
 		t.Run(who, func(t *testing.T) {
@@ -33,7 +33,7 @@ func dockerExec(t *testing.T, c *container) {
 			if r := do(0, "hinit", "status", name); !strings.Contains(r.out, "gateway-"+name) || strings.Contains(r.out, "gateway-default") {
 				t.Errorf("status of one: %s", r.out)
 			}
-			eventually(t, settle, func() error { // PID 1 runs, but may not have started the gateway yet
+			eventually(t, settle, func() error { // PID 1 runs, but may not have started the gateway yet.
 				return has(do(0, "hinit", "logs", name).out, "Hermes Gateway Starting (example agent, profile "+name)
 			})
 			before, _ := c.status().find("gateway-" + name)
@@ -53,7 +53,7 @@ func dockerExec(t *testing.T, c *container) {
 				t.Errorf("stopped, and left %+v", found)
 			}
 			do(0, "hinit", "start", name)
-			do(2, "hinit", "profile", "delete", name) // refused without --yes, because there is no terminal on which to ask
+			do(2, "hinit", "profile", "delete", name) // Refused without --yes, because no terminal can ask.
 			do(0, "hinit", "profile", "delete", "--yes", name)
 			do(6, "hinit", "status", name)
 			if found := c.matching("-p " + name + " gateway"); len(found) > 0 {
@@ -76,12 +76,12 @@ func dockerExec(t *testing.T, c *container) {
 	}
 }
 
-// agentCommands makes and removes a profile with the agent's own commands, which know nothing of hinit.
+// agentCommands creates and removes a profile with the agent's own commands.
 func agentCommands(t *testing.T, c *container) {
 	c.must("hermes", "profile", "create", "native")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down", "gateway-native": "down"})
 	c.must("hinit", "start", "native")
-	c.awaitUp("gateway-native") // the agent's command reads the gateway's pid file
+	c.awaitUp("gateway-native") // The agent's command reads the gateway's pid file.
 	c.must("hermes", "profile", "delete", "native", "--yes")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
 	if found := c.matching("gateway run"); len(found) > 0 {
@@ -89,9 +89,6 @@ func agentCommands(t *testing.T, c *container) {
 	}
 }
 
-// TestRestore checks that the same gateways come up after each restart and each kill of a container with three
-// profiles. Other ends of a container are in test/script: restart-restores, boot-states, ignores-term, shutdown-budget,
-// second-term and signals-to-cmd.
 func TestRestore(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "sleep", "100000")
@@ -99,7 +96,7 @@ func TestRestore(t *testing.T) {
 	c.awaitStates(want)
 	c.awaitUp("gateway-default", "gateway-coder")
 
-	// From here on, the running gateway is stopped and the stopped one runs, only by the operator's command.
+	// The operator's commands now reverse the states of two gateways.
 	c.must("hinit", "stop", "coder")
 	c.must("hinit", "start", "writer")
 	want = map[string]string{"gateway-default": "up", "gateway-coder": "down", "gateway-writer": "up"}

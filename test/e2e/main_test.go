@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// runID distinguishes this run of the tests from all others, and runLabel marks the containers, volumes and images of this run.
+// runID identifies this test run; runLabel marks its containers, volumes and images.
 var (
 	runID    = strings.ToLower(rand.Text()[:10])
 	runLabel = "hinit-e2e=" + runID
@@ -21,7 +21,7 @@ var (
 
 func TestMain(m *testing.M) {
 	testkit.IsolateProcess()
-	testkit.ShareSlots(8) // more tests at a time than processors, because tests with containers mostly wait
+	testkit.ShareSlots(8) // Run more tests than processors, because container tests mostly wait.
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
@@ -34,8 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sweep removes everything that the tests made, and everything that docker compose made under a name with the run's ID. It
-// ignores missing things.
+// sweep removes everything that the tests and docker compose created.
 func sweep() {
 	if !built.Load() {
 		return
@@ -48,7 +47,7 @@ func sweep() {
 		{[]string{"ps", "-aq"}, []string{"rm", "-fv"}, "name=" + named},
 		{[]string{"volume", "ls", "-q"}, []string{"volume", "rm", "-f"}, "name=" + named},
 		{[]string{"network", "ls", "-q"}, []string{"network", "rm"}, "name=" + named},
-		// Images are removed by name, because another test run may have the same image under another name.
+		// Remove images by name, because another test run may have the same image under another name.
 		{[]string{"images", "--format", "{{.Repository}}:{{.Tag}}"}, []string{"rmi"}, "reference=" + named + "*"},
 	} {
 		remove(kind.list, kind.rm, "label="+runLabel)
@@ -59,10 +58,10 @@ func sweep() {
 	}
 }
 
-// remove removes the items of a list that a filter selects.
+// remove removes the listed items that match a filter.
 func remove(list, rm []string, filter string) {
 	var r result
-	for range 3 { // an image can be removed only after the images that were made from it
+	for range 3 { // Remove derived images before their bases.
 		ids := strings.Fields(docker(slices.Concat(list, []string{"--filter", filter})...).out)
 		if len(ids) == 0 {
 			return

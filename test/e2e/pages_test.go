@@ -15,17 +15,17 @@ import (
 	"hinit/test/pages"
 )
 
-// A reader types the commands of a page, in the order of the page.
+// reader types the commands of a page, in the page's order.
 type reader struct {
 	t     *testing.T
 	page  string
-	dir   string            // working directory of the reader
-	names map[string]string // key: container on the page; value: its name in this test
-	pids  map[string]string // key: PID on the page; value: the PID in this test
-	words map[string]string // key: word of the page; value: the word that stands for it here
+	dir   string            // Working directory.
+	names map[string]string // Container names in this test, by name on the page.
+	pids  map[string]string // PIDs in this test, by PID on the page.
+	words map[string]string // Replacements for words of the page.
 }
 
-// newReader reads a page below docs. It uses the image of the demo, and its containers have names of this run.
+// newReader reads a page below docs, and prepares container names of this run.
 func newReader(t *testing.T, page string, containers ...string) *reader {
 	t.Helper()
 	r := &reader{t: t, page: page, dir: t.TempDir(), names: make(map[string]string), pids: make(map[string]string), words: make(map[string]string)}
@@ -51,7 +51,7 @@ func (r *reader) blocks() []pages.Block {
 	return blocks
 }
 
-// here changes a command of the page into one that can be typed here.
+// here adapts a command of the page to this test.
 func (r *reader) here(command string) string {
 	command = regexp.MustCompile(`\bhinit-demo\b`).ReplaceAllString(command, need(r.t))
 	command = strings.ReplaceAll(command, "docker run ", "docker run --label "+runLabel+" ")
@@ -68,7 +68,6 @@ func (r *reader) here(command string) string {
 	return command
 }
 
-// run types a command, and returns its output with the names that the page has.
 func (r *reader) run(command string) string {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -86,10 +85,10 @@ func (r *reader) run(command string) string {
 	return text
 }
 
-// asks are commands that may be repeated until the answer equals the page's.
+// asks matches commands that may be repeated until the answer equals the page's.
 var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck|start misconf)|ls|cat|sh -c '(cd|zcat)) |^docker logs `)
 
-// types runs all sessions of the page and compares their output. Between the steps it calls do with the line of the next one.
+// types runs all sessions of the page and compares their output. It calls do before each command.
 func (r *reader) types(do func(command string)) {
 	r.t.Helper()
 	for _, s := range pages.Steps(r.blocks()) {
@@ -119,7 +118,8 @@ func (r *reader) types(do func(command string)) {
 	}
 }
 
-// dashboard is the setting of docker/compose.yaml: without a login the dashboard refuses to listen on all addresses.
+// dashboard is the login setting of docker/compose.yaml, without which the dashboard refuses to
+// listen on all addresses.
 var dashboard = []string{
 	"-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_BASIC_AUTH_USERNAME=admin", "-e", "HERMES_DASHBOARD_BASIC_AUTH_PASSWORD=secret",
 }
@@ -127,7 +127,7 @@ var dashboard = []string{
 func TestTheTutorialPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "tutorial/first-container.md", "hinit")
-	c := start(t, setup{options: append([]string{"--name", r.names["hinit"]}, dashboard...)}, "gateway", "run") // docker/compose.yaml does the same
+	c := start(t, setup{options: append([]string{"--name", r.names["hinit"]}, dashboard...)}, "gateway", "run") // docker/compose.yaml does the same.
 	c.awaitUp("gateway-default", "dashboard")
 	r.types(nil)
 }
@@ -174,8 +174,8 @@ func TestThePageAboutNonRootPrintsWhatItSays(t *testing.T) {
 	newReader(t, "how-to/run-as-non-root-or-read-only.md").types(nil)
 }
 
-// TestFewCapabilitiesAreThoseOfThePage has each row of the page: without that capability hinit prints that warning.
-// TestMinimalCapabilities checks that hinit works with all capabilities of the page.
+// TestFewCapabilitiesAreThoseOfThePage checks each row of the page: without that capability, hinit
+// prints that warning.
 func TestFewCapabilitiesAreThoseOfThePage(t *testing.T) {
 	parallel(t)
 	page := minimal(t)
@@ -217,7 +217,7 @@ func TestThePageAboutGatewaysThatAreDownPrintsWhatItSays(t *testing.T) {
 func TestThePageAboutReplacingS6PrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "how-to/replace-s6-overlay.md")
-	// The two commands are one session, because the second one prints the exit code of the first.
+	// The two commands are one session, because the second prints the first one's exit code.
 	steps := pages.Steps(r.blocks())
 	if len(steps) != 2 || steps[1].Command != "echo $?" {
 		t.Fatalf("the page has %+v", steps)
@@ -267,10 +267,10 @@ func TestThePageAboutCurlPrintsWhatItSays(t *testing.T) {
 	r.run("docker run -d --name my " + strings.Join(dashboard, " ") + " -v $PWD/run:/run/hinit hinit-demo gateway run")
 	c := &container{t: t, id: r.names["my"]}
 	c.awaitUp("gateway-default", "dashboard")
-	c.awaitHealthy() // the first command asks only once, so the container must be healthy before it
+	c.awaitHealthy() // The first command asks only once, so the container must be healthy.
 	for _, s := range pages.Steps(r.blocks()) {
 		command := s.Command
-		if strings.Contains(command, "follow=1") { // a command that follows does not end by itself
+		if strings.Contains(command, "follow=1") { // A command that follows does not end by itself.
 			command = "timeout 3 " + command
 		}
 		said := r.run(command)
@@ -280,7 +280,7 @@ func TestThePageAboutCurlPrintsWhatItSays(t *testing.T) {
 	}
 }
 
-// TestNoPageHasAnImageThatIsNone checks the names of images on the pages, because readers type them unchanged.
+// TestNoPageHasAnImageThatIsNone checks the image names on the pages, which readers type unchanged.
 func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 	found, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil || len(found) < 20 {
@@ -288,7 +288,7 @@ func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 	}
 	none := regexp.MustCompile(`docker run[^` + "`" + `\n]* IMAGE\b`)
 	for _, name := range found {
-		// reference/sandbox.md lists arguments of docker, which are no images.
+		// reference/sandbox.md lists docker arguments that are no images.
 		if strings.Contains(name, "/adr/") || strings.Contains(name, "benchmarks") || strings.HasSuffix(name, "reference/sandbox.md") {
 			continue
 		}
@@ -302,8 +302,8 @@ func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 	}
 }
 
-// TestThePageAboutLogsPrintsWhatItSays checks that the commands on the page print what the page shows. It writes each
-// block of YAML into hinit.yaml before the commands that follow the block.
+// TestThePageAboutLogsPrintsWhatItSays checks the commands on the page, with the YAML blocks before
+// them in hinit.yaml.
 func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "how-to/keep-logs-small-and-clean.md", "my")
@@ -329,7 +329,7 @@ func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
 		files:   map[string]string{chatty + "SOUL.md": "", chatty + "agent.conf": "flood=1000\n", chatty + "gateway_state.json": `{"desired_state":"running"}`},
 	}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-chatty")
-	both := yaml[0] + strings.TrimPrefix(yaml[1], "logs:\n") // replaced, because a file may have only one key "logs"
+	both := yaml[0] + strings.TrimPrefix(yaml[1], "logs:\n") // A file may have only one key "logs".
 	reloads := 0
 	r.types(func(command string) {
 		switch {
@@ -348,9 +348,8 @@ func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
 	}
 }
 
-// TestThePageAboutForkBombsPrintsWhatItSays checks that the commands on the page print what the page shows. Its service
-// uses up all PIDs, but no processor time. Its grace is long, because on a slow machine its last processes end after 30 s, and then
-// the log has one line more.
+// TestThePageAboutForkBombsPrintsWhatItSays checks the commands on the page. Its service uses up
+// all PIDs, but no processor time.
 func TestThePageAboutForkBombsPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "how-to/end-a-fork-bomb.md", "my")
@@ -384,7 +383,7 @@ func TestThePageAboutForkBombsPrintsWhatItSays(t *testing.T) {
 func TestThePageAboutTwoContainersPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	volume := mustDocker(t, "volume", "create", "--label", runLabel, "hinit-e2e-"+runID+"-page-data")
-	t.Cleanup(func() { docker("volume", "rm", volume) }) // this cleanup runs after the containers were removed
+	t.Cleanup(func() { docker("volume", "rm", volume) }) // This cleanup runs after the removal of the containers.
 	r := newReader(t, "how-to/two-containers-one-volume.md", "first", "second")
 	r.words["-v data:"] = "-v " + volume + ":"
 	r.types(nil)

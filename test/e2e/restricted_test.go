@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Lines in which the boot says what a container can't do.
+// Log lines about what a container can't do.
 const (
 	readOnlyRoot = "the root file system is read-only: /etc/passwd keeps the ids of the image"
 	noRun        = "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, start with --tmpfs /run"
@@ -17,18 +17,18 @@ const (
 	asAgent      = "started as uid 10000: no change of user or of file owners, and HERMES_UID and HERMES_GID have no effect"
 )
 
-// TestRestricted checks that all features work although each row takes something away that a container usually has.
-// Each difference must be reported once.
+// TestRestricted checks that all features work in restricted containers, and that each restriction
+// is reported once.
 func TestRestricted(t *testing.T) {
 	parallel(t)
 	hermes := []string{"-u", "hermes"}
 	tests := []struct {
 		name    string
 		options []string
-		said    []string         // texts of the constants above that must be logged
-		warning string           // warning that must be logged too
-		beneath bool             // hinit runs below another PID 1
-		extra   func(*container) // further checks of this row
+		said    []string         // Required log texts, from the constants above.
+		warning string           // Required log warning.
+		beneath bool             // Whether hinit runs below another PID 1.
+		extra   func(*container) // Further checks of this row.
 	}{
 		{name: "below another init", options: []string{"--init", "--health-interval", "1s"}, beneath: true, extra: func(c *container) {
 			eventually(t, settle, func() error {
@@ -55,7 +55,7 @@ func TestRestricted(t *testing.T) {
 			parallel(t)
 			c := start(t, setup{options: tt.options}, "gateway", "run")
 			c.awaitUp("gateway-default")
-			c.awaitHealthy() // when this line is written, the boot has written all others
+			c.awaitHealthy() // This line is the boot's last one.
 			st := c.status()
 			if (st.Init.PID != 1) != tt.beneath || st.Init.Subreaper != tt.beneath {
 				t.Errorf("init: %+v", st.Init)
@@ -114,7 +114,7 @@ func TestRestricted(t *testing.T) {
 			if left := c.matching("agent-helper|-p coder"); len(left) > 0 {
 				t.Errorf("stopped, and left %+v", left)
 			}
-			// Orphans of other processes become children of the init too.
+			// Orphans of other processes become children of the init, too.
 			c.execAs(hermes, "sh", "-c", "for i in 1 2 3 4 5; do ( (exit 0) & ); done")
 			for _, p := range c.processes() {
 				if strings.HasPrefix(p.state, "Z") {

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// rootPath is the PATH of docker exec, agentPath the PATH of processes that hinit and the shim start as the agent.
+	// rootPath is the PATH of docker exec, and agentPath the PATH of the agent's processes.
 	rootPath  = "/opt/hermes/bin:/opt/hermes/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/data/.local/bin"
 	agentPath = "/opt/hermes/bin:/opt/hermes/.venv/bin:/opt/data/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// TestRootRunsNothingOfTheAgents checks that root's commands run the system's programs, although the agent has put
-// programs of the same names where its own PATH begins.
+// TestRootRunsNothingOfTheAgents checks that root's commands ignore programs that the agent has put
+// into its PATH.
 func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	parallel(t)
 	c := create(t, setup{options: []string{"-e", "SEEN=a b"}, files: profile("default", "running")}, "gateway", "run")
@@ -58,7 +58,7 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	}
 	c.ranBootScripts()
 
-	// The agent's own shells, gateways and commands must still find the agent's programs.
+	// The agent's own processes must still find the agent's programs.
 	gateway := c.await("gateway-default", "up", func(s service) bool { return s.State == "up" })
 	if env := c.environ(gateway.PID); !strings.Contains(env, "\nPATH=/command:"+agentPath+"\n") {
 		t.Errorf("the gateway has%s", env)
@@ -68,9 +68,8 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	}
 }
 
-// ranBootScripts checks the user's own boot scripts. They must have run as root, sorted by bytes, with the container's
-// environment, before anything was started (contract, section 2). A script whose work hinit does must be skipped, and a
-// script that failed must stop nothing. A process that a script has left must stay.
+// ranBootScripts checks that the user's boot scripts ran as root in the right order before any
+// start (contract, section 2).
 func (c *container) ranBootScripts() {
 	t := c.t
 	t.Helper()
@@ -103,7 +102,7 @@ func (c *container) ranBootScripts() {
 		}
 	}
 	daemon := func() bool { return len(c.matching("^sleep 1002")) == 1 }
-	eventually(t, settle, func() error { // the boot script has ended without waiting for this daemon
+	eventually(t, settle, func() error { // The boot script has ended without waiting for this daemon.
 		if !daemon() {
 			return fmt.Errorf("the daemon of a boot script is not there: %+v", c.processes())
 		}
@@ -126,8 +125,8 @@ func (c *container) ranBootScripts() {
 	}
 }
 
-// TestAConfigurationOnTheVolumeMakesNobodyRoot checks that a service can't run as root if the agent can write the file
-// that HINIT_CONFIG names.
+// TestAConfigurationOnTheVolumeMakesNobodyRoot checks that no service can run as root if the agent
+// can write the file in HINIT_CONFIG.
 func TestAConfigurationOnTheVolumeMakesNobodyRoot(t *testing.T) {
 	parallel(t)
 	text := func(more string) string {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// asHermes are the options with which the agent's own calls enter the container: not as root, and without /command on PATH.
+// asHermes are the docker exec options of the agent's own calls.
 var asHermes = []string{"--user", "10000"}
 
-// callTime is when a call of a tool of s6 counts as hanging. The agent gives it 5 s, and it takes milliseconds. But on a busy
-// machine a docker exec alone takes seconds.
+// callTime is the time after which a call of an s6 tool counts as hanging. It is long, because
+// docker exec is slow on a busy machine.
 const callTime = time.Minute
 
-// s6Call calls a tool as the agent does: by its absolute path and as the agent's user. The tool must answer in time.
+// s6Call calls an s6 tool as the agent does: by its absolute path, as the agent's user.
 func (c *container) s6Call(words ...string) result {
 	c.t.Helper()
 	begin := time.Now()
@@ -38,18 +38,18 @@ func (c *container) mustS6(words ...string) string {
 	return r.out
 }
 
-// pidInParentheses is the pattern by which the older agent finds the pid of a gateway.
+// pidInParentheses matches a gateway's pid as older agents do.
 var pidInParentheses = regexp.MustCompile(`\(pid (\d+)\)`)
 
-// s6State is what the agent knows about a slot, in its older and in its newer way.
+// s6State is a slot's state as older and newer agents see it.
 type s6State struct {
 	line    string
 	running bool
-	pid     int // PID; 0 when the slot is down
+	pid     int // PID; 0 while the slot is down.
 	wanted  bool
 }
 
-// s6State asks in both ways. The answers must agree, unless the state has just changed.
+// s6State queries a slot in both ways. The answers must agree.
 func (c *container) s6State(slot string) (s6State, error) {
 	line := c.mustS6("s6-svstat", slot)
 	s := s6State{line: line, running: strings.Contains(line, "up ")}
@@ -88,15 +88,14 @@ func (c *container) awaitSlot(slot, wish string, ok func(s6State) bool) s6State 
 func isRunning(s s6State) bool { return s.running }
 func isDown(s s6State) bool    { return !s.running && !s.wanted }
 
-// TestTheAgentsCalls checks the agent's calls of s6 in one container with a CMD and a stopped profile. The last part
-// edits /etc/passwd.
+// TestTheAgentsCalls checks the agent's s6 calls in one container with a CMD and a stopped profile.
 func TestTheAgentsCalls(t *testing.T) {
 	parallel(t)
 	files := profile("coder", "stopped")
 	files["/opt/register"] = registerScript
 	c := start(t, setup{options: []string{"--env", "GREETING=hello  world"}, files: files}, "sleep", "1000")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
-	c.awaitHealthy() // the boot, which also changes owners, is done when the container is healthy
+	c.awaitHealthy() // A healthy container has completed its boot.
 	c.parts(
 		part{"paths", paths}, part{"s6 is found", findsS6}, part{"calls on a gateway", callsOnAGateway}, part{"gateway commands", gatewayCommands},
 		part{"profile commands", agentCommands}, part{"register", registers}, part{"service directories", serviceDirectories},
@@ -119,14 +118,15 @@ func findsS6(t *testing.T, c *container) {
 		t.Error(r)
 	}
 	for _, slot := range []string{"gateway-default", "dashboard"} { // the run script must show which command hinit executes
-		c.mustS6("s6-svstat", "/run/service/"+slot) // hinit makes a slot when a client looks for it, or a moment after the boot
+		c.mustS6("s6-svstat", "/run/service/"+slot) // hinit creates a slot on demand, or a moment after the boot.
 		if run := c.must("cat", "/run/service/"+slot+"/run"); !strings.Contains(run, "\nexport HOME='/opt/data'\n") || strings.ContainsAny(run, "{}") {
 			t.Errorf("the run of %s is\n%s", slot, run)
 		}
 	}
 }
 
-// callsOnAGateway replays start, restart and stop as the agent's commands make them (contract, section 9.2).
+// callsOnAGateway replays start, restart and stop as the agent's commands make them (contract,
+// section 9.2).
 func callsOnAGateway(t *testing.T, c *container) {
 	const slot = "/run/service/gateway-coder"
 	c.awaitSlot(slot, "down", isDown)
@@ -140,16 +140,16 @@ func callsOnAGateway(t *testing.T, c *container) {
 	second := c.awaitSlot(slot, "restarted", func(s s6State) bool { return s.running && s.pid != first.pid })
 
 	c.mustS6("s6-svc", "-d", slot)
-	c.mustS6("s6-svwait", "-D", "-t", "50000", slot) // the agent passes 10000 as the time limit, and ignores the result
+	c.mustS6("s6-svwait", "-D", "-t", "50000", slot) // The agent passes 10000 as the time limit, and ignores the result.
 	c.awaitSlot(slot, "down", isDown)
 	if err := c.gone(second.pid); err != nil {
 		t.Error(err)
 	}
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
-	// The gateway writes this file too when it ends. hinit must restore desired_state if that write loses it.
+	// The gateway rewrites this file at its end, and hinit must restore a lost desired_state.
 	c.awaitFile("/opt/data/profiles/coder/gateway_state.json", `"desired_state":"stopped"`)
 
-	// The effects of hinit's own commands must appear at once, too.
+	// The effects of hinit's own commands must be visible at once, too.
 	c.must("hinit", "start", "coder")
 	if s, err := c.s6State(slot); err != nil || !s.running {
 		t.Errorf("%+v, %v", s, err)
@@ -160,10 +160,8 @@ func callsOnAGateway(t *testing.T, c *container) {
 	c.must("hinit", "stop", "coder")
 }
 
-// registerScript makes and publishes the slot of a profile as the agent does: in a temporary directory that the scanner skips,
-// renamed, announced (contract, section 9.3). It also removes the slot again. hinit notices a new profile by itself, and a
-// profile that has its slot by then counts as registered. The slot is announced all the same, because the directory exists a
-// moment before hinit answers for it. hinit may still write into a directory that is being removed; such a file is removed too.
+// registerScript publishes a profile's slot as the agent does: in a temporary directory, renamed,
+// announced (contract, section 9.3). It also removes the slot again.
 const registerScript = `set -e
 register() {
 	slot=/run/service/gateway-$1 temp=/run/service/.gateway-$1.tmp
@@ -203,8 +201,7 @@ remove() {
 }
 `
 
-// registers has the agent register and unregister the gateway of a profile. The agent then controls the gateway that hinit would
-// have started itself.
+// registers lets the agent register and unregister a gateway, which the agent then controls.
 func registers(t *testing.T, c *container) {
 	const slot = "/run/service/gateway-writer"
 	script := func(text string) {
@@ -238,7 +235,7 @@ func registers(t *testing.T, c *container) {
 	})
 }
 
-// serviceDirectories checks that service directories from elsewhere run as they are: with a logger, a finish program, and a
+// serviceDirectories checks foreign service directories: with a logger, a finish program, and a
 // notification of readiness.
 func serviceDirectories(t *testing.T, c *container) {
 	c.must("sh", "-c", `set -e; cd /run/service
@@ -275,8 +272,8 @@ s6-svscanctl -a /run/service`)
 	}
 }
 
-// gatewayCommands checks that hinit answers the gateway commands as the agent would, and ends with the true state (contract,
-// sections 9.2 and 9.4).
+// gatewayCommands checks that hinit answers the gateway commands like the agent (contract, sections
+// 9.2 and 9.4).
 func gatewayCommands(t *testing.T, c *container) {
 	silent := func(words ...string) {
 		t.Helper()

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// sandboxImage is the image of the sandboxes: busybox and bash.
+// sandboxImage builds the sandbox image with busybox and bash.
 var sandboxImage = sync.OnceValues(func() (string, error) {
 	context, err := makeContext()
 	if err != nil {
@@ -42,18 +42,18 @@ var sandboxImage = sync.OnceValues(func() (string, error) {
 	); err != nil {
 		return "", err
 	}
-	// The label makes the image unique to this run, because the test removes the containers that are made from it.
+	// The label makes the image unique to this run, because the test removes all its containers.
 	return imageTag("sandbox"), build(dir, imageTag("sandbox"), "--label", runLabel)
 })
 
-// toolAnswer is the answer of the agent's terminal tool to one command.
+// toolAnswer is the terminal tool's answer to one command.
 type toolAnswer struct {
 	Output    string `json:"output"`
 	Code      int    `json:"exit_code"`
 	Container string `json:"container"`
 }
 
-// session runs commands in one session of the agent's terminal tool, as a user has it through docker exec.
+// session runs commands in one session of the agent's terminal tool, through docker exec.
 func (c *container) session(profile string, commands ...string) (all []toolAnswer) {
 	c.t.Helper()
 	var in bytes.Buffer
@@ -83,9 +83,8 @@ func (c *container) session(profile string, commands ...string) (all []toolAnswe
 	return all
 }
 
-// TestAWeekOfTurns makes the events of a week in a minute: sessions and turns of two profiles, and agents that are
-// killed in the middle of a command. Containers are removed, stopped and paused from outside, and the service is
-// killed. Each command must run once, each profile must have one container, and in the end no container may be left.
+// TestAWeekOfTurns simulates a week of sessions in a minute, with killed agents, containers and
+// services. Each command must run once, and no container may remain.
 func TestAWeekOfTurns(t *testing.T) {
 	parallel(t)
 	image, err := sandboxImage()
@@ -120,7 +119,7 @@ func TestAWeekOfTurns(t *testing.T) {
 			}
 			want = append(want, id, id+"-b")
 			switch box := got[0].Container; day {
-			case 1: // this case kills an agent in the middle of a command, with all of its processes
+			case 1: // Kill an agent in the middle of a command, with all its processes.
 				ctx, kill := context.WithCancel(t.Context())
 				cmd := exec.CommandContext(ctx, "docker", "exec", "-i", c.id, "sh", "-c", `echo '{"command":"echo killed >> /workspace/ledger; sleep 54321","timeout":600}' | exec hermes terminal`)
 				if err := cmd.Start(); err != nil {

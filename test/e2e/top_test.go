@@ -9,18 +9,18 @@ import (
 	"hinit/internal/testkit"
 )
 
-// theScreen shows hinit top on the terminal of docker exec, as the agent's user, while PID 1 becomes another image of itself.
+// theScreen checks hinit top on docker exec's terminal during a re-execution of PID 1.
 func theScreen(t *testing.T, c *container) {
 	term := testkit.OnTerminal(t, 24, 110, exec.Command("docker", "exec", "-it", "-u", "hermes", "-e", "TERM=xterm-256color", c.id, "hinit", "top"))
 	term.Await("gateway-default")
-	eventually(t, settle, func() error { // hinit refuses the re-execution while it writes the boot log
+	eventually(t, settle, func() error { // hinit refuses the re-execution while it writes the boot log.
 		if r := c.exec("hinit", "reexec"); r.code != 0 {
 			return errors.New(r.String())
 		}
 		return nil
 	})
 	c.must("hinit", "profile", "create", "newcomer")
-	term.Await("gateway-newcomer") // the screen must show the data of the next program
+	term.Await("gateway-newcomer") // The screen must show the data of the new program.
 	before := len(term.Text())
 	term.Resize(30, 120)
 	testkit.Until(t, "all of it is drawn again", func() bool {

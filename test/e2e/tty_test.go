@@ -8,8 +8,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTerminal checks a shell as the command of docker run -it. The shell must own the terminal, and know its size and
-// each change of the size. Ctrl-C must reach only the foreground command.
+// TestTerminal checks a shell with docker run -it: terminal ownership, size changes and Ctrl-C.
 func TestTerminal(t *testing.T) {
 	parallel(t)
 	name := "hinit-e2e-" + runID + "-tty"
@@ -17,7 +16,7 @@ func TestTerminal(t *testing.T) {
 	term := testkit.OnTerminal(t, 33, 101, exec.Command("docker", "run", "-it", "--name", name, "--label", runLabel, need(t), "sh"))
 	term.Keys("PS1='# '; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is' 'a' 'tty\n")
 	term.Await("is a tty")
-	// The client tells the engine the size only after the start, and notices changes only after that, so it may miss some.
+	// The client reports the size only after the start, and may miss early changes.
 	term.Keys("while [ \"$(stty size 2>/dev/null)\" != '33 101' ]; do usleep 50000; done; echo size' 'is' 'shown\n")
 	term.Await("size is shown")
 	term.Keys("while [ \"$(stty size)\" != '44 122' ]; do usleep 50000; done; echo size' 'has' 'changed\n")
@@ -26,7 +25,7 @@ func TestTerminal(t *testing.T) {
 		term.Resize(44, 122)
 		return strings.Contains(term.Text(), "size has changed")
 	})
-	term.Keys("sh -c \"echo now' 'asleep; exec sleep 1000\"\n") // the foreground command prints this text
+	term.Keys("sh -c \"echo now' 'asleep; exec sleep 1000\"\n") // The foreground command prints this text.
 	term.Await("now asleep")
 	term.Keys("\x03")
 	term.Keys("echo shell' 'lives\n")

@@ -28,7 +28,7 @@ func upgradePage(t *testing.T, c *container) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The text is written behind the end of the ELF file, where it changes nothing.
+	// Text after the end of the ELF file changes nothing.
 	if _, err := program.WriteString("another binary"); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func upgradePage(t *testing.T, c *container) {
 	}
 	cmd := exec.Command("sh", "-e", "-c", strings.ReplaceAll(script, "CONTAINER", c.id))
 	cmd.Dir = dir
-	// The last command is refused while the boot log is being written. Its message says to try again.
+	// The re-execution is refused while hinit writes the boot log.
 	reexec := func(r result) result {
 		t.Helper()
 		eventually(t, settle, func() error {

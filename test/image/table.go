@@ -8,16 +8,16 @@ import "strings"
 // Row is one behaviour of the agent's image.
 type Row struct {
 	Behaviour string
-	Since     string   // first version of the image with this behaviour
-	Decision  string   // what hinit does
-	Tests     []string // names of the test functions for this behaviour
+	Since     string   // First version of the image with this behaviour.
+	Decision  string   // What hinit does.
+	Tests     []string // Names of the test functions for this behaviour.
 }
 
-// july is the image of July 2026, and stands for all earlier images too. newest stands for the requirements of the agent's
-// own tests of autumn 2026.
+// july is the image of July 2026 and all earlier ones. newest stands for the requirements of the
+// agent's tests of autumn 2026.
 const (
 	july   = "0.17"
-	later  = "after " + july // a version between july and newest
+	later  = "after " + july
 	august = "0.18"
 	newest = "autumn 2026"
 )

@@ -14,7 +14,7 @@ import (
 	"hinit/kanban"
 )
 
-// board opens the board of the container from outside.
+// board opens the container's board from outside.
 func (b *box) board() *kanban.Store {
 	b.Helper()
 	env := func(name string) string {
@@ -38,8 +38,8 @@ func (b *box) create(s *kanban.Store, n kanban.Task, parents ...string) string {
 	return id
 }
 
-// stories are the ways in which the tasks behave, in turn. Each task is done at the second attempt at the latest, if its worker
-// is not killed.
+// stories are the behaviours of the tasks. Each task is done at the second attempt at the latest,
+// unless its worker is killed.
 var stories = []kanban.Task{
 	{Body: "sleep 20ms"},
 	{Body: "once fail"},
@@ -53,10 +53,10 @@ var stories = []kanban.Task{
 	{Body: "once vanish"},
 }
 
-// TestThreeProfilesWorkOffABoard has tasks with links, failures and timeouts, while everything is killed in turn. Then it
-// compares the board's own report.
+// TestThreeProfilesWorkOffABoard runs tasks with links, failures and timeouts while it kills
+// everything in turn. It then checks the board's report.
 func TestThreeProfilesWorkOffABoard(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	b := newBox(t, "  max_in_progress: 8\n  max_in_progress_per_profile: 4\n  failure_limit: 5\n")
 	s := b.board()
 	defer func() { _ = s.Close() }()
@@ -69,7 +69,7 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	for i := range n {
 		task, parents := stories[i%len(stories)], []string(nil)
 		task.Title, task.Assignee = fmt.Sprint("task ", i), profiles[i%len(profiles)]
-		if i >= 7 && i%7 == 0 { // task i waits for two earlier tasks if i is a multiple of 7
+		if i >= 7 && i%7 == 0 { // Task i depends on two earlier tasks if i is a multiple of 7.
 			parents = []string{ids[i-7], ids[i-3]}
 		}
 		ids = append(ids, b.create(s, task, parents...))
@@ -119,7 +119,6 @@ func (b *box) awaitLong(what string, so func() bool) {
 	}
 }
 
-// left returns the tasks that are not done.
 func (b *box) left() string {
 	s := b.board()
 	defer s.Close()
@@ -139,15 +138,14 @@ func (b *box) left() string {
 	return out.String()
 }
 
-// operate does the operator's part: it retries a task that was blocked because its worker failed, or that the guard holds back
-// for its last error.
+// operate acts as the operator: it retries blocked and guarded tasks.
 func (b *box) operate(s *kanban.Store) {
 	blocked, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Blocked})
 	if err != nil {
 		return
 	}
 	for _, t := range blocked {
-		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // after an error, the next call tries again
+		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // After an error, the next call tries again.
 	}
 	ready, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Ready})
 	if err != nil {
@@ -158,14 +156,14 @@ func (b *box) operate(s *kanban.Store) {
 			continue
 		}
 		events, err := s.Events(b.Context(), t.ID, 0)
-		// While the guard holds the task back, it does not run.
+		// A guarded task does not run.
 		if n := len(events); err == nil && n > 0 && events[n-1].Kind == "respawn_guarded" {
 			_, _ = s.Block(b.Context(), time.Now(), t.ID, "look at it", 0)
 		}
 	}
 }
 
-// account compares the board's own report with what happened.
+// account compares the board's own report with the events.
 func (b *box) account(s *kanban.Store, ids []string) {
 	b.Helper()
 	outcomes := make(map[string]int)
@@ -185,7 +183,7 @@ func (b *box) account(s *kanban.Store, ids []string) {
 				completed++
 			}
 		}
-		attempts := slices.DeleteFunc(slices.Clone(runs), func(r kanban.Run) bool { // the operator's block of an unclaimed task adds a run that is no attempt
+		attempts := slices.DeleteFunc(slices.Clone(runs), func(r kanban.Run) bool { // The operator's block of an unclaimed task adds a run that is no attempt.
 			return r.Outcome == "blocked" && !claims[r.ID]
 		})
 		if claimed != len(attempts) || completed != 1 {
@@ -210,7 +208,7 @@ func (b *box) account(s *kanban.Store, ids []string) {
 		}
 	}
 	backup := filepath.Join(b.dir, "backup.db")
-	if err := s.Backup(b.Context(), backup); err != nil { // the backup also checks the integrity of the file
+	if err := s.Backup(b.Context(), backup); err != nil {
 		b.Errorf("the board is not sound: %v", err)
 	}
 	b.Logf("outcomes of the runs: %v", outcomes)

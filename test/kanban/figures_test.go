@@ -12,8 +12,8 @@ import (
 	"hinit/kanban"
 )
 
-// TestFigures prints how long a task waits for its worker, and how long a free slot stays empty. It asserts only that the work is
-// done, because the times depend on the machine.
+// TestFigures prints how long a task waits for its worker, and how long a free slot stays empty. It
+// checks only that the work is done.
 func TestFigures(t *testing.T) {
 	b := newBox(t, "  max_in_progress: 8\n")
 	s := b.board()
@@ -38,7 +38,7 @@ func TestFigures(t *testing.T) {
 
 	n := 60
 	if *full {
-		n = 900 // PID 1 remembers only a thousand ended runs
+		n = 900 // PID 1 remembers only a thousand ended runs.
 	}
 	for i := range n {
 		b.create(s, kanban.Task{Title: fmt.Sprint("slot ", i), Assignee: "ops"})
@@ -59,7 +59,7 @@ func TestFigures(t *testing.T) {
 		starts = append(starts, r.StartedAt)
 	}
 	slices.SortFunc(starts, time.Time.Compare)
-	var gaps []time.Duration // times from the end of a worker to the next start, while a task is ready
+	var gaps []time.Duration // Times from a worker's end to the next start, while a task is ready.
 	for _, r := range list {
 		if i, _ := slices.BinarySearchFunc(starts, r.End.At, time.Time.Compare); i < len(starts) {
 			gaps = append(gaps, starts[i].Sub(r.End.At))

@@ -11,10 +11,10 @@ import (
 	"hinit/kanban"
 )
 
-// The service must have locked the boards before a gateway runs. A broken service or board must not keep a gateway from
-// starting.
+// TestTheBoardIsHeldBeforeAGatewayStarts checks that the service locks the boards before a gateway
+// runs. A broken board must not block the gateway.
 func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	if strings.Contains(gateway(""), "/bin/sleep") {
 		testkit.SkipOrFail(t, "there is no python3")
 	}
@@ -26,7 +26,7 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 		"the default board": {broken: "kanban.db", says: "the board is free"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // this test mostly waits, so it runs beside others
+			t.Parallel() // This test mostly waits, so it runs beside others.
 			b := makeBox(t, "")
 			if c.command != "" {
 				yaml, err := os.ReadFile(b.dir + "/hinit.yaml")
@@ -52,10 +52,10 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 	}
 }
 
-// The agent's gateway must run unchanged beside the service: it decomposes tasks and notifies chats, but dispatches
-// nothing.
+// TestTheGatewayNotifiesAndDecomposes checks that the agent's gateway still decomposes tasks and
+// notifies chats beside the service.
 func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	if strings.Contains(gateway(""), "/bin/sleep") {
 		testkit.SkipOrFail(t, "there is no python3")
 	}

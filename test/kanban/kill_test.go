@@ -13,7 +13,7 @@ import (
 	"hinit/kanban"
 )
 
-// only returns the one process that matches.
+// only returns the single matching process.
 func (b *box) only(what string, match func(cmdline, environ string) bool) (pid int) {
 	b.Helper()
 	b.await(what, func() bool {
@@ -26,10 +26,10 @@ func (b *box) only(what string, match func(cmdline, environ string) bool) (pid i
 	return pid
 }
 
-// A worker must survive the death of the dispatcher and a re-execution of PID 1. It must stay the same process, its
-// task must have one attempt, and its end must be recorded.
+// TestWorkersOutliveTheirDispatcher checks that a worker survives the death of the dispatcher and a
+// re-execution of PID 1, in the same attempt.
 func TestWorkersOutliveTheirDispatcher(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	b := newBox(t, "  failure_limit: 5\n")
 	s := b.board()
 	defer s.Close()
@@ -43,7 +43,7 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 			pids := b.outside(dispatcher)
 			return len(pids) == 1 && pids[0] != old
 		})
-		b.await("a re-execution", func() bool { // hinit refuses it while the one before is under way
+		b.await("a re-execution", func() bool { // hinit refuses a re-execution while the previous one is under way.
 			_, err := b.client.Reexec(b.Context(), "")
 			return err == nil
 		})
@@ -68,7 +68,8 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	}
 }
 
-// The end of the container must not count as a failure of a task.
+// TestTheEndOfTheContainerCountsNoFailure checks that the end of the container does not count as a
+// failure of a task.
 func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
@@ -97,7 +98,8 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	}
 }
 
-// Processes that a worker leaves must end with it (contract 22.1, 28.9), also a daemon that ignores TERM.
+// TestReclaimEndsTheWholeTree checks that all processes of a worker end with it, even a daemon that
+// ignores SIGTERM (contract 22.1, 28.9).
 func TestReclaimEndsTheWholeTree(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
@@ -106,7 +108,7 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "leave\nsleep 60s"})
 	ofTask := func(_, environ string) bool { return strings.Contains(environ, "HERMES_KANBAN_TASK="+id) }
 	b.await("the worker and its daemon", func() bool { return len(b.outside(ofTask)) >= 2 })
-	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // the task is blocked now, so that it is not started again
+	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // Block the task, so that it does not start again.
 	b.must(err)
 	list, err := b.client.Runs(b.Context())
 	b.must(err)
@@ -126,7 +128,8 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 	}
 }
 
-// hinit must report each worker and the board. A busy board must not count as trouble in status or doctor.
+// TestHinitTellsOfTheBoard checks that hinit reports each worker and the board, and that a busy
+// board is no trouble.
 func TestHinitTellsOfTheBoard(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "  max_in_progress_per_profile: 1\n")

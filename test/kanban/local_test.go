@@ -11,8 +11,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Without hinit as PID 1, the dispatch command must start the workers itself. They must run on after the command has
-// ended.
+// TestDispatchWithoutPID1 checks that the dispatch command starts workers itself if hinit is not
+// PID 1.
 func TestDispatchWithoutPID1(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	home := t.TempDir()
@@ -49,8 +49,8 @@ func TestDispatchWithoutPID1(t *testing.T) {
 	}
 }
 
-// A task with workspace kind worktree must get a worktree of the repository, whichever profile works on it. Without
-// hinit as PID 1, the command itself waits for git.
+// TestWorktrees checks that a task with workspace kind worktree gets a git worktree, with and
+// without hinit as PID 1.
 func TestWorktrees(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	git, err := exec.LookPath("git")

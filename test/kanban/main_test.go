@@ -20,16 +20,16 @@ import (
 	"hinit/internal/testkit"
 )
 
-// full selects the larger form of the tests.
 var full = flag.Bool("full", false, "work on 300 tasks, kill the container five times, and take figures of 900 workers")
 
-// span is how long the storm of reclaims lasts.
+// span is the duration of the storm of reclaims.
 var span = flag.Duration("span", 4*time.Second, "how long TestReclaimStorm reclaims and kills")
 
-// bin is where TestMain puts the binaries.
+// bin is the directory of the built binaries.
 var bin string
 
-// stageVar makes this binary the first process of a PID namespace, which becomes what its arguments say.
+// stageVar makes this binary the first process of a PID namespace, which then executes its
+// arguments.
 const stageVar = "KANBAN_TEST_STAGE"
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp(place(), "hk-") // the path must be short, and every user must be able to enter the directory
+	dir, err := os.MkdirTemp(place(), "hk-") // The path must be short, and every user must be able to enter the directory.
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -62,10 +62,10 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// place returns the directory below which the tests have theirs.
+// place returns the parent directory of the tests' directories.
 func place() string { return cmp.Or(testkit.InMemory(), "/var/tmp") }
 
-// stage mounts the /proc of the new namespace and becomes the command.
+// stage mounts /proc in the new namespace and executes the command.
 func stage(argv []string) error {
 	err := errors.Join(
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
@@ -89,7 +89,7 @@ type box struct {
 	client *dial.Client
 	out    bytes.Buffer
 	ended  chan struct{}
-	more   []string // further variables of the environment
+	more   []string // Additional environment variables.
 	home   string
 }
 
@@ -105,8 +105,8 @@ services:
 boot: {hooks: []}
 `
 
-// gateway is the command of the default gateway. Where there is a Python for it, it does what the agent's gateway does with the
-// board.
+// gateway returns the command of the default gateway, which imitates the agent's use of the board
+// if Python is installed.
 func gateway(dir string) string {
 	python, err := exec.LookPath("python3")
 	script, failed := filepath.Abs("testdata/gateway.py")
@@ -116,7 +116,8 @@ func gateway(dir string) string {
 	return python + ", " + script + ", " + dir + "/home"
 }
 
-// newBox makes a volume with three profiles and boots on it. board is the section kanban of config.yaml.
+// newBox creates a volume with three profiles and boots it. board is the section kanban of
+// config.yaml.
 func newBox(t *testing.T, board string) *box {
 	t.Helper()
 	b := makeBox(t, board)
@@ -169,7 +170,6 @@ func (b *box) lastWords() {
 	b.Logf("hinit said:\n%s\nthe dispatcher said:\n%s", tail(b.out.String()), tail(string(log)))
 }
 
-// env returns the environment of the container.
 func (b *box) env() []string {
 	return []string{
 		"PATH=" + bin + ":/usr/bin:/bin", "HOME=/root", "HERMES_HOME=" + b.dir + "/home", "HINIT_RUNTIME_DIR=" + b.dir + "/run",
@@ -188,7 +188,6 @@ func (b *box) boot() {
 	})
 }
 
-// start boots, and does not wait for the end of the boot.
 func (b *box) start() {
 	b.Helper()
 	b.cmd = exec.Command("/proc/self/exe", bin+"/hinit", "init", "--", "sleep", "1000000")
@@ -213,7 +212,6 @@ func (b *box) kill() {
 	b.cmd = nil
 }
 
-// await polls until a condition holds.
 func (b *box) await(what string, so func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(patience); !so(); time.Sleep(5 * time.Millisecond) {
@@ -223,7 +221,7 @@ func (b *box) await(what string, so func() bool) {
 	}
 }
 
-// outside returns the pids, in the namespace of the test, of the processes of the box that match by command line or environment.
+// outside returns the matching processes' pids in the test's namespace.
 func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	if b.cmd == nil {
@@ -232,7 +230,7 @@ func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
 	mine, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", b.cmd.Process.Pid))
 	for _, dir := range dirs {
 		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != mine {
-			continue // the environment of a process can't be read while its control group is frozen
+			continue // A frozen process's environment can't be read.
 		}
 		environ, _ := os.ReadFile(dir + "/environ")
 		if !bytes.Contains(environ, []byte("HINIT_RUNTIME_DIR="+b.dir+"/run\x00")) {
@@ -250,7 +248,7 @@ func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
 // dispatcher matches the process of the service.
 func dispatcher(cmdline, _ string) bool { return strings.HasPrefix(cmdline, bin+"/hinit-kanban serve") }
 
-// workers matches the processes that work on tasks.
+// workers matches the workers of tasks.
 func workers(cmdline, environ string) bool {
 	return strings.Contains(cmdline, "work kanban task") && strings.Contains(environ, "HERMES_KANBAN_TASK=")
 }

@@ -16,9 +16,8 @@ import (
 	"hinit/kanban"
 )
 
-// TestPythonDispatchesBeside checks the service beside two dispatchers in Python, one of which does not even take the
-// dispatch lock. All three are killed in turn. No task may have two workers at a time, each task must be done once, and
-// both kinds of dispatcher must have started some.
+// TestPythonDispatchesBeside checks the service beside two Python dispatchers, one of which ignores
+// the dispatch lock. All three are killed in turn, and no task may run twice.
 func TestPythonDispatchesBeside(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	python, err := exec.LookPath("python3")
@@ -30,8 +29,8 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := makeBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
-	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // the short lifetime is for claims whose dispatcher died before their worker began
-	s := b.board()                                          // the board is opened before another process opens the file
+	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // The short claim lifetime is for dispatchers that die before their workers start.
+	s := b.board()                                          // Open the board before other processes do.
 	defer s.Close()
 	b.boot()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,9 +67,9 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		b.operate(s)
 		st, err := s.Stats(b.Context(), time.Now())
 		b.must(err)
-		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // limit the kills, so that even a slow machine gets the work done
+		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // Limit the kills, so that even a slow machine gets the work done.
 			for _, pid := range b.outside(kinds[turn%3]) {
-				_ = syscall.Kill(pid, signals[turn%3]) // the signal goes to the program too, because nsenter does not forward signals
+				_ = syscall.Kill(pid, signals[turn%3]) // Signal the program too, because nsenter does not forward signals.
 			}
 			kills[turn%3]++
 			next = time.Now().Add(400 * time.Millisecond)
@@ -78,8 +77,8 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		if st.ByStatus[kanban.Done] < len(ids) {
 			return false
 		}
-		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // only one kind of dispatcher has started workers so far
-			for _, pid := range b.outside(dispatcher) { // the loop kills the service, which would be faster than the Python dispatchers
+		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // Only one kind of dispatcher has started workers so far.
+			for _, pid := range b.outside(dispatcher) { // Kill the service, which is faster than the Python dispatchers.
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			more(10)
@@ -93,7 +92,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	t.Logf("%d runs by the service, %d by Python; kills %v", ours, theirs, kills)
 }
 
-// startedBy counts the claims of the service, whose locks end with the attempt, and the claims of the others.
+// startedBy counts the claims of the service and of other dispatchers.
 func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
 	b.Helper()
 	for _, id := range ids {
@@ -112,12 +111,12 @@ func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
 	return service, others
 }
 
-// keepInside runs a program in the container's namespaces, again and again until the context ends.
+// keepInside restarts a program in the container's namespaces until the context ends.
 func (b *box) keepInside(ctx context.Context, argv []string) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 		cmd.Env = append(b.env(), b.more...)
-		cmd.WaitDelay = time.Second // kill the command, which could outlive nsenter
+		cmd.WaitDelay = time.Second // The command could outlive nsenter, so kill it.
 		out, err := cmd.CombinedOutput()
 		if ctx.Err() != nil {
 			return

@@ -20,11 +20,10 @@ import (
 func (b *box) inside(argv ...string) string {
 	cmd := exec.Command("nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 	cmd.Env = append(b.env(), b.more...)
-	out, _ := cmd.CombinedOutput() // an error does not matter: the task may have ended meanwhile
+	out, _ := cmd.CombinedOutput() // Ignore the error: the task may have ended.
 	return string(out)
 }
 
-// subscribe subscribes a chat to a task, with the agent's SQL statement.
 func (b *box) subscribe(task string) {
 	b.Helper()
 	out, err := exec.Command("python3", "-c", `import sqlite3, sys
@@ -36,13 +35,14 @@ db.commit()`, b.home+"/kanban.db", task).CombinedOutput()
 	}
 }
 
-// maxWorkers is the limit of workers in the storm.
+// maxWorkers limits the workers in the storm.
 const maxWorkers = 8
 
-// alive counts the attempts that have a live worker, and finds a task that live processes of two attempts work on.
+// alive counts the attempts with a live worker, and finds a task with live processes of two
+// attempts.
 func (b *box) alive() (count int, found string) {
-	attempts := make(map[string]map[string]int) // processes of each attempt, by task
-	at := make(map[string]bool)                 // attempts whose worker process is alive
+	attempts := make(map[string]map[string]int) // Processes of each attempt, by task.
+	at := make(map[string]bool)                 // Attempts with a live worker process.
 	b.outside(func(cmdline, environ string) bool {
 		var task, run string
 		for kv := range strings.SplitSeq(environ, "\x00") {
@@ -72,7 +72,6 @@ func (b *box) alive() (count int, found string) {
 	return len(at), found
 }
 
-// tally counts the work that was done.
 type tally struct {
 	sync.Mutex
 	did map[string]int
@@ -84,10 +83,8 @@ func (t *tally) add(what string) {
 	t.did[what]++
 }
 
-// TestReclaimStorm reclaims tasks by the command line and by Python while the service runs. It blocks and unblocks
-// tasks of living workers, kills the service and workers, and re-executes PID 1. No task may have live processes of two
-// attempts, and there may never be more live workers than the limit. Every task must be done once, and every attempt
-// closed.
+// TestReclaimStorm reclaims, blocks and kills tasks and re-executes PID 1 while the service runs.
+// No task may have two live attempts, and each must be done once.
 func TestReclaimStorm(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	python, err := exec.LookPath("python3")
@@ -101,7 +98,7 @@ func TestReclaimStorm(t *testing.T) {
 	b := newBox(t, fmt.Sprintf("  max_in_progress: %d\n  failure_limit: 50\n", maxWorkers))
 	s := b.board()
 	defer s.Close()
-	const open = 30 // number of tasks at a time
+	const open = 30 // Number of simultaneous tasks.
 	var ids []string
 	rng := rand.New(rand.NewPCG(1, 2))
 	did := tally{did: make(map[string]int)}
@@ -110,7 +107,7 @@ func TestReclaimStorm(t *testing.T) {
 	begin, kill, kills, most := time.Now(), time.Now(), 0, 0
 	b.awaitLong("every task to be done", func() bool {
 		n, found := b.alive()
-		if again, twice := b.alive(); found != "" && twice == found { // the process may have ended during the search
+		if again, twice := b.alive(); found != "" && twice == found { // The process may have ended during the search.
 			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
 		} else if most = max(most, min(n, again)); min(n, again) > maxWorkers {
 			t.Fatalf("%d workers are alive; the cap is %d\n%s", n, maxWorkers, b.left())
@@ -127,7 +124,7 @@ func TestReclaimStorm(t *testing.T) {
 		}
 		running, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Running})
 		b.must(err)
-		if time.Since(kill) > min(2*time.Second, *span/5) { // kill so often that both happen in a short storm
+		if time.Since(kill) > min(2*time.Second, *span/5) { // Kill often enough for a short storm to see both.
 			kill, kills = time.Now(), kills+1
 			if kills%2 == 0 {
 				if _, err := b.client.Reexec(b.Context(), ""); err == nil {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Root must work on the board as the agent's user. A link that the agent has put in place of the database must lead to
-// no file of root's.
+// TestRootFollowsNoLinkOfTheAgentToABoard checks that root's board commands run as the agent's user
+// and follow no link of the agent to root's files.
 func TestRootFollowsNoLinkOfTheAgentToABoard(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -24,7 +24,7 @@ func TestRootFollowsNoLinkOfTheAgentToABoard(t *testing.T) {
 	home, secret := dir+"/home", dir+"/secret"
 	for _, err := range []error{
 		os.Chmod(dir, 0o755), os.Mkdir(home, 0o755), os.WriteFile(dir+"/hinit.yaml", []byte("agent: {user: \"12345:12345\"}\n"), 0o644), os.Chown(home, 12345, 12345),
-		os.WriteFile(secret, nil, 0o600), // an empty file is a new database for SQLite
+		os.WriteFile(secret, nil, 0o600), // For SQLite, an empty file is a new database.
 	} {
 		if err != nil {
 			t.Fatal(err)

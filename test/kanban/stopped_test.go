@@ -24,14 +24,14 @@ func sockets(pid int) (names []string) {
 	return names
 }
 
-// A worker of an old attempt must not start beside the worker of the next one. Here PID 1 is stopped while it is asked
-// for a worker, the task is reclaimed by hand, and PID 1 goes on.
+// TestReclaimWhilePID1StandsStill checks that no worker of an old attempt starts if the task was
+// reclaimed while PID 1 was stopped.
 func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
-	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // by this task, the dispatcher and PID 1 get a connection
+	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // This task makes the dispatcher connect to PID 1.
 	b.await("a first task to be done", func() bool {
 		task, err := s.Task(b.Context(), first)
 		return err == nil && task.Status == kanban.Done
@@ -39,7 +39,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	pid := b.only("the dispatcher", dispatcher)
 	before := sockets(pid)
 	b.must(b.cmd.Process.Signal(syscall.SIGSTOP))
-	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // the signal fails if PID 1 has ended
+	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // The signal fails if PID 1 has ended.
 	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "sleep 3s"})
 	var asks []string
 	b.await("the dispatcher to ask for a worker", func() bool {
@@ -47,7 +47,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 		asks = sockets(pid)
 		return err == nil && task.Status == kanban.Running
 	})
-	b.await("it to give up", func() bool { // the dispatcher may send the request on an old connection or on a new one
+	b.await("it to give up", func() bool { // The dispatcher may use an old or a new connection.
 		now := sockets(pid)
 		for _, name := range now {
 			if !slices.Contains(before, name) && !slices.Contains(asks, name) {
@@ -62,7 +62,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	b.must(b.cmd.Process.Signal(syscall.SIGCONT))
 	b.await("the task to be done", func() bool {
 		_, found := b.alive()
-		if _, twice := b.alive(); found != "" && twice == found { // the process may have ended during the search
+		if _, twice := b.alive(); found != "" && twice == found { // The process may have ended during the search.
 			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
 		}
 		task, err := s.Task(b.Context(), id)
@@ -80,7 +80,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	b.await("the end of every worker", func() bool { return len(b.outside(workers)) == 0 })
 }
 
-// PID 1 must start no worker if the request arrives after the attempt was withdrawn.
+// TestAWithdrawnAttemptGetsNoWorker checks that PID 1 starts no worker for a withdrawn attempt.
 func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")

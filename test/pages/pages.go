@@ -16,10 +16,10 @@ const Unchecked = "<!-- what it prints depends on the moment -->"
 
 // Block is a fenced block of a page.
 type Block struct {
-	Line    int    // number of its first line in the page
-	Lang    string // language after the fence
+	Line    int    // Number of its first line in the page.
+	Lang    string // Language after the fence.
 	Text    string
-	Checked bool // false for a block after the line [Unchecked]
+	Checked bool // False for a block after the line [Unchecked].
 }
 
 // Read returns the blocks of a page.
@@ -110,10 +110,10 @@ func Same(want, got string) error {
 	return nil
 }
 
-// sometimes is the beginning of a line that a status has only while services run. The service in it depends on the moment.
+// sometimes begins a status line that depends on the moment.
 const sometimes = "when memory runs out the kernel takes first:"
 
-// containerID stands for the id of a container, which means nothing to a reader.
+// containerID stands for a container ID, which differs in each run.
 const containerID = "ID"
 
 var varying = []struct {
@@ -132,7 +132,6 @@ var varying = []struct {
 	{regexp.MustCompile(`[ \t]+`), " "},
 }
 
-// lines returns the lines of a text without what may vary.
 func lines(text string) []string {
 	var out []string
 	for line := range strings.Lines(text) {

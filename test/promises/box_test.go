@@ -25,30 +25,30 @@ import (
 	"hinit/client/dial"
 )
 
-// patience is the longest wait, on a machine that is busy with other things.
+// patience is the longest wait, even on a busy machine.
 const patience = 2 * time.Minute
 
-// box is a container: a volume, and one init after the other that works on it.
+// box is a container: a volume with a sequence of inits.
 type box struct {
 	t    testing.TB
-	dir  string // directory of all files
-	home string // home directory: the volume
+	dir  string // Directory of all files.
+	home string // Home directory: the volume.
 
 	setup
 	client *dial.Client
 	cmd    *exec.Cmd
-	ended  chan struct{} // start closes the channel when the namespace is gone and its output is written
+	ended  chan struct{} // Closed when the namespace has ended and its output is written.
 }
 
-// setup is how a container differs from the usual one.
+// setup lists the settings in which a container differs from the default.
 type setup struct {
-	config  string // further lines of hinit.yaml; their keys must not be in baseConfig
-	uid     int    // uid of the agent's user; 0 means agentID
-	agent   string // this text replaces the keys about the gateways in baseConfig
-	faults  bool   // use the binary that can inject faults
+	config  string // Further lines of hinit.yaml, with keys that baseConfig lacks.
+	uid     int    // uid of the agent's user; 0 means agentID.
+	agent   string // Replaces the keys about the gateways in baseConfig.
+	faults  bool   // Whether to use the binary with fault injection.
 	env     []string
-	shares  *box // box whose volume this box uses too
-	order        // the program to become; start sets Program and Argv
+	shares  *box // Box whose volume this box shares.
+	order        // Program to execute; start sets Program and Argv.
 	cmdline []string
 }
 
@@ -66,7 +66,7 @@ const scripted = `  gateway: [/bin/sh, "{profile_home}/run"]
   profile_delete: []
   profile_rename: []`
 
-// sleeper is a gateway that does nothing, and ends on TERM.
+// sleeper is an idle gateway that ends on SIGTERM.
 const sleeper = "exec sleep 1000000\n"
 
 func newBox(t testing.TB, s setup) *box {
@@ -124,7 +124,7 @@ func (b *box) volume() string {
 	return b.home
 }
 
-// logged returns the lines of a service's log files, oldest first, without their time stamps.
+// logged returns the lines of a service's log files, oldest first, without time stamps.
 func (b *box) logged(profile string) ([]string, error) {
 	dir := filepath.Join(b.volume(), "logs", "gateways", profile)
 	files, err := filepath.Glob(filepath.Join(dir, "current-*"))
@@ -140,22 +140,20 @@ func (b *box) logged(profile string) ([]string, error) {
 	return lines, err
 }
 
-// profile makes a profile on the volume, whose gateway is a script.
+// profile creates a profile whose gateway is a script.
 func (b *box) profile(name, script string) {
 	b.t.Helper()
 	b.check(b.make(name, script))
 }
 
-// make is profile for other goroutines than the test's.
 func (b *box) make(name, script string) error {
 	dir := b.profileDir(name)
-	// SOUL.md is written last: it makes the directory a profile, and from then on hinit may write there.
+	// SOUL.md comes last, because it makes the directory a profile.
 	soul := filepath.Join(dir, "SOUL.md")
 	return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run"), []byte(script), 0o644), chownTree(dir, b.uid),
 		os.WriteFile(soul, []byte("# "+name+"\n"), 0o644), os.Lchown(soul, b.uid, b.uid))
 }
 
-// profiles makes many profiles on the volume, and returns their names.
 func (b *box) profiles(n int, script string) []string {
 	b.t.Helper()
 	var names []string
@@ -166,14 +164,13 @@ func (b *box) profiles(n int, script string) []string {
 	return names
 }
 
-// boot starts an init on the volume and waits until it has booted.
 func (b *box) boot() {
 	b.t.Helper()
 	b.start()
 	b.check(poll(patience, b.booted))
 }
 
-// booted returns an error until the boot is done.
+// booted returns an error until the boot is complete.
 func (b *box) booted() error {
 	if !b.running() {
 		return errHopeless
@@ -183,7 +180,6 @@ func (b *box) booted() error {
 	return b.client.Rescan(ctx)
 }
 
-// start starts an init on the volume.
 func (b *box) start() {
 	b.t.Helper()
 	o := b.order
@@ -197,7 +193,7 @@ func (b *box) start() {
 	}
 	text, err := json.Marshal(o)
 	b.check(err)
-	_ = os.Remove(b.client.Socket()) // a new container has an empty /run, too
+	_ = os.Remove(b.client.Socket()) // A new container has an empty /run, too.
 	self, err := os.Executable()
 	b.check(err)
 	cmd := &exec.Cmd{Path: self, Args: []string{self}, Dir: "/", Env: []string{
@@ -218,23 +214,23 @@ func (b *box) start() {
 		b.check(err)
 		*stream, ours = w, append(ours, w)
 		streams.Go(func() {
-			_, _ = io.Copy(file, r) // Copy returns when every writer has closed the pipe
+			_, _ = io.Copy(file, r) // Copy returns when every writer has closed the pipe.
 			_ = errors.Join(file.Close(), r.Close())
 		})
 	}
 	started := make(chan error, 1)
 	ended := make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // the namespace ends when this thread ends
+		runtime.LockOSThread() // The namespace ends when this thread ends.
 		defer runtime.UnlockOSThread()
 		defer close(ended)
 		err := cmd.Start()
 		for _, f := range ours {
-			_ = f.Close() // the stage has its own copies of these files
+			_ = f.Close() // The stage has its own copies of these files.
 		}
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // only the exit code of the command matters
+			_ = cmd.Wait() // Only the exit code of the command matters.
 		}
 		streams.Wait()
 	}()
@@ -254,7 +250,7 @@ func (b *box) running() bool {
 	}
 }
 
-// kill ends all processes at once, as "docker kill" does.
+// kill kills all processes at once, as "docker kill" does.
 func (b *box) kill() {
 	if b.running() {
 		_ = b.cmd.Process.Kill()
@@ -262,7 +258,7 @@ func (b *box) kill() {
 	}
 }
 
-// wait returns the exit code of the init.
+// wait waits for the init, and returns its exit code.
 func (b *box) wait(d time.Duration) int {
 	b.t.Helper()
 	select {
@@ -276,7 +272,7 @@ func (b *box) wait(d time.Duration) int {
 	return b.cmd.ProcessState.ExitCode()
 }
 
-// stop ends the container as "docker stop" does.
+// stop ends the container, as "docker stop" does.
 func (b *box) stop() (code int, took time.Duration) {
 	b.t.Helper()
 	begin := time.Now()
@@ -284,14 +280,13 @@ func (b *box) stop() (code int, took time.Duration) {
 	return b.wait(patience), time.Since(begin)
 }
 
-// fail puts fault rules in force in place of the earlier ones. Without rules everything works.
+// fail replaces the fault rules. Without rules, everything works.
 func (b *box) fail(rules ...string) {
 	b.t.Helper()
 	next := b.path("faults.new")
 	b.check(os.WriteFile(next, []byte(strings.Join(rules, "\n")+"\n"), 0o644), os.Rename(next, b.path("faults")))
 }
 
-// service asks for the state of one service.
 func (b *box) service(name string) (client.Service, error) {
 	if !b.running() {
 		return client.Service{}, errHopeless
@@ -301,7 +296,6 @@ func (b *box) service(name string) (client.Service, error) {
 	return b.client.Service(ctx, name)
 }
 
-// status asks for the status.
 func (b *box) status() client.Status {
 	b.t.Helper()
 	if !b.running() {
@@ -314,7 +308,7 @@ func (b *box) status() client.Status {
 	return s
 }
 
-// is returns an error unless a service is in a state.
+// is returns a check that a service is in the given state.
 func (b *box) is(name, state string) func() error {
 	return func() error {
 		s, err := b.service(name)
@@ -325,7 +319,6 @@ func (b *box) is(name, state string) func() error {
 	}
 }
 
-// do gives a command and waits for its effect.
 func (b *box) do(verb, name string) error { return b.command(verb, name, client.Wait{Wait: true}) }
 
 // up starts services and waits until they are up.
@@ -339,7 +332,7 @@ func (b *box) up(names ...string) {
 	}
 }
 
-// tell gives a command and does not wait for its effect.
+// tell sends a command without waiting for its effect.
 func (b *box) tell(verb, name string) error { return b.command(verb, name, client.Wait{}) }
 
 func (b *box) command(verb, name string, w client.Wait) error {
@@ -357,7 +350,7 @@ func (b *box) command(verb, name string, w client.Wait) error {
 	return err
 }
 
-// reexec makes the init another image of itself. hinit refuses while it writes the boot log or an order, and reexec asks again.
+// reexec re-executes the init, and repeats the request while hinit refuses.
 func (b *box) reexec() {
 	b.t.Helper()
 	within(b.t, patience, func() error {
@@ -371,13 +364,13 @@ func (b *box) reexec() {
 	})
 }
 
-// enter runs a program inside the container.
+// enter runs a program in the container.
 func (b *box) enter(argv ...string) ([]byte, error) {
 	cmd := exec.Command("nsenter", append([]string{"-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 	return cmd.CombinedOutput()
 }
 
-// lastWords returns what a failed test prints about its container.
+// lastWords describes the container for a failed test.
 func (b *box) lastWords() string {
 	var out strings.Builder
 	for _, name := range []string{"out", "err"} {
@@ -388,7 +381,6 @@ func (b *box) lastWords() string {
 	return out.String()
 }
 
-// process is one line of the process table, as this process sees it.
 type process struct {
 	pid, ppid, inner int
 	uid, threads     int
@@ -396,10 +388,11 @@ type process struct {
 	name             string
 }
 
-// dead reports whether all threads have ended. The kernel shows a process as a zombie also when only the first thread has ended.
+// dead reports whether all threads have ended. The kernel shows a zombie as soon as the first
+// thread has ended.
 func (p process) dead() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
-// processes lists all processes in the namespace but the init, dead or alive.
+// processes lists all processes in the namespace except for the init, dead or alive.
 func (b *box) processes() []process {
 	if !b.running() {
 		return nil
@@ -408,7 +401,7 @@ func (b *box) processes() []process {
 	if err != nil {
 		return nil
 	}
-	entries, _ := os.ReadDir("/proc") // without /proc, no processes are visible
+	entries, _ := os.ReadDir("/proc") // Without /proc, no processes are visible.
 	var list []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -453,14 +446,15 @@ func look(pid int) (process, bool) {
 	return p, err == nil && p.inner != 0
 }
 
-// alive lists the living processes of the namespace but the init and its CMD, by the run that their environment names.
+// alive lists the living processes by the run that their environment names, except for the init and
+// its CMD.
 func (b *box) alive() []process {
 	return slices.DeleteFunc(b.processes(), func(p process) bool {
-		return p.dead() || p.name == "hinit-tools" && p.uid == 0 // the boot program, which changes owners in the background, does not count
+		return p.dead() || p.name == "hinit-tools" && p.uid == 0 // Ignore the boot program, which changes owners in the background.
 	})
 }
 
-// of lists the living processes that a service has started, by the tag that they inherit.
+// of lists a service's living processes, by their inherited tag.
 func (b *box) of(service string) []process {
 	return slices.DeleteFunc(b.alive(), func(p process) bool {
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
@@ -468,18 +462,18 @@ func (b *box) of(service string) []process {
 	})
 }
 
-// zombies counts the ended processes that were not reaped.
+// zombies counts the unreaped processes.
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
-		if p.dead() && p.ppid == b.cmd.Process.Pid { // other zombies are children of the test, which has not reaped them yet
+		if p.dead() && p.ppid == b.cmd.Process.Pid { // Other zombies are children of the test, which has not reaped them yet.
 			n++
 		}
 	}
 	return n
 }
 
-// reaped returns an error while there is a zombie.
+// reaped returns an error while a zombie exists.
 func (b *box) reaped() error {
 	if n := b.zombies(); n > 0 {
 		return fmt.Errorf("%d zombies are left", n)
@@ -489,8 +483,8 @@ func (b *box) reaped() error {
 
 // usage is what PID 1 uses.
 type usage struct {
-	rss     int // resident memory in KiB
-	private int // KiB of private memory, without the pages of the program
+	rss     int // Resident memory in KiB.
+	private int // Private memory in KiB, without the program's pages.
 	files   int
 	threads int
 	cpu     time.Duration
@@ -514,8 +508,7 @@ func (b *box) usage() usage {
 	text, err = os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	b.check(err)
 	for line := range strings.Lines(string(text)) {
-		// Pages of the program also count as private while no other container runs it. They are dirty until the disk has the new
-		// binary.
+		// The program's pages count as private if no other container runs it.
 		if value, ok := strings.CutPrefix(line, "Anonymous:"); ok {
 			u.private, _ = strconv.Atoi(strings.Fields(value)[0])
 		}
@@ -528,11 +521,10 @@ func (b *box) usage() usage {
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	user, _ := strconv.Atoi(f[11])
 	system, _ := strconv.Atoi(f[12])
-	u.cpu = time.Duration(user+system) * 10 * time.Millisecond // 100 is USER_HZ on every Linux
+	u.cpu = time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every Linux.
 	return u
 }
 
-// desired returns the desired state of a profile on the disk, or "".
 func (b *box) desired(profile string) string {
 	text, err := os.ReadFile(filepath.Join(b.profileDir(profile), "gateway_state.json"))
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 	"hinit/client"
 )
 
-// chaos is a container, and the model of what should be true of it.
+// chaos is a container with a model of its expected state.
 type chaos struct {
 	*box
 
 	random *rand.Rand
-	want   map[string]string // intent by profile; "" for none yet
-	faulty bool              // commands may fail, but an accepted request must hold all the same
-	slots  *slots            // nil if hinit does not answer as s6
-	doubt  bool              // an answer said that the command holds, but that a restart of the container may undo it
+	want   map[string]string // Intent by profile; "" for none yet.
+	faulty bool              // Whether commands may fail. Accepted requests must hold all the same.
+	slots  *slots            // Slots of s6; nil if hinit does not answer as s6.
+	doubt  bool              // Whether an answer said that a container restart may undo the command.
 	conns  func()
 	made   int
 }
 
-// TestChaos does random things to a container, and compares it repeatedly with a model: the status, the processes, and the disk.
-// The test prints the seed, and -seed repeats it.
+// TestChaos performs random actions on a container and compares it with a model. The test prints
+// its seed; -seed repeats it.
 func TestChaos(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -41,8 +41,7 @@ func TestChaos(t *testing.T) {
 	c.actFor()
 }
 
-// TestChaosInSlots is TestChaos with a hinit that answers as s6. The tools of s6 start and stop gateways too, and
-// register and unregister other services.
+// TestChaosInSlots is TestChaos with s6 emulation: s6 tools also control gateways and services.
 func TestChaosInSlots(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -54,7 +53,7 @@ func TestChaosInSlots(t *testing.T) {
 	c.actFor()
 }
 
-// actFor does random things for a time.
+// actFor performs random actions for a time.
 func (c *chaos) actFor() {
 	t := c.t
 	for range 6 {
@@ -79,10 +78,10 @@ func (c *chaos) actFor() {
 	}
 	c.settle()
 	for _, name := range names {
-		if err := poll(patience, func() error { // the last lines of the log may not have arrived yet
+		if err := poll(patience, func() error { // The last log lines may not have arrived yet.
 			lines, err := c.logged(name)
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // the profile has never written a line
+				return nil // The profile has never written a line.
 			}
 			if err == nil {
 				err = counted(lines)
@@ -116,13 +115,13 @@ func (c *chaos) create() {
 	c.want[name] = ""
 }
 
-// act does one random thing.
+// act performs one random action.
 func (c *chaos) act() {
 	c.t.Helper()
 	names := c.names()
 	name := names[c.random.IntN(len(names))]
 	if c.slots != nil && c.random.IntN(3) == 0 {
-		if !c.faulty && !c.doubt { // with faults, the slots may differ from the requests
+		if !c.faulty && !c.doubt { // With faults, the slots may differ from the requests.
 			c.slots.act(name)
 		}
 		return
@@ -151,7 +150,7 @@ func (c *chaos) act() {
 		}
 	case n < 70:
 		if len(names) > 3 {
-			c.check(poll(patience, func() error { return os.RemoveAll(c.profileDir(name)) })) // hinit may be writing in the directory
+			c.check(poll(patience, func() error { return os.RemoveAll(c.profileDir(name)) })) // hinit may be writing in the directory.
 			delete(c.want, name)
 		}
 	case n < 78:
@@ -189,7 +188,7 @@ func (c *chaos) act() {
 	}
 }
 
-// again boots the container once more. The boot makes a new scan directory.
+// again reboots the container, which creates a new scan directory.
 func (c *chaos) again() {
 	c.t.Helper()
 	c.boot()
@@ -207,7 +206,7 @@ func (c *chaos) settle() {
 	c.conns = func() {}
 	if err := poll(patience, func() error {
 		if c.slots != nil {
-			c.slots.hasten() // repeated in each try, because a failure may become visible only later
+			c.slots.hasten() // Repeat it in each try, because a failure may become visible late.
 		}
 		return c.compare()
 	}); err != nil {
@@ -242,7 +241,7 @@ func (c *chaos) compare() error {
 			state, wanted = client.StateUp, client.WantUp
 		}
 		processes := c.of("gateway-" + name)
-		// A gateway that a signal has stopped counts as up, because its parent knows nothing else.
+		// A stopped gateway counts as up, because its parent does not know that a signal stopped it.
 		switch {
 		case !known:
 			return fmt.Errorf("%s is not known", name)
@@ -262,7 +261,7 @@ func (c *chaos) compare() error {
 	return c.reaped()
 }
 
-// counted returns an error unless the lines come from lives that each count from 1 without a gap.
+// counted returns an error unless each life in the log counts from 1 without gaps.
 func counted(lines []string) error {
 	last := 0
 	for i, line := range lines {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// connect opens connections that send nothing. Connections that hinit does not accept wait in the kernel's queue, or are refused.
+// connect opens idle connections. The kernel queues or refuses excess ones.
 func (b *box) connect(n int) []net.Conn {
 	b.t.Helper()
 	var conns []net.Conn
@@ -27,18 +27,18 @@ func hangUp(conns []net.Conn) {
 	}
 }
 
-// say opens a connection, sends something, and does not read the answer.
+// say opens a connection and sends data without reading the answer.
 func (b *box) say(what string) net.Conn {
 	c, err := net.DialTimeout("unix", b.client.Socket(), time.Second)
 	if err != nil {
 		return nil
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(c, what) // an error does not matter: hinit may close the connection before the client has sent all
+	_, _ = io.WriteString(c, what) // Ignore the error: hinit may close the connection early.
 	return c
 }
 
-// hammer asks for the status many times at once.
+// hammer requests the status many times concurrently.
 func (b *box) hammer(n int) {
 	b.t.Helper()
 	var all sync.WaitGroup
@@ -46,7 +46,7 @@ func (b *box) hammer(n int) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			_, _ = b.client.Status(ctx) // an error does not matter: a later check shows whether PID 1 is alive
+			_, _ = b.client.Status(ctx) // Ignore the error: a later check shows whether PID 1 is alive.
 		})
 	}
 	all.Wait()

@@ -11,8 +11,8 @@ import (
 	"hinit/client"
 )
 
-// TestStopEndsAComet checks that none of a gateway's processes is left when stop reports it down. The gateway leaves a
-// daemon that forks, makes its own session and ends, for ever, so that each generation is gone before it can be seen.
+// TestStopEndsAComet checks that stop leaves none of a gateway's processes, even a daemon that
+// forks, calls setsid and exits for ever.
 func TestStopEndsAComet(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -30,7 +30,7 @@ func TestStopEndsACometOnABusyMachine(t *testing.T) {
 	stopComets(t, 30)
 }
 
-// stopComets returns how long the stops took beyond the grace, the shortest time first.
+// stopComets returns by how much the stops exceeded the grace, sorted.
 func stopComets(t *testing.T, times int) (over []time.Duration) {
 	t.Helper()
 	const grace = 500 * time.Millisecond
@@ -43,7 +43,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	for range times {
 		b.up("comet")
 		before := b.status().Init.Orphans
-		within(t, patience, func() error { // the daemon must be running before the stop
+		within(t, patience, func() error { // The daemon must run before the stop.
 			if n := b.status().Init.Orphans - before; n < 100 {
 				return fmt.Errorf("only %d orphans", n)
 			}
@@ -52,12 +52,12 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 		b.check(b.do("stop", "comet"))
 		over = append(over, b.stopped("gateway-comet")-grace)
 		down := b.status().Init.Orphans
-		if left := b.alive(); len(left) != 2 { // only the CMD and the other gateway may be left
+		if left := b.alive(); len(left) != 2 { // Only the CMD and the other gateway may remain.
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
-		// The restart takes a while. In this time, a living daemon would have many more generations.
+		// During the restart, a surviving daemon would fork many times.
 		b.check(b.do("restart", "calm"))
-		if n := b.status().Init.Orphans - down; n > 20 { // only processes that ended after the stop count
+		if n := b.status().Init.Orphans - down; n > 20 { // Count only processes that ended after the stop.
 			t.Errorf("after the stop %d more of it have ended", n)
 		}
 		sheet.add("comets", 1)
@@ -71,8 +71,8 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	return over
 }
 
-// TestStopEndsAProcessWhoseFirstThreadHasEnded checks that stop ends a daemon whose first thread has ended while
-// another thread works on. The kernel shows it as a zombie.
+// TestStopEndsAProcessWhoseFirstThreadHasEnded checks that stop ends a daemon whose main thread has
+// exited, which the kernel shows as a zombie.
 func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -90,15 +90,15 @@ func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 			return fmt.Errorf("no process without its first thread: %+v", b.alive())
 		})
 		b.check(b.do("stop", "headless"))
-		if left := b.alive(); len(left) != 1 { // only the CMD may be left
+		if left := b.alive(); len(left) != 1 { // Only the CMD may remain.
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
 		sheet.add("stops", 1)
 	}
 }
 
-// TestStopNamesAProcessThatHidesWhoseItIs checks that stop mentions a daemon that a gateway leaves without any sign by
-// which hinit knows its service.
+// TestStopNamesAProcessThatHidesWhoseItIs checks that stop reports a leftover daemon that has no
+// sign of its service.
 func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -121,7 +121,7 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	b.check(b.do("stop", "sly"))
 	hidden := ""
 	for _, p := range b.alive() {
-		// The CMD is older than the gateways. The list is in the order of the PIDs outside, which begin again at some time.
+		// The CMD is older than the gateways. Outer PIDs wrap around.
 		if p.ppid == b.cmd.Process.Pid && p.uid == b.uid && p.inner != calm.PID && p.inner > main.PID {
 			hidden = fmt.Sprintf("process %d hides which service it is of", p.inner)
 		}
@@ -146,8 +146,8 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	b.check(b.is("calm", client.StateUp)())
 }
 
-// TestStopEndsASiblingOfTheGateway checks that stop ends a process that a gateway has made as a child of its own
-// parent, hinit.
+// TestStopEndsASiblingOfTheGateway checks that stop ends a process that a gateway created as a
+// child of hinit (CLONE_PARENT).
 func TestStopEndsASiblingOfTheGateway(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -157,7 +157,7 @@ func TestStopEndsASiblingOfTheGateway(t *testing.T) {
 	for range scale(3, 50) {
 		b.up("sibling")
 		within(t, patience, func() error {
-			if list := b.alive(); len(list) != 3 { // expects three processes: the CMD, the gateway, and its sibling
+			if list := b.alive(); len(list) != 3 { // Three processes are expected: the CMD, the gateway and its sibling.
 				return fmt.Errorf("alive are %+v", list)
 			}
 			return nil

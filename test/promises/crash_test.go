@@ -15,7 +15,7 @@ import (
 	"hinit/client"
 )
 
-// traceFile makes an empty file for a trace. hinit writes it as the agent's user.
+// traceFile creates an empty trace file for hinit.
 func (b *box) traceFile() string {
 	b.t.Helper()
 	file := b.path("trace")
@@ -23,7 +23,7 @@ func (b *box) traceFile() string {
 	return file
 }
 
-// traced calls a function, and returns the calls that hinit made on the volume meanwhile, in their order.
+// traced calls what, and returns the volume calls that hinit made during it.
 func (b *box) traced(what func()) []string {
 	b.t.Helper()
 	file := b.traceFile()
@@ -35,8 +35,8 @@ func (b *box) traced(what func()) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// restored returns an error unless a boot has started exactly the gateways that the disk wants up. This state of the disk must be
-// one of the given states.
+// restored returns an error unless a boot started exactly the gateways that the disk wants up. The
+// disk must be in one of the allowed states.
 func (b *box) restored(profile string, allowed ...string) error {
 	wanted := b.desired(profile)
 	if !slices.Contains(allowed, wanted) {
@@ -53,9 +53,9 @@ func (b *box) restored(profile string, allowed ...string) error {
 	return err
 }
 
-// TestCrashAfterEveryStepOfACommand ends the container right after each call that a command makes on the volume, all of
-// which come before the answer. The next boot must restore the old intent or the new one. From the moment at which the
-// new record has its name, it must be the new one.
+// TestCrashAfterEveryStepOfACommand kills the container after each volume call of a command. The
+// next boot must restore the old intent or the new one, and never the old one after the new record
+// is in place.
 func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -72,7 +72,7 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 			b.profile("bystander", sleeper)
 			b.boot()
 			b.check(b.tell("start", "bystander"))
-			// The opposite intents come first, so that the file exists and each command changes it.
+			// Set the opposite intents first, so that each command changes the file.
 			prepare := func() {
 				t.Helper()
 				verb := map[string]string{"running": "start", "stopped": "stop"}[c.from]
@@ -97,8 +97,8 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 				b.wait(patience)
 				b.fail()
 				b.boot()
-				// The client got no answer, so the old intent and the new one are both correct. Every other state is wrong, and so is
-				// the old intent after the new one.
+				// Without an answer, both the old and the new intent are correct. The old one is wrong after the
+				// rename.
 				if strings.HasPrefix(call, "rename ..hinit-intent.json") {
 					intent = c.to
 				}
@@ -121,7 +121,8 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 	}
 }
 
-// durable fails the test unless a record of intent is on the disk before its name, and its name before the answer.
+// durable fails the test unless an intent is synced before its rename, and the rename before the
+// answer.
 func durable(t *testing.T, calls []string) {
 	t.Helper()
 	var steps []string
@@ -135,7 +136,7 @@ func durable(t *testing.T, calls []string) {
 	}
 }
 
-// tidy fails the test if crashes have left many temporary files.
+// tidy fails the test if crashes left many temporary files.
 func tidy(t *testing.T, dir string) {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(dir, ".*.tmp"))
@@ -144,8 +145,8 @@ func tidy(t *testing.T, dir string) {
 	}
 }
 
-// TestCrashAfterEveryStepOfABoot ends the container right after each call that a boot makes on the volume. The next
-// boot must restore all intents. One volume is new except for the intents, another has seen many boots.
+// TestCrashAfterEveryStepOfABoot kills the container after each volume call of a boot. The next
+// boot must restore all intents.
 func TestCrashAfterEveryStepOfABoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -173,8 +174,8 @@ func TestCrashAfterEveryStepOfABoot(t *testing.T) {
 	}
 }
 
-// thePowerFailedWhileTheHomeChangedItsOwner checks that a boot stores the mark of an unfinished repair before it changes an owner. After
-// a power failure without the mark, the next boot would not finish the repair.
+// thePowerFailedWhileTheHomeChangedItsOwner checks that a boot marks an unfinished repair on disk
+// before it changes an owner.
 func thePowerFailedWhileTheHomeChangedItsOwner(t *testing.T) {
 	b := newBox(t, setup{faults: true})
 	b.check(os.Chown(b.home, 12345, 12345))
@@ -186,7 +187,7 @@ func thePowerFailedWhileTheHomeChangedItsOwner(t *testing.T) {
 	}
 }
 
-// crashBoot ends a boot after call k, and boots again.
+// crashBoot kills a boot after call k, and boots again.
 func (b *box) crashBoot(k int, call string, wanted map[string]string) {
 	b.t.Helper()
 	b.fail(fmt.Sprintf("* * crash skip=%d", k))
@@ -206,17 +207,16 @@ func (b *box) crashBoot(k int, call string, wanted map[string]string) {
 	sheet.add("crashes", 1)
 }
 
-// TestCrashAfterEveryStepOfAProfileCommand ends hinit profile create, delete and rename, and then the container, right
-// after each call that they make on the volume. After the next boot, each profile must be complete or missing, and no
-// other file may be left. The intents of other profiles must not have changed, and the command must work again.
+// TestCrashAfterEveryStepOfAProfileCommand kills hinit profile create, delete and rename after each
+// volume call. After the next boot, each profile must be complete or missing.
 func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	whole := []string{".env", "SOUL.md", "cron", "home", "logs", "memories", "plans", "sessions", "skills", "skins", "workspace"}
-	// A deletion removes the profile's temporary directory /tmp/hinit-NAME-UID, so these names are no other test's.
+	// A deletion removes /tmp/hinit-NAME-UID, so no other test may use these names.
 	for _, c := range []struct {
 		argv          []string
-		before, after string // name of the existing profile, before and after the command
+		before, after string // Name of the profile before and after the command.
 	}{
 		{[]string{"create", "crash-a"}, "", "crash-a"},
 		{[]string{"delete", "crash-a", "--yes"}, "crash-a", ""},
@@ -232,13 +232,13 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 			prepare := func() {
 				t.Helper()
 				for _, name := range []string{"crash-a", "crash-b"} {
-					b.check(poll(patience, func() error { return os.RemoveAll(b.profileDir(name)) })) // hinit may be writing in the directory
+					b.check(poll(patience, func() error { return os.RemoveAll(b.profileDir(name)) })) // hinit may be writing in the directory.
 				}
 				active := filepath.Join(b.home, "active_profile")
 				b.check(b.booted(), os.WriteFile(active, []byte("crash-a\n"), 0o644), os.Chown(active, b.uid, b.uid))
 				if c.before != "" {
 					_, err := b.manage("", "create", c.before)
-					b.check(err, b.do("stop", c.before)) // hinit answers when it has written its files into the home, so each run makes the same calls
+					b.check(err, b.do("stop", c.before)) // hinit writes into the home before it answers, so each run makes the same calls.
 				}
 			}
 			prepare()
@@ -304,7 +304,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	}
 }
 
-// manage runs "hinit profile" in the container, with its own fault rules, and returns its exit code.
+// manage runs "hinit profile" with its own fault rules, and returns its exit code.
 func (b *box) manage(rule string, args ...string) (code int, err error) {
 	faults := b.path("faults-of-the-command")
 	if err := os.WriteFile(faults, []byte(rule+"\n"), 0o644); err != nil {
@@ -332,8 +332,8 @@ func (b *box) entries(dir string) ([]string, error) {
 	return names, err
 }
 
-// TestKilledAtAnyInstantAfterTheAnswer kills the container some time after commands were answered, while gateways that
-// write the same file start and end. The next boot must restore what the last command demanded.
+// TestKilledAtAnyInstantAfterTheAnswer kills the container after answered commands. The next boot
+// must restore the last command's intent.
 func TestKilledAtAnyInstantAfterTheAnswer(t *testing.T) {
 	beside(t)
 	requireRoot(t)

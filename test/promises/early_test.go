@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTermWhileHinitBegins sends TERM to a container that is starting. Even before the first instruction of main, a TERM must
-// stop the container in order. The Go runtime alone would end the process at once, with code 2 and without a message.
+// TestTermWhileHinitBegins sends SIGTERM to a starting container. Even before main, it must stop
+// the container in order.
 func TestTermWhileHinitBegins(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	random := rand.New(rand.NewPCG(*seed, 0))
 	for range scale(10, 400) {
-		// The runtime writes a line when a package has been initialized. This line comes before main.
+		// The runtime reports the initialisation of each package, before main.
 		b := newBox(t, setup{env: []string{"GODEBUG=inittrace=1"}})
 		b.start()
-		for begin := time.Now(); !b.said("err", "init hinit/internal/early @"); { // without a pause, because main begins a millisecond later
+		for begin := time.Now(); !b.said("err", "init hinit/internal/early @"); { // Poll without a pause, because main begins a millisecond later.
 			if time.Since(begin) > patience {
 				t.Fatal("it does not listen")
 			}
 		}
 		<-time.After(time.Duration(random.Float64() * random.Float64() * random.Float64() * float64(40*time.Millisecond)))
 		switch code, _ := b.stop(); code {
-		case 0, 128 + int(unix.SIGTERM): // the exit code is 128+TERM if the CMD was started
+		case 0, 128 + int(unix.SIGTERM): // The exit code is 128+SIGTERM if the CMD was started.
 			sheet.add("terms at the beginning", 1)
 		default:
 			t.Fatalf("the container has ended with code %d", code)
@@ -35,7 +35,7 @@ func TestTermWhileHinitBegins(t *testing.T) {
 	}
 }
 
-// said reports whether a stream of the container contains a text.
+// said reports whether an output stream of the container contains a text.
 func (b *box) said(stream, text string) bool {
 	got, err := os.ReadFile(b.path(stream))
 	return err == nil && bytes.Contains(got, []byte(text))

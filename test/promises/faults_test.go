@@ -13,10 +13,10 @@ import (
 	"hinit/client"
 )
 
-// quick makes restarts follow soon, so that they meet a fault often.
+// quick makes restarts frequent, so that they meet a fault often.
 const quick = "restart: {initial: 50ms, max: 200ms, crash_loop_count: 1000}\nstop: {grace: 1s}\n"
 
-// counter is a gateway that writes numbers, and goes on where its last life ended.
+// counter is a gateway that writes ascending numbers across its lives.
 const counter = `exec 2>/dev/null # where a shell tells how its children have ended
 n=0
 trap 'exit 0' TERM
@@ -29,8 +29,8 @@ func (b *box) calm() {
 	b.idle(func() { b.status() })
 }
 
-// idle fails the test unless there is a second in which PID 1 is not busy during the call. A process that spins has no such
-// second. But processor time that a hypervisor takes from the machine counts as work of the running process.
+// idle fails the test unless PID 1 is idle for one second during the call. A spinning process has
+// no such second.
 func (b *box) idle(meanwhile func()) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
@@ -46,8 +46,7 @@ func (b *box) idle(meanwhile func()) {
 	})
 }
 
-// signal sends a signal to every process of a service that is up. Right after an exec, a process has no tag yet by
-// which the test could find it.
+// signal signals every process of a service that is up.
 func (b *box) signal(service string, s unix.Signal) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
@@ -56,14 +55,14 @@ func (b *box) signal(service string, s unix.Signal) {
 			return fmt.Errorf("%s has no process", service)
 		}
 		for _, p := range all {
-			_ = unix.Kill(p.pid, s) // an error does not matter: the process may have ended
+			_ = unix.Kill(p.pid, s) // Ignore the error: the process may have ended.
 		}
 		return nil
 	})
 }
 
-// TestTheKernelRefuses makes each call that PID 1 depends on fail, with each error that occurs in practice. PID 1 must
-// go on, report the truth, and do what was requested when the fault is over.
+// TestTheKernelRefuses makes each system call of PID 1 fail with each realistic error. PID 1 must
+// survive, report the truth, and recover.
 func TestTheKernelRefuses(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -167,7 +166,7 @@ func TestTheKernelRefuses(t *testing.T) {
 		b.fail("sync gateway_state delay=1h times=1 trace=" + begun)
 		answered := make(chan error, 1)
 		go func() { answered <- b.do("stop", "a") }()
-		within(t, patience, func() error { // the sync must have begun, so that the other command is not the slow one
+		within(t, patience, func() error { // The sync must have begun, so that the other command is not the slow one.
 			text, err := os.ReadFile(begun)
 			if len(text) == 0 {
 				return fmt.Errorf("the slow command does not wait for the disk yet, %w", err)
@@ -200,8 +199,7 @@ func (b *box) wholeLog(profile string) error {
 	return whole(lines)
 }
 
-// whole returns an error unless the lines are exactly what a counter writes: line 1, line 2 and so on. A line of hinit means that
-// lines were lost.
+// whole returns an error unless the lines are consecutive counter lines.
 func whole(lines []string) error {
 	next := 1
 	for _, line := range lines {
@@ -220,8 +218,7 @@ func whole(lines []string) error {
 	return nil
 }
 
-// TestAFullDiskAndAReadOnlyOne checks the shipped binary on a disk that is full, and on one that is read-only. The
-// other tests inject such errors.
+// TestAFullDiskAndAReadOnlyOne checks the shipped binary on a full and on a read-only disk.
 func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -236,7 +233,8 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 		name       string
 		begin, end []string
 	}{
-		// The read-only remount fails while a file is open for writing, so it comes before the first log line.
+		// A read-only remount fails while a file is open for writing, so it comes before the first log
+		// line.
 		{"read-only", []string{"mount", "-o", "remount,ro", b.home}, []string{"mount", "-o", "remount,rw", b.home}},
 		{"full", []string{"sh", "-c", fill, b.home}, []string{"sh", "-c", `rm "$0"/filler*`, b.home}},
 	} {
@@ -244,14 +242,14 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 		if name == "full" {
 			b.up("a")
 		}
-		within(t, patience, func() error { // hinit may still be busy with earlier orders
+		within(t, patience, func() error { // hinit may still be busy with earlier commands.
 			out, err := b.enter(bad.begin...)
 			if err != nil {
 				err = fmt.Errorf("%s: %w: %s", name, err, out)
 			}
 			return err
 		})
-		// Each home has a reserve for the first order on a full disk. The answer is true with and without it.
+		// Each home has a reserve for the first command on a full disk. Both answers are correct.
 		switch err := b.do("stop", "b"); {
 		case err == nil && b.desired("b") == "stopped":
 		case err != nil && name == "read-only" && strings.Contains(err.Error(), "cannot be recorded") && b.desired("b") == "running":
@@ -274,7 +272,8 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 	within(t, patience, func() error { return b.wholeLog("a") })
 }
 
-// TestNoMoreProcesses checks hinit while the agent's user uses up all processes that a limit permits, in three ways.
+// TestNoMoreProcesses checks hinit while the agent's user uses up all permitted processes, in three
+// ways.
 func TestNoMoreProcesses(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -337,7 +336,7 @@ func TestNoMoreProcesses(t *testing.T) {
 		b.up(names...)
 		clients := b.connect(200)
 		b.signal("gateway-p000", unix.SIGKILL)
-		b.idle(func() {}) // hinit could not answer while the limit was reached
+		b.idle(func() {}) // hinit could not answer at the process limit.
 		hangUp(clients)
 		for _, name := range names {
 			within(t, patience, b.is(name, client.StateUp))
@@ -355,7 +354,7 @@ func pidsGroup(t *testing.T) string {
 			continue
 		}
 		t.Cleanup(func() {
-			_ = poll(patience, func() error { return os.Remove(dir) }) // an error means that the kernel still removes the processes of the group
+			_ = poll(patience, func() error { return os.Remove(dir) }) // An error means that the kernel is still removing the group's processes.
 		})
 		if _, err := os.Stat(filepath.Join(dir, "pids.max")); err == nil {
 			return dir
@@ -365,8 +364,7 @@ func pidsGroup(t *testing.T) string {
 	return ""
 }
 
-// TestFrozen checks hinit while single processes, and the whole container, are stopped as by a debugger or a suspended
-// machine.
+// TestFrozen checks hinit while single processes or the whole container are stopped.
 func TestFrozen(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -14,9 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestNoSlotOpensBeforeTheBootIsOver checks that no gateway starts before the boot is over, although the agent
-// registers its slots as up while a boot hook runs. The boot would delete the gateway.pid of a running gateway as a
-// stale file.
+// TestNoSlotOpensBeforeTheBootIsOver checks that no gateway starts during the boot, although the
+// agent registers its slots as up.
 func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -27,7 +26,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	scan := b.answersAsS6("s6-svscanctl", "s6-svc")
 	names := b.profiles(5, "echo \"{\\\"pid\\\": $$}\" >\"${0%/run}/gateway.pid\"\n"+sleeper)
 	for range scale(2, 25) {
-		_ = os.Remove(begun) // in the first round, the file does not exist
+		_ = os.Remove(begun) // In the first round, the file does not exist.
 		_ = os.Remove(done)
 		for _, name := range names {
 			state, pid := filepath.Join(b.profileDir(name), "gateway_state.json"), filepath.Join(b.profileDir(name), "gateway.pid")
@@ -52,7 +51,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 			sheet.add("slots during a boot", 1)
 		}
 		for _, name := range names {
-			within(t, patience, func() error { // the slot must be known, and its gateway must wait
+			within(t, patience, func() error { // The slot must be known, and its gateway must wait.
 				s, err := b.service(name)
 				if err == nil && (s.State != client.StateWaiting || s.Want != client.WantUp) {
 					err = fmt.Errorf("%s is %s, wanted %s", name, s.State, s.Want)
@@ -84,9 +83,8 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	}
 }
 
-// TestWhatRunsAsRootHasNothingOfTheAgents checks services and a boot hook as root, by every spelling of root, in a
-// container whose environment leads into the volume. Their HOME, directory, PATH and other variables must lead
-// elsewhere.
+// TestWhatRunsAsRootHasNothingOfTheAgents checks that root services and hooks get no HOME,
+// directory or PATH inside the volume.
 func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -129,7 +127,7 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 			b.roots("a service as "+user, dir, strings.Split(string(environment), "\x00"))
 			sheet.add("root's processes", 1)
 		}
-		// The variables of a gateway show that the container has such variables.
+		// A gateway's variables show that the container has such variables.
 		if p := b.of("gateway-a"); len(p) != 1 {
 			t.Errorf("of the gateway there are %+v", p)
 		} else if environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p[0].pid)); err != nil || !strings.Contains(string(environment), "\x00PATH="+b.home) {
@@ -148,7 +146,7 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 	}
 }
 
-// roots fails the test unless a directory and an environment are root's alone. One variable of hinit's own names the volume.
+// roots fails the test unless a directory and an environment are independent of the agent.
 func (b *box) roots(who, dir string, environment []string) {
 	b.t.Helper()
 	if dir != "/" {
@@ -164,8 +162,8 @@ func (b *box) roots(who, dir string, environment []string) {
 	}
 }
 
-// TestAGatewayThatChangesItsConfigurationDoesNotSpin checks that a gateway that writes another config.yaml at each
-// start and exits with 78 gets restart delays as if it crashed. Code 78 parks it until the configuration changes.
+// TestAGatewayThatChangesItsConfigurationDoesNotSpin checks that restart delays apply to a gateway
+// that rewrites its configuration and exits with 78.
 func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -173,7 +171,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	b.profile("restless", "date +%s%N >\"${0%/run}/config.yaml\"\nexit 78\n")
 	b.boot()
 	b.check(b.tell("start", "restless"))
-	within(t, patience, func() error { // hinit must have started the gateway more than once
+	within(t, patience, func() error { // hinit must have started the gateway more than once.
 		s, err := b.service("restless")
 		if err == nil && s.Run < 3 {
 			err = fmt.Errorf("it is in run %d", s.Run)
@@ -188,15 +186,14 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	took := time.Since(begin)
 	b.check(err)
 	starts := int(last.Run - first.Run)
-	if most := int(2*took/time.Second) + 2; starts > most { // only too short a delay is wrong, because a busy machine adds some delay
+	if most := int(2*took/time.Second) + 2; starts > most { // Only too short a delay is wrong; a busy machine adds delay.
 		t.Errorf("it was started %d times in %v", starts, took)
 	}
 	sheet.set("restless starts", fmt.Sprintf("%d starts in %v", starts, took.Round(time.Second)))
 }
 
-// TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered checks that the agent's status is answered while 128 s6 tools of the
-// agent wait. It also checks that root can show a log where no signal may be queued; a change of user by all threads
-// needs one.
+// TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered checks that the agent's status works while 128 of its
+// s6 tools wait, and that root can show a log without queueable signals.
 func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -241,8 +238,8 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 	}
 }
 
-// TestServicesDoNotWaitForTheirSlots checks that services start while the slots of s6 are on a disk that does not
-// answer, and get their slots when it does. If each waited for its slot, 2,000 services would need 46 seconds.
+// TestServicesDoNotWaitForTheirSlots checks that services start while the s6 slots are on a hanging
+// disk.
 func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -257,7 +254,7 @@ func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	b.check(err, os.WriteFile(b.path("hinit.yaml"), append(text, services.String()...), 0o644))
 	scan := b.answersAsS6()
 	slots := func() int {
-		found, _ := filepath.Glob(filepath.Join(scan, "s*")) // the error can be ignored, because the pattern is valid
+		found, _ := filepath.Glob(filepath.Join(scan, "s*")) // Ignore the error: the pattern is valid.
 		return len(found)
 	}
 	b.fail("rename .s0 delay=1h")

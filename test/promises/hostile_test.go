@@ -14,9 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestHostileClients has a thousand clients that send nothing. Others send garbage, half a request, or endless headers
-// and bodies, and some do not read the answers. Other clients must be served meanwhile, and memory and descriptors of
-// PID 1 must stay within bounds. When the hostile clients are gone, PID 1 must have released both.
+// TestHostileClients opens a thousand idle connections and sends garbage. Other clients must be
+// served, and PID 1's memory and descriptors must stay bounded.
 func TestHostileClients(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -24,7 +23,7 @@ func TestHostileClients(t *testing.T) {
 	names := b.profiles(20, sleeper)
 	b.boot()
 	b.up(names...)
-	b.hammer(50) // PID 1 now has the memory that it needs to serve clients
+	b.hammer(50) // PID 1 now has its working memory for clients.
 	before := b.usage()
 	garbage := []string{
 		"\x00\xff\x16\x03\x01 nonsense\r\n\r\n", strings.Repeat("A", 1<<20), "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10),
@@ -47,7 +46,7 @@ func TestHostileClients(t *testing.T) {
 		now := b.usage()
 		most.rss, most.files, most.threads = max(most.rss, now.rss), max(most.files, now.files), max(most.threads, now.threads)
 		hangUp(clients)
-		// This client is root too, so hostile clients may use up root's connections, and the test may have to wait.
+		// Hostile clients may use up root's connections, so the test may have to wait.
 		within(t, patience, func() error { return b.is("p000", client.StateUp)() })
 		b.check(b.tell("restart", "p001"), b.unharmed(names))
 	}
@@ -66,7 +65,7 @@ func TestHostileClients(t *testing.T) {
 	t.Logf("before %+v, at the worst %+v, after %+v", before, most, b.usage())
 }
 
-// unharmed waits until all services with these names are up.
+// unharmed waits until all the services are up.
 func (b *box) unharmed(names []string) error {
 	for _, name := range names {
 		if err := poll(patience, b.is(name, client.StateUp)); err != nil {
@@ -76,7 +75,8 @@ func (b *box) unharmed(names []string) error {
 	return nil
 }
 
-// TestTheAgentsClientsDoNotKeepRootOut checks that root is answered while the agent's user keeps many connections open.
+// TestTheAgentsClientsDoNotKeepRootOut checks that root is answered while the agent holds many
+// connections open.
 func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -85,7 +85,7 @@ func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	b.boot()
 	self, err := os.Executable()
 	b.check(err)
-	copied := b.path("hog") // the agent's user can execute this copy of the binary
+	copied := b.path("hog") // The agent's user can execute this copy of the binary.
 	text, err := os.ReadFile(self)
 	b.check(err, testkit.WriteProgram(copied, text))
 	hog := exec.Command(copied)

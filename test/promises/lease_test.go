@@ -18,17 +18,17 @@ import (
 	"hinit/client"
 )
 
-// onServer makes hinit treat the volume as one of a network file system whose server keeps the file locks.
+// onServer makes hinit treat the volume as a network file system with locks on a server.
 const onServer = "lock server EEXIST"
 
-// fleet is a number of containers that share a volume. Each has its own network, processes and host name.
+// fleet is a set of containers that share a volume.
 type fleet struct {
 	t     *testing.T
 	boxes []*box
-	file  string // file in which the gateways record when they ran
+	file  string // File in which the gateways record their running times.
 }
 
-// newFleet makes containers. Their gateways write to a file, ten times a second, that they run.
+// newFleet creates containers whose gateways record ten times a second that they run.
 func newFleet(t *testing.T, many int, profiles ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t}
@@ -56,15 +56,15 @@ done
 	return f
 }
 
-// pause stops all processes of a container, its init first, as a freezer would at the worst moment.
+// pause stops all processes of a container, its init first.
 func (f *fleet) pause(b *box) {
 	_ = b.cmd.Process.Signal(unix.SIGSTOP)
 	for _, p := range b.processes() {
-		_ = unix.Kill(p.pid, unix.SIGSTOP) // an error does not matter: the process may have ended
+		_ = unix.Kill(p.pid, unix.SIGSTOP) // Ignore the error: the process may have ended.
 	}
 }
 
-// unpause lets all processes go on, the init last.
+// unpause resumes all processes, the init last.
 func (f *fleet) unpause(b *box) {
 	for _, p := range b.processes() {
 		_ = unix.Kill(p.pid, unix.SIGCONT)
@@ -72,7 +72,7 @@ func (f *fleet) unpause(b *box) {
 	_ = b.cmd.Process.Signal(unix.SIGCONT)
 }
 
-// once fails the test if two gateways of one profile ran at the same time, by their own records.
+// once fails the test if two gateways of one profile ran at the same time.
 func (f *fleet) once() {
 	f.t.Helper()
 	file, err := os.Open(f.file)
@@ -81,11 +81,11 @@ func (f *fleet) once() {
 	}
 	defer file.Close()
 	type life struct{ from, to float64 }
-	all := map[string]map[string]life{} // lives of each run of a profile
+	all := map[string]map[string]life{} // Lives of each profile's runs.
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		w := strings.Fields(lines.Text())
 		if len(w) != 3 {
-			continue // the gateway was killed while it wrote this line
+			continue // The gateway was killed while it wrote this line.
 		}
 		at, err := strconv.ParseFloat(w[2], 64)
 		if err != nil {
@@ -126,7 +126,7 @@ func serving(b *box) func() error {
 	}
 }
 
-// waiting returns an error unless a container says that it waits for another one.
+// waiting returns an error unless a container reports that it waits for holder.
 func waiting(b, holder *box) func() error {
 	return func() error {
 		if !b.running() {
@@ -145,7 +145,7 @@ func waiting(b, holder *box) func() error {
 	}
 }
 
-// newPair starts two containers with the profiles a and b: the first one serves, and the second one waits.
+// newPair starts two containers with two profiles: the first serves, and the second waits.
 func newPair(t *testing.T) (f *fleet, one, two *box) {
 	t.Helper()
 	f = newFleet(t, 2, "a", "b")
@@ -157,8 +157,8 @@ func newPair(t *testing.T) (f *fleet, one, two *box) {
 	return f, one, two
 }
 
-// TestTwoContainersOnOneVolume checks that the second of two containers on one volume leaves the gateways to the first,
-// reports that, and takes over when the first ends. Orders to the first must stay in force.
+// TestTwoContainersOnOneVolume checks that the second container leaves the gateways to the first,
+// and takes over when the first ends.
 func TestTwoContainersOnOneVolume(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -189,8 +189,8 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 	sheet.add("takeovers", 2)
 }
 
-// TestAPausedContainerKeepsItsVolume checks that a waiting container does not take over the gateways of a paused one.
-// If it did, both would run them after the resume. The pause may be on purpose.
+// TestAPausedContainerKeepsItsVolume checks that no other container takes over from a paused one.
+// Otherwise both would run gateways after the resume.
 func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -198,7 +198,7 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	before, err := one.service("a")
 	one.check(err)
 	f.pause(one)
-	// The agent removes and forges files by which an older version decided. A paused holder must not lose its volume
+	// The agent forges lease files of an older version. A paused holder must not lose its volume
 	// because of them.
 	dir := filepath.Join(one.home, ".hinit")
 	one.check(os.RemoveAll(dir), os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "lease.50"), nil, 0o666))
@@ -218,9 +218,8 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	f.once()
 }
 
-// TestTheAgentCannotKeepAVolumeFromBeingServed checks that the agent can neither end a container nor prevent a start by
-// files in .hinit. It can't get the lock while an init runs. If a lock of the agent delays an init, a message must name
-// it, and it must end with the agent's process.
+// TestTheAgentCannotKeepAVolumeFromBeingServed checks that the agent can't block a container with
+// files in .hinit. If the agent's lock delays an init, a message must name it.
 func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -240,8 +239,7 @@ func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
 	f.once()
 }
 
-// TestALeaseIsHandedOver checks that a container keeps its lock in a re-execution. No process of the agent may have the
-// descriptor, and no other container may get the lock.
+// TestALeaseIsHandedOver checks that a container keeps its lock across a re-execution.
 func TestALeaseIsHandedOver(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -270,9 +268,8 @@ func TestALeaseIsHandedOver(t *testing.T) {
 	within(t, patience, serving(two))
 }
 
-// TestOnAServerALostLockEndsTheGateways makes the name of the lock file lead to another file, as when the agent
-// exchanges it. The holder must kill its gateways before it asks for the lock again, and their exits must name the lost
-// lock.
+// TestOnAServerALostLockEndsTheGateways replaces the lock file. The holder must kill its gateways,
+// and their exits must name the lost lock.
 func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -304,9 +301,8 @@ func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 	f.once()
 }
 
-// TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a volume that does not take writes, so
-// neither can tell whether the other one serves it. Both must run their CMD and nothing else. After the thaw, only one
-// may boot and run hooks and services.
+// TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a frozen volume. Both may
+// run only their CMD; after the thaw, only one may boot.
 func TestOnAVolumeFrozenAtTheBootNothingStartsTwice(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -364,9 +360,8 @@ services:
 	two.kill()
 }
 
-// TestContainersOnOneVolumeAtRandom pauses, kills and restarts two, three and ten containers on one volume. Their
-// gateways record when they ran: two of one profile must never run at the same time. In the end one container must
-// serve.
+// TestContainersOnOneVolumeAtRandom randomly pauses, kills and restarts up to ten containers on one
+// volume. No profile may have two gateways.
 func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 	long(t)
 	requireRoot(t)
@@ -379,7 +374,7 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 		for _, b := range f.boxes {
 			b.start()
 		}
-		paused := map[*box]time.Time{} // end of the pause, by container
+		paused := map[*box]time.Time{} // End of the pause, by container.
 		deeds := 0
 		for end := time.Now().Add(*leaseSpan); time.Now().Before(end); deeds++ {
 			<-time.After(time.Duration(random.Int64N(int64(3 * time.Second))))

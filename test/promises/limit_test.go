@@ -11,8 +11,7 @@ import (
 	"hinit/client"
 )
 
-// atLimit runs a shell as a process of the group, as "docker exec" does. The kernel permits moving a process into a
-// full group, but no fork in it.
+// atLimit runs a shell in a full control group, as "docker exec" does. The shell can't fork.
 func (b *box) atLimit(group, script string) (out string, code int) {
 	b.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "echo $$ > "+filepath.Join(group, "cgroup.procs")+"\n"+script)
@@ -24,8 +23,8 @@ func (b *box) atLimit(group, script string) (out string, code int) {
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// TestRootActsAtALimitThatIsReached checks that hinit stop, status, healthcheck and the tools of s6 work in a container
-// full of processes, where no command can have a second thread.
+// TestRootActsAtALimitThatIsReached checks that hinit's commands work in a container at its process
+// limit.
 func TestRootActsAtALimitThatIsReached(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -58,7 +57,7 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 		sheet.add("orders at the limit", 1)
 	}
 	b.check(b.is(names[0], client.StateDown)())
-	// As the last resort, a shell writes one line to the FIFO, which needs no new process.
+	// As a last resort, a shell writes a line to the FIFO, without a new process.
 	if out, code := b.atLimit(group, "echo stop "+names[1]+" > "+b.path("run/orders")); code != 0 {
 		t.Errorf("an order by the FIFO: exit code %d: %s", code, out)
 	}

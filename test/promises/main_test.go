@@ -22,7 +22,7 @@ var (
 	leaseSpan = flag.Duration("lease", 100*time.Second, "how long each fleet of containers on one volume is disturbed, with -full")
 )
 
-// built holds the binaries that TestMain builds, and their directory.
+// built holds the paths of the built binaries, and their directory.
 var built struct{ root, shipped, faulty, agent string }
 
 func TestMain(m *testing.M) {
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	testkit.IsolateProcess()
-	testkit.AtOnce(scale(6, 100))                // these tests mostly wait; in the full form, turns limits how many run
-	root, err := os.MkdirTemp("/var/tmp", "hp-") // a short path, because the path of a socket has at most 107 bytes
+	testkit.AtOnce(scale(6, 100))                // These tests mostly wait. In the full form, turns limits how many run.
+	root, err := os.MkdirTemp("/var/tmp", "hp-") // Use a short path, because a socket path has at most 107 bytes.
 	if err == nil {
 		err = os.Chmod(root, 0o755)
 	}
@@ -62,14 +62,14 @@ func run(m *testing.M) int {
 	return code
 }
 
-// build makes the static binaries: one as it is shipped, and one with faults.
+// build builds the static binaries, with and without fault injection.
 func build(root string) error {
 	built.root = root
 	built.shipped, built.faulty, built.agent = filepath.Join(root, "hinit"), filepath.Join(root, "faulty", "hinit"), filepath.Join(root, "example-agent")
 	return testkit.Build(root, "hinit", "faulty/hinit", "example-agent")
 }
 
-// poll tries until the condition holds, and returns its last error after the deadline.
+// poll repeats the condition until it holds, and returns its last error after the deadline.
 func poll(deadline time.Duration, condition func() error) error {
 	end := time.Now().Add(deadline)
 	for {
@@ -98,7 +98,7 @@ func within(t testing.TB, deadline time.Duration, condition func() error) {
 // The full form has three kinds of tests. Tests that measure times run first, one after the other, and nothing else runs
 // meanwhile. Then the tests that take many minutes start together. All other tests run beside them, a few at a time.
 
-// measuring calls t.Parallel for a test that measures times. In the full form, whose times are published, no other test runs
+// measuring calls t.Parallel for a test that measures times. In the full form, no other test runs
 // beside it.
 func measuring(t *testing.T) {
 	if !*full {
@@ -106,11 +106,10 @@ func measuring(t *testing.T) {
 	}
 }
 
-// long calls t.Parallel for a test that takes four to ten minutes in the full form. Such a test waits for no turn, because all
-// other tests would wait for it.
+// long calls t.Parallel for a test that takes minutes in the full form. It needs no turn.
 func long(t *testing.T) { t.Parallel() }
 
-// beside calls t.Parallel for a test that neither measures times nor takes minutes. In the full form, the test takes a turn.
+// beside calls t.Parallel for an ordinary test. In the full form, the test takes a turn.
 func beside(t *testing.T) {
 	t.Parallel()
 	if *full {
@@ -122,7 +121,7 @@ func beside(t *testing.T) {
 // turns limits, in the full form, how many tests run at a time beside the long ones.
 var turns = make(chan struct{}, 4)
 
-// scale returns short in the short form of the tests, and the number for the full form otherwise.
+// scale returns short in the short form of the tests, and whole in the full form.
 func scale(short, whole int) int {
 	if *full {
 		return whole

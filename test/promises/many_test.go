@@ -11,9 +11,8 @@ import (
 	"hinit/client"
 )
 
-// TestTenThousandEmptyDirectories checks a boot with directories in profiles/ that are no profiles, under a limit of
-// processes that leaves PID 1 few threads. The boot must be as without them, PID 1 must take no more threads or
-// descriptors, and it must serve the profiles among them.
+// TestTenThousandEmptyDirectories checks that empty directories in profiles/ cost a boot neither
+// time nor threads or descriptors.
 func TestTenThousandEmptyDirectories(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -43,7 +42,7 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	if full.threads > alone.threads+4 || full.files > alone.files+8 {
 		t.Errorf("%d directories cost %d threads and %d descriptors; without them they are %d and %d", n, full.threads, full.files, alone.threads, alone.files)
 	}
-	<-time.After(time.Duration(scale(0, 20)) * time.Second) // the new profile has caused a full scan, which runs only when no other work waits
+	<-time.After(time.Duration(scale(0, 20)) * time.Second) // The new profile has caused a full scan, which runs only when hinit is idle.
 	begin, before := time.Now(), b.usage()
 	<-time.After(time.Duration(scale(1, 10)) * time.Second)
 	quiet := b.usage()
@@ -53,8 +52,8 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	t.Logf("%d directories: %+v; without them %+v; quiet for %v: %v", n, full, alone, time.Since(begin), quiet.cpu-before.cpu)
 }
 
-// TestTwoThousandProfiles checks that all gateways of many profiles, and of four times as many, come up. It prints the
-// cost of one gateway in both cases.
+// TestTwoThousandProfiles checks that all gateways of thousands of profiles come up, and prints the
+// cost of one gateway.
 func TestTwoThousandProfiles(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -70,7 +69,7 @@ func TestTwoThousandProfiles(t *testing.T) {
 		b.start()
 		within(t, 10*time.Minute, b.booted)
 		took := time.Since(begin)
-		within(t, patience, func() error { // the gateways start during the boot and are not all up at its end
+		within(t, patience, func() error { // Some gateways may come up after the end of the boot.
 			up := 0
 			status := b.status()
 			for _, s := range status.Services {

@@ -13,14 +13,13 @@ import (
 	"hinit/client"
 )
 
-// critical returns a configuration that makes profiles critical. hinit does not stop critical profiles to free memory, so the
-// kernel has to kill.
+// critical returns a configuration with critical profiles, which hinit never stops to free memory.
 func critical(profiles ...string) string {
 	return "profiles: {" + strings.Join(profiles, ": {priority: critical}, ") + ": {priority: critical}}\n"
 }
 
-// TestNoMoreMemory fills the container's memory with many processes that are each smaller than PID 1, and then with a
-// large one. The kernel must kill them and not PID 1, which must say why the large one ended and start it again.
+// TestNoMoreMemory fills the container's memory. The kernel must kill other processes before PID 1,
+// which must report and restart them.
 func TestNoMoreMemory(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -33,10 +32,10 @@ func TestNoMoreMemory(t *testing.T) {
 	b.boot()
 	b.up("calm")
 	before, err := b.service("calm")
-	within(t, patience, func() error { return b.inherited("calm") }) // the process gets its oom_score_adj a moment after its start
+	within(t, patience, func() error { return b.inherited("calm") }) // The process gets its oom_score_adj a moment after its start.
 	b.check(err, b.tell("start", "small"))
 	kills := 0
-	within(t, 5*time.Minute, func() error { // a busy machine starts only a few processes in a second
+	within(t, 5*time.Minute, func() error { // A busy machine starts only a few processes in a second.
 		if !b.running() {
 			return errHopeless
 		}
@@ -56,7 +55,7 @@ func TestNoMoreMemory(t *testing.T) {
 	b.check(b.do("stop", "large"))
 	now, err := b.service("calm")
 	b.check(err)
-	// The kernel may choose again while it still waits for the memory of its last victim.
+	// The kernel may choose again before its last victim's memory is free.
 	if now.Restarts > before.Restarts+1 || now.State != client.StateUp {
 		t.Errorf("a gateway that takes nothing was restarted %d times, and is %s", now.Restarts-before.Restarts, now.State)
 	}
@@ -66,8 +65,8 @@ func TestNoMoreMemory(t *testing.T) {
 	sheet.add("memory kills", oomKills(group))
 }
 
-// TestPID1SurvivesItsOwnExecWithoutMemory runs hinit reexec, or causes a panic, in a container whose memory is full all
-// the time. The kernel must kill the process that fills it, and never PID 1, which is between two programs.
+// TestPID1SurvivesItsOwnExecWithoutMemory re-executes hinit in a container whose memory is full.
+// The kernel must never kill PID 1.
 func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -112,9 +111,8 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot checks a boot with little memory and very many of the longest names
-// in the data directory. In the long form, such names are also in a profile's home, below profiles/, and in the
-// directory of the logs.
+// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot checks a boot with little memory and very many
+// long file names.
 func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -145,10 +143,10 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	sheet.add("names on a volume", n)
 }
 
-// inherited returns an error unless the kernel would kill the CMD and all processes of a service before PID 1. The profile is
-// critical, so its oom_score_adj is 45 lower than for a gateway of normal priority.
+// inherited returns an error unless the kernel would kill the CMD and a service's processes before
+// PID 1.
 func (b *box) inherited(profile string) error {
-	const most = 1000 // the largest oom_score_adj; some machines start the tests with a value other than 0
+	const most = 1000 // Largest oom_score_adj; some machines start the tests with a value other than 0.
 	own := oomScoreAdj(b.cmd.Process.Pid)
 	var errs []error
 	for _, p := range b.processes() {
@@ -180,9 +178,9 @@ func memoryGroup(t *testing.T, limit int) string {
 			continue
 		}
 		t.Cleanup(func() {
-			_ = poll(patience, func() error { return os.Remove(dir) }) // an error means that the kernel still removes the processes of the group
+			_ = poll(patience, func() error { return os.Remove(dir) }) // An error means that the kernel is still removing the group's processes.
 		})
-		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // os.WriteFile would make the file on a tmpfs
+		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // os.WriteFile would create the file on a tmpfs.
 		if err != nil {
 			continue
 		}

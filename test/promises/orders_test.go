@@ -26,8 +26,8 @@ const (
 	fiThaw   = 0xc0045878
 )
 
-// freezable gives a container its own volume, which can be frozen as by fsfreeze(8) and the snapshots of a cloud. Until the thaw,
-// a writer waits in the kernel.
+// freezable gives a container its own volume, which can be frozen like with fsfreeze(8). Writers
+// block until the thaw.
 func (b *box) freezable() (freeze, thaw func()) {
 	b.t.Helper()
 	image := b.path("image")
@@ -56,15 +56,15 @@ func (b *box) freezable() (freeze, thaw func()) {
 	b.t.Cleanup(func() {
 		thaw()
 		b.kill()
-		_ = dir.Close() // Close fails if the name is a directory
+		_ = dir.Close() // Close fails if the name is a directory.
 		_ = unix.Unmount(b.home, unix.MNT_DETACH)
 	})
 	b.check(os.Mkdir(filepath.Join(b.home, "profiles"), 0o755), chownTree(b.home, b.uid))
 	return freeze, thaw
 }
 
-// agree fails unless disk and supervisor have the same desired state of a profile, and the gateway is in it. want is "" if the
-// last order is unknown.
+// agree fails unless the disk, the supervisor and the gateway agree on a profile's desired state.
+// want is "" if the last command is unknown.
 func (b *box) agree(profile, want string) error {
 	s, err := b.service(profile)
 	if err != nil {
@@ -80,9 +80,8 @@ func (b *box) agree(profile, want string) error {
 	return fmt.Errorf("the disk says %q, and the gateway is %s and wanted %s", disk, s.State, s.Want)
 }
 
-// TestOrdersAroundAFrozenVolume checks that disk and gateway agree when a frozen volume answers again, for every order
-// of requests and of clients that give up. A client that gives up must not leave desired_state recorded and the gateway
-// as it was.
+// TestOrdersAroundAFrozenVolume checks that the disk and the gateway agree after a freeze, in spite
+// of clients that gave up.
 func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -99,7 +98,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		want := b.desired("a")
 		for range 1 + r.IntN(3) {
 			verb := []string{"start", "stop", "restart"}[r.IntN(3)]
-			// If hinit says that it could not carry out the order in time, it has accepted the order.
+			// A timeout means that hinit has accepted the command.
 			err := b.command(verb, "a", client.Wait{Wait: r.IntN(2) == 0, Timeout: time.Duration(30+r.IntN(300)) * time.Millisecond})
 			if said := (*client.Error)(nil); !errors.As(err, &said) || said.Kind != client.KindTimeout {
 				t.Errorf("the answer to a %s on a frozen volume is %v", verb, err)
@@ -110,7 +109,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 			}
 			sheet.add("orders in a freeze", 1)
 		}
-		if r.IntN(2) == 0 { // another client hangs up; hinit may have read its request or not
+		if r.IntN(2) == 0 { // Another client hangs up; hinit may have read its request or not.
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(20))*time.Millisecond)
 			_, _ = b.client.Stop(ctx, "a", client.Wait{Wait: true})
 			cancel()
@@ -124,8 +123,8 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		sheet.add("freezes", 1)
 		b.check(b.do("start", "a"))
 	}
-	// A re-execution must be refused meanwhile. execve(2) would wait for the thread that waits for the volume, and PID 1 would
-	// answer nothing until the thaw.
+	// A re-execution must be refused during the freeze, because execve(2) would block on the thread
+	// that waits for the volume.
 	b.check(b.do("stop", "a"))
 	freeze()
 	if err := b.command("start", "a", client.Wait{Wait: true, Timeout: 100 * time.Millisecond}); err == nil {
@@ -141,8 +140,8 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	t.Logf("disk and gateway agreed %v after the thaw at the latest", worst)
 }
 
-// TestEveryRouteAnswersOnAFrozenVolume checks that every route answers a request with a timeout of 8 s. A gateway that
-// is to be stopped must get its signal.
+// TestEveryRouteAnswersOnAFrozenVolume checks that every API route answers in time, and that a stop
+// sends its signal.
 func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -160,9 +159,9 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	long := time.Duration(scale(600, 2000)) * time.Millisecond
 	for _, tt := range []struct {
 		method, path, body string
-		limit              time.Duration // time that the request may wait; 0 if it waits for nothing
+		limit              time.Duration // Maximum wait of the request; 0 if it waits for nothing.
 		answer             string
-		down               string // gateway that must have no process afterwards
+		down               string // Gateway that must have no process afterwards.
 	}{
 		{"POST", "/v1/services/a/stop", fmt.Sprintf(`{"timeout_ms": %d}`, long.Milliseconds()), long, "the stop is under way: gateway-a got TERM; it is not recorded yet, because the data volume has not answered yet", "a"},
 		{"POST", "/v1/services/b/stop", `{"timeout_ms": 300, "wait": false}`, 300 * time.Millisecond, "the stop is under way: gateway-b got TERM; it is not recorded yet", "b"},
@@ -196,15 +195,15 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 		worst = max(worst, took-tt.limit)
 		sheet.add("frozen answers", 1)
 	}
-	if *full && worst > 100*time.Millisecond { // in the full form no other test runs, so every answer must come in time
+	if *full && worst > 100*time.Millisecond { // In the full form no other test runs, so every answer must come in time.
 		t.Errorf("an answer came %v after its time", worst)
 	}
-	// The command line must say the same, and must end.
+	// The command line must report the same, and end.
 	out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), built.shipped, "stop", "--timeout", long.String(), "c")
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "gateway-c got TERM; it is not recorded yet") {
 		t.Errorf("hinit stop --timeout %v: %v\n%s", long, err, out)
 	}
-	// The doctor must answer too. It must not write to the volume itself, which would hang until the thaw.
+	// The doctor must answer too, without writing to the volume.
 	told := make(chan string, 1)
 	go func() {
 		out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), "HINIT_CONFIG="+b.path("hinit.yaml"), "HERMES_HOME="+b.home, built.shipped, "doctor")
@@ -227,7 +226,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	t.Logf("frozen for %v; the latest answer came %v after its time", time.Since(begin), worst)
 }
 
-// ask makes a request of the control API, and returns the body of the answer.
+// ask sends a request to the control API, and returns the answer's body.
 func (b *box) ask(method, path, body string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -1,7 +1,6 @@
 package promises_test
 
-// promises returns the lines of the sheet. The name of each test has its directory before it, where a test of the documents looks
-// for it.
+// promises returns the lines of the sheet. Each test name has its directory as a prefix.
 func promises() []promise {
 	return []promise{
 		{

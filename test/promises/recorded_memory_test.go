@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestMemoryIsRecordedAfterAReExecution checks that a re-executed hinit goes on recording the memory of gateways.
-// Without the record, the next boot starts more gateways together than fit.
+// TestMemoryIsRecordedAfterAReExecution checks that a re-executed hinit still records the gateways'
+// memory for the next boot.
 func TestMemoryIsRecordedAfterAReExecution(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -18,9 +18,8 @@ import (
 	"hinit/client"
 )
 
-// TestTermAroundAReexec sends TERM at random instants around a re-execution. TERM must stop the container in order,
-// except in the milliseconds in which the Go runtime of the new program starts. Then it may be lost, or end the
-// process. Each program tells how long that time was.
+// TestTermAroundAReexec sends SIGTERM at random instants around a re-execution. It must stop the
+// container, except in the milliseconds in which the Go runtime starts.
 func TestTermAroundAReexec(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -40,12 +39,12 @@ func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
 	termsAroundAReexec(t, 150, rand.New(rand.NewPCG(*seed, 10)))
 }
 
-// termsAroundAReexec returns how long each image did not react to TERM, the shortest time first.
+// termsAroundAReexec returns how long each image did not react to SIGTERM, sorted.
 func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []time.Duration) {
 	t.Helper()
 	b := newBox(t, setup{config: quick})
 	b.profile("a", sleeper)
-	const stopped, ended = 0, 2 // the two exit codes: stopped in order, and ended by the Go runtime
+	const stopped, ended = 0, 2 // Exit codes after a stop in order, and after a default SIGTERM.
 	gap := 0
 	for range rounds {
 		b.boot()
@@ -55,7 +54,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		go func() {
 			s := span{begin: time.Now()}
-			_, _ = b.client.Reexec(ctx, "") // a container that is stopping does not answer
+			_, _ = b.client.Reexec(ctx, "") // A stopping container does not answer.
 			s.end = time.Now()
 			changed <- s
 		}()
@@ -67,7 +66,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 		var s span
 		select {
 		case <-b.ended:
-			cancel() // no answer comes after the container has stopped
+			cancel() // No answer comes after the container has stopped.
 			s = <-changed
 		case s = <-changed:
 			if lost = b.goesOn(); lost {
@@ -101,8 +100,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 	return deaf
 }
 
-// goesOn reports whether a container could stop and has not begun to: it has answered a hundred times since. The time itself
-// tells nothing, because the machine may have kept the container from running.
+// goesOn reports whether a container has not begun to stop: it has answered a hundred times since.
 func (b *box) goesOn() bool {
 	answers := 0
 	for end := time.Now().Add(patience); answers < 100 && b.running() && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
@@ -112,15 +110,15 @@ func (b *box) goesOn() bool {
 		if err == nil && s.Init.Stopping {
 			return false
 		}
-		if err == nil { // a container that is stopping does not answer
+		if err == nil { // A stopping container does not answer.
 			answers++
 		}
 	}
 	return b.running()
 }
 
-// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage checks that a re-executed hinit records a stop that its
-// predecessor could not record because of the disk. Otherwise a restart of the container would bring the gateway back.
+// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage checks that a re-executed hinit records a
+// stop that its predecessor could not write.
 func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -134,13 +132,13 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	}
 	within(t, patience, b.is("a", client.StateDown))
 	b.reexec()
-	within(t, patience, func() error { // the first attempt of the new program, which the disk refuses too
+	within(t, patience, func() error { // The first attempt of the new program, which the disk refuses too.
 		if n := b.status().Init.Generation; n != 2 {
 			return fmt.Errorf("it is image %d", n)
 		}
 		return nil
 	})
-	within(t, patience, func() error { // a read of the volume, which the disk refuses
+	within(t, patience, func() error { // A read of the volume, which the disk refuses.
 		if !b.said("err", "cannot put desired_state back") {
 			return errors.New("the new image has not looked yet")
 		}
@@ -153,8 +151,8 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	within(t, patience, func() error { return b.restored("a", "stopped") })
 }
 
-// TestAStandbyRunsItsHooksAfterAReexec checks that a container that was re-executed while it waited for the lease runs
-// its boot steps when it takes over.
+// TestAStandbyRunsItsHooksAfterAReexec checks that a standby that was re-executed runs its boot
+// steps when it takes over.
 func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -191,12 +189,11 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	}
 }
 
-// hungryBomb takes every process number with processes that fork as fast as they can.
+// hungryBomb is a fork bomb that takes every process number.
 const hungryBomb = "renice -n 10 $$ >/dev/null\nb() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
 
-// TestPID1SurvivesItsOwnExecUnderAForkBomb runs hinit reexec, or causes a panic, in a container with a fork bomb. PID 1
-// must survive, although the bomb can take the PIDs that execve has freed, so that the Go runtime can make no threads
-// ("newosproc", code 2).
+// TestPID1SurvivesItsOwnExecUnderAForkBomb re-executes hinit beside a fork bomb. PID 1 must
+// survive, although it may be unable to create threads.
 func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	requireRoot(t)
 	for _, limit := range []int{64, 150, 256} {
@@ -248,8 +245,8 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	}
 }
 
-// TestAReexecAsTheAgentsUserSurvivesAForkBomb checks that a PID 1 that is not root survives its own exec under a fork bomb. There
-// RLIMIT_NPROC is the limit, and the threads of PID 1 count for it.
+// TestAReexecAsTheAgentsUserSurvivesAForkBomb checks a re-execution of a non-root PID 1 under a
+// fork bomb, where RLIMIT_NPROC counts PID 1's threads.
 func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -269,8 +266,8 @@ func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	within(t, patience, b.pausedTimes(rounds))
 }
 
-// TestAReexecResumesWhatItHasStoppedAndNothingElse checks that a process that was stopped before a re-execution stays
-// stopped. A shell must not see its job stopped, because it would go on with the next command.
+// TestAReexecResumesWhatItHasStoppedAndNothingElse checks that a process that was stopped before a
+// re-execution stays stopped.
 func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -304,8 +301,8 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestAReexecThatCouldEndHinitIsRefused checks that a hinit that is not process 1 refuses a re-execution at the limit
-// of processes. It can't stop the other processes, and would end without a message.
+// TestAReexecThatCouldEndHinitIsRefused checks that a hinit below another PID 1 refuses a
+// re-execution at the process limit.
 func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -325,7 +322,7 @@ func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 	b.check(b.is("a", client.StateUp)())
 }
 
-// bombed boots a container whose control group has no process number left.
+// bombed boots a container whose control group has no free process number.
 func bombed(t *testing.T, limit, gateways int) (b *box, names []string) {
 	t.Helper()
 	group := pidsGroup(t)
@@ -339,7 +336,7 @@ func bombed(t *testing.T, limit, gateways int) (b *box, names []string) {
 	return b, names
 }
 
-// full waits until the control group has no process number left.
+// full waits until the control group has no free process number.
 func (b *box) full() {
 	b.t.Helper()
 	text, err := os.ReadFile(filepath.Join(b.Cgroup, "pids.max"))
@@ -349,7 +346,7 @@ func (b *box) full() {
 	b.crowded(limit)
 }
 
-// crowded waits until the control group has the given number of processes and threads, or one less.
+// crowded waits until the control group is at most one below its limit of processes and threads.
 func (b *box) crowded(limit int) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
@@ -360,7 +357,7 @@ func (b *box) crowded(limit int) {
 	})
 }
 
-// allMove returns an error if a process of the box is still suspended (state T, as after SIGSTOP).
+// allMove returns an error while a process of the box is stopped (state T).
 func (b *box) allMove() error {
 	for _, p := range b.alive() {
 		if p.state == 'T' {
@@ -370,7 +367,7 @@ func (b *box) allMove() error {
 	return nil
 }
 
-// pausedTimes checks how many times all other processes were stopped.
+// pausedTimes checks how many times hinit stopped all other processes.
 func (b *box) pausedTimes(times int) func() error {
 	return func() error {
 		if n := len(b.pauseTimes()); n != times {
@@ -380,7 +377,7 @@ func (b *box) pausedTimes(times int) func() error {
 	}
 }
 
-// pauseTimes returns how long all processes were stopped at each change of the image, the shortest time first.
+// pauseTimes returns how long each re-execution stopped all processes, sorted.
 func (b *box) pauseTimes() (all []time.Duration) {
 	b.t.Helper()
 	out, err := os.ReadFile(b.path("err"))

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// roleVar makes this test binary one of the programs that work against an init.
+// roleVar makes this test binary one of the programs that attack an init.
 const roleVar = "HINIT_PROMISES_ROLE"
 
 func play(role string) int {
@@ -17,11 +17,11 @@ func play(role string) int {
 		fmt.Fprintf(os.Stderr, "there is no role %q\n", role)
 		return 2
 	}
-	// A hog opens connections and keeps them open until it is killed.
+	// A hog holds connections open until it is killed.
 	var held []net.Conn
 	for {
 		c, err := net.Dial("unix", os.Getenv("SOCKET"))
-		if errors.Is(err, syscall.EAGAIN) { // hinit could not accept so many connections yet
+		if errors.Is(err, syscall.EAGAIN) { // hinit could not accept so many connections yet.
 			<-time.After(10 * time.Millisecond)
 			continue
 		}
@@ -30,7 +30,7 @@ func play(role string) int {
 			return 1
 		}
 		if held = append(held, c); len(held) == 300 {
-			fmt.Println("full") // the test waits until this line is printed
+			fmt.Println("full") // The test waits for this line.
 			select {}
 		}
 	}

@@ -14,9 +14,8 @@ import (
 	"hinit/client"
 )
 
-// TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps gives the directory of hinit.yaml to the agent. The agent
-// exchanges the file for one that names root, for a link to root's own and back, while hinit is told to read it. No
-// service may run as root because of that.
+// TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps checks that no service runs as root
+// although the agent keeps exchanging hinit.yaml during reloads.
 func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -52,7 +51,7 @@ func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
 		if _, err := b.client.Reload(ctx, client.Reload{}); err == nil {
 			believed++
 		} else if !slices.ContainsFunc([]string{
-			// These are the errors if the agent exchanged the file while hinit opened it.
+			// The agent may exchange the file while hinit opens it.
 			"it is root's to decide, and " + etc, "a link leads to it that others than root can have made", unix.ELOOP.Error(),
 		}, func(words string) bool { return strings.Contains(err.Error(), words) }) {
 			t.Errorf("reload: %v", err)

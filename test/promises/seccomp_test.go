@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestASeccompProfileThatForbidsToWait checks a seccomp profile under which a supervisor can't learn that a process has
-// ended. hinit must name the refused call and what to change, start nothing, and end with code 1.
+// TestASeccompProfileThatForbidsToWait checks that hinit refuses to run under a seccomp profile
+// without wait calls, and names the call.
 func TestASeccompProfileThatForbidsToWait(t *testing.T) {
 	beside(t)
 	requireRoot(t)

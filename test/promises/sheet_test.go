@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// figures are the counts and figures of the tests, for the sheet.
+// figures holds the counts and figures of the tests, for the sheet.
 type figures struct {
 	mu     sync.Mutex
 	counts map[string]int64
@@ -20,14 +20,13 @@ type figures struct {
 
 var sheet = figures{counts: map[string]int64{}, worst: map[string]string{}}
 
-// add adds to a count.
+// add increases a count.
 func (f *figures) add(what string, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counts[what] += int64(n)
 }
 
-// set records a figure that is not a count.
 func (f *figures) set(what, value string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,11 +37,11 @@ func (f *figures) set(what, value string) {
 type promise struct {
 	number int
 	text   string
-	tests  []string // names of tests, in any package
-	tried  string   // what was tried, with {count} in place of the number
+	tests  []string // Names of tests, in any package.
+	tried  string   // What was tried, with {count} for the number.
 }
 
-// fill replaces the names of figures in a text by the figures.
+// fill replaces placeholders in a text by figures.
 func (f *figures) fill(text string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +55,6 @@ func (f *figures) fill(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// grouped formats a number with commas.
 func grouped(n int64) string {
 	digits := fmt.Sprint(n)
 	for i := len(digits) - 3; i > 0; i -= 3 {
@@ -71,7 +69,7 @@ const (
 	tableEnd   = "<!-- end of the table -->\n"
 )
 
-// show prints the sheet, and writes the page of the promises.
+// show prints the sheet, and writes the page of promises.
 func (f *figures) show(write bool) error {
 	var b strings.Builder
 	b.WriteString("| | Promise | Tried, and nothing lost | By |\n|---|---|---|---|\n")
@@ -104,8 +102,8 @@ func (f *figures) show(write bool) error {
 	return os.WriteFile(file, []byte(before+tableBegin+"\n"+table+"\n"+tableEnd+after), 0o644)
 }
 
-// TestTheSheetHasEverything checks that each test of this package is on the sheet, and that each figure on the sheet comes from a
-// test. Otherwise a mistake would appear only after a quarter of an hour.
+// TestTheSheetHasEverything checks that each test of this package is on the sheet, and that a test
+// provides each figure.
 func TestTheSheetHasEverything(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNoFaultsInWhatIsShipped checks that the shipped binary does not even contain the name of the file with the faults.
+// TestNoFaultsInWhatIsShipped checks that the shipped binary does not contain the fault injection.
 func TestNoFaultsInWhatIsShipped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// program is a copy of this test binary that the agent's user can execute. With the arguments of a testproc it becomes one.
+// program returns a copy of this test binary that the agent's user can execute.
 func (b *box) program() string {
 	b.t.Helper()
 	name := b.path("program")
@@ -28,14 +28,13 @@ func (b *box) program() string {
 	return name
 }
 
-// TestNoSignalKillsPID1 sends PID 1 every signal in every possible way, from a gateway of the same user and from root.
-// PID 1 must do only what the signals mean. Afterwards it must supervise as before, its events must name the signals,
-// and TERM must stop the container in order.
+// TestNoSignalKillsPID1 sends PID 1 every signal in every way. PID 1 must only do what the signals
+// mean, and keep supervising.
 func TestNoSignalKillsPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	times := scale(20, 100)
-	// These signals end the container. INT does so only if it comes twice.
+	// These signals end the container; SIGINT only if it comes twice.
 	ends := []string{fmt.Sprint(int(unix.SIGTERM)), fmt.Sprint(int(unix.SIGINT)), fmt.Sprint(int(unix.SIGPWR)), "37"}
 	for _, user := range []int{agentID, 0} {
 		t.Run(fmt.Sprintf("as %d", user), func(t *testing.T) {
@@ -47,7 +46,7 @@ func TestNoSignalKillsPID1(t *testing.T) {
 			b.profile("hostile", strings.Join(args, " ")+" && exec sleep 1000000\n")
 			b.boot()
 			b.up("a")
-			within(t, patience, func() error { // before that, a signal that is passed on would end the CMD
+			within(t, patience, func() error { // Before that, a forwarded signal would end the CMD.
 				if out, _ := os.ReadFile(b.path("out")); !strings.Contains(string(out), "armed\n") {
 					return errors.New("the CMD is not armed")
 				}
@@ -89,9 +88,8 @@ func TestNoSignalKillsPID1(t *testing.T) {
 	}
 }
 
-// TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 and 34, which a Go program does not handle,
-// together with 33, which it does. PID 1 must survive. The kernel drops a signal that process 1 does not handle, but
-// not while a thread is in the handler of another signal.
+// TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 to 34, which a Go program
+// partly does not handle. PID 1 must survive.
 func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -103,14 +101,14 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 			args = append(args, strconv.Itoa(n))
 		}
 	}
-	hostile := []string{"hostile1", "hostile2"} // the signals are sent in parallel
+	hostile := []string{"hostile1", "hostile2"} // Send the signals in parallel.
 	for _, name := range hostile {
 		b.profile(name, strings.Join(args, " ")+" && exec sleep 1000000\n")
 	}
 	b.boot()
 	b.up(hostile...)
 	for _, name := range hostile {
-		within(t, 5*time.Minute, func() error { // longer, because many signals take time
+		within(t, 5*time.Minute, func() error { // Many signals take time, so wait longer.
 			if !b.running() {
 				t.Fatalf("PID 1 has ended, code %d", b.wait(patience))
 			}

@@ -15,11 +15,11 @@ import (
 	"hinit/internal/testkit"
 )
 
-// slots is the scan directory of the chaos container, with the services that other programs than hinit have made in it.
+// slots is the scan directory of the chaos container, with services that other programs created.
 type slots struct {
 	c    *chaos
 	scan string
-	want map[string]bool // whether each of these services is wanted up
+	want map[string]bool // Whether each of these services is wanted up.
 	made int
 }
 
@@ -30,7 +30,6 @@ func newSlots(c *chaos) *slots {
 	return s
 }
 
-// tool runs a tool of s6 in the container.
 func (s *slots) tool(name string, args ...string) {
 	s.c.t.Helper()
 	if err := s.try(name, args...); err != nil {
@@ -38,7 +37,6 @@ func (s *slots) tool(name string, args ...string) {
 	}
 }
 
-// try runs a tool that may fail.
 func (s *slots) try(name string, args ...string) error {
 	if out, err := s.c.asRoot(append([]string{s.c.tool(name)}, args...)...); err != nil {
 		return fmt.Errorf("%s %q: %w: %s", name, args, err, out)
@@ -47,7 +45,7 @@ func (s *slots) try(name string, args ...string) error {
 	return nil
 }
 
-// act does one random thing that a caller of s6 does: to a gateway, or to a service that hinit did not make.
+// act performs one random s6 action on a gateway or a foreign service.
 func (s *slots) act(profile string) {
 	s.c.t.Helper()
 	up := s.c.random.IntN(2) == 0
@@ -60,8 +58,7 @@ func (s *slots) act(profile string) {
 	switch {
 	case n < 3:
 		slot := filepath.Join(s.scan, "gateway-"+profile)
-		// The name may belong to a profile that hinit has not seen yet, or whose slot found no space on the disk. hinit
-		// tries such a slot again.
+		// hinit may not have seen the profile yet, or may lack disk space for its slot; it tries again.
 		within(s.c.t, patience, func() error {
 			if err := s.c.booted(); err != nil {
 				return err
@@ -90,7 +87,7 @@ func (s *slots) act(profile string) {
 	}
 }
 
-// hasten skips the delays. As under s6, a service that could not start for lack of resources is tried again much later.
+// hasten skips the restart delays, which are long after a lack of resources.
 func (s *slots) hasten() {
 	s.c.t.Helper()
 	for _, v := range s.c.status().Services {
@@ -100,7 +97,7 @@ func (s *slots) hasten() {
 	}
 }
 
-// register puts a complete service directory into place, as s6 demands, and announces it.
+// register moves a complete service directory into place, and announces it.
 func (s *slots) register(up bool) {
 	s.c.t.Helper()
 	name := fmt.Sprintf("f%d", s.made)
@@ -115,7 +112,7 @@ func (s *slots) register(up bool) {
 	s.want[name] = up
 }
 
-// compare returns the first difference between the expected services and the actual ones.
+// compare returns the first difference between the expected and the actual services.
 func (s *slots) compare(services map[string]client.Service) error {
 	for name, up := range s.want {
 		v, known := services[name]
@@ -134,7 +131,7 @@ func (s *slots) compare(services map[string]client.Service) error {
 		}
 	}
 	for name, v := range services {
-		if strings.HasPrefix(name, "f") { // only names that the test has given begin with f
+		if strings.HasPrefix(name, "f") { // Only names that the test has given begin with f.
 			return fmt.Errorf("%s is %s, and should be gone", name, v.State)
 		}
 	}

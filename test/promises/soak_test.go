@@ -18,11 +18,11 @@ import (
 	"hinit/client"
 )
 
-// TestOrphans checks that no orphan stays a zombie, while PIDs are used again and again.
+// TestOrphans checks that no orphan stays a zombie while PIDs are reused.
 func TestOrphans(t *testing.T) {
 	long(t)
 	requireRoot(t)
-	// A shell that forks a pipeline in the background and ends leaves its twenty processes, alive or dead.
+	// Each shell leaves twenty background processes as orphans.
 	shells := scale(4_000, 1_000_000)/20 + 1
 	want := uint64(20 * shells)
 	script := `i=0; while [ $i -lt $0 ]; do (: | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : &); i=$((i+1)); done; echo made; exec sleep 1000000`
@@ -40,7 +40,7 @@ func TestOrphans(t *testing.T) {
 		return nil
 	})
 	var status client.Status
-	within(t, patience, func() error { // the newest processes may not have ended yet
+	within(t, patience, func() error { // The newest processes may not have ended yet.
 		if status = b.status(); status.Init.Orphans < want {
 			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.Orphans, want)
 		}
@@ -53,10 +53,8 @@ func TestOrphans(t *testing.T) {
 	t.Logf("%d orphans in %v; at most %d zombies were seen at once", status.Init.Orphans, time.Since(begin), worst)
 }
 
-// TestADayOfTwoHundredProfiles makes in minutes as many events as 200 profiles make in a day: crashes, restarts, stops
-// and starts, new and deleted profiles, and rotated logs. In the end PID 1 must have the same memory, goroutines,
-// threads and descriptors as at the start. The volume is in memory, because the test is about the memory of hinit, not
-// about the time of a disk.
+// TestADayOfTwoHundredProfiles performs a day's events of 200 profiles in minutes. At the end, PID
+// 1 must have the same memory, threads and descriptors as before.
 func TestADayOfTwoHundredProfiles(t *testing.T) {
 	long(t)
 	requireRoot(t)
@@ -79,13 +77,12 @@ logs: {archives: 1}
 		events = *day
 	}
 	d := &dayBox{box: b, names: names}
-	d.live(0, events/10) // now the heap has its final size
+	d.live(0, events/10) // By now, the heap has its final size.
 	before := d.atRest(func(usage, int) error { return nil })
 	began := time.Now()
 	d.live(1, events-events/10)
-	// Freed memory goes back to the system only with time, and the heap of the short form has not yet its final size. lumberjack
-	// keeps a goroutine for each of its writers, which the next log reuses. So their number is the largest number of deleted
-	// profiles that existed at one time. The runtime never ends a thread, and starts one more when all others are in the kernel.
+	// Freed memory returns to the system slowly, and the runtime never ends threads. lumberjack keeps a
+	// goroutine for each writer, which a later log reuses.
 	threads, memory := scale(64, 8), scale(8<<10, 2<<10)
 	after := d.atRest(func(now usage, goroutines int) error {
 		if now.private > before.private+before.private/5+memory || now.files > before.files+8 || now.threads > before.threads+threads || goroutines > before.goroutines+32 {
@@ -102,23 +99,23 @@ logs: {archives: 1}
 		d.events.Load(), d.crashes.Load(), d.guests.Load(), time.Since(began).Round(time.Second), before, after)
 }
 
-// dayBox is the container in which TestADayOfTwoHundredProfiles makes the events of a day.
+// dayBox is the container of TestADayOfTwoHundredProfiles.
 type dayBox struct {
 	*box
 
 	names                   []string
 	events, crashes, guests atomic.Int64
-	killed                  sync.Map // run that was killed last, by service, because a process ends only once
+	killed                  sync.Map // Run that was killed last, by service.
 }
 
-// rested is what PID 1 uses when nothing happens.
+// rested is PID 1's resource use at rest.
 type rested struct {
 	usage
 
 	goroutines int
 }
 
-// atRest waits until all services are up, no other process is left, and a condition holds.
+// atRest waits until all services are up, no other process remains, and holds succeeds.
 func (d *dayBox) atRest(holds func(usage, int) error) rested {
 	d.t.Helper()
 	d.rest(d.names)
@@ -132,7 +129,7 @@ func (d *dayBox) atRest(holds func(usage, int) error) rested {
 	return now
 }
 
-// live makes events happen to the profiles, until there were the given number of events.
+// live performs the given number of events on the profiles.
 func (d *dayBox) live(part uint64, events int) {
 	d.t.Helper()
 	kill, end := d.killer()
@@ -180,7 +177,7 @@ func (d *dayBox) crash(name string, kill func(int)) {
 	}
 }
 
-// shortLivedProfile makes a profile, runs it and deletes it. Its name is never used again.
+// shortLivedProfile creates, runs and deletes a profile with a unique name.
 func (d *dayBox) shortLivedProfile() {
 	name := fmt.Sprintf("guest%d", d.guests.Add(1))
 	if err := d.make(name, sleeper); err != nil {
@@ -190,16 +187,16 @@ func (d *dayBox) shortLivedProfile() {
 	d.count(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = d.client.Rescan(ctx) // an error means that the start does not count
+	_ = d.client.Rescan(ctx) // An error means that the start does not count.
 	d.count(d.tell("start", name))
-	err := poll(patience, func() error { return os.RemoveAll(d.profileDir(name)) }) // hinit may be writing in the directory
+	err := poll(patience, func() error { return os.RemoveAll(d.profileDir(name)) }) // hinit may be writing in the directory.
 	if err != nil {
 		d.t.Error(err)
 	}
 	d.count(err)
 }
 
-// killer returns two functions. The first one kills a process by its number in the container, and the second one ends the killer.
+// killer starts a process that kills others by their PID in the container. end stops it.
 func (b *box) killer() (kill func(inner int), end func()) {
 	b.t.Helper()
 	cmd := exec.Command("nsenter", "-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--", "sh", "-c", "while read -r p; do kill -KILL $p; done")
@@ -209,14 +206,14 @@ func (b *box) killer() (kill func(inner int), end func()) {
 	return func(inner int) {
 			mu.Lock()
 			defer mu.Unlock()
-			_, _ = fmt.Fprintln(in, inner) // the killer runs until the returned function is called
+			_, _ = fmt.Fprintln(in, inner) // The killer runs until end is called.
 		}, func() {
 			_ = in.Close()
-			_ = cmd.Wait() // an error does not matter: the process may have ended
+			_ = cmd.Wait() // Ignore the error: the process may have ended.
 		}
 }
 
-// rest waits until all services are up again and no other process is left.
+// rest waits until all services are up and no other process remains.
 func (b *box) rest(names []string) {
 	b.t.Helper()
 	b.check(poll(time.Minute, func() error {

@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageVar holds the order of a stage: this test binary, started again as the first process of the namespaces.
+// stageVar holds the order of a stage: this test binary as the first process of the namespaces.
 const stageVar = "HINIT_PROMISES_STAGE"
 
-// order is what a stage prepares before it becomes the init.
+// order describes what a stage prepares before it executes the init.
 type order struct {
 	Program string
 	Argv    []string
-	Tmpfs   map[string]string // mount options by directory
-	Run     bool              // whether the box has an empty /run of its own
-	Limits  map[int]uint64    // resource limits of the init
-	Cgroup  string            // directory of the control group that the init joins
-	Memory  string            // directory of another control group, which is all that the init sees of the memory controller
-	Owner   int               // user who owns the volume
-	User    int               // user as whom the init runs instead of root
-	Refused []uint            // system calls that seccomp refuses with EPERM
-	Host    string            // name of the host; with it the box has a network of its own and a file on /etc/hostname, as containers do
-	Named   string            // content of /etc/hostname
-	Below   bool              // the init is a child of process 1, as with docker run --init
+	Tmpfs   map[string]string // Mount options by directory.
+	Run     bool              // Whether the box has its own empty /run.
+	Limits  map[int]uint64    // Resource limits of the init.
+	Cgroup  string            // Control group directory that the init joins.
+	Memory  string            // Directory of the only memory control group that the init sees.
+	Owner   int               // User who owns the volume.
+	User    int               // User of the init instead of root.
+	Refused []uint            // System calls that seccomp refuses with EPERM.
+	Host    string            // Host name. If it is set, the box has its own network and /etc/hostname.
+	Named   string            // Content of /etc/hostname.
+	Below   bool              // Whether the init is a child of process 1, as with docker run --init.
 }
 
 func stage(text string) int {
@@ -44,7 +44,7 @@ func stage(text string) int {
 	return 125
 }
 
-// become prepares everything and executes the program. It returns only after an error.
+// become executes the order. It returns only after an error.
 func (o order) become() error {
 	if err := os.Unsetenv(stageVar); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (o order) become() error {
 		return fmt.Errorf("cannot mount /proc: %w", err)
 	}
 	for dir, options := range o.Tmpfs {
-		// The variables of this process are kept.
+		// Keep the variables of this process.
 		held, err := os.MkdirTemp("", "held")
 		if err == nil {
 			err = os.CopyFS(held, os.DirFS(dir))
@@ -113,14 +113,14 @@ func (o order) become() error {
 	return syscall.Exec(o.Program, o.Argv, os.Environ())
 }
 
-// refuse makes the kernel refuse system calls, as the seccomp profile of a container does.
+// refuse installs a seccomp filter that refuses system calls.
 func refuse(calls []uint) error {
 	if len(calls) == 0 {
 		return nil
 	}
-	// The filter belongs to the thread, and exec keeps the filter of the calling thread.
+	// The filter belongs to the thread, and exec keeps the calling thread's filter.
 	runtime.LockOSThread()
-	// The first instruction loads the number of the system call.
+	// The first instruction loads the system call number.
 	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}}
 	for _, call := range calls {
 		filter = append(filter,
@@ -135,7 +135,6 @@ func refuse(calls []uint) error {
 	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 }
 
-// agentID is the uid and gid of the agent's user.
 const agentID = 10000
 
 func chownTree(dir string, id int) error {
@@ -147,7 +146,7 @@ func chownTree(dir string, id int) error {
 	})
 }
 
-// requireRoot skips a test that needs namespaces and several users where they can't be had.
+// requireRoot skips a test that needs namespaces and several users if they are unavailable.
 func requireRoot(t *testing.T) {
 	t.Helper()
 	switch {

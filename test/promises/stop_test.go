@@ -15,7 +15,7 @@ import (
 	"hinit/client"
 )
 
-// forkers lists the ways in which a service tries to escape a stop, besides ignoring TERM. Each runs for ever.
+// forkers lists the ways in which a service tries to escape a stop. Each runs for ever.
 var forkers = map[string]string{
 	"deaf":          "trap '' TERM\nwhile :; do sleep 1000000; done\n",
 	"deaf children": "trap '' TERM\nfor i in 1 2 3 4 5; do (while :; do sleep 1000000; done) & done\nwait\n",
@@ -27,9 +27,8 @@ var forkers = map[string]string{
 	"obedient":      sleeper,
 }
 
-// TestStopEndsEverything stops services that try to get away, and then containers full of them. It measures how long that takes
-// beyond the grace, for the sheet. The bound that fails the test is one that even a busy machine keeps, in the short form also
-// one whose processes wait for seconds.
+// TestStopEndsEverything stops services that try to escape, and containers full of them. It
+// measures by how much a stop exceeds the grace.
 func TestStopEndsEverything(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -47,7 +46,7 @@ func TestStopEndsEverything(t *testing.T) {
 	for range scale(1, 5) {
 		b.boot()
 		b.up(names...)
-		// Waits until all processes of the service exist. A comet never exists for long, so it is left out.
+		// Wait until all processes of the service exist, except for a comet.
 		within(t, patience, func() error {
 			if n := len(b.alive()); n < 2*len(names) {
 				return fmt.Errorf("only %d processes", n)
@@ -69,7 +68,7 @@ func TestStopEndsEverything(t *testing.T) {
 			}
 			sheet.add("stops", 1)
 		}
-		// Only the CMD may be left.
+		// Only the CMD may remain.
 		within(t, patience, func() error {
 			if left := b.alive(); len(left) != 1 {
 				return fmt.Errorf("alive are %+v", left)
@@ -102,8 +101,8 @@ func TestStopEndsEverything(t *testing.T) {
 	t.Logf("beyond the grace: %v; with the command, which writes the intent to the disk first: %v; beyond the budget: %v", over, answers, ends)
 }
 
-// costsNothing fails the test if the stop of an obedient service takes its whole grace, or waits for a stubborn service. The
-// grace is longer than a command waits.
+// costsNothing fails the test if an obedient service's stop waits for its grace or for a stubborn
+// service.
 func costsNothing(t *testing.T) {
 	t.Helper()
 	b := newBox(t, setup{config: "stop: {grace: 1h}\n"})
@@ -111,7 +110,7 @@ func costsNothing(t *testing.T) {
 	b.profile("obedient", sleeper)
 	b.boot()
 	b.up("deaf", "obedient")
-	within(t, patience, func() error { // the process does not ignore TERM from its first moment on
+	within(t, patience, func() error { // The process does not ignore SIGTERM from the start.
 		if p := b.of("gateway-deaf"); len(p) < 2 {
 			return fmt.Errorf("the deaf one has the processes %+v", p)
 		}
@@ -131,7 +130,7 @@ func costsNothing(t *testing.T) {
 	sheet.add("stops", 2)
 }
 
-// stopped returns how long the last stop of a service took, from its first signal until none of its processes was alive.
+// stopped returns how long a service's last stop took.
 func (b *box) stopped(service string) time.Duration {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -153,9 +152,8 @@ func (b *box) stopped(service string) time.Duration {
 	return gone.Sub(asked)
 }
 
-// TestNoSignalGoesAstray checks that uninvolved processes get no signal while everything else in the container is
-// stopped, killed and started, and PIDs are reused on purpose. These processes count every signal. They came in with
-// "docker exec", are orphans, or are a service of their own.
+// TestNoSignalGoesAstray checks that uninvolved processes get no signal while everything else is
+// stopped and PIDs are reused.
 func TestNoSignalGoesAstray(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -180,14 +178,14 @@ while :; do read x <>FIFOS/$1; done
 	}()
 	within(t, patience, func() error {
 		fifos, err := os.ReadDir(b.path("fifos"))
-		if err == nil && len(fifos) != 3 { // FIFOs of the orphan, the service, and the process of docker exec
+		if err == nil && len(fifos) != 3 { // FIFOs of the orphan, the service, and the docker exec process.
 			err = fmt.Errorf("there are %v", fifos)
 		}
 		return err
 	})
 	stays, err := b.service("bystander")
 	b.check(err)
-	sheet.add("recycled", 0) // the sheet gets this figure even if no process gets the number again
+	sheet.add("recycled", 0) // The sheet needs this figure even if it is 0.
 	for range scale(3, 30) {
 		for i, name := range victims {
 			s, err := b.service(name)
@@ -203,7 +201,7 @@ while :; do read x <>FIFOS/$1; done
 				}
 			case 3:
 				b.check(b.do("stop", name))
-				// Another process must get the number, and run when the service is stopped again.
+				// Another process must get the same PID, and run during the next stop.
 				out, err := b.enter("sh", "-c", fmt.Sprintf("echo %d >/proc/sys/kernel/ns_last_pid; sh -c 'echo $$; exec sleep 3 >/dev/null 2>&1' & :", s.PID-1))
 				if err == nil && strings.TrimSpace(string(out)) == fmt.Sprint(s.PID) {
 					sheet.add("recycled", 1)

@@ -21,9 +21,8 @@ type given struct {
 	err            error
 }
 
-// TestFiftyClientsAtOnce has many clients that start, stop and restart the same few services at the same time. Each
-// service must never have more than one process. In the end the disk, the supervisor and the processes must agree on
-// one of the possible last commands. A reported success must be true.
+// TestFiftyClientsAtOnce lets many clients start and stop the same services. No service may have
+// two processes, and reported successes must be true.
 func TestFiftyClientsAtOnce(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -44,7 +43,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 				g := given{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
 				g.err = b.tell(g.verb, name)
 				if g.answered = time.Now(); late(g.err) {
-					g.answered = g.answered.Add(time.Hour) // the command is accepted, and will be recorded when the disk is less busy
+					g.answered = g.answered.Add(time.Hour) // The command is accepted, and recorded later.
 				}
 				mu.Lock()
 				commands[name] = append(commands[name], g)
@@ -67,7 +66,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		}
 		sheet.add("concurrent commands", len(commands[name]))
 	}
-	// Now a success must mean that the service has reached the state.
+	// From here on, success means that the service has reached the state.
 	for _, verb := range []string{"start", "restart", "stop", "start", "stop"} {
 		for _, name := range names {
 			clients.Go(func() {
@@ -80,7 +79,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		}
 		clients.Wait()
 	}
-	// A command that can't take effect must never be answered with success.
+	// A command that can't take effect must not succeed.
 	b.profile("crasher", "exit 3\n")
 	b.check(b.booted())
 	for _, verb := range []string{"start", "restart"} {
@@ -90,8 +89,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 	}
 }
 
-// longest returns the length of the longest life of a service. Even the shortest one is as long as its process waits for a
-// processor.
+// longest returns the length of a service's longest life.
 func (b *box) longest(service string) time.Duration {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -111,13 +109,13 @@ func (b *box) longest(service string) time.Duration {
 	return longest
 }
 
-// late reports whether a command was accepted and not carried out in time.
+// late reports whether a command was accepted but not carried out in time.
 func late(err error) bool {
 	said := (*client.Error)(nil)
 	return errors.As(err, &said) && said.Kind == client.KindTimeout
 }
 
-// lastOf returns the intents of the commands that may have been the last: they were answered after the last command was
+// lastOf returns the possible final intents: commands that were answered after the last one was
 // sent.
 func lastOf(commands []given) []string {
 	var last time.Time
@@ -149,7 +147,7 @@ func (b *box) oneProcess(name string) error {
 	return nil
 }
 
-// neverTwice returns an error when it sees two processes of one service.
+// neverTwice returns an error if it sees two processes of one service.
 func (b *box) neverTwice(names []string, stop <-chan struct{}) error {
 	for {
 		select {
@@ -158,8 +156,8 @@ func (b *box) neverTwice(names []string, stop <-chan struct{}) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 		for _, name := range names {
-			// Processes are read one after the other, so one may have ended before the next began. Processes that are still there at
-			// the next reading were there at the same time.
+			// The process list is not atomic. Only processes in two consecutive readings existed at the same
+			// time.
 			first := b.of("gateway-" + name)
 			if len(first) < 2 {
 				continue

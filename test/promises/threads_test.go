@@ -20,13 +20,11 @@ import (
 	"hinit/client"
 )
 
-// forkBomb takes every process number as soon as one is free. A shell ends when it can't fork, except in "command eval".
+// forkBomb takes every process number as soon as one is free.
 const forkBomb = "while :; do command eval 'sleep 3 &'; done 2>/dev/null\n"
 
-// TestThreadsOfPID1AreAConstant checks that PID 1 keeps the number of threads that it had after the boot, whatever
-// clients, services and disks do. PID 1 must live in a container that may have no further process, as under a fork bomb
-// of the agent. If the Go runtime can't make a thread that it needs, it ends the process ("fatal error: newosproc",
-// code 2).
+// TestThreadsOfPID1AreAConstant checks that PID 1 creates no threads after the boot. The Go runtime
+// would abort if it can't create one, for example under a fork bomb.
 func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	long(t)
 	requireRoot(t)
@@ -49,10 +47,10 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 		_ = b.tell("start", "bomb")
 		asked.Add(b.crowd(100, scale(1, 100), names[:20]))
 		thaw := freeze()
-		asked.Add(b.crowd(60, 1, names)) // each request waits for the frozen volume
+		asked.Add(b.crowd(60, 1, names)) // Each request waits for the frozen volume.
 		asked.Add(b.crowd(100, scale(1, 20), nil))
 		thaw()
-		_ = b.tell("stop", "bomb") // an error does not matter: the bomb ends with the container
+		_ = b.tell("stop", "bomb") // Ignore the error: the bomb ends with the container.
 		if now := b.usage().threads; now != after {
 			t.Fatalf("PID 1 has %d threads after %d calls; after the boot it had %d", now, asked.Load(), after)
 		}
@@ -65,8 +63,8 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	sheet.set("threads", strconv.Itoa(after))
 }
 
-// throttle limits PID 1 to a quarter of a processor, where that is possible. Then the kernel stops it in the middle of short
-// calls, and the Go runtime takes them for calls that wait.
+// throttle limits PID 1 to a quarter of a processor, if possible, so that short system calls seem
+// to block.
 func (b *box) throttle() {
 	b.t.Helper()
 	for root, files := range map[string]map[string]string{
@@ -91,7 +89,6 @@ func (b *box) throttle() {
 	}
 }
 
-// pids returns the number of processes and threads in a control group.
 func (b *box) pids(group string) int {
 	b.t.Helper()
 	text, err := os.ReadFile(filepath.Join(group, "pids.current"))
@@ -101,7 +98,7 @@ func (b *box) pids(group string) int {
 	return n
 }
 
-// all gives a command to many services, until all of them have carried it out.
+// all repeats a command until every service has carried it out.
 func (b *box) all(verb string, names []string) {
 	b.t.Helper()
 	state := map[string]string{"start": client.StateUp, "stop": client.StateDown}[verb]
@@ -113,8 +110,7 @@ func (b *box) all(verb string, names []string) {
 	}
 }
 
-// crowd has many clients ask at the same time, each several times, and returns the number of requests. They ask for a start or a
-// stop of a profile, or for the status. The answers do not matter.
+// crowd lets many clients send random requests concurrently, and returns their number.
 func (b *box) crowd(clients, times int, names []string) int64 {
 	b.t.Helper()
 	var asked atomic.Int64
@@ -133,7 +129,7 @@ func (b *box) crowd(clients, times int, names []string) int64 {
 				default:
 					_, err = b.client.Start(ctx, names[random.IntN(len(names))], client.Wait{})
 				}
-				_ = err // an error does not matter: a later check shows whether PID 1 is alive
+				_ = err // Ignore the error: a later check shows whether PID 1 is alive.
 				cancel()
 				asked.Add(1)
 			}
@@ -146,7 +142,7 @@ func (b *box) crowd(clients, times int, names []string) int64 {
 	return asked.Load()
 }
 
-// frozenVolume puts the volume on a file system of its own. freeze stops it as a hung disk does, so writers wait.
+// frozenVolume gives the volume its own file system. freeze blocks its writers like a hung disk.
 func (b *box) frozenVolume() (freeze func() (thaw func())) {
 	b.t.Helper()
 	image := b.path("volume")
@@ -159,7 +155,7 @@ func (b *box) frozenVolume() (freeze func() (thaw func())) {
 	}
 	dir, err := os.Open(b.home)
 	b.check(err)
-	const fifreeze, fithaw = 0xc0045877, 0xc0045878 // ioctl_fs(2): FIFREEZE, FITHAW
+	const fifreeze, fithaw = 0xc0045877, 0xc0045878 // FIFREEZE and FITHAW, see ioctl_fs(2).
 	thaw := func() { _ = unix.IoctlSetInt(int(dir.Fd()), fithaw, 0) }
 	b.t.Cleanup(func() {
 		thaw()

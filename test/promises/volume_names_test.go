@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// asAgent runs a program inside the container as the agent's user, with the variables by which hinit and its tools find the init.
+// asAgent runs a program in the container as the agent's user, with hinit's variables.
 func (b *box) asAgent(argv ...string) ([]byte, error) {
 	id := fmt.Sprint(b.uid)
 	environment := []string{
@@ -27,14 +27,13 @@ func (b *box) asAgent(argv ...string) ([]byte, error) {
 	return b.enter(append(environment, argv...)...)
 }
 
-// asRoot is asAgent for root.
 func (b *box) asRoot(argv ...string) ([]byte, error) {
 	return b.enter(append([]string{
 		"env", "HERMES_HOME=" + b.home, "HINIT_CONFIG=" + b.path("hinit.yaml"), "HINIT_RUNTIME_DIR=" + b.path("run"),
 	}, argv...)...)
 }
 
-// answersAsS6 makes the container answer as s6, and returns its scan directory. The tools are in the directory "command".
+// answersAsS6 enables s6 emulation, and returns the scan directory.
 func (b *box) answersAsS6(tools ...string) (scan string) {
 	b.t.Helper()
 	scan = b.path("service")
@@ -46,10 +45,9 @@ func (b *box) answersAsS6(tools ...string) (scan string) {
 	return scan
 }
 
-// tool returns the path of a tool of s6.
 func (b *box) tool(name string) string { return filepath.Join(b.path("command"), name) }
 
-// hostileName makes a directory name that would move the cursor of a terminal, forge a line, or hide what follows.
+// hostileName returns a directory name that would move a terminal's cursor or forge a line.
 func hostileName(r *rand.Rand) string {
 	parts := []string{
 		"\x1b[2J", "\x1b]0;owned\a", "\n", "\r", "\b\b\b\b", "\t", "\x7f", "\u009b31m", "\xff", "\xc2", "\u202e", "\u2066", "\u200b", "\u2028", "\u0301\u0301\u0301",
@@ -65,7 +63,7 @@ func hostileName(r *rand.Rand) string {
 	return name.String()[:min(200, name.Len())] + fmt.Sprint(r.Uint32())
 }
 
-// raw returns the first character of an output that a terminal would obey or hide, or "".
+// raw returns the first unmasked control character of an output, or "".
 func raw(out []byte) string {
 	for i, line := range strings.Split(string(out), "\n") {
 		if !utf8.ValidString(line) {
@@ -80,9 +78,8 @@ func raw(out []byte) string {
 	return ""
 }
 
-// TestNamesOfTheAgentForgeNothing checks every output of hinit for root while the agent registers services whose names
-// contain terminal sequences. Each name must be one word of a line, and no sequence may reach the terminal. The agent
-// must not be able to end the container either.
+// TestNamesOfTheAgentForgeNothing checks that terminal sequences in service names never reach
+// root's terminal.
 func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -118,7 +115,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 			return nil
 		})
 		for _, args := range [][]string{{"status"}, {"status", "-v"}, {"status", "--json"}, {"events", "-n", "1000"}, {"doctor"}} {
-			out, _ := b.asRoot(append([]string{built.shipped}, args...)...) // doctor may report a problem
+			out, _ := b.asRoot(append([]string{built.shipped}, args...)...) // doctor may report a problem.
 			if what := raw(out); what != "" {
 				t.Errorf("hinit %s: %s", args[0], what)
 			}
@@ -137,7 +134,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 		for i := range 4 {
 			name := names[len(names)-1-r.IntN(many)]
 			verb := []string{"status", "start", "stop", "status"}[i]
-			out, _ := b.asRoot(built.shipped, verb, name) // the command has an exit code of its own for a profile that is down
+			out, _ := b.asRoot(built.shipped, verb, name) // The command has a special exit code for a stopped profile.
 			if what := raw(out); what != "" || strings.Count(string(out), "\n") > 4 {
 				t.Errorf("hinit %s %q: %s\n%s", verb, name, what, out)
 			}
@@ -159,8 +156,8 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 	}
 }
 
-// TestNoLinkOfTheAgentsIsFollowedForALog shows logs to root. Meanwhile the agent exchanges the directory of the log,
-// its file and its archives for links to files that only root may read, and back. No text of these files may be shown.
+// TestNoLinkOfTheAgentsIsFollowedForALog shows logs to root while the agent replaces them with
+// links to root's files. No text of these files may appear.
 func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -185,7 +182,7 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan int)
 	go func() {
 		for n := 0; ; n++ {
-			pair := pairs[n%len(pairs)] // an error is expected for the last two pairs of links
+			pair := pairs[n%len(pairs)] // The last two pairs of links cause errors.
 			_ = unix.Renameat2(unix.AT_FDCWD, pair[0], unix.AT_FDCWD, pair[1], unix.RENAME_EXCHANGE)
 			select {
 			case <-stop:
@@ -204,7 +201,7 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 		}
 		if err == nil {
 			shown++
-		} else if !regexp.MustCompile(`link|no such file|not a directory`).Match(out) { // an error does not matter: the file may be exchanged at any moment
+		} else if !regexp.MustCompile(`link|no such file|not a directory`).Match(out) { // Ignore the error: the file may be exchanged at any moment.
 			t.Errorf("hinit logs: %v: %s", err, out)
 		}
 		sheet.add("logs shown", 1)
@@ -215,8 +212,8 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	t.Logf("%d were shown, and there were %d exchanges", shown, swaps)
 }
 
-// TestAnActiveProfileOfAnyKindKeepsNoCommandFromWorking checks that profiles can be made, renamed and deleted while
-// active_profile is a link, or something else that is no file. No file that the link leads to may be read or written.
+// TestAnActiveProfileOfAnyKindKeepsNoCommandFromWorking checks profile commands while
+// active_profile is a link or no file. The link must not be followed.
 func TestAnActiveProfileOfAnyKindKeepsNoCommandFromWorking(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -22,13 +22,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// ours is the directory of hinit's tools, and theirs is the directory of s6's, or "" when s6 isn't installed.
+// ours is the directory of hinit's tools. theirs is the directory of s6's tools, or "" if s6 isn't
+// installed.
 var ours, theirs string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	testkit.IsolateProcess()
-	proc.RestoreIgnoredSignals() // a shell can't trap a signal that was ignored at its start, as SIGHUP is under nohup
+	proc.RestoreIgnoredSignals() // A shell can't trap a signal that was ignored at its start, as SIGHUP is under nohup.
 	os.Exit(run(m))
 }
 
@@ -40,7 +41,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir) // an error does not matter: only a temporary directory is left
 	if testing.Short() {
-		return m.Run() // with -short, the tests only run hinit's tools and compare nothing
+		return m.Run() // With -short, the tests only run hinit's tools and compare nothing.
 	}
 	if err := errors.Join(os.Chmod(dir, 0o755), provide(dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -52,7 +53,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// provide puts hinit and the links to it into a directory.
+// provide installs hinit and its links into a directory.
 func provide(dir string) error {
 	ours = dir
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
@@ -83,14 +84,13 @@ func requireS6(t *testing.T) {
 
 // outcome is the result of a script.
 type outcome struct {
-	output string // stdout and stderr in the order of the writes
+	output string // Standard output and error, in the order of the writes.
 	code   int
-	files  string // mode, path and content of all files that are left
+	files  string // Mode, path and content of all remaining files.
 }
 
-// helpers are shell functions for the scripts. idle waits until a process can do nothing more for now, however long the machine
-// keeps it from running. One look is not enough. It reads the threads one after the other, and a thread that starts may wake an
-// earlier one meanwhile.
+// helpers are shell functions for the scripts. idle waits until a process has nothing left to do;
+// it looks repeatedly, because one thread may wake another.
 const helpers = `umask 022
 idle() {
 	was=none
@@ -101,7 +101,7 @@ idle() {
 }
 `
 
-// script runs a shell script in a directory of its own, with the tools of a directory first on PATH.
+// script runs a shell script in its own directory, with a directory of tools first in PATH.
 func script(t *testing.T, tools, text string) outcome {
 	t.Helper()
 	dir := t.TempDir()
@@ -181,7 +181,7 @@ func same(o outcome, known ...difference) string {
 // difference is an intended difference: a text of s6, and hinit's text in its place.
 type difference struct{ theirs, ours, why string }
 
-// compare runs a script with both sets of tools and prints where the outcomes differ.
+// compare runs a script with both sets of tools, and reports differences.
 func compare(t *testing.T, text string, known ...difference) {
 	t.Helper()
 	expected, got := same(script(t, theirs, text), known...), same(script(t, ours, text))

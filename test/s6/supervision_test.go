@@ -17,22 +17,22 @@ import (
 	"hinit/internal/testkit"
 )
 
-// These are the commands that start the compared supervisors in their own namespaces, where /run is empty but for the services.
+// Commands that start the compared supervisors in their own namespaces.
 const (
 	bySvscan = `mkdir /run/service && exec s6-svscan /run/service`
 	byHinit  = `mkdir -p /run/data && chown 10000:10000 /run/data && exec hinit init -- sleep 100000`
 )
 
-// prologue has shell functions for scripts and services. seen prints the status of a service that matches a pattern, because the
-// status may be another one a moment later.
+// prologue defines shell functions for scripts and services. seen prints the status that matches a
+// pattern.
 const prologue = `umask 022
 service() { mkdir -p $1; cat >$1/run; chmod 755 $1/run; }
 poll() { n=0; until eval "$1" >/dev/null 2>&1; do n=$((n+1)); if [ $n -gt 800 ]; then echo "never: $1"; s6-svstat $S; break; fi; sleep 0.05; done; }
 seen() { poll "s6-svstat ${2:-a} >/run/seen && grep '$1' /run/seen"; cat /run/seen; }
 `
 
-// supervised runs a script beside a supervisor, and returns its output. Another script makes the services, one of which is a.
-// Services get into the scan directory whole, as s6 demands.
+// supervised runs a script beside a supervisor, and returns its output. Another script creates the
+// services.
 func supervised(t *testing.T, tools, supervisor, services, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ touch /run/ready
 	if err := init.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { // an error does not matter: everything ends with PID 1
+	defer func() { // Ignore the error: everything ends with PID 1.
 		_ = init.Process.Kill()
 		_ = init.Wait()
 		if t.Failed() {
@@ -78,7 +78,7 @@ touch /run/ready
 	return fmt.Sprintf("%sexit code %d\n", output.String(), cmd.ProcessState.ExitCode())
 }
 
-// seconds matches numbers of seconds, which differ by one when a second has just begun.
+// seconds matches durations, which may differ by one second.
 var seconds = regexp.MustCompile(`\d+ seconds`)
 
 // known are the intended differences from Debian's s6, which is older than the image's.

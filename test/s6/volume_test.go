@@ -23,12 +23,11 @@ import (
 // agentID is the user ID of the volume's owner.
 const agentID = 10000
 
-// startLines is how many lines a gateway writes when it starts. They are more than a log file holds, so each stage leaves an
-// archive.
+// startLines is the number of lines that a gateway writes at its start, enough to fill a log file.
 const startLines = 12000
 
-// gatewayProgram is a shell script that stands in for a gateway. It writes many lines, then "ready", and "farewell" after SIGTERM.
-// Each line begins with $STAGE, the name of the step of the test in which its container runs.
+// gatewayProgram is a shell script that imitates a gateway. It writes many lines, then "ready", and
+// "farewell" after SIGTERM.
 const gatewayProgram = `trap 'echo "$STAGE farewell"; exit 0' TERM
 k=0
 while [ $k -lt 12000 ]; do echo "$STAGE $k xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"; k=$((k+1)); done
@@ -55,10 +54,10 @@ var wanted = map[string]bool{"default": true, "coder": true, "resting": false}
 // volume is the data volume, which each init uses in turn.
 type volume struct {
 	root, path string
-	files      map[string]fileState // files as the previous stage left them
+	files      map[string]fileState // Files as the previous stage left them.
 }
 
-// fileState is the owner and the mode of a file. An init must not change them for a file that another init has made.
+// fileState is the owner and the mode of a file, which another init must not change.
 type fileState struct {
 	mode     fs.FileMode
 	uid, gid uint32
@@ -108,7 +107,7 @@ boot: {hooks: []}
 	return v
 }
 
-// look lists owners and modes. It omits the modes of log files, which tell whether the writer has finished the file.
+// look lists owners and modes, except for the modes of log files.
 func (v *volume) look(t *testing.T) map[string]fileState {
 	t.Helper()
 	files := make(map[string]fileState)
@@ -137,7 +136,8 @@ func (v *volume) look(t *testing.T) map[string]fileState {
 	return files
 }
 
-// stage runs an init on the volume until its gateways are ready, calls during, and ends the init with a signal.
+// stage runs an init on the volume until its gateways are ready, calls during, and ends the init
+// with a signal.
 func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signal, during func(run func(words ...string) string)) {
 	t.Helper()
 	env := []string{
@@ -157,7 +157,7 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	defer func() { _ = cmd.Process.Kill() }() // an error does not matter: everything ends with PID 1
+	defer func() { _ = cmd.Process.Kill() }() // Ignore the error: everything ends with PID 1.
 	inside := func(words ...string) string {
 		c := exec.Command("nsenter", append([]string{"--mount", "--pid", "--target", strconv.Itoa(cmd.Process.Pid)}, words...)...)
 		c.Env = env
@@ -185,7 +185,7 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	for path, was := range v.files {
 		is, there := now[path]
 		if !there && strings.HasPrefix(filepath.Base(path), "@") || filepath.Base(path) == "lock" && !there {
-			continue // removed: the oldest archive, or a lock that the next init makes again
+			continue // The next init removes the oldest archive, and creates the lock again.
 		}
 		if is != was {
 			t.Errorf("%s: %s was %v and is %v", name, path, was, is)
@@ -199,7 +199,7 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	v.files = now
 }
 
-// up returns whether each gateway runs, according to the tools of the current init.
+// up returns which gateways run, according to the init's tools.
 func (v *volume) up(inside func(words ...string) string) map[string]bool {
 	is := make(map[string]bool)
 	for profile := range wanted {
@@ -211,7 +211,7 @@ func (v *volume) up(inside func(words ...string) string) map[string]bool {
 // ready reports whether exactly the wanted gateways run, and whether all of their first lines are in their logs.
 func (v *volume) ready(stage string, inside func(words ...string) string) bool {
 	for profile, up := range wanted {
-		current, _ := os.ReadFile(v.path + "/logs/gateways/" + profile + "/current") // the file may not exist yet
+		current, _ := os.ReadFile(v.path + "/logs/gateways/" + profile + "/current") // The file may not exist yet.
 		if up && !bytes.Contains(current, []byte("  "+stage+" ready\n")) {
 			return false
 		}
@@ -224,8 +224,8 @@ var (
 	archive = regexp.MustCompile(`^@[0-9a-f]{24}\.[su]$`)
 )
 
-// readLog reads the log of a profile from its oldest archive on, and returns the lines without their numbers. It checks that each
-// line is there once, and that the time stamps ascend.
+// readLog returns a profile's log lines without numbers. It checks for lost lines and descending
+// time stamps.
 func (v *volume) readLog(t *testing.T, profile string) (said, archives []string) {
 	t.Helper()
 	dir := v.path + "/logs/gateways/" + profile
@@ -317,7 +317,7 @@ func TestAVolumeGoesFromS6ToHinitAndBack(t *testing.T) {
 				if !slices.Equal(said, want) {
 					t.Errorf("the log of %s tells %q, want %q", profile, said, want)
 				}
-				cut := 0 // number of files whose writer was killed
+				cut := 0 // Number of files whose writer was killed.
 				for _, name := range archives {
 					if strings.HasSuffix(name, ".u") {
 						cut++

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// agent is a process of the example agent with its terminal tool.
+// agent is a process of the example agent, controlled through its terminal tool.
 type agent struct {
 	p   *place
 	cmd *exec.Cmd
@@ -52,7 +52,7 @@ func (p *place) newAgent(env ...string) *agent {
 	return a
 }
 
-// say sends a command, and hear returns its answer.
+// say sends a command. Call hear for the answer.
 func (a *agent) say(command, stdin string, timeout float64) {
 	line, _ := json.Marshal(map[string]any{"command": command, "stdin": stdin, "timeout": timeout})
 	if _, err := a.in.Write(append(line, '\n')); err != nil {
@@ -78,7 +78,6 @@ func (a *agent) turn(command string) answer {
 	return a.hear()
 }
 
-// end closes the session and waits for the agent.
 func (a *agent) end() {
 	a.p.t.Helper()
 	_ = a.in.Close()
@@ -87,7 +86,7 @@ func (a *agent) end() {
 	}
 }
 
-// awaits waits until a process runs in the sandbox.
+// awaits waits until the named process runs in the sandbox.
 func (a *agent) awaits(process string) {
 	a.p.t.Helper()
 	var last answer

@@ -10,7 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTurns checks that files and variables of one turn are there in the next, also in another process.
+// TestTurns checks that files and variables persist from one turn to the next, also in another
+// process.
 func TestTurns(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		a := p.newAgent()
@@ -41,7 +42,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestTwoAgentsGetOneContainer checks that agents that start at the same time get one container.
+// TestTwoAgentsGetOneContainer checks that simultaneous agents share one container.
 func TestTwoAgentsGetOneContainer(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
@@ -62,7 +63,8 @@ func TestTwoAgentsGetOneContainer(t *testing.T) {
 	}
 }
 
-// TestAnAgentOfItsOwn checks that an agent that does not look for a container gets one of its own, and removes it.
+// TestAnAgentOfItsOwn checks that an agent that does not look for a container gets its own, and
+// removes it.
 func TestAnAgentOfItsOwn(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		off := "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false"
@@ -79,8 +81,8 @@ func TestAnAgentOfItsOwn(t *testing.T) {
 	})
 }
 
-// TestNothingRunsTwice checks that a command runs once although its output looks as if the container were gone. The
-// agent repeats the command, and must get the recorded answer.
+// TestNothingRunsTwice checks that a command runs once although its output looks like a lost
+// container, after which the agent repeats it.
 func TestNothingRunsTwice(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
@@ -101,7 +103,8 @@ func TestNothingRunsTwice(t *testing.T) {
 	}
 }
 
-// TestTimeLimitEndsTheTree checks that the processes inside end when the agent kills its docker command.
+// TestTimeLimitEndsTheTree checks that a command's processes end when the agent kills its docker
+// command.
 func TestTimeLimitEndsTheTree(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
@@ -115,8 +118,8 @@ func TestTimeLimitEndsTheTree(t *testing.T) {
 	})
 }
 
-// TestKilledAgent checks that the commands of a killed agent end. Processes that the agent itself has put into the
-// background must go on.
+// TestKilledAgent checks that a killed agent's commands end, except for its own background
+// processes.
 func TestKilledAgent(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
@@ -133,7 +136,7 @@ func TestKilledAgent(t *testing.T) {
 	}
 }
 
-// killClients kills the docker commands of this place whose command line has a text. They outlive an agent that is killed.
+// killClients kills this place's docker commands whose command line contains a text.
 func (p *place) killClients(t *testing.T, text string) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -152,8 +155,8 @@ func (p *place) killClients(t *testing.T, text string) {
 	}
 }
 
-// TestRemovedFromOutside checks that the next command after the removal of a container finds a new one, and that a
-// command that had begun is not run again.
+// TestRemovedFromOutside checks the next command after the removal of a container. A started
+// command must not run again.
 func TestRemovedFromOutside(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// takesVar makes this program the attacker inside a sandbox. Its value is the socket on which it receives a directory of the
-// other side.
+// takesVar makes this program the attacker in a sandbox. It holds a socket on which the attacker
+// receives a directory.
 const takesVar = "HINIT_TEST_TAKES"
 
 // take receives a directory over the socket, and prints what it can do with it.
@@ -56,9 +56,8 @@ func take(socket string) error {
 	return nil
 }
 
-// TestDescriptorOverASocket checks that root inside can't use a descriptor of hinit's root directory that the agent
-// passes over a socket in a mount, also in a read-only one. With it, root inside could write the files of hinit's
-// container.
+// TestDescriptorOverASocket checks that root inside can't use a descriptor that the agent passes
+// over a socket in a mount.
 func TestDescriptorOverASocket(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +116,7 @@ func TestDescriptorOverASocket(t *testing.T) {
 	}
 }
 
-// hand gives a directory to each process that connects.
+// hand sends a directory descriptor to each client.
 func hand(l net.Listener, dir string) {
 	for {
 		c, err := l.Accept()
@@ -125,7 +124,7 @@ func hand(l net.Listener, dir string) {
 			return
 		}
 		if fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
-			_, _, _ = c.(*net.UnixConn).WriteMsgUnix([]byte("x"), unix.UnixRights(fd), nil) // an error does not matter: the receiver prints what it got
+			_, _, _ = c.(*net.UnixConn).WriteMsgUnix([]byte("x"), unix.UnixRights(fd), nil) // Ignore the error: the receiver prints what it received.
 			_ = unix.Close(fd)
 		}
 		_ = c.Close()

@@ -17,8 +17,7 @@ import (
 // secret is a text that no agent may read.
 const secret = "the host's secret"
 
-// TestEscapes tries the escapes of an agent on the real engine, through the service. None may succeed: no container may
-// be made, and no file of others may change.
+// TestEscapes tries an agent's escapes on the real engine, through the service. None may succeed.
 func TestEscapes(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
@@ -26,7 +25,7 @@ func TestEscapes(t *testing.T) {
 	if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(filepath.Join(hidden, "secret"), []byte(secret), 0o600), os.Symlink(hidden, filepath.Join(p.home(), "link"))); err != nil {
 		t.Fatal(err)
 	}
-	// These containers belong to others: to another profile, to another user, and one has no labels.
+	// These containers belong to others.
 	victims := map[string]string{}
 	for who, labels := range map[string][]string{
 		"profile": {"--label", "hermes-agent=1", "--label", "hermes-profile=" + p.profile + "x", "--label", "hinit-owner=12345"},
@@ -71,12 +70,12 @@ func TestEscapes(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"run", "-d", "--env-file", "/etc/shadow", image(), "sleep", "1"}, {"cp", "/etc/shadow", "x:/"}, {"-H", "unix:///var/run/docker.sock", "ps"}, {"export", victims["none"]}} {
-		// The service passes these calls on to the docker command, which runs as the agent's user and can't reach the engine.
+		// The service passes these calls to the docker command, which can't reach the engine.
 		if r := p.call(args...); r.code == 0 {
 			t.Errorf("docker %q: %v", args, r)
 		}
 	}
-	for _, name := range []string{".", "/", "..", "./", "../images/" + image(), "/../../info"} { // in the address of a request, these would be paths
+	for _, name := range []string{".", "/", "..", "./", "../images/" + image(), "/../../info"} { // In a request's URL, these would be paths.
 		if r := p.call("stop", name); r.code == 0 || !strings.Contains(r.err, "No such container: "+name) {
 			t.Errorf("the container %q: %v", name, r)
 		}
@@ -108,8 +107,8 @@ func TestEscapes(t *testing.T) {
 // rounds is how many containers TestMountRace makes.
 var rounds = flag.Int("rounds", 12, "how many containers TestMountRace makes")
 
-// TestMountRace changes the target of a mount as fast as it can, while containers with that mount are made and started.
-// Each container must get only the requested directory.
+// TestMountRace changes a mount's target while containers start. Each container must get only the
+// requested directory.
 func TestMountRace(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
@@ -136,7 +135,7 @@ func TestMountRace(t *testing.T) {
 	for i := range *rounds {
 		name := fmt.Sprintf("hermes-%s-%d", p.profile, i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // the path is also exchanged before the check
+		go func() { // The path is also exchanged before the check.
 			defer close(looked)
 			for {
 				if r := p.call("exec", name, "bash", "-c", "cat /work/*; ls /work"); strings.Contains(r.out, "secret") {
@@ -174,8 +173,8 @@ func TestMountRace(t *testing.T) {
 	}
 }
 
-// TestAHealthCheckRanBeforeTheGateWasOpen checks that the health check of an image runs no program while the container
-// waits at its gate. The program could be in a mount, and see another mount that was not checked yet.
+// TestAHealthCheckRanBeforeTheGateWasOpen checks that an image's health check runs no program
+// before the mounts are checked.
 func TestAHealthCheckRanBeforeTheGateWasOpen(t *testing.T) {
 	testkit.Parallel(t)
 	need(t)
@@ -196,7 +195,7 @@ func TestAHealthCheckRanBeforeTheGateWasOpen(t *testing.T) {
 	}
 	made := p.call(append(append([]string{"create", "--network=none", "-v", work + ":/work"}, p.labels("default")...), checked, "sleep", "infinity")...)
 	id := strings.TrimSpace(made.out)
-	if r := docker("start", id); made.code != 0 || r.code != 0 { // start runs no command, so the container waits at its gate
+	if r := docker("start", id); made.code != 0 || r.code != 0 { // The container waits at its gate, because start runs no command.
 		t.Fatal(made, r)
 	}
 	if check := docker("inspect", "--format", "{{json .State.Health}} {{.Config.Healthcheck.Test}}", id).out; check != "null [NONE]\n" {
@@ -231,8 +230,7 @@ func TestServiceKilled(t *testing.T) {
 	}
 }
 
-// TestIdleWindowOfADeadAgent checks that the service removes the container of a dead agent when it has been idle for
-// long enough, which a living agent does itself.
+// TestIdleWindowOfADeadAgent checks that the service removes a dead agent's idle container.
 func TestIdleWindowOfADeadAgent(t *testing.T) {
 	testkit.Parallel(t)
 	p, s := newService(t, "TERMINAL_LIFETIME_SECONDS=2", "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false")
@@ -240,7 +238,7 @@ func TestIdleWindowOfADeadAgent(t *testing.T) {
 	kept := living.turn("hostname").Container
 	gone := dead.turn("hostname").Container
 	dead.kill()
-	s.kill() // these containers contain files that must survive
+	s.kill() // These containers hold files that must survive.
 	s.start()
 	testkit.Until(t, "the dead agent's container is gone", func() bool { return docker("inspect", gone).code != 0 })
 	if docker("inspect", kept).code != 0 {
@@ -258,8 +256,8 @@ func (p *place) gateOf(name string) string {
 	return ""
 }
 
-// TestLinksBelowMounts checks that a link in one mount can't lead another mount to the programs of the engine or of the
-// gate. Neither may be replaced.
+// TestLinksBelowMounts checks that a link in one mount can't redirect another mount to the engine's
+// or the gate's program.
 func TestLinksBelowMounts(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
@@ -275,7 +273,7 @@ func TestLinksBelowMounts(t *testing.T) {
 		if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init / sleep infinity") {
 			t.Errorf("the first process is %v", r)
 		}
-		// Now the agent knows the name of the gate, and a link leads a mount over it.
+		// The agent now knows the gate's name, and a link redirects a mount to it.
 		gate := p.gateOf(name)
 		p.call("stop", "-t", "0", name)
 		if err := errors.Join(os.Remove(filepath.Join(work, "s")), os.Symlink(gate, filepath.Join(work, "s"))); err != nil {
@@ -295,8 +293,7 @@ func TestLinksBelowMounts(t *testing.T) {
 	}
 }
 
-// TestALogFilledTheDiskOfTheHost checks that the log of a container's first process stays small. The engine writes it outside of the
-// container's file system, and every process inside can write to it.
+// TestALogFilledTheDiskOfTheHost checks that the log of a container's first process stays small.
 func TestALogFilledTheDiskOfTheHost(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)

@@ -11,12 +11,12 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestInterruptedRun interrupts docker run, or kills it as the agent does after its timeout. No container that was made
-// and never started may be left. A started container must work, and the agent's one rm -f must remove it.
+// TestInterruptedRun interrupts docker run at random moments. No container that never started may
+// remain.
 func TestInterruptedRun(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		service := strings.HasSuffix(t.Name(), "/service")
-		polite := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} // the docker command must behave in the same way with and without a service
+		polite := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} // The docker command must behave the same with and without a service.
 		if !service {
 			polite = []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM}
 		}
@@ -30,14 +30,14 @@ func TestInterruptedRun(t *testing.T) {
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(delay) // a random delay, because a test of any moment is useful
+				time.Sleep(delay) // Use a random delay to test any moment.
 				_ = cmd.Process.Signal(signal)
 				_ = cmd.Wait()
 				state := func() string {
 					return strings.TrimSpace(docker("ps", "-a", "--filter", "name=^/?"+name+"$", "--format", "{{.State}}").out)
 				}
 				if signal == syscall.SIGKILL && !service {
-					// The killed client can't clean up, so the next sweep must find the container by its labels.
+					// The next sweep must find the container by its labels.
 					testkit.Until(t, "the sweep finds what is left", func() bool {
 						p.sandbox("reap", "--max-age", "1ms")
 						return state() != "created"
@@ -54,7 +54,7 @@ func TestInterruptedRun(t *testing.T) {
 			}
 		}
 		testkit.Until(t, "nothing is left", func() bool {
-			if !service { // the engine may make a container although the client has ended
+			if !service { // The engine may create a container although the client has ended.
 				p.sandbox("reap", "--max-age", "1ms")
 			}
 			return len(p.containers()) == 0

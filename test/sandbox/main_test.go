@@ -23,14 +23,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// runID distinguishes this run from all others. It is in the name of the profile, and so in a label of all containers and volumes
-// that the tests make.
+// runID identifies this run, in the profile's name and so in the labels of all containers and
+// volumes.
 var runID = "s2t" + strings.ToLower(rand.Text()[:8])
 
 // agentUID is the user ID of the agent in these tests.
 const agentUID = 12345
 
-// built is the directory of the binaries, once there is one.
+// built is the directory of the binaries; "" before the build.
 var built string
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,6 @@ func TestMain(m *testing.M) {
 
 func image() string { return "hinit-sandbox-test:" + runID }
 
-// result is the output of a command, and how it ended.
 type result struct {
 	out, err string
 	code     int
@@ -67,7 +66,7 @@ func (r result) String() string {
 
 const patience = 2 * time.Minute
 
-// do runs a program with an environment added to this process's own.
+// do runs a program with additional environment variables.
 func do(env []string, uid int, name string, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -90,7 +89,7 @@ func as(cmd *exec.Cmd, uid int) {
 	}
 }
 
-// cleanEnv returns the environment without the variables that the sandboxes read.
+// cleanEnv returns the environment without the sandbox variables.
 func cleanEnv() (env []string) {
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "HERMES_") && !strings.HasPrefix(kv, "TERMINAL_") && !strings.HasPrefix(kv, "HINIT_") {
@@ -100,10 +99,9 @@ func cleanEnv() (env []string) {
 	return env
 }
 
-// docker is the real docker command.
 func docker(args ...string) result { return do(nil, 0, "docker", args...) }
 
-// binaries builds the programs that the tests run, in a directory that every user may read, and the image.
+// binaries builds the tested programs and the image.
 var binaries = sync.OnceValue(func() (err error) {
 	if built, err = os.MkdirTemp("", "hinit-sandbox-e2e-"); err != nil {
 		return err
@@ -157,7 +155,7 @@ func buildImage(dir string) error {
 	return nil
 }
 
-// need skips the test where there is no engine.
+// need skips the test if no engine runs.
 func need(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -172,8 +170,7 @@ func need(t *testing.T) {
 	}
 }
 
-// place is the directory, profile, user and environment of the agents of one test. They use the engine directly, or the service of
-// sandboxes.
+// place is the directory, profile, user and environment of one test's agents.
 type place struct {
 	t       *testing.T
 	dir     string
@@ -182,7 +179,7 @@ type place struct {
 	env     []string
 }
 
-// newPlace makes a place without a service. Its agents are root and use the engine directly.
+// newPlace creates a place without a service. Its agents are root and use the engine directly.
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	need(t)
@@ -214,15 +211,12 @@ func newPlace(t *testing.T) *place {
 func (p *place) root() string { return filepath.Join(p.dir, "data") }
 func (p *place) home() string { return filepath.Join(p.root(), "profiles", p.profile) }
 
-// docker returns the place's own name of the docker command. killClients knows the place's clients by it.
 func (p *place) docker() string { return filepath.Join(p.dir, "docker") }
 
-// containers returns the containers of the place.
 func (p *place) containers() []string {
 	return strings.Fields(docker("ps", "-aq", "--no-trunc", "--filter", "label=hermes-profile="+p.profile).out)
 }
 
-// call runs the docker command once, from this process, as the agent's user.
 func (p *place) call(args ...string) result { return do(p.env, p.uid, p.docker(), args...) }
 
 // sandbox runs hinit sandbox as the agent's user.
@@ -230,7 +224,7 @@ func (p *place) sandbox(args ...string) result {
 	return do(p.env, p.uid, filepath.Join(built, "hinit-sandbox"), args...)
 }
 
-// labels returns the flags that an agent puts on its containers.
+// labels returns the docker flags with which an agent labels its containers.
 func (p *place) labels(task string) []string {
 	return []string{"--label", "hermes-agent=1", "--label", "hermes-task-id=" + task, "--label", "hermes-profile=" + p.profile}
 }

@@ -14,10 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestRootInsideIsNoRootOutside tries the attacks by which the agent's user could become root of the host. None may
-// succeed. They use root or a group of the host inside, and a file, a socket or a descriptor that both sides reach. The
-// agent's side is a process of its user on this machine. The other side is in a sandbox that the agent makes by the
-// calls of its contract.
+// TestRootInsideIsNoRootOutside tries attacks by which the agent's user and root inside a sandbox
+// together could become root of the host.
 func TestRootInsideIsNoRootOutside(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {
@@ -50,8 +48,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				t.Errorf("what is mounted to be read: %v", r)
 			}
 
-			// These files of both mounts give rights: set-user-id, set-group-id, capabilities, a device, and a hard link to a file
-			// of root's.
+			// These files in both mounts would give rights outside.
 			in(`for d in /workspace /root/.hermes/skills; do
 				cp /bin/bash $d/suid; chown 0:0 $d/suid; chmod 6755 $d/suid
 				cp /bin/bash $d/caps; setfattr -n security.capability -v 0sAQAAAv////8AAAAA/////wAAAAA= $d/caps
@@ -76,7 +73,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				}
 			}
 
-			// Each mount has a socket of the agent, which hands a descriptor of its root directory to root inside.
+			// Each mount has a socket of the agent, which passes a descriptor of its root directory.
 			for dir, target := range map[string]string{work: "/workspace", read: "/root/.hermes/skills"} {
 				l, err := net.Listen("unix", filepath.Join(dir, "sock"))
 				if err != nil {
@@ -86,7 +83,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				if err := os.Chmod(filepath.Join(dir, "sock"), 0o777); err != nil {
 					t.Fatal(err)
 				}
-				p.call("stop", "-t", "0", box) // the engine copies files when the container starts
+				p.call("stop", "-t", "0", box) // The engine copies files when the container starts.
 				if r := p.call("start", box); r.code != 0 {
 					t.Fatalf("the container of the real agent can't be started again: %v", r)
 				}
@@ -97,7 +94,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 					t.Errorf("after another start: %v", r)
 				}
 			}
-			// Process numbers, abstract sockets and signals to the same user also lead to a process of the other side.
+			// Process numbers and abstract sockets may also lead to the other side.
 			l, err := net.Listen("unix", "@"+p.profile)
 			if err != nil {
 				t.Fatal(err)
@@ -133,7 +130,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				}
 				return
 			}
-			// Files of root are kept for the next container of the same directory, and removed with that directory.
+			// Root's files persist for the next container of the same directory.
 			in("echo kept > /workspace/kept; mkdir -p /usr/lib/apt && echo installed > /usr/lib/apt/x")
 			p.call("stop", "-t", "0", box)
 			p.call("start", box)
@@ -156,7 +153,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 			}
 			s.kill()
 			s.start()
-			p.call("version") // the call fails while the service has a caller
+			p.call("version") // The call fails while the service has a caller.
 			testkit.Until(t, "the volume is gone with its directory", func() bool { return !strings.Contains(docker("volume", "ls", "-q").out, p.profile) })
 		})
 	}

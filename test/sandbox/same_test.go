@@ -8,8 +8,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestSameAsDocker compares the personality with the installed docker command, call by call on the same container. Standard
-// output and exit codes are the same, and so are the texts that the agent looks for.
+// TestSameAsDocker compares the emulation with the real docker command, call by call on the same
+// container.
 func TestSameAsDocker(t *testing.T) {
 	testkit.Parallel(t)
 	p := newPlace(t)
@@ -20,7 +20,7 @@ func TestSameAsDocker(t *testing.T) {
 	if r := p.call(run...); r.code != 0 || !id.MatchString(r.out) || r.err != "" {
 		t.Fatal(r)
 	}
-	if r := p.call("exec", name, "pwd"); r.out != "/tmp\n" { // the docker command itself enters the root directory: the engine has no other
+	if r := p.call("exec", name, "pwd"); r.out != "/tmp\n" { // The docker command itself enters the root directory.
 		t.Error(r)
 	}
 	probe := []string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "label=hermes-profile=" + p.profile, "--format", "{{.ID}}\t{{.State}}"}
@@ -29,10 +29,10 @@ func TestSameAsDocker(t *testing.T) {
 		t.Fatal("the docker command says nothing")
 	}
 	for _, step := range []struct {
-		before []string // calls of the docker command before this call
+		before []string // Docker calls before this call.
 		args   []string
-		err    string // text that both must print on standard error; "" means an empty standard error
-		free   bool   // the rest of standard error may differ
+		err    string // Text that both must print on standard error; "" for none.
+		free   bool   // Whether the rest of standard error may differ.
 	}{
 		{args: []string{"info", "--format", "{{.Driver}}"}},
 		{args: []string{"image", "inspect", image(), "--format", "{{json .Config.Entrypoint}}"}},
@@ -66,7 +66,7 @@ func TestSameAsDocker(t *testing.T) {
 		{args: []string{"exec"}, err: "docker: 'docker exec' requires at least 2 arguments", free: true},
 		{args: []string{"exec", name}, err: "docker: 'docker exec' requires at least 2 arguments", free: true},
 		{args: []string{"rm", "-f"}, err: "docker: 'docker rm' requires at least 1 argument", free: true},
-		{args: []string{"volume", "ls", "--filter", "name=nothing-" + p.profile, "-q"}}, // hinit made no such volume, so the docker command itself answers
+		{args: []string{"volume", "ls", "--filter", "name=nothing-" + p.profile, "-q"}}, // The docker command itself answers, because hinit made no such volume.
 	} {
 		if step.before != nil {
 			if r := docker(step.before...); r.code != 0 {

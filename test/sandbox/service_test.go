@@ -10,14 +10,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// service is the process hinit sandbox serve of a place.
+// service is a place's process of hinit sandbox serve.
 type service struct {
 	p   *place
 	cmd *exec.Cmd
 	log string
 }
 
-// newService makes a place where agents have a user of their own and reach the engine through the service only.
+// newService creates a place whose agents have their own user and use the service.
 func newService(t *testing.T, env ...string) (*place, *service) {
 	t.Helper()
 	p := newPlace(t)
@@ -70,7 +70,7 @@ func (s *service) kill() {
 	_ = s.cmd.Wait()
 }
 
-// everywhere runs a test with a service and without.
+// everywhere runs a test with and without a service.
 func everywhere(t *testing.T, test func(t *testing.T, p *place)) {
 	t.Run("service", func(t *testing.T) {
 		testkit.Parallel(t)

@@ -9,9 +9,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestShellOnATerminal checks hinit sandbox shell as a person uses it. The shell must own the terminal inside, and know
-// its size and each change of the size. Ctrl-C must end the foreground command and not the shell. The exit code must be
-// the shell's.
+// TestShellOnATerminal checks hinit sandbox shell on a terminal: job control, size changes, Ctrl-C
+// and the exit code.
 func TestShellOnATerminal(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		cmd := exec.Command(filepath.Join(built, "hinit-sandbox"), "shell")

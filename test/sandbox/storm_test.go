@@ -16,10 +16,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// span is how long the storm lasts: go test ./test/sandbox -run TestStorm -args -span 30m.
+// span is the duration of the storm.
 var span = flag.Duration("span", 5*time.Second, "how long the storm lasts")
 
-// storm records the commands of its clients, by how they were answered.
+// storm counts its clients' commands by their answers.
 type storm struct {
 	*place
 	mu      sync.Mutex
@@ -40,12 +40,12 @@ func (s *storm) note(how, word string) {
 	s.answers[how] = append(s.answers[how], word)
 }
 
-// stormLeft is in the command lines of processes that must not outlive their client.
+// stormLeft marks processes that must not outlive their client.
 const stormLeft = "sleep 86399"
 
 var stormTasks = []string{"t0", "t1", "t2"}
 
-// client runs commands until the storm ends, and has some of them end together with their client.
+// client runs commands until the storm ends, and kills some of them with their client.
 func (s *storm) client(end time.Time) {
 	for time.Now().Before(end) {
 		n := s.next()
@@ -81,7 +81,7 @@ func (s *storm) client(end time.Time) {
 	}
 }
 
-// disturb does something to the containers or to the service, repeatedly.
+// disturb repeatedly disturbs the containers or the service.
 func (s *storm) disturb(svc *service, end time.Time) {
 	for time.Now().Before(end) {
 		<-time.After(time.Duration(200+rand.IntN(1800)) * time.Millisecond)
@@ -110,9 +110,8 @@ func (s *storm) disturb(svc *service, end time.Time) {
 	}
 }
 
-// pause has the engine pause a container for a moment. Some engines leave it frozen for ever. There runc, which starts an exec,
-// is frozen with the container, and has a lock that the unpause waits for. The state of the freezer proves that hinit is not the
-// cause. Then the kernel ends the pause.
+// pause pauses a container for a moment. Some engines deadlock on a frozen runc; then the kernel's
+// freezer ends the pause.
 func (s *storm) pause(id string) {
 	docker("pause", id)
 	<-time.After(time.Duration(rand.IntN(600)) * time.Millisecond)
@@ -126,13 +125,14 @@ func (s *storm) pause(id string) {
 		s.note("left frozen by the engine", id)
 		<-unpaused
 		if state := docker("inspect", "--format", "{{.State.Paused}}", id); state.out == "true\n" {
-			docker("restart", "-t", "0", id) // the engine still calls the container paused, but its processes run
+			docker("restart", "-t", "0", id) // The engine still calls the container paused, but its processes run.
 		}
 	}
 	s.note("pauses", id)
 }
 
-// freezers are the files that freeze a container in each version of cgroups, with the word that thaws it.
+// freezers returns the files that freeze a container in each cgroup version, with the word that
+// thaws it.
 func freezers(id string) map[string]string {
 	const root = "/sys/fs/cgroup/"
 	return map[string]string{
@@ -140,7 +140,6 @@ func freezers(id string) map[string]string {
 	}
 }
 
-// thaw has the kernel thaw a container, and reports whether it was frozen.
 func thaw(id string) bool {
 	for file, thawed := range freezers(id) {
 		if state, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(state)) != thawed {
@@ -150,8 +149,8 @@ func thaw(id string) bool {
 	return false
 }
 
-// TestStorm runs commands of many clients, while the containers and the service are paused, killed, removed and ended.
-// Every lost command must be reported, none may run twice, and no process may be left.
+// TestStorm runs commands of many clients while containers and the service are disturbed. Lost
+// commands must be reported, and none may run twice.
 func TestStorm(t *testing.T) {
 	p, svc := newService(t)
 	s := &storm{place: p, answers: map[string][]string{}}
@@ -162,7 +161,7 @@ func TestStorm(t *testing.T) {
 	}
 	all.Go(func() { s.disturb(svc, end) })
 	all.Wait()
-	for _, task := range stormTasks { // each sandbox must be usable afterwards
+	for _, task := range stormTasks { // Each sandbox must be usable afterwards.
 		if r := p.sandbox("exec", "--task", task, "--", "true"); r.code != 0 {
 			t.Errorf("a command in %s afterwards: %v", task, r)
 		}

@@ -67,7 +67,7 @@ func TestVerbs(t *testing.T) {
 		step(0, all[0].Name, "stop")
 		step(3, "the container has ended", "exec", "--in", all[0].Name, "true")
 		step(0, all[0].Name, "prune", "--dry-run")
-		step(0, "made", "exec", "cat /workspace/note") // this command starts the container again
+		step(0, "made", "exec", "cat /workspace/note") // This command restarts the container.
 		step(0, all[0].Name, "rm", "default")
 		step(6, "no such sandbox", "show")
 		step(0, "[]", "ls", "--json")
@@ -100,22 +100,22 @@ func TestVerbsWithoutAnEngine(t *testing.T) {
 	}
 }
 
-// TestStateBeforeEachCommand checks that the docker command tells at once which state a container is in, with and without an open
-// connection. A paused container made it hang for 20 seconds, and a killed one was started again silently.
+// TestStateBeforeEachCommand checks that a command reports a paused or killed container at once,
+// with and without an open connection.
 func TestStateBeforeEachCommand(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		name := "hermes-" + p.profile
 		if r := p.call(append(append([]string{"run", "-d", "--name", name, "--network=none"}, p.labels("default")...), image(), "sleep", "infinity")...); r.code != 0 {
 			t.Fatal(r)
 		}
-		for range 2 { // first without an open connection, then with one
+		for range 2 { // The first round has no open connection.
 			docker("pause", name)
 			begin := time.Now()
 			r := p.call("exec", name, "true")
 			if r.code != 1 || !strings.Contains(r.err, "is paused, unpause the container before exec") {
 				t.Errorf("paused: %v", r)
 			}
-			if took := time.Since(begin); took > 10*time.Second { // the command takes 0.3 s on an idle machine
+			if took := time.Since(begin); took > 10*time.Second { // The command takes 0.3 s on an idle machine.
 				t.Errorf("it said so after %v", took)
 			}
 			docker("unpause", name)
@@ -133,8 +133,7 @@ func TestStateBeforeEachCommand(t *testing.T) {
 	})
 }
 
-// TestPausedWithoutAConnection checks that hinit sandbox exec refuses a paused container, whether it has a connection
-// to it or not.
+// TestPausedWithoutAConnection checks that hinit sandbox exec refuses a paused container.
 func TestPausedWithoutAConnection(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (p *place, away func()){
 		"service": func(t *testing.T) (*place, func()) {
@@ -176,8 +175,8 @@ func TestPausedWithoutAConnection(t *testing.T) {
 	}
 }
 
-// TestAFrozenContainer checks commands for a container that the engine left frozen and reports as running. A command
-// must fail in time, and the next one must not read a part of the old answer as its own.
+// TestAFrozenContainer checks commands for a frozen container that the engine reports as running.
+// They must fail in time.
 func TestAFrozenContainer(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		if r := p.sandbox("exec", "--", "true"); r.code != 0 {
@@ -191,12 +190,12 @@ func TestAFrozenContainer(t *testing.T) {
 		if !froze {
 			testkit.SkipOrFail(t, "needs the freezer of the container")
 		}
-		for range 2 { // first with an open connection, then without one
+		for range 2 { // The second round has no open connection.
 			begin := time.Now()
 			if r := p.sandbox("exec", "--", "true"); r.code != 137 && r.code != 1 || !strings.Contains(r.err, "it is frozen, though the engine says that it runs") {
 				t.Errorf("frozen: %v", r)
 			}
-			if took := time.Since(begin); took > 20*time.Second { // these take 3.4 s and 0.1 s on an idle machine
+			if took := time.Since(begin); took > 20*time.Second { // The two take 3.4 s and 0.1 s on an idle machine.
 				t.Errorf("it said so after %v", took)
 			}
 		}
@@ -209,8 +208,7 @@ func TestAFrozenContainer(t *testing.T) {
 	})
 }
 
-// TestAnOldIDWasNoSandbox checks that the old ID of a container still leads to it after the container was made again at
-// a start, also for hinit sandbox. A container with a mount below another one is made again.
+// TestAnOldIDWasNoSandbox checks that a recreated container is still found by its old ID.
 func TestAnOldIDWasNoSandbox(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)

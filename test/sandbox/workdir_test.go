@@ -11,9 +11,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTheRuntimeEntersNoDirectoryOfTheAgent checks the working directory of a container. Only the gate program may enter and make
-// it, inside. The engine's runtime would follow a link to a descriptor that it has open itself (CVE-2024-21626). It would also make
-// a missing directory as root of the host, even in a directory that only root may change.
+// TestTheRuntimeEntersNoDirectoryOfTheAgent checks that only the gate program enters the working
+// directory. The engine's runtime could follow a link to its own descriptor (CVE-2024-21626).
 func TestTheRuntimeEntersNoDirectoryOfTheAgent(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +45,7 @@ func TestTheRuntimeEntersNoDirectoryOfTheAgent(t *testing.T) {
 				{"-w relative", image(), "", "an absolute path"},
 			} {
 				flags := append([]string{"run", "-d", "--network=none", "--tmpfs", "/tmp"}, p.labels("default")...)
-				if name == "caller" { // in the other mode, nothing is shared
+				if name == "caller" { // In the other mode, nothing is shared.
 					flags = append(flags, "-v", work+":/workspace", "-v", roots+":/roots")
 				} else if strings.Contains(try.flags, "/workspace") || strings.Contains(try.flags, "/roots") {
 					continue

@@ -105,7 +105,7 @@ func checkAll(document any, list []expectation) error {
 	return nil
 }
 
-// generic turns a value into the types that JSON decodes to.
+// generic converts a value to the types of decoded JSON.
 func generic(v any) (any, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -266,12 +266,12 @@ func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 	name := ts.MkAbs(f.Arg(1))
 	c := containerOf(ts)
 	return poll(patience, func() error {
-		over := c.cmd != nil && !c.running() && len(c.helpers) == 0 // no process is left that could write the line
+		over := c.cmd != nil && !c.running() && len(c.helpers) == 0 // No remaining process could write the line.
 		text, err := os.ReadFile(name)
 		if err != nil && !over {
 			return err
 		}
-		most := -1 // the count includes all processes of the container
+		most := -1 // The count includes all processes of the container.
 		if *count == 0 {
 			most = 1
 		}
@@ -303,7 +303,7 @@ func cmdKill(ts *testscript.TestScript, args []string) error {
 	return nil
 }
 
-// signalMain signals the main process of a service and returns the earlier state of the service.
+// signalMain signals a service's main process, and returns the service's earlier state.
 func (c *container) signalMain(name string, sig unix.Signal) (client.Service, error) {
 	s, err := c.service(name)
 	if err != nil {
@@ -406,7 +406,7 @@ func cmdProcesses(ts *testscript.TestScript, args []string) error {
 		return errors.New("expected: processes N")
 	}
 	c := containerOf(ts)
-	return poll(patience, func() error { // a helper of the test that is just ending does not count
+	return poll(patience, func() error { // Ignore a helper of the test that is just ending.
 		found, err := c.matching("")
 		if err == nil && strconv.Itoa(len(found)) != args[0] {
 			err = fmt.Errorf("%d are alive: %v", len(found), found)
@@ -431,7 +431,7 @@ func cmdNoZombies(ts *testscript.TestScript, _ []string) error {
 	})
 }
 
-// cmdNumbered reads the numbers that the agent writes into its flood.
+// cmdNumbered checks the numbered lines of the agent's flood.
 func cmdNumbered(ts *testscript.TestScript, args []string) error {
 	if len(args) != 3 {
 		return errors.New("expected: numbered FILE FIRST LAST")

@@ -95,7 +95,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	}
 }
 
-// positive is a command that can't be negated. Its error fails the scenario.
+// positive wraps a command that can't be negated.
 func positive(run func(ts *testscript.TestScript, args []string) error) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
 		if neg {
@@ -224,7 +224,7 @@ func cmdStopInit(ts *testscript.TestScript, args []string) error {
 	if sig != unix.SIGKILL {
 		return endsWith(c, want)
 	}
-	// The services end with the container; hinit need not signal them.
+	// The services end with the container.
 	code, _ := c.wait()
 	if code != 137 {
 		return fmt.Errorf("the init ended with code %d", code)
@@ -243,8 +243,7 @@ func cmdSignalInit(ts *testscript.TestScript, args []string) error {
 	return containerOf(ts).signalInit(sig)
 }
 
-// cmdInterrupt presses Ctrl-C again as soon as the CMD has got the first one. An init that did not run meanwhile may count the
-// second Ctrl-C as the first of another two. Then cmdInterrupt presses it again.
+// cmdInterrupt presses Ctrl-C twice. It repeats that if the init counts the second one as a first.
 func cmdInterrupt(ts *testscript.TestScript, args []string) error {
 	if len(args) != 0 {
 		return errors.New("interrupt takes no words")
@@ -281,7 +280,7 @@ func signalNamed(name string) (unix.Signal, error) {
 	return 0, fmt.Errorf("there is no signal %q", name)
 }
 
-// execute runs a program and records its exit code for exitcode. stdout and stderr have its output.
+// execute runs a program, and records its exit code and output.
 func execute(ts *testscript.TestScript, neg bool, argv []string) {
 	err := ts.Exec(argv[0], argv[1:]...)
 	code := 0
@@ -317,8 +316,8 @@ func cmdHinit(ts *testscript.TestScript, neg bool, args []string) {
 	execute(ts, neg, append(enter(containerOf(ts), 0), argv...))
 }
 
-// cmdStartFails starts a service that ends at once. On a busy machine it may end later than the second after which hinit reports
-// the start as done. Such a start tells nothing.
+// cmdStartFails starts a service that ends at once. It ignores starts that a busy machine reports
+// as done.
 func cmdStartFails(ts *testscript.TestScript, args []string) error {
 	if len(args) != 1 {
 		return errors.New("expected: startfails NAME")
@@ -339,17 +338,16 @@ func cmdStartFails(ts *testscript.TestScript, args []string) error {
 	})
 }
 
-// notAtRest matches the messages with which hinit refuses a re-execution for now. Its logs or scan directory were not at rest
-// within a second, or the boot log is not written yet.
+// notAtRest matches the messages with which hinit refuses a re-execution for now.
 var notAtRest = regexp.MustCompile("try again|the disk does not answer|cannot (reach|get an answer of) the scan directory")
 
-// cmdReexec asks again when hinit refuses because its files are not at rest.
+// cmdReexec re-executes hinit, and repeats the request while its files are busy.
 func cmdReexec(ts *testscript.TestScript, args []string) error {
 	if len(args) != 1 {
 		return errors.New("expected: reexec N")
 	}
 	argv := append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit"), "reexec")
-	if next := filepath.Join(built.bin, "next", "hinit"); exists(next) { // the scenario alternates between two versions
+	if next := filepath.Join(built.bin, "next", "hinit"); exists(next) { // The scenario alternates between two versions.
 		argv = append(argv, "--binary", next)
 		if n, err := strconv.Atoi(args[0]); err == nil && n%2 != 0 {
 			argv[len(argv)-1] = filepath.Join(built.bin, "hinit")
@@ -362,7 +360,7 @@ func cmdReexec(ts *testscript.TestScript, args []string) error {
 	return err
 }
 
-// reexecutes types hinit reexec until it succeeds, or until hinit refuses for another reason than files that are not at rest.
+// reexecutes repeats hinit reexec until it succeeds or fails for good.
 func reexecutes(ts *testscript.TestScript, argv []string) error {
 	var refused error
 	err := poll(patience, func() error {
@@ -390,7 +388,7 @@ func cmdInside(ts *testscript.TestScript, neg bool, args []string) {
 	execute(ts, neg, append(enter(containerOf(ts), *user), f.Args()...))
 }
 
-// enter returns the words before a command that run it inside the container.
+// enter returns the nsenter words that run a command inside the container.
 func enter(c *container, user int) []string {
 	if !c.running() {
 		return nil
@@ -416,7 +414,7 @@ func cmdAsAgent(ts *testscript.TestScript, neg bool, args []string) {
 	execute(ts, neg, args)
 }
 
-// helper is a command in the background.
+// helper is a background command.
 type helper struct {
 	cmd *exec.Cmd
 	out *os.File
@@ -463,9 +461,9 @@ func cmdEndFollow(ts *testscript.TestScript, args []string) error {
 	}
 	h := c.helpers[args[0]]
 	delete(c.helpers, args[0])
-	defer h.out.Close() // the test only closes its own copy; the other process writes to the file
+	defer h.out.Close() // The other process has its own copy of the file.
 	target := h.cmd.Process.Pid
-	if filepath.Base(h.cmd.Path) == "nsenter" { // signal the child, because nsenter only waits for it
+	if filepath.Base(h.cmd.Path) == "nsenter" { // nsenter only waits for its child, so signal the child.
 		for _, p := range allProcesses() {
 			if p.ppid == h.cmd.Process.Pid {
 				target = p.pid

@@ -34,23 +34,23 @@ type container struct {
 	mode, work string
 
 	cmd      *exec.Cmd
-	initPID  int           // PID of the init, as this process sees it
-	ended    chan struct{} // start closes the channel when the namespace is gone and its output is written
+	initPID  int           // PID of the init in this process's namespace.
+	ended    chan struct{} // Closed when the namespace has ended and its output is written.
 	exitCode int
-	terminal *terminal     // terminal of an init with -tty
-	stalled  chan struct{} // with -stall: output is not read until this is closed
+	terminal *terminal     // Terminal of an init with -tty.
+	stalled  chan struct{} // With -stall, the output is not read until this is closed.
 	helpers  map[string]*helper
 }
 
 // stdio describes the standard descriptors of an init.
 type stdio struct {
-	tty   bool   // whether it has a terminal
-	alien bool   // the terminal is not the controlling terminal of the init
-	file  string // standard input, "" is empty
-	stall bool   // the output is not read for now
+	tty   bool   // Whether the init has a terminal.
+	alien bool   // Whether the terminal is not the init's controlling terminal.
+	file  string // Standard input; "" for an empty one.
+	stall bool
 }
 
-// unstall begins to read the output.
+// unstall begins to read the init's output.
 func (c *container) unstall() {
 	if c.stalled != nil {
 		close(c.stalled)
@@ -77,7 +77,7 @@ func poll(deadline time.Duration, condition func() error) error {
 	}
 }
 
-// start runs an init. Its standard output and error go to container.out and container.err of the scenario.
+// start runs an init. Its output goes to container.out and container.err.
 func (c *container) start(o order, env []string, in stdio) error {
 	if c.running() {
 		return errors.New("the init runs already")
@@ -120,19 +120,19 @@ func (c *container) start(o order, env []string, in stdio) error {
 	c.ended = make(chan struct{})
 	ended := c.ended
 	go func() {
-		// The namespace is bound to this thread, which lives as long as the namespace.
+		// The namespace lives as long as this thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(ended)
 		err := startStage(cmd, o)
 		for _, f := range closeAfterStart {
-			_ = f.Close() // the stage has its own copies of these files
+			_ = f.Close() // The stage has its own copies of these files.
 		}
 		started <- err
 		if err != nil {
 			return
 		}
-		_ = cmd.Wait() // only the exit code matters
+		_ = cmd.Wait() // Only the exit code matters.
 		c.exitCode = cmd.ProcessState.ExitCode()
 		if s := cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signaled() {
 			c.exitCode = 128 + int(s.Signal())
@@ -146,10 +146,10 @@ func (c *container) start(o order, env []string, in stdio) error {
 	return poll(patience, func() error { return c.findInit(o) })
 }
 
-// findInit waits until the stage has become the init, or has started it.
+// findInit waits until the stage has executed or started the init.
 func (c *container) findInit(o order) error {
 	if !c.running() {
-		return nil // an error means that the init has already ended
+		return nil // An error means that the init has already ended.
 	}
 	candidates := []process{{pid: c.cmd.Process.Pid}}
 	if c.mode == subreaper {
@@ -160,14 +160,14 @@ func (c *container) findInit(o order) error {
 			c.initPID = p.pid
 			return nil
 		}
-		if c.mode == subreaper { // the child does not exist yet, or can't be read
+		if c.mode == subreaper { // The child does not exist yet, or can't be read.
 			break
 		}
 	}
 	return errors.New("the stage has not started the init")
 }
 
-// capture makes a pipe whose other end is copied to a file, but not before stalled is closed.
+// capture returns a pipe whose output is copied to a file, after stalled is closed.
 func capture(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os.File, error) {
 	file, err := os.Create(name)
 	if err != nil {
@@ -181,7 +181,7 @@ func capture(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os
 		if stalled != nil {
 			<-stalled
 		}
-		_, _ = io.Copy(file, r) // Copy returns when every writer has closed the pipe
+		_, _ = io.Copy(file, r) // Copy returns when every writer has closed the pipe.
 		_ = errors.Join(file.Close(), r.Close())
 	})
 	return w, nil
@@ -199,8 +199,7 @@ func (c *container) running() bool {
 	}
 }
 
-// withoutClients removes hinit's own command lines from a list of processes. A client of the init, as in another terminal, does
-// not belong to the init, and ends soon after it. A process without a command line is just ending.
+// withoutClients removes hinit's clients from a list of processes, because they end soon.
 func withoutClients(list string) string {
 	var rest []string
 	for line := range strings.Lines(list) {
@@ -212,10 +211,10 @@ func withoutClients(list string) string {
 	return strings.Join(rest, "\n")
 }
 
-// foreignPrefix finds lines of the init under another name than [hinit], [stage2] and the others of the contract.
+// foreignPrefix matches log lines of the init without a prefix of the contract.
 var foreignPrefix = regexp.MustCompile(`(?m)^(hinit|fatal): .*$`)
 
-// wait returns the exit code of the init, and complains about processes that outlived it.
+// wait returns the init's exit code, and reports processes that outlived it.
 func (c *container) wait() (int, error) {
 	if c.cmd == nil {
 		return 0, errors.New("no init was started")
@@ -243,7 +242,7 @@ func (c *container) destroy() {
 		h.kill()
 	}
 	if c.running() {
-		_ = c.cmd.Process.Kill() // the namespace ends with PID 1
+		_ = c.cmd.Process.Kill() // The namespace ends with PID 1.
 		select {
 		case <-c.ended:
 		case <-time.After(patience):
@@ -254,7 +253,7 @@ func (c *container) destroy() {
 	}
 }
 
-// processes lists all processes in the namespace but the stage and the init, dead or alive.
+// processes lists all processes in the namespace except for the stage and the init.
 func (c *container) processes() []process {
 	if !c.running() {
 		return nil
@@ -270,7 +269,7 @@ func (c *container) commands() []string {
 	return list
 }
 
-// outer finds a process of the namespace by its number in the namespace.
+// outer converts a PID of the namespace to a PID outside.
 func (c *container) outer(inner int) (int, error) {
 	for _, p := range c.processes() {
 		if p.inner() == inner {
@@ -291,14 +290,13 @@ func (c *container) client() *dial.Client {
 	return dial.New(filepath.Join(c.work, "run", "control.sock"))
 }
 
-// service asks for the state of one service.
 func (c *container) service(name string) (client.Service, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return c.client().Service(ctx, name)
 }
 
-// lastWords returns what a failed scenario prints about its container.
+// lastWords describes the container of a failed scenario.
 func (c *container) lastWords() string {
 	var b strings.Builder
 	for _, name := range []string{"container.out", "container.err", "container.tty"} {

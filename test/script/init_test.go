@@ -26,7 +26,7 @@ func TestACommandInitialisesLittle(t *testing.T) {
 	count, sum, ours := 0, 0, 0
 	var list []string
 	for _, m := range regexp.MustCompile(`(?m)^init (\S+) @.* (\d+) bytes, \d+ allocs$`).FindAllSubmatch(out, -1) {
-		n, _ := strconv.Atoi(string(m[2])) // this group consists of digits
+		n, _ := strconv.Atoi(string(m[2])) // This group consists of digits.
 		count++
 		sum += n
 		if strings.HasPrefix(string(m[1]), "hinit/") {

@@ -22,7 +22,7 @@ import (
 // agentID is the uid and gid of the agent's user in the scenarios that root runs.
 const agentID = 10000
 
-// binaries has two directories: bin for the programs that TestMain provides, and root for the files of the scenarios.
+// binaries holds two directories: bin for the programs, and root for the scenarios' files.
 type binaries struct{ root, bin string }
 
 // built is set once by TestMain.
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(stageVar); order != "" {
 		os.Exit(stage(order))
 	}
-	testkit.ShareSlots(10) // more scenarios at a time than processors, because a scenario mostly waits
+	testkit.ShareSlots(10) // Run more scenarios than processors, because they mostly wait.
 	os.Exit(run(m))
 }
 
@@ -52,7 +52,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// scratch makes a directory that every user can enter. It is not in /tmp, over which some scenarios mount.
+// scratch creates a directory that every user can enter.
 func scratch() (string, error) {
 	root, err := os.MkdirTemp(cmp.Or(testkit.InMemory(), "/var/tmp"), "hinit-script-")
 	if err != nil {
@@ -61,8 +61,7 @@ func scratch() (string, error) {
 	return root, os.Chmod(root, 0o755)
 }
 
-// provide puts the binaries into a directory: the ones in HINIT_TEST_BIN, such as a release's, or freshly built ones. reexec
-// changes to a hinit in its directory next, and back.
+// provide installs the binaries: those in HINIT_TEST_BIN, or freshly built ones.
 func provide(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		return os.CopyFS(dir, os.DirFS(from))
@@ -70,7 +69,7 @@ func provide(dir string) error {
 	return build(dir)
 }
 
-// faulty returns a hinit that can be made to panic.
+// faulty returns the path of a hinit that can be made to panic.
 func faulty() string { return filepath.Join(built.bin, "faulty", "hinit") }
 
 // build makes the static binaries as they are shipped, and a binary that can be made to panic. Scenarios with the panic take long.
@@ -82,13 +81,13 @@ func build(dir string) error {
 	return testkit.Build(dir, names...)
 }
 
-// These are the two ways to run the init.
+// Ways to run the init.
 const (
 	pid1      = "pid1"
 	subreaper = "subreaper"
 )
 
-// bothWays is a text in the scenarios that run in both ways.
+// bothWays marks scenarios that run in both ways.
 const bothWays = "# As PID 1 and as a subreaper.\n"
 
 // TestPID1 runs the scenarios with hinit as PID 1. With -short, a third of them runs: each takes a fifth of a second of the processor.
@@ -108,7 +107,7 @@ func scenarios(t *testing.T, mode string) {
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	deadline, limited := t.Deadline() // one deadline for all scenarios together, because a slow machine may need most of it
+	deadline, limited := t.Deadline() // All scenarios share one deadline.
 	if deadline = deadline.Add(-time.Minute); !limited {
 		deadline = time.Now().Add(time.Hour)
 	}
@@ -167,8 +166,7 @@ func requireNamespaces(t *testing.T) {
 	}
 }
 
-// age makes the files of a volume old, as a container finds them. A file that was written a moment before a gateway starts may
-// seem to be written after it (profiles.InputsChangedSince). Then a gateway that parks would be tried once more.
+// age sets old file times on a volume. Fresh files would make a parked gateway start once more.
 func age(home string) error {
 	old := time.Now().Add(-time.Minute)
 	return filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
@@ -189,7 +187,7 @@ func setup(e *testscript.Env, mode string) error {
 			return err
 		}
 	}
-	user, other := "0:0", "0:0" // without root, the user namespace has only this user
+	user, other := "0:0", "0:0" // Without root, the user namespace has only this user.
 	if os.Geteuid() == 0 {
 		other = "12345:12345"
 		user = fmt.Sprintf("%d:%d", agentID, agentID)
@@ -212,8 +210,7 @@ func setup(e *testscript.Env, mode string) error {
 	e.Setenv("HINIT", filepath.Join(built.bin, "hinit"))
 	e.Setenv("AGENT_USER", user)
 	e.Setenv("OTHER_USER", other)
-	// A process that ends by itself has enough time on a slow machine. A stop that needs the KILL at the end of the budget takes
-	// longer than a scenario waits.
+	// A process that ends by itself has enough time on a slow machine.
 	e.Setenv("HINIT_STOP_TIMEOUT", "90")
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
@@ -243,7 +240,7 @@ func setup(e *testscript.Env, mode string) error {
 	return os.WriteFile(config, expand(e.Getenv, text), 0o644)
 }
 
-// plainConfig is the configuration of a scenario without its own.
+// plainConfig is the default configuration of a scenario.
 const plainConfig = `agent: {user: "$AGENT_USER", binary: $AGENT}
 restart: {initial: 50ms, max: 2s}
 `
@@ -259,13 +256,12 @@ func expand(get func(string) string, text []byte) []byte {
 	}))
 }
 
-// lastPort is the last port that a scenario got.
+// lastPort is the last assigned port.
 var lastPort atomic.Int32
 
-// freePort finds a free port of the loopback interface. Neither the kernel nor this process gives the port to others before the
-// scenario uses it.
+// freePort finds a free port of the loopback interface that no other process gets.
 func freePort() (string, error) {
-	const first, last = 20000, 32000 // a range below the ports that the kernel chooses itself (ip_local_port_range)
+	const first, last = 20000, 32000 // A range below the kernel's ephemeral ports (ip_local_port_range).
 	lastPort.CompareAndSwap(0, int32(first+os.Getpid()%(last-first)))
 	var err error
 	for range 100 {

@@ -36,7 +36,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(yaml), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// The variable is unset, because a variable that hinit does not know adds a warning to the status.
+	// An unknown variable would add a warning to the status.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HINIT_") || strings.HasPrefix(v, "HERMES_") })
 	env = append(env, "PATH="+built.bin+":"+os.Getenv("PATH"), "HINIT_RUNTIME_DIR="+filepath.Join(dir, "run"), "HINIT_CONFIG=")
 	shell := func(command string) *exec.Cmd {
@@ -62,7 +62,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 			}
 			return pages.Same(s.Want, strings.ReplaceAll(string(out), dir, "/srv/app"))
 		}
-		if err := poll(patience, look); err != nil { // before the first command of the page, the services must be up and the log must exist
+		if err := poll(patience, look); err != nil { // Before the page's first command, the services must be up and the log must exist.
 			t.Errorf("line %d: %s\n%v; it printed:\n%s", s.Line, s.Command, err, out)
 		}
 	}

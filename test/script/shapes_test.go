@@ -14,15 +14,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// jsonPage is the content of docs/reference/json.md: the object that each command prints, and the keys of each object.
+// jsonPage is the content of docs/reference/json.md: each command's object, and each object's keys.
 type jsonPage struct {
-	commands map[string]string // key: command; value: the name of its object, such as "profile list" and "Profile row"
+	commands map[string]string // Object name by command, such as "Profile row" for "profile list".
 	objects  map[string]map[string]pageKey
 }
 
 type pageKey struct {
-	object string // names of objects: the value is one of these, a list of them, or null
-	maybe  bool   // whether the key may be missing
+	object string
+	maybe  bool // Whether the key may be missing.
 }
 
 var (
@@ -96,8 +96,7 @@ func (p *jsonPage) check(v any, object string) error {
 	return fmt.Errorf("%v is no %s", v, object)
 }
 
-// cmdShapes types every command of the page about --json, with arguments from the scenario, and compares the output with the
-// page. The call is: shapes 'status' 'profile create;novel'. The arguments of a command come after a semicolon.
+// cmdShapes runs every command of the JSON page and compares its output with the page.
 func cmdShapes(ts *testscript.TestScript, args []string) error {
 	page, err := readJSONPage()
 	if err != nil {

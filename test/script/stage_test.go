@@ -17,26 +17,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageVar has the order of a stage: this test binary, started again as the first process of the namespaces.
+// stageVar holds the order of a stage: this test binary as the first process of the namespaces.
 const stageVar = "HINIT_TEST_STAGE"
 
-// order is what a stage is to do.
+// order describes what a stage prepares before the init.
 type order struct {
 	Mode     string
 	Program  string
 	Argv     []string
 	Dir      string
-	UID, GID int      // identity of the init; 0 keeps root
-	ReadOnly []string // mount points that are made read-only
+	UID, GID int      // User and group of the init; 0 keeps root.
+	ReadOnly []string // Mount points to remount read-only.
 	Tmpfs    []string
-	NoFile   uint64 // limit of open files; 0 leaves it unchanged
-	Left     string // file for the list of processes that outlived an init that is not PID 1
-	TTY      bool   // descriptor 0 is the controlling terminal
+	NoFile   uint64 // Limit of open files; 0 leaves it unchanged.
+	Left     string // File for the list of processes that outlived an init below another PID 1.
+	TTY      bool   // Whether descriptor 0 is the controlling terminal.
 }
 
-// stage prepares the mounts and becomes the init, or becomes a PID 1 that starts the init and reaps orphans.
+// stage prepares the mounts, and executes the init or a PID 1 that starts it.
 func stage(text string) int {
-	runtime.LockOSThread() // the init ends when this thread ends, and so with the test
+	runtime.LockOSThread() // The init ends with this thread, and so with the test.
 	var o order
 	var left *os.File
 	err := json.Unmarshal([]byte(text), &o)
@@ -74,7 +74,7 @@ func stage(text string) int {
 	return code
 }
 
-// mounts gives the namespace its own /proc and the mounts that the scenario asked for.
+// mounts mounts /proc and the scenario's directories.
 func (o order) mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("cannot make the mounts private: %w", err)
@@ -100,12 +100,12 @@ func (o order) drop() error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(o.GID), syscall.Setuid(o.UID)); err != nil {
 		return err
 	}
-	// A change of identity removes the binding to the test's life (prctl(2)).
+	// A change of user clears the parent death signal (prctl(2)).
 	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 }
 
-// watch does what "docker run --init" puts before the init: it starts the init, reaps orphans, and ends with the init's exit
-// code. It reports the processes that the init has left alive.
+// watch imitates docker run --init: it starts the init, reaps orphans, and exits with the init's
+// exit code.
 func (o order) watch(left *os.File) (int, error) {
 	cmd := exec.Command(o.Program)
 	cmd.Args, cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Argv, os.Stdin, os.Stdout, os.Stderr
@@ -135,7 +135,7 @@ func (o order) watch(left *os.File) (int, error) {
 	}
 }
 
-// alive lists the processes of this PID namespace but the first.
+// alive lists the processes of this PID namespace except for the first.
 func alive() []string {
 	var list []string
 	for _, p := range allProcesses() {
@@ -146,8 +146,8 @@ func alive() []string {
 	return list
 }
 
-// startStage runs a stage in new namespaces. They end with this process. The calling thread has to stay, so the caller has locked
-// it.
+// startStage runs a stage in new namespaces, which end with the calling thread. The caller has
+// locked the thread.
 func startStage(cmd *exec.Cmd, o order) error {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -174,7 +174,7 @@ func startStage(cmd *exec.Cmd, o order) error {
 	return cmd.Start()
 }
 
-// probeNamespaces checks once whether namespaces can be made and entered here.
+// probeNamespaces checks once whether namespaces can be created.
 var probeNamespaces = sync.OnceValue(func() error {
 	if _, err := exec.LookPath("nsenter"); err != nil {
 		return err
@@ -190,14 +190,13 @@ var probeNamespaces = sync.OnceValue(func() error {
 	return cmd.Wait()
 })
 
-// process is one line of the process table.
 type process struct {
 	pid, ppid int
 	state     byte
 }
 
 func allProcesses() []process {
-	entries, _ := os.ReadDir("/proc") // without /proc, no processes are visible
+	entries, _ := os.ReadDir("/proc") // Without /proc, no processes are visible.
 	var list []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -215,7 +214,7 @@ func allProcesses() []process {
 	return list
 }
 
-// descendants lists the processes below a process. For the first process of a PID namespace these are all others in it.
+// descendants lists the processes below a process.
 func descendants(root int) []process {
 	all := allProcesses()
 	var list []process
@@ -234,7 +233,7 @@ func (p process) command() string {
 	return strings.TrimSpace(strings.ReplaceAll(string(text), "\x00", " "))
 }
 
-// inner returns the number of the process in its own PID namespace.
+// inner returns the PID in the process's own PID namespace.
 func (p process) inner() int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
 	for line := range strings.Lines(string(text)) {

@@ -13,7 +13,7 @@ type terminal struct {
 	log    *os.File
 }
 
-// openTerminal returns a pseudo-terminal of 120 columns and 40 rows whose output goes to a file, and its inner end.
+// openTerminal returns both ends of a pseudo-terminal, whose output is logged to a file.
 func openTerminal(log string) (*terminal, *os.File, error) {
 	master, slave, err := testkit.OpenTerminal(40, 120)
 	if err != nil {
@@ -32,6 +32,6 @@ func (t *terminal) resize(rows, columns uint16) error {
 
 // record copies the output of the terminal until it is closed.
 func (t *terminal) record() {
-	_, _ = io.Copy(t.log, t.master) // an error means that the terminal was closed (EIO)
+	_, _ = io.Copy(t.log, t.master) // An error means that the terminal was closed (EIO).
 	_ = t.log.Close()
 }

@@ -21,13 +21,13 @@ import (
 	"hinit/internal/testkit"
 )
 
-// receiver is the server of a webhook. While it is down, it closes each connection without an answer.
+// receiver is a webhook server. While it is down, it closes connections without an answer.
 type receiver struct {
 	net.Listener
 	down atomic.Bool
 
 	mu  sync.Mutex
-	got []string // services in the order of their first request
+	got []string // Services in the order of their first request.
 	all int
 }
 
@@ -62,12 +62,12 @@ func (r *receiver) services() ([]string, int) {
 	return slices.Clone(r.got), r.all
 }
 
-// TestActionsSurviveKill9 fills the queue of a webhook whose server is down, kills hinit-actions, and starts the server
-// again. Queued actions must be delivered at least once, and the log must name dropped ones.
+// TestActionsSurviveKill9 fills a webhook's queue and kills hinit-actions. Queued actions must be
+// delivered, and the log must name dropped ones.
 func TestActionsSurviveKill9(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
-	for _, services := range []int{100, 106} { // with and without an overflow, because one target has at most 100 waiting events
+	for _, services := range []int{100, 106} { // One target holds at most 100 waiting events, so the second round overflows.
 		t.Run(fmt.Sprint(services), func(t *testing.T) { actionsSurviveKill9(t, services) })
 	}
 }
@@ -125,7 +125,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 		}
 		return s.Services[0].PID
 	}
-	waiting := func() (names []string) { // waiting returns the names of the queued services in order.
+	waiting := func() (names []string) { // waiting returns the queued services in order.
 		text, _ := os.ReadFile(filepath.Join(dir, ".hinit-actions.json"))
 		var s struct {
 			Marks map[string]map[string]string
@@ -185,7 +185,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 		return nil
 	})
 	got, all := hook.services()
-	if slices.Sort(queue); !slices.Equal(slices.Sorted(slices.Values(got)), queue) { // an event that has failed moves behind the others
+	if slices.Sort(queue); !slices.Equal(slices.Sorted(slices.Values(got)), queue) { // A failed event moves behind the others.
 		t.Errorf("delivered were\n%v\nnot\n%v", got, queue)
 	}
 	if all > len(queue)+2 {

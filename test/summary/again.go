@@ -12,9 +12,9 @@ import (
 // failure is a test, or a whole package, that failed.
 type failure struct {
 	test
-	words  []string // arguments of the go test that ran it
-	remark string   // remark for the summary, after the name
-	final  bool     // don't run it again
+	words  []string // Arguments of the go test that ran it.
+	remark string   // Remark for the summary.
+	final  bool     // Whether the test must not run again.
 }
 
 // isSerious reports whether the output of a failed test shows more than a timeout on a busy machine. That is a panic, a data race,

@@ -48,7 +48,7 @@ func main() {
 	}
 	signals := make(chan os.Signal, 4)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(sig) { // a signal that is ignored at the start, as under nohup, stays ignored
+		if !signal.Ignored(sig) { // A signal that was ignored at the start, as under nohup, stays ignored.
 			signal.Notify(signals, sig)
 		}
 	}
@@ -62,8 +62,8 @@ type runner struct {
 	again    int
 	programs bool
 
-	mu          sync.Mutex  // each call locks mu while it handles a line, so that the output of a test stays together
-	running     []*exec.Cmd // the calls that are running
+	mu          sync.Mutex  // Held while a call handles a line, so that a test's output stays together.
+	running     []*exec.Cmd // Running calls.
 	interrupted bool
 }
 
@@ -170,9 +170,9 @@ func (r *runner) runCall(s *summary, args []string) error {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	if slices.Contains(args, "-race") {
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector needs cgo
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // The race detector needs cgo.
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal must reach the tests only through forwardSignals
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // A signal must reach the tests only through forwardSignals.
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (r *runner) runCall(s *summary, args []string) error {
 	s.words = args
 	lines := bufio.NewReader(stdout)
 	for {
-		line, err := lines.ReadBytes('\n') // a test may write long lines
+		line, err := lines.ReadBytes('\n') // A test may write long lines.
 		r.mu.Lock()
 		if len(line) > 0 {
 			s.addLine(line)
@@ -199,7 +199,7 @@ func (r *runner) runCall(s *summary, args []string) error {
 	defer r.mu.Unlock()
 	r.running = slices.DeleteFunc(r.running, func(other *exec.Cmd) bool { return other == cmd })
 	s.failUnendedPackages()
-	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // processor time of the call, including the compiler and the tests
+	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // Processor time of the call, including the compiler and the tests.
 	fmt.Fprintf(r.out, "%v, and %v of the processors: go test %.60s\n", time.Since(begin).Round(time.Second), used.Round(time.Second), strings.Join(args, " "))
 	exit, is := errors.AsType[*exec.ExitError](err)
 	if r.interrupted || is && exit.ExitCode() > 0 && len(s.failed) > 0 {

@@ -34,19 +34,19 @@ type counts struct{ passed, skipped, failed int }
 // summary collects the results of go test.
 type summary struct {
 	out     io.Writer
-	output  map[test][]string  // output of tests that have not ended, and of builds
-	running map[string]*counts // packages that have not ended
+	output  map[test][]string  // Output of running tests and builds.
+	running map[string]*counts // Packages that have not ended.
 
 	packages, passed int
-	skipped          map[string][]test // skipped tests by reason
-	words            []string          // arguments of the running call
+	skipped          map[string][]test // Skipped tests by reason.
+	words            []string          // Arguments of the running call.
 	failed           []failure
 	unsteady         []test
-	broken           []string // calls that failed although no package did
+	broken           []string // Calls that failed although no package failed.
 	longest          []timed
 }
 
-// timed is a top-level test and how many seconds it took.
+// timed is a top-level test and its duration in seconds.
 type timed struct {
 	test
 	seconds float64
@@ -121,7 +121,6 @@ func (s *summary) endTest(t test, action string) {
 	delete(s.output, t)
 }
 
-// printOutput prints the output of a test so far, without the lines that only say that a test runs.
 func (s *summary) printOutput(t test) {
 	for _, text := range s.output[t] {
 		if !strings.HasPrefix(text, "=== ") {
@@ -150,7 +149,7 @@ func (s *summary) endOfPackage(e event) {
 	delete(s.output, t)
 	delete(s.running, e.Package)
 	if e.Action == "skip" || c.passed+c.skipped+c.failed == 0 && e.Action == "pass" {
-		return // the package has no tests, or none was selected
+		return // The package has no tests, or none was selected.
 	}
 	s.packages++
 	state := "ok  "
@@ -214,7 +213,6 @@ const (
 	maxLongest = 12
 )
 
-// print prints the summary.
 func (s *summary) print(took time.Duration, interrupted bool) {
 	slices.SortStableFunc(s.longest, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
 	for _, t := range s.longest[:min(len(s.longest), maxLongest)] {

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// module makes a module with packages that end in every possible way, and goes there.
+// module creates a module whose packages end in every possible way.
 func module(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Helper()
@@ -47,11 +47,11 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module m\n\ngo 1.26\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("GOFLAGS", "-trimpath") // use the flag of the Makefile, so that the packages that it has compiled are used again
+	t.Setenv("GOFLAGS", "-trimpath") // Use the Makefile's flag, to reuse compiled packages.
 	t.Chdir(dir)
 }
 
-// sum runs the program, and returns its output, and the summary alone.
+// sum runs the program, and returns its whole output and the summary.
 func sum(t *testing.T, code int, calls ...string) (all, end string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -110,7 +110,7 @@ unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
 	if err := os.Remove("unsteady/seen"); err != nil {
 		t.Fatal(err)
 	}
-	if _, end = sum(t, 1, "-p 1 ./wrong ./unsteady"); strings.Contains(end, "unsteady: ") { // two failed tests are more than -again 1 allows
+	if _, end = sum(t, 1, "-p 1 ./wrong ./unsteady"); strings.Contains(end, "unsteady: ") { // -again 1 does not repeat two failed tests.
 		t.Errorf("got\n%s", end)
 	}
 	if _, end = sum(t, 1, "./wrong"); !strings.Contains(end, "2 failed\nfailed: m/wrong TestD/x\nfailed: m/wrong TestD\n") {
@@ -128,7 +128,8 @@ func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// Rows with "beside" must run at the same time. Each of the two tests waits for the other one.
+// TestRowsRunBesideEachOther checks that rows with "beside" run at the same time. Each test waits
+// for the other.
 func TestRowsRunBesideEachOther(t *testing.T) {
 	module(t)
 	if all, end := sum(t, 0, "./left", "./good", "beside", "./right", "-run TestA ./good"); end != `4 packages: 7 tests passed, 3 were skipped, 0 failed

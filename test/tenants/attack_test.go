@@ -25,18 +25,18 @@ import (
 	"hinit/internal/pty"
 )
 
-// target is the target of an attack.
+// target describes the victim of an attack.
 type target struct {
-	dir  string // directory of the container
-	home string // home of the attacker
-	b    string // home of the victim
-	pid  int    // main process of the victim
+	dir  string // Directory of the container.
+	home string // Home of the attacker.
+	b    string // Home of the victim.
+	pid  int    // PID of the victim's main process.
 }
 
-// attack is one thing that a tenant tries. A nil error means that the attack succeeded.
+// attack is one attempt of a tenant. A nil error means success.
 type attack struct {
 	name   string
-	ofNone bool // the attack also succeeds where no profile is isolated
+	ofNone bool // Whether the attack also succeeds without isolation.
 	try    func(f target) error
 }
 
@@ -64,15 +64,14 @@ func isOpen(attack, mode string, abi int) bool {
 	return is && (until == 0 || abi < until) || mode == "files" && slices.Contains(openInFiles, attack)
 }
 
-// openInFiles are the attacks that isolation: files leaves open. Landlock does not confine connections to Unix sockets below ABI 9.
-// Nor does it confine changes of modes and times, watches and terminals: all profiles need some of each, and have one user. Processes of
-// one user can be counted by profile only in control groups.
+// openInFiles are the attacks that isolation: files leaves open, because all profiles share one
+// user or Landlock lacks a rule.
 var openInFiles = []string{
 	"connect to its Unix socket", "change the mode of its .env", "change the times of its .env",
 	"list the attributes of its .env", "change the ACL of its .env", "watch its home", "watch its log", "open its terminal", "take more processes than its limit",
 }
 
-// attacksOnProfile are attacks on the files and the processes of the victim, and on PID 1 by system calls.
+// attacksOnProfile are attacks on the victim's files and processes, and on PID 1.
 var attacksOnProfile = []attack{
 	{"read its .env", true, func(f target) error { return read(f.b + "/.env") }},
 	{"list its home", true, func(f target) error { _, err := os.ReadDir(f.b); return err }},
@@ -90,7 +89,7 @@ var attacksOnProfile = []attack{
 		return err
 	}},
 	{"change the ACL of its .env", true, func(f target) error {
-		const list = "\x02\x00\x00\x00" + // version, then tag, permissions and id of each entry (linux/posix_acl_xattr.h)
+		const list = "\x02\x00\x00\x00" + // Version, then tag, permissions and ID of each entry (linux/posix_acl_xattr.h).
 			"\x01\x00\x06\x00\xff\xff\xff\xff" + "\x04\x00\x00\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"
 		return unix.Setxattr(f.b+"/.env", "system.posix_acl_access", []byte(list), 0)
 	}},
@@ -110,7 +109,7 @@ var attacksOnProfile = []attack{
 	{"move its home away", true, func(f target) error {
 		return errors.Join(os.Rename(f.b, f.b+".moved"), os.Rename(f.b+".moved", f.b))
 	}},
-	{"make it wait for a file of the image by a lease", true, func(f target) error { // any process of the owner can take a lease on a file
+	{"make it wait for a file of the image by a lease", true, func(f target) error { // Any process of the owner can take a lease on a file.
 		err := os.WriteFile(f.home+"/leased", nil, 0o600)
 		if err != nil {
 			return err
@@ -178,7 +177,7 @@ var attacksOnProfile = []attack{
 		return call(unix.SYS_SEMCTL, id, 0, unix.IPC_RMID)
 	}},
 	{"make a POSIX message queue", true, func(f target) error {
-		name, _ := unix.BytePtrFromString(filepath.Base(f.dir)) // the name has no NUL
+		name, _ := unix.BytePtrFromString(filepath.Base(f.dir)) // The name contains no NUL.
 		fd, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(name)), unix.O_CREAT|unix.O_RDWR, 0o600, 0, 0, 0)
 		if errno != 0 {
 			return errno
@@ -252,8 +251,8 @@ var attacksOnProfile = []attack{
 	}},
 	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f target) error {
 		return onOwnFile(f, func(fd uintptr) error {
-			var attributes [28]byte                                                           // memory of a struct fsxattr
-			err := call(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // the request is FS_IOC_FSGETXATTR
+			var attributes [28]byte                                                           // Memory of a struct fsxattr.
+			err := call(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // The request is FS_IOC_FSGETXATTR.
 			return errors.Join(err, call(unix.SYS_IOCTL, fd, 0x401c5820, uintptr(unsafe.Pointer(&attributes))))
 		})
 	}},
@@ -265,7 +264,7 @@ var attacksOnProfile = []attack{
 	}},
 	{setattrRow, true, func(f target) error {
 		return onOwnFile(f, func(fd uintptr) error {
-			var attributes [24]byte // memory of a struct file_attr
+			var attributes [24]byte // Memory of a struct file_attr.
 			at, empty := uintptr(unsafe.Pointer(&attributes)), new(byte)
 			get := call6(unix.SYS_FILE_GETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
 			set := call6(unix.SYS_FILE_SETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
@@ -304,7 +303,7 @@ var attacksOnProfile = []attack{
 	}},
 	{"slow it down with another priority", true, func(f target) error { return syscall.Setpriority(syscall.PRIO_PROCESS, f.pid, 10) }},
 	{"slow its disk accesses down", true, func(f target) error {
-		const process, idle = 1, 3 << 13 // values of IOPRIO_WHO_PROCESS and IOPRIO_CLASS_IDLE
+		const process, idle = 1, 3 << 13 // Values of IOPRIO_WHO_PROCESS and IOPRIO_CLASS_IDLE.
 		return call(unix.SYS_IOPRIO_SET, process, uintptr(f.pid), idle)
 	}},
 	{"give it another scheduler", true, func(f target) error {
@@ -380,8 +379,8 @@ func call6(number, a, b, c, d, e uintptr) error {
 	return nil
 }
 
-// stopAsOwner makes a process the owner of a descriptor (fcntl(2), F_SETOWN). Then the kernel sends it a signal of the caller's choice
-// when the descriptor has data. The process stops, and continues in the same way.
+// stopAsOwner stops a process by making it the owner of a descriptor (F_SETOWN), to which the
+// kernel sends a chosen signal.
 func stopAsOwner(pid int) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -410,12 +409,12 @@ func stopAsOwner(pid int) error {
 			err = nil
 			break
 		}
-		time.Sleep(10 * time.Millisecond) // the kernel does not report when another process stops
+		time.Sleep(10 * time.Millisecond) // The kernel does not report when another process stops.
 	}
 	return errors.Join(err, send(syscall.SIGCONT))
 }
 
-// onOwnFile changes a new file in the attacker's home.
+// onOwnFile calls do with a new file in the attacker's home.
 func onOwnFile(f target, do func(fd uintptr) error) error {
 	file, err := os.CreateTemp(f.home, "own-")
 	if err != nil {
@@ -450,8 +449,8 @@ func listen(network string, port int) error {
 	return l.Close()
 }
 
-// byChance listens on the port if it may. Otherwise it has the kernel choose ports until the kernel chooses this one. The kernel only
-// chooses ports with an odd distance from the first one, unless all of them are taken.
+// byChance tries to listen on the port, directly or by letting the kernel choose ports until it
+// chooses this one.
 func byChance(port int) error {
 	err := listen("tcp", port)
 	for range 20 * chosenPorts {
@@ -492,14 +491,14 @@ func manyProcesses(n int) error {
 	return nil
 }
 
-// inChild makes a namespace for a process that ends at once.
+// inChild creates a namespace for a process that exits at once.
 func inChild(flags uintptr) error {
 	cmd := exec.Command("/bin/true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
 	return cmd.Run()
 }
 
-// attacker is the gateway that attacks. It writes a report, and then waits to be stopped, with a daemon that resists its stop.
+// attacker is the attacking gateway. It writes a report, and leaves a daemon that resists the stop.
 func attacker() {
 	f := target{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
@@ -508,7 +507,7 @@ func attacker() {
 	}
 	daemon := exec.Command("/bin/sh", "-c", `trap "" TERM HUP; while :; do sleep 1; done`, "daemon-of-"+filepath.Base(f.dir))
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	daemon.Env = []string{"PATH=/usr/bin:/bin"} // without the mark of its run, so that hinit does not recognise the daemon
+	daemon.Env = []string{"PATH=/usr/bin:/bin"} // Without the run's tag, hinit does not recognise the daemon.
 	r := report{Open: map[string]string{}, How: map[string]string{}}
 	if err := daemon.Start(); err != nil {
 		r.How["daemon"] = err.Error()
@@ -537,8 +536,8 @@ func victim() {
 	dir := os.Getenv("TENANTS_DIR")
 	home := dir + "/home/profiles/" + who
 	switch who {
-	case "-p": // this role stands for a command of `docker exec`
-		time.Sleep(50 * time.Millisecond) // the attacker reads the files of the victim in /proc meanwhile
+	case "-p": // This role imitates a command of `docker exec`.
+		time.Sleep(50 * time.Millisecond) // The attacker reads the victim's files in /proc in this time.
 		return
 	case "page": // the test waits for the status page
 		if err := page(http.MethodGet, "/service/gateway-"+name(1), http.Header{"Authorization": {"Bearer " + webToken}}); err != nil {
@@ -546,7 +545,7 @@ func victim() {
 			os.Exit(1)
 		}
 		return
-	case "profile": // hinit has the agent delete a profile
+	case "profile": // hinit lets the agent delete a profile.
 		return
 	case name(1):
 	default:
@@ -565,7 +564,7 @@ func victim() {
 	if errTerminal == nil {
 		defer near.Close()
 	}
-	for range 2 << 10 { // the lines are more than a log file may hold
+	for range 2 << 10 { // The lines exceed the size of a log file.
 		fmt.Println(strings.Repeat("x", 1<<10))
 	}
 	dumpCore(home)

@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalsRow is the resource of which all containers of the machine share one limit. While it is taken, no other test can open a
-// terminal, so it is tried only with -machine.
+// terminalsRow is a resource with a machine-wide limit, so it is tested only with -machine.
 const terminalsRow = "pseudoterminals"
 
 var wholeMachine = flag.Bool("machine", false, "also take all pseudoterminals of the machine; other programs get none meanwhile")
 
-// takeAll opens objects of the kernel until that fails, and keeps them until release is called.
+// takeAll opens kernel objects until that fails, and keeps them until release is called.
 func takeAll(open func() (io.Closer, error)) (release func()) {
 	var kept []io.Closer
 	for {
@@ -41,7 +40,7 @@ func once(open func() (io.Closer, error)) error {
 	return one.Close()
 }
 
-// timer is the ID of a timer that never expires. The kernel reserves a queued signal for it, see timer_create(2).
+// timer is the ID of a timer that never expires, for which the kernel reserves a queued signal.
 type timer int32
 
 // Close implements [io.Closer].
@@ -56,7 +55,6 @@ func newTimer() (io.Closer, error) {
 // files are closed together.
 type files []*os.File
 
-// Close implements [io.Closer].
 func (all files) Close() (err error) {
 	for _, f := range all {
 		err = errors.Join(err, f.Close())
@@ -64,7 +62,7 @@ func (all files) Close() (err error) {
 	return err
 }
 
-// newPipe makes a pipe with as much memory as the kernel allows for one.
+// newPipe creates a pipe with the maximum buffer.
 func newPipe() (io.Closer, error) {
 	const most = 1 << 20
 	from, to, err := os.Pipe()
@@ -78,16 +76,16 @@ func newPipe() (io.Closer, error) {
 	return pipe, nil
 }
 
-// newMessage sends a message with as many descriptors as it may have, which stays in the queue of a Unix socket.
+// newMessage queues a message with the maximum number of descriptors on a Unix socket.
 func newMessage() (io.Closer, error) {
-	const most = 253 // value of SCM_MAX_FD
+	const most = 253 // Value of SCM_MAX_FD.
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	ends := files{os.NewFile(uintptr(pair[0]), "sender"), os.NewFile(uintptr(pair[1]), "receiver")}
 	fds := make([]int, most)
-	if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(fds...), nil, 0); err != nil { // sends descriptor 0 as often
+	if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(fds...), nil, 0); err != nil { // Send descriptor 0 repeatedly.
 		return nil, errors.Join(err, ends.Close())
 	}
 	return ends, nil

@@ -65,21 +65,21 @@ func TestMain(m *testing.M) {
 	}
 	testkit.ShareSlots(6)
 	code := m.Run()
-	_ = exec.Command("docker", "rmi", "-f", image).Run() // the tests with Docker are skipped if the image is missing
+	_ = exec.Command("docker", "rmi", "-f", image).Run() // Without the image, the tests with Docker are skipped.
 	os.Exit(code)
 }
 
 // container is an init with the volume of one mode.
 type container struct {
 	dir     string
-	group   string // control group that limits its memory, "" for none
-	grouped bool   // hinit can make control groups
+	group   string // Control group with a memory limit; "" for none.
+	grouped bool   // Whether hinit can create control groups.
 	client  *dial.Client
 	errs    tail
-	asked   int // requests to the gateways
+	asked   int // Number of requests to the gateways.
 	mode    string
-	pid     int       // PID of the init
-	begun   time.Time // time when the attacker was asked to take a resource
+	pid     int       // PID of the init.
+	begun   time.Time // Time of the last request to take a resource.
 	// environ is the environment of the container.
 	environ []string
 }
@@ -105,14 +105,14 @@ func (w *tail) String() string {
 	return string(w.text)
 }
 
-// setup is how a container differs from the one of the attacks.
+// setup lists the settings in which a container differs from the attacks' default.
 type setup struct {
-	agent int       // uid of the agent's user; 0 means agentID
-	roles [2]string // roles of the first and the second profile
-	yaml  string    // further keys of agent in hinit.yaml
-	share string    // a further shared directory
-	mount string    // commands before hinit begins; $1 is the directory of the container
-	flags uintptr   // clone flags of further namespaces
+	agent int       // uid of the agent's user; 0 means agentID.
+	roles [2]string // Roles of the first and the second profile.
+	yaml  string    // Further keys of agent in hinit.yaml.
+	share string    // A further shared directory.
+	mount string    // Commands before hinit starts; $1 is the container's directory.
+	flags uintptr   // Clone flags of further namespaces.
 	// services has the container run the companions of hinit, with a /run/hinit as in an image.
 	services bool
 }
@@ -201,8 +201,7 @@ profiles:
 
 const groupRoot = "/sys/fs/cgroup"
 
-// ownGroup makes a control group for a container, in which hinit can make one for each profile. The result is "" where control groups
-// of version 2 are not writable.
+// ownGroup creates a control group for a container; "" if cgroup v2 is not writable.
 func ownGroup(t *testing.T) string {
 	t.Helper()
 	var at unix.Statfs_t
@@ -215,7 +214,7 @@ func ownGroup(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		testkit.Until(t, "the control group to be empty", func() bool {
-			below, _ := filepath.Glob(group + "/*") // not os.RemoveAll, because rmdir refuses a group only because of its files
+			below, _ := filepath.Glob(group + "/*") // os.RemoveAll fails on the files of a group, so use rmdir.
 			for _, dir := range append(below, group) {
 				_ = unix.Rmdir(dir)
 			}
@@ -269,8 +268,7 @@ func (c *container) status(names ...string) (client.Status, error) {
 
 func name(i int) string { return fmt.Sprintf("t%02d", i) }
 
-// untilAnswered asks again while hinit does not answer, or has not done yet what was asked, because the attacks of a parallel test can
-// starve it.
+// untilAnswered repeats ask while hinit does not answer, because parallel attacks can starve it.
 func untilAnswered(ask func() error) (err error) {
 	for end := time.Now().Add(testkit.Patience); ; time.Sleep(50 * time.Millisecond) {
 		err = ask()
@@ -391,7 +389,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	if inherited["user"] || inherited["files"] || !inherited["none"] {
 		t.Errorf("a new profile finds the temporary files of a deleted one: %v", inherited)
 	}
-	if taken["user"] || !taken["none"] { // without this mode, the agent's user may read all homes
+	if taken["user"] || !taken["none"] { // Without this mode, the agent's user may read all homes.
 		t.Errorf("a home that the agent's user has renamed can be read: %v", taken)
 	}
 }
@@ -464,8 +462,8 @@ func TestThePageOfAttacksIsUpToDate(t *testing.T) {
 	}
 }
 
-// takesHome has the agent's user rename a home to the name of a profile that is not isolated. It reports whether the agent's user can
-// read the home when hinit has adopted that profile.
+// takesHome renames a home to an unisolated profile's name. It reports whether the agent's user can
+// then read it.
 func (c *container) takesHome(t *testing.T) bool {
 	t.Helper()
 	agent := func(command ...string) error {
@@ -485,7 +483,8 @@ func (c *container) takesHome(t *testing.T) bool {
 	return agent("cat", filepath.Join(home, "taken", ".env")) == nil
 }
 
-// inherits deletes a profile, and reports whether its temporary files are still there for a profile with its name.
+// inherits reports whether a deleted profile's temporary files remain for a new profile of its
+// name.
 func (c *container) inherits(t *testing.T) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -507,7 +506,7 @@ func (c *container) inherits(t *testing.T) bool {
 	return err == nil
 }
 
-// outlives stops the attacker, which has left a daemon that ignores TERM, and reports whether the daemon lives on.
+// outlives reports whether a daemon of the attacker survives a stop.
 func (c *container) outlives(t *testing.T) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)

@@ -33,25 +33,25 @@ const (
 	volumeNodes = 8000
 	tmpSize     = 16 << 20
 	quota       = 8 << 20
-	ports       = 4096 // number of ports from firstPort on from which the kernel chooses; usually there are 28,232
+	ports       = 4096 // Number of ports from firstPort on from which the kernel chooses.
 	firstPort   = 40000
 )
 
 // resource is something that a tenant can take all of.
 type resource struct {
 	name string
-	take func(f target) (release func(), err error) // the attacker calls take; an error means that it could not take the resource
+	take func(f target) (release func(), err error) // The attacker calls take. An error means that it could not take the resource.
 	// One of these calls fails meanwhile if its profile is starved. If both are nil, the profile is starved when take succeeds.
-	miss func(f target) error // the victim calls miss; an error means that it lacks the resource
+	miss func(f target) error // The victim calls miss. An error means that it lacks the resource.
 	look func(c *container) error
-	held string // what limits the attacker, or why nothing does
+	held string // What limits the attacker, or why nothing does.
 	// open are the modes in which a profile can take all of it. A limit of this name prevents that where a control group enforces
 	// the limit.
 	open  []string
 	limit string
 	// stopped is the cause with which hinit then stops the attacker, in such modes.
 	stopped string
-	never   []string // modes in which hinit does not limit the resource
+	never   []string // Modes in which hinit does not limit the resource.
 	// relieved are the modes in which hinit protects the victim's share while the attacker goes on.
 	relieved []string
 }
@@ -181,7 +181,7 @@ func fill(dir string) (func(), error) {
 	}
 	for block := make([]byte, 64<<10); len(block) > 0; {
 		if _, err = file.Write(block); err != nil {
-			block = block[:len(block)/2] // smaller and smaller pieces fill the last bytes
+			block = block[:len(block)/2] // Smaller and smaller pieces fill the last bytes.
 		}
 	}
 	if !errors.Is(err, unix.ENOSPC) {
@@ -190,8 +190,8 @@ func fill(dir string) (func(), error) {
 	return func() { _, _ = file.Close(), os.Remove(path) }, nil
 }
 
-// hold has a daemon fill the file system of a directory by a deleted file that it has open or mapped. The daemon has no parent,
-// group, session or environment of the gateway.
+// hold starts a daemon that fills a file system with a deleted file. The daemon has no link to the
+// gateway.
 func hold(f target, dir, how string) (func(), error) {
 	cmd := exec.Command("/bin/sh", "-c", `"$0" &`, f.dir+"/bin/role")
 	cmd.Env = []string{roleVar + "=holder", "HOLDER_DIR=" + dir, "HOLDER_HOW=" + how}
@@ -206,7 +206,7 @@ func hold(f target, dir, how string) (func(), error) {
 	}
 	var pid int
 	_, err = fmt.Fscan(out, &pid)
-	_ = cmd.Wait() // Wait waits only for the shell, whose exit code means nothing
+	_ = cmd.Wait() // Wait waits only for the shell, whose exit code means nothing.
 	return func() { _ = syscall.Kill(pid, syscall.SIGKILL) }, err
 }
 
@@ -249,13 +249,13 @@ func manyFiles(dir string) (func(), error) {
 	return func() { _ = os.RemoveAll(top) }, nil
 }
 
-// small writes a file as a program saves its state.
+// small saves a small file, as a program saves its state.
 func small(dir string) error {
 	path := filepath.Join(dir, "small")
 	return errors.Join(os.WriteFile(path, make([]byte, 16<<10), 0o600), os.Remove(path))
 }
 
-// takeMemory takes twice its limit, and keeps it. hinit may stop it before.
+// takeMemory takes twice its limit. hinit may stop it before.
 func takeMemory(f target) (func(), error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{roleVar + "=eater", "EATER_HOME=" + f.home, "EATER_PAUSE=1ms"}
@@ -263,7 +263,7 @@ func takeMemory(f target) (func(), error) {
 		return nil, err
 	}
 	release := func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
-	for ; ; time.Sleep(50 * time.Millisecond) { // the loop polls, because the kernel does not report when the process has this size
+	for ; ; time.Sleep(50 * time.Millisecond) { // Poll, because the kernel does not report when the process has this size.
 		text, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/status")
 		if err != nil || strings.Contains(string(text), "zombie") {
 			release()
@@ -280,7 +280,7 @@ func takeProcesses(target) (func(), error) { return func() {}, manyProcesses(2 *
 
 // takeFiles raises its limit, and opens more files than the old limit allowed.
 func takeFiles(target) (func(), error) {
-	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // if this fails, the limit stays lower
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // If this fails, the limit stays lower.
 	var fds []int
 	release := func() {
 		for _, fd := range fds {
@@ -313,7 +313,7 @@ func takeInstances(target) (func(), error) {
 	}
 }
 
-// takeWatches takes all watches of files that the user may have, with few inotify instances.
+// takeWatches takes all inotify watches of the user.
 func takeWatches(f target) (func(), error) {
 	text, err := os.ReadFile("/proc/sys/user/max_inotify_watches")
 	most, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -360,9 +360,8 @@ func watchSelf(f target) error {
 	return err
 }
 
-// spin starts processes that use the processors all the time, each in its own session. They are so many that another process gets less
-// than a tenth of a processor. The kernel ends each of them after four seconds of processor time. Without that limit, they delayed
-// their own end, and the tests beside them, for minutes on a busy machine.
+// spin starts many processes that use the processors. Each ends after four seconds of processor
+// time, so that they don't delay other tests.
 func spin(target) (func(), error) {
 	var all []*exec.Cmd
 	for range 16 * runtime.NumCPU() {
@@ -375,10 +374,10 @@ func spin(target) (func(), error) {
 	}
 	return func() {
 		for _, cmd := range all {
-			_ = cmd.Process.Kill() // an error does not matter: the process may have ended
+			_ = cmd.Process.Kill() // Ignore the error: the process may have ended.
 		}
 		for _, cmd := range all {
-			_ = cmd.Wait() // an error is expected, because the process was killed
+			_ = cmd.Wait() // The process was killed, so an error is expected.
 		}
 	}, nil
 }
@@ -388,7 +387,7 @@ func share(target) error {
 	const wall = time.Second
 	used := func() time.Duration {
 		var t unix.Rusage
-		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // this call can't fail for the calling thread
+		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // This call can't fail for the calling thread.
 		return time.Duration(t.Utime.Nano() + t.Stime.Nano())
 	}
 	runtime.LockOSThread()
@@ -403,7 +402,7 @@ func share(target) error {
 	return nil
 }
 
-// untilReleased makes calls repeatedly, in as many goroutines.
+// untilReleased calls do repeatedly in several goroutines.
 func untilReleased(goroutines int, do func()) (release func()) {
 	var over atomic.Bool
 	var all sync.WaitGroup
@@ -425,7 +424,7 @@ func flood(target) (func(), error) {
 	return untilReleased(2, func() { _, _ = os.Stdout.Write(lines) }), nil
 }
 
-// printLine makes the victim write a line into its log. printed searches for the line.
+// printLine makes the victim write a log line, for which printed searches.
 func printLine(target) error {
 	_, err := fmt.Println("a line of the victim")
 	return err
@@ -441,7 +440,7 @@ func printed(c *container) error {
 	return errors.New("the line is not in the log")
 }
 
-// answered has root ask for the status.
+// answered checks that root gets the status.
 func answered(c *container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -449,7 +448,7 @@ func answered(c *container) error {
 	return err
 }
 
-// orders has root stop a gateway, and checks that the order is recorded.
+// orders checks that root can stop a gateway and that the command is recorded.
 func orders(c *container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -466,11 +465,11 @@ func floodControl(f target) (func(), error) {
 	return untilReleased(64, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_, _ = c.Status(ctx) // a refusal counts as an answer too
+		_, _ = c.Status(ctx) // A refusal counts as an answer too.
 	}), nil
 }
 
-// takeByProcesses takes all ports that the kernel chooses, or all pseudoterminals, in as many processes as it needs.
+// takeByProcesses takes all ephemeral ports or pseudoterminals, in several processes.
 func takeByProcesses(f target, what string) (func(), error) {
 	const each = maxFiles - 24
 	var all []*exec.Cmd
@@ -502,8 +501,7 @@ func takeByProcesses(f target, what string) (func(), error) {
 	}
 }
 
-// listener listens on the given number of ports, or opens as many pseudoterminals. It prints how many it got, and waits until it is
-// killed.
+// listener opens ports or pseudoterminals, prints their number, and waits to be killed.
 func listener() {
 	n, most := 0, 0
 	_, _ = fmt.Sscan(os.Args[1], &most)
@@ -523,12 +521,10 @@ func listener() {
 	untilStopped()
 }
 
-// answers is the directory, beside the volume, through which the test and the gateways communicate.
+// answers is the directory through which the test and the gateways communicate.
 const answers = "answers"
 
-// taker is the gateway that takes the resource that the file take-a in answers names, and releases it when the file names another
-// one. In the victim's role it uses the resource that take-b names, and reports whether it could. All other profiles have this role
-// too, but only wait for their end. Otherwise one of them could answer in place of the victim.
+// taker is a gateway that takes or uses the resources that the files in answers name.
 func taker(victim bool) {
 	if victim && os.Args[1] != name(1) {
 		untilStopped()
@@ -537,7 +533,7 @@ func taker(victim bool) {
 	f := target{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	who := map[bool]string{false: "a", true: "b"}[victim]
-	// This is the resource that the attacker had taken before hinit ended it.
+	// The attacker had taken this resource before hinit ended it.
 	old, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))
 	_ = os.WriteFile(filepath.Join(f.dir, answers, who+".ready"), []byte(strconv.Itoa(os.Getpid())), 0o644) //nolint:gosec // the test reads this file
 	stop := make(chan struct{})

@@ -161,11 +161,11 @@ func coresInDirectory() bool {
 	return err == nil && unix.Getrlimit(unix.RLIMIT_CORE, &limit) == nil && limit.Max != 0 && !strings.ContainsAny(string(pattern), "|/")
 }
 
-// dumpCore has a child process crash in a directory.
+// dumpCore crashes a child process in a directory.
 func dumpCore(dir string) {
 	cmd := exec.Command("/bin/sh", "-c", "ulimit -c unlimited; kill -ABRT $$")
 	cmd.Dir = dir
-	_ = cmd.Run() // an error is expected, because the child is to crash
+	_ = cmd.Run() // The child crashes, so an error is expected.
 }
 
 // gatewayOf finds the gateway of a profile by its command line.
@@ -188,15 +188,15 @@ func write(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// says runs a program of hinit as the operator would. The error is nil if its output has the words, or if it succeeds and no
-// words are given.
+// says runs a program of hinit as the operator would. It returns an error unless the output
+// contains words.
 func says(f target, words, program string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, f.dir+"/bin/"+program, args...)
 	home := f.dir + "/home"
 	if program == "docker" {
-		home = f.home // use the environment of the profile's gateway
+		home = f.home // Use the environment of the profile's gateway.
 	}
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + f.home, "HERMES_HOME=" + home, "TERMINAL_DOCKER_IMAGE=" + image, "HINIT_SANDBOX_SOCKET=" + f.dir + "/run/sandbox.sock", "HINIT_CONFIG=" + f.dir + "/hinit.yaml"}
 	read, write, err := os.Pipe()
@@ -228,8 +228,8 @@ func says(f target, words, program string, args ...string) error {
 	return nil
 }
 
-// control asks hinit. The target is a path, with a body after a space. The error is nil if the answer is a success and has the
-// words.
+// control sends a request to hinit. It returns an error unless the answer is a success that
+// contains words.
 func control(f target, method, target, words string) error {
 	target, body, _ := strings.Cut(target, " ")
 	request, err := http.NewRequest(method, "http://hinit"+target, strings.NewReader(body))
@@ -278,7 +278,7 @@ func ask(request *http.Request, network, address, words string) error {
 	return nil
 }
 
-// foundToken searches the environment of all processes for the token of the page.
+// foundToken searches all processes' environments for the page's token.
 func foundToken() (string, error) {
 	found, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range found {
@@ -291,15 +291,14 @@ func foundToken() (string, error) {
 	return "", errors.New("no readable environment has it")
 }
 
-// minExecs is the number of processes of `docker exec` that an attacker must examine, both before they give up root and
-// after that.
+// minExecs is the number of docker exec processes that an attacker must examine as root, and after
+// they drop root.
 const minExecs = 5
 
 // tooFew begins the failure of an attack that has not been tried.
 const tooFew = "not tried: "
 
-// ofExecs opens a file in /proc of the processes with which an operator runs the agent's command for the victim, until one can be
-// opened. The operator starts one process after the other.
+// ofExecs opens a /proc file of a process with which an operator runs the agent's command.
 func ofExecs(file string) error {
 	ofRoot, others := make(map[string]error), make(map[string]error)
 	for deadline := time.Now().Add(patience); len(ofRoot) < minExecs || len(others) < minExecs; {
@@ -318,7 +317,7 @@ func ofExecs(file string) error {
 			}
 			var owner unix.Stat_t
 			switch {
-			case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || unix.Stat(dir, &owner) != nil: // the process has ended meanwhile
+			case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || unix.Stat(dir, &owner) != nil: // The process has ended.
 			case owner.Uid == 0:
 				ofRoot[dir] = err
 			default:
@@ -343,7 +342,7 @@ func openAny(path string) error {
 	return open(path)
 }
 
-// imageMounts are the mounts by which the container looks as an image to the exec shim. Its /run is empty.
+// imageMounts are mounts that make the container look like an image to the exec shim.
 const imageMounts = `{ ! [ -S /run/docker.sock ] || { : >"$1/engine.sock" && mount --bind /run/docker.sock "$1/engine.sock"; }; } && ` +
 	`mount -t tmpfs -o mode=755 none /run && mkdir /run/hinit && mount --bind "$1/run" /run/hinit && mount --bind "$1/opt" /opt && mount --bind "$1/local" /usr/local/bin && mount --bind "$1/passwd" /etc/passwd && `
 
@@ -353,7 +352,6 @@ const imageVar = "HINIT_TENANTS_IMAGE"
 // image is the name of the image of sandboxes, which only this run of the tests has.
 var image = cmp.Or(os.Getenv(imageVar), fmt.Sprintf("hinit-tenants-test:%d-%d", os.Getpid(), time.Now().UnixNano()))
 
-// hasDocker reports whether sandboxes can be made here.
 var hasDocker = sync.OnceValue(func() bool { return exec.Command("docker", "version").Run() == nil })
 
 // hasEngine reports whether sandboxes can be made here, and makes their image.
@@ -438,7 +436,7 @@ func (c *container) inside(ctx context.Context, uid int, command ...string) ([]b
 	return cmd.CombinedOutput()
 }
 
-// prepareServices waits for the companions of hinit, and gives the victim a task on the board and a sandbox.
+// prepareServices waits for hinit's companions, and gives the victim a task and a sandbox.
 func (c *container) prepareServices(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -473,8 +471,7 @@ func (c *container) prepareServices(t *testing.T) {
 	}
 }
 
-// execs has an operator run the agent's command for the victim repeatedly, as `docker exec C hermes -p t01` does, until the test
-// ends.
+// execs repeatedly runs the agent's command for the victim, until the test ends.
 func (c *container) execs(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -22,10 +22,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// patience is the longest time for an answer of a gateway, or for an examination by hinit, on a busy machine.
+// patience limits the wait for a gateway's answer on a busy machine.
 const patience = 2 * time.Minute
 
-// write tells a gateway by a file to take a resource, or to check that it can still get it. It returns the text of the file.
+// write requests a gateway to take or use a resource, through a file, and returns the file's text.
 func (c *container) write(t *testing.T, who, resource string) (word string) {
 	t.Helper()
 	c.asked++
@@ -37,7 +37,7 @@ func (c *container) write(t *testing.T, who, resource string) (word string) {
 	return word
 }
 
-// ask tells a gateway what write does, and returns its answer. After "" the gateway holds nothing. The attacker may have ended meanwhile.
+// ask sends a request like write, and returns the gateway's answer. The attacker may have ended.
 func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 	t.Helper()
 	word := c.write(t, who, resource)
@@ -47,7 +47,7 @@ func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 		if of, answer, _ := strings.Cut(string(text), "\n"); of == word {
 			return answer
 		}
-		// Only every 20th look asks, because each status takes hinit a millisecond.
+		// Each status takes hinit a millisecond, so ask rarely.
 		if looks++; who == "a" && looks%20 == 0 && c.ended(t) != "" {
 			return "done"
 		}
@@ -56,7 +56,7 @@ func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 	return ""
 }
 
-// ended returns the reason why hinit has stopped the attacker since the last request, or "" if it has not.
+// ended returns why hinit has stopped the attacker since the last request; "" if it has not.
 func (c *container) ended(t *testing.T) string {
 	t.Helper()
 	s := c.of(t, name(0))
@@ -66,8 +66,8 @@ func (c *container) ended(t *testing.T) string {
 	return s.LastExit.Cause
 }
 
-// awaitTaker waits until a gateway takes or misses the requested resource. It starts an attacker again that hinit stopped too
-// late, after its own row.
+// awaitTaker waits until a gateway takes or misses the resource. It restarts an attacker that hinit
+// stopped late.
 func (c *container) awaitTaker(t *testing.T, i int, who string) {
 	t.Helper()
 	testkit.Until(t, "gateway "+name(i)+" is ready", func() bool {
@@ -80,8 +80,8 @@ func (c *container) awaitTaker(t *testing.T, i int, who string) {
 	})
 }
 
-// starve has the attacker take a resource, and returns a word for whether the victim lacks it then, and how. The expected word
-// decides only what starve waits for. So it does not matter how long hinit, the attacker and the victim take.
+// starve lets the attacker take a resource. It returns whether and how the victim lacks it. want
+// only decides what starve waits for.
 func (c *container) starve(t *testing.T, r resource, want string) (word, how string) {
 	t.Helper()
 	c.awaitTaker(t, 0, "a")
@@ -113,9 +113,9 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 		if note := c.of(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.confined() {
 			return "held", fmt.Sprintf("%s has acted: %s; then %s", after(), note, c.ask(t, "b", r.name))
 		}
-		how = c.ask(t, "b", r.name) // the victim still lacks the resource
+		how = c.ask(t, "b", r.name) // The victim still lacks the resource.
 	}
-	// hinit may have stopped the attacker before it had taken all, or before the victim asked for something.
+	// hinit may have stopped the attacker early.
 	for deadline := time.Now().Add(patience); want == "stopped" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if c.ended(t) == r.stopped {
 			return "stopped", fmt.Sprintf("%s has ended it: %s", after(), c.of(t, name(0)).Reason)
@@ -127,7 +127,7 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 	return "closed", how
 }
 
-// confined reports whether the processes of the attacker can't use all processors.
+// confined reports whether the attacker's processes can't use all processors.
 func (c *container) confined() bool {
 	var st unix.Stat_t
 	if unix.Stat(filepath.Join(c.dir, "home", "profiles", name(0)), &st) != nil {
@@ -142,20 +142,19 @@ func (c *container) confined() bool {
 	})
 }
 
-// weighSessions sets the nice value of the sessions of all gateways (sched(7), autogroup). By default the kernel gives each session of
-// the attacker as much of the processors as all tests beside this one have together. With 19 the gateways compete only with each other.
+// weighSessions sets the nice value of all gateways' sessions (sched(7), autogroup), so that the
+// gateways compete only with each other.
 func (c *container) weighSessions(nice string) {
 	namespace, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", c.pid))
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range all {
 		if in, _ := os.Readlink(dir + "/ns/pid"); in == namespace && filepath.Base(dir) != strconv.Itoa(c.pid) {
-			_ = os.WriteFile(dir+"/autogroup", []byte(nice), 0) // an error means that the process has ended, or that the kernel has no autogroups
+			_ = os.WriteFile(dir+"/autogroup", []byte(nice), 0) // An error means that the process has ended, or that the kernel has no autogroups.
 		}
 	}
 }
 
-// recover releases the resource that the attacker has taken. If hinit has stopped the attacker, the operator removes its files
-// and starts it again.
+// recover releases the resource that the attacker has taken, and restarts a stopped attacker.
 func (c *container) recover(t *testing.T) {
 	t.Helper()
 	if c.ended(t) == "" {
@@ -174,9 +173,8 @@ func (c *container) recover(t *testing.T) {
 	}
 }
 
-// TestNoTenantStarvesAnother lets one profile take all of each resource, in each mode, and checks and prints what
-// another profile lacks then. "stopped" stands for a resource that it could take until hinit stopped it,
-// and "not tried" for [terminalsRow] without its flag.
+// TestNoTenantStarvesAnother lets one profile take all of each resource, in each mode, and prints
+// what another profile then lacks.
 func TestNoTenantStarvesAnother(t *testing.T) {
 	testkit.Parallel(t)
 	testkit.NeedRoot(t)
@@ -187,9 +185,9 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Run("modes", func(t *testing.T) {
 		for i, mode := range everyMode {
 			t.Run(mode, func(t *testing.T) {
-				testkit.Parallel(t) // hinit mostly waits for its next measurement, so this test runs beside others
+				testkit.Parallel(t) // hinit mostly waits for its next measurement, so this test runs beside others.
 				words[i] = starveAll(t, mode, setup{
-					agent: agentID + 1 + i, // a uid of its own, because the kernel counts per user, and gateways of other test packages run as agentID
+					agent: agentID + 1 + i, // The kernel counts per user, and other tests' gateways run as agentID.
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
 					yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100}, quota: {warn: %d, stop: %d},", maxFiles, maxMemory, quota/2, quota),
 					share: answers,
@@ -209,11 +207,10 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Logf("limits of each profile: %d processes, %d files, %d MB of memory, quota.stop %d MB of %d\n%s", maxProcesses, maxFiles, maxMemory>>20, quota>>20, volumeSize>>20, table.String())
 }
 
-// onMachine is locked by the mode whose attacker takes the processors or pseudoterminals, because the machine has no others for the other
-// modes.
+// onMachine is held by the mode whose attacker takes a machine-wide resource.
 var onMachine sync.Mutex
 
-// starveAll has the attacker take each resource in turn, and returns the word for each.
+// starveAll lets the attacker take each resource in turn, and returns the result for each.
 func starveAll(t *testing.T, mode string, s setup) map[string]string {
 	t.Helper()
 	c := begin(t, mode, s)
@@ -248,7 +245,7 @@ func starveAll(t *testing.T, mode string, s setup) map[string]string {
 		}()
 		words[r.name] = word
 		t.Logf("%s: %s: %s", r.name, word, how)
-		if word != want && (want != "held" || word != "closed") { // hinit may have acted before the victim was delayed
+		if word != want && (want != "held" || word != "closed") { // hinit may have acted before the victim was delayed.
 			t.Errorf("%s is %s, not %s: %s", r.name, word, want, how)
 		}
 	}

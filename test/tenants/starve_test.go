@@ -25,14 +25,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// eater is a gateway that takes as many megabytes as the file MB of its profile says, ten in a second, and prints that. If the
-// profile has a file FILE, the megabytes are in the file in memory that it names, or in one without a name.
+// eater is a gateway that takes the number of megabytes in its profile's file MB. With a file FILE,
+// it takes them as a file in memory.
 func eater() {
 	text, _ := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "MB"))
 	n, _ := strconv.Atoi(string(text))
 	pause, err := time.ParseDuration(os.Getenv("EATER_PAUSE"))
 	if err != nil {
-		pause = 100 * time.Millisecond // grow in small steps, as a program does
+		pause = 100 * time.Millisecond // Grow in small steps, as a program does.
 	}
 	if text, err := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "FILE")); err == nil {
 		var file *os.File
@@ -65,15 +65,15 @@ func eater() {
 	runtime.KeepAlive(held)
 }
 
-// groups counts the control groups. Each test has its own.
+// groups counts the control groups, one for each test.
 var groups atomic.Int32
 
-// limited starts an init with profiles that eat. Its control group has the given memory, like a container with --memory.
+// limited starts an init with memory-eating profiles in a control group of the given size.
 func limited(t *testing.T, megabytes int, profiles map[string]int, settings string, before ...func(home string)) *container {
 	t.Helper()
-	testkit.Parallel(t) // hinit mostly waits for its next measurement, so this test runs beside others
+	testkit.Parallel(t) // hinit mostly waits for its next measurement, so this test runs beside others.
 	testkit.NeedRoot(t)
-	bind, file := "/sys/fs/cgroup", "memory.max" // control groups of version 2
+	bind, file := "/sys/fs/cgroup", "memory.max" // Control groups of version 2.
 	if unix.Access(bind+"/memory", unix.F_OK) == nil {
 		bind, file = bind+"/memory", "memory.limit_in_bytes"
 	}
@@ -134,9 +134,8 @@ func (c *container) of(t *testing.T, name string) client.Service {
 	return st.Services[0]
 }
 
-// TestTheLeastImportantGoesBeforeTheKernelKills fills a container of 200 MB with three profiles. hinit must stop the
-// one with the lowest priority before the kernel kills any, and the others must live. Its desired state must stay, and
-// it must come back when there is memory.
+// TestTheLeastImportantGoesBeforeTheKernelKills checks that hinit stops the profile with the lowest
+// priority before the kernel kills any.
 func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	c := limited(t, 200, map[string]int{"low": 30, "normal": 60, "vital": 40, "late": 1}, "profiles: {low: {priority: low}, vital: {priority: critical}}\n")
 	testkit.Until(t, "hinit has booted", func() bool { return c.client.Rescan(t.Context()) == nil })
@@ -146,7 +145,7 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 		return bytes.Contains(text, []byte("full"))
 	}
 	testkit.Until(t, "they have their memory", func() bool { return full("low") && full("normal") && full("vital") })
-	// Another process takes all memory except a few megabytes.
+	// Another process takes all but a few megabytes.
 	if err := os.WriteFile(filepath.Join(c.dir, "MB"), []byte("45"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -184,9 +183,8 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	}
 }
 
-// Memory of others must not make hinit stop idle gateways. If the memory is in a file that only one agent holds open,
-// that agent's gateway must be stopped. A file in /dev/shm belongs to no gateway: all must stay up, and the status must
-// say where the memory is.
+// TestIdleGatewaysEndedForTheSharedMemoryOfAnother checks that shared memory of others does not
+// make hinit stop idle gateways.
 func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 	shm := fmt.Sprintf("/dev/shm/hinit-starve-%d", os.Getpid())
 	t.Cleanup(func() { _ = os.Remove(shm) })
@@ -204,7 +202,7 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 				return err == nil && (victims != nil && c.of(t, "eater").LastExit != nil ||
 					victims == nil && slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, "belong to no service") }))
 			})
-			time.Sleep(3 * time.Second) // long enough for several decisions of hinit, which makes one each second
+			time.Sleep(3 * time.Second) // Long enough for several decisions of hinit.
 			for _, name := range []string{"one", "two", "three", "eater"} {
 				s := c.of(t, name)
 				if ended := s.LastExit != nil || s.Restarts > 0; ended != slices.Contains(victims, name) || ended && s.LastExit.Cause != "shed" {
@@ -215,8 +213,8 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatHadTooMuchWaitsAtTheBoot checks that the boot starts only the more important of two gateways if there
-// is memory for one. The other must start when there is memory for it.
+// TestAGatewayThatHadTooMuchWaitsAtTheBoot checks that the boot starts only the more important of
+// two gateways if memory is short.
 func TestAGatewayThatHadTooMuchWaitsAtTheBoot(t *testing.T) {
 	write := func(path, text string, id int) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600), os.Chown(path, id, id)); err != nil {

@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// costOfTop is the largest processor time in a second for 500 services at rest. Its unit is the time in which this machine reads
-// the states of all their processes once.
+// costOfTop is the maximum processor time a second for 500 idle services, in units of one reading
+// of all their process states.
 const (
 	costOfTop  = 8
 	costOfPID1 = 3
 	costTime   = 4 * time.Second
 )
 
-// TestFiveHundredServicesCostLittle measures the processor time of both sides while the screen is shown. Other work of
-// the machine affects it only through the caches, so one of three tries has to pass.
+// TestFiveHundredServicesCostLittle measures the processor time of hinit top and PID 1. One of
+// three tries must pass.
 func TestFiveHundredServicesCostLittle(t *testing.T) {
 	t.Parallel()
 	var services strings.Builder
@@ -59,14 +59,14 @@ func TestFiveHundredServicesCostLittle(t *testing.T) {
 	t.Error(said)
 }
 
-// readingAll returns the processor time, in seconds, of one reading of the states of all children of a process.
+// readingAll returns the processor time of one reading of all children's states, in seconds.
 func readingAll(t *testing.T, parent int) float64 {
 	t.Helper()
 	const times = 20
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent)) // all threads, because each thread has its own list of children
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent)) // Each thread has its own list of children.
 	var children []string
 	for _, list := range lists {
-		text, _ := os.ReadFile(list) // the thread may have ended
+		text, _ := os.ReadFile(list) // The thread may have ended.
 		children = append(children, strings.Fields(string(text))...)
 	}
 	if err != nil || len(children) < 500 {
@@ -90,7 +90,6 @@ func readingAll(t *testing.T, parent int) float64 {
 	return (cost(after) - cost(before)) / times
 }
 
-// used returns the processor time of a process.
 func used(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -99,7 +98,7 @@ func used(t *testing.T, pid int) time.Duration {
 	}
 	fields := strings.Fields(string(line[bytes.LastIndexByte(line, ')')+1:]))
 	ticks := 0
-	for _, field := range fields[11:13] { // utime and stime (proc_pid_stat(5))
+	for _, field := range fields[11:13] { // utime and stime (proc_pid_stat(5)).
 		n, err := strconv.Atoi(field)
 		if err != nil {
 			t.Fatal(err)

@@ -8,14 +8,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTheDemoOpensIt checks that the demo shows the screen if it runs on a terminal. Leaving the screen must end the
-// demo and all of its processes.
+// TestTheDemoOpensIt checks that the demo shows the screen on a terminal, and that leaving the
+// screen ends the demo.
 func TestTheDemoOpensIt(t *testing.T) {
 	t.Parallel()
 	h := newContainer(t, "")
 	w := h.shell(120, 30, built+"/hinit demo --agent "+built+"/example-agent")
 	w.shows("> gateway-", "gateway-coder", "gateway-writer")
-	w.shows("1 crash ") // the demo's gateway crashes once, and must be started again
+	w.shows("1 crash ") // The demo's gateway crashes once, and must restart.
 	w.press("/")
 	w.write("coder")
 	w.press("Enter", "l")

@@ -21,7 +21,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// stageVar says that this test binary is the first process of the namespaces, and which program it becomes.
+// stageVar makes this test binary the first process of the namespaces. It holds the program to
+// execute.
 const stageVar = "HINIT_TOP_STAGE"
 
 // built is the directory of the binaries.
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "stage:", stage(program))
 		os.Exit(125)
 	}
-	testkit.AtOnce(6) // more tests at a time than processors, because a test mostly waits
+	testkit.AtOnce(6) // Run more tests than processors, because they mostly wait.
 	os.Exit(run(m))
 }
 
@@ -50,7 +51,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// provide puts the binaries into a directory: the ones in HINIT_TEST_BIN, such as a release's, or freshly built ones.
+// provide installs the binaries: those in HINIT_TEST_BIN, or freshly built ones.
 func provide(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		return os.CopyFS(dir, os.DirFS(from))
@@ -58,7 +59,7 @@ func provide(dir string) error {
 	return testkit.Build(dir, "hinit", "hinit-top", "example-agent")
 }
 
-// stage gives the namespace a /proc of its own and becomes the init.
+// stage mounts /proc in the namespace and executes the init.
 func stage(program string) error {
 	err := errors.Join(os.Unsetenv(stageVar), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
@@ -68,7 +69,7 @@ func stage(program string) error {
 	return syscall.Exec(program, []string{"init", "gateway", "run"}, os.Environ())
 }
 
-// container is a container of these tests: a volume, and PID 1 that works on it.
+// container is a volume with a PID 1.
 type container struct {
 	t      *testing.T
 	dir    string
@@ -76,10 +77,10 @@ type container struct {
 	client *dial.Client
 	cmd    *exec.Cmd
 
-	terminals int // number of opened terminals
+	terminals int // Number of opened terminals.
 }
 
-// newContainer makes a volume with profiles that are wanted up. config is more of hinit.yaml.
+// newContainer creates a volume with running profiles. config is appended to hinit.yaml.
 func newContainer(t *testing.T, config string, profiles ...string) *container {
 	t.Helper()
 	if testing.Short() {
@@ -101,7 +102,6 @@ func newContainer(t *testing.T, config string, profiles ...string) *container {
 	return h
 }
 
-// write writes a file of the container.
 func (h *container) write(name, text string) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
@@ -110,7 +110,7 @@ func (h *container) write(name, text string) {
 	}
 }
 
-// boot starts PID 1 in namespaces of its own. All of them end with the test.
+// boot starts PID 1 in its own namespaces, which end with the test.
 func (h *container) boot() {
 	h.t.Helper()
 	console, err := os.Create(h.dir + "/console")
@@ -126,7 +126,7 @@ func (h *container) boot() {
 	ended := make(chan struct{})
 	cmd := h.cmd
 	go func() {
-		runtime.LockOSThread() // the end of this thread kills PID 1
+		runtime.LockOSThread() // The end of this thread kills PID 1.
 		started <- cmd.Start()
 		_ = cmd.Wait()
 		close(ended)
@@ -150,7 +150,7 @@ func (h *container) boot() {
 // terminal is a terminal of tmux in which hinit top runs.
 type terminal struct {
 	t    *testing.T
-	name string // name of the tmux socket, which ends with the container
+	name string // Name of the tmux socket.
 	keys int
 }
 
@@ -163,7 +163,7 @@ func tmux(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// top starts hinit top on a terminal of so many columns and rows.
+// top starts hinit top on a terminal of the given size.
 func (h *container) top(width, height int, args ...string) *terminal {
 	h.t.Helper()
 	return h.shell(width, height, built+"/hinit top "+strings.Join(args, " "))
@@ -174,7 +174,7 @@ func (h *container) shell(width, height int, command string) *terminal {
 	return h.at(h.t, width, height, command)
 }
 
-// at runs a command on a terminal, for a test that may be a subtest of the container's test.
+// at runs a command on a terminal of the given size.
 func (h *container) at(t *testing.T, width, height int, command string) *terminal {
 	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
@@ -183,7 +183,7 @@ func (h *container) at(t *testing.T, width, height int, command string) *termina
 	w := &terminal{t: t, name: fmt.Sprint(h.dir, "/tmux", h.terminals)}
 	h.terminals++
 	script := filepath.Join(h.dir, "top.sh")
-	text := "#!/bin/sh\ntrap : INT\n" // Ctrl-C must reach the command that the shell runs
+	text := "#!/bin/sh\ntrap : INT\n" // Ctrl-C must reach the command that the shell runs.
 	for _, kv := range h.env {
 		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "HINIT_") || strings.HasPrefix(name, "HERMES_") || name == "NO_COLOR" {
 			text += "export " + name + "='" + value + "'\n"
@@ -212,7 +212,6 @@ func (w *terminal) press(keys ...string) {
 	tmux(w.t, append([]string{"-S", w.name, "send-keys"}, keys...)...)
 }
 
-// write types a text.
 func (w *terminal) write(text string) {
 	w.t.Helper()
 	w.keys += len(text)
@@ -241,7 +240,7 @@ func (w *terminal) shows(texts ...string) (screen string) {
 	}
 }
 
-// escape presses Esc alone. The terminal takes Esc with a key right after it for that key with Alt.
+// escape presses Esc alone. A key right after Esc would count as that key with Alt.
 func (w *terminal) escape() {
 	w.t.Helper()
 	w.press("Escape")
@@ -253,7 +252,6 @@ func (w *terminal) resize(width, height int) {
 	tmux(w.t, "-S", w.name, "resize-window", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height))
 }
 
-// status asks hinit for the status.
 func (h *container) status(name string) client.Service {
 	h.t.Helper()
 	s, err := h.client.Service(h.t.Context(), name)
@@ -275,7 +273,7 @@ const (
 
 var waiting = client.Wait{Wait: true}
 
-// run runs a command without a terminal, and returns what it wrote and its exit code.
+// run runs a command without a terminal, and returns its output and exit code.
 func (h *container) run(program string, args ...string) (string, int) {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), program, args...)

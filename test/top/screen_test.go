@@ -46,7 +46,7 @@ func TestEverySizeShowsTheTable(t *testing.T) {
 	w.shows("hinit top: keys")
 	w.press("PgDn", "PgDn", "PgDn", "PgDn", "PgDn")
 	w.shows("quit")
-	w.press("x") // any key leaves the help; this key must not stop the service
+	w.press("x") // Any key leaves the help; this one must not stop the service.
 	w.resize(120, 30)
 	fits(120, 30, "gateway-writer")
 	w.press("q")
@@ -73,7 +73,7 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	if err := h.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	w.shows("not answering since", "gateway-coder") // the screen must keep the last known rows
+	w.shows("not answering since", "gateway-coder") // The screen must keep the last known rows.
 	testkit.Until(t, "PID 1 is gone", func() bool { _, err := h.client.Health(t.Context()); return err != nil })
 	h.boot()
 	testkit.Until(t, "the screen comes back", func() bool {
@@ -95,7 +95,7 @@ func TestTopReportsAStoppedPID1(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.shows("not answering since")
-	w.press("down", "d") // the keys must still work
+	w.press("down", "d") // The keys must still work.
 	w.shows("wanted")
 	if err := h.cmd.Process.Signal(contSignal); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	if out, code := h.run("/bin/sh", "-c", built+"/hinit top --help >/dev/full"); code != 1 || !strings.Contains(out, "no space left") {
 		t.Errorf("the help is cut: %d %q", code, out)
 	}
-	// Without hinit-top and hinit-tools everything else works, and a message names the missing program.
+	// Without hinit-top and hinit-tools, a message names the missing program.
 	alone := h.dir + "/alone/hinit"
 	program, err := os.ReadFile(built + "/hinit")
 	if err != nil {
@@ -164,7 +164,7 @@ func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	if err := errors.Join(os.Mkdir(h.dir+"/alone", 0o755), testkit.WriteProgram(alone, program)); err != nil {
 		t.Fatal(err)
 	}
-	h.env = append(h.env, "HINIT_RUNTIME_DIR="+h.dir) // only hinit-tools reads hinit.yaml to find the socket
+	h.env = append(h.env, "HINIT_RUNTIME_DIR="+h.dir) // Only hinit-tools reads hinit.yaml to find the socket.
 	if out, code := h.run(alone, "top"); code != 1 || !strings.Contains(out, alone+"-tools: no such file or directory; install it beside hinit") {
 		t.Errorf("%d %q", code, out)
 	}

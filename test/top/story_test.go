@@ -11,9 +11,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestFiftyProfiles checks the promise of hinit top. By its keys alone an operator must find which of fifty profiles
-// hangs and which fails repeatedly, find the reasons, and mend both. The cause lies outside of the profiles, and is
-// over when the keys restart them. The page tells how many keys that takes.
+// TestFiftyProfiles checks that an operator finds and repairs two of fifty profiles with the keys
+// alone. The page tells how many keys that takes.
 func TestFiftyProfiles(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -21,8 +20,7 @@ func TestFiftyProfiles(t *testing.T) {
 		names = append(names, fmt.Sprintf("p%02d", i))
 	}
 	h := newContainer(t, "restart: {initial: 50ms}\n", names...)
-	// One gateway has lost its messenger, and does not try again before a restart. The other ends with an error again
-	// and again.
+	// One gateway has lost its messenger, and the other crashes repeatedly.
 	h.write("data/profiles/p31/agent.conf", `platforms={"telegram":{"state":"failed","error_message":"unauthorized: the token was revoked"}}`+"\n")
 	h.write("data/profiles/p17/agent.conf", "crash_after=1ms\ncrash_code=3\n")
 	h.boot()
@@ -36,18 +34,18 @@ func TestFiftyProfiles(t *testing.T) {
 		return strings.HasPrefix(lines[2], "> gateway-p17") && strings.Contains(lines[2], "✗ crash-loop") && strings.Contains(lines[3], "gateway-p31") &&
 			strings.Contains(lines[3], "! ailing") && strings.Contains(lines[3], "telegram is failed")
 	})
-	w.press("d") // the key shows the details of the first service
+	w.press("d") // The key shows the details of the first service.
 	w.shows("last exit  code 3 (crash)", "| ")
-	w.press("Space") // the key marks the service, and shows the details of the next one
+	w.press("Space") // The key marks the service, and shows the next one's details.
 	w.shows("telegram is failed: unauthorized: the token was revoked")
 
-	// The token has been renewed, and the program repaired.
+	// An operator has repaired both causes.
 	for _, name := range []string{"p17", "p31"} {
 		if err := os.Remove(filepath.Join(h.dir, "data/profiles", name, "agent.conf")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.press("Space", "R") // the keys mark this service too, and begin a rollout
+	w.press("Space", "R") // The keys mark this service too, and begin a rollout.
 	w.shows("restart one after the other 2 services? y/n")
 	w.press("y")
 	w.shows("rollout: 2 of 2 are restarted and ready")
@@ -92,7 +90,7 @@ func TestARolloutStopsAtAFailure(t *testing.T) {
 	if s := h.status("c"); s.PID != before {
 		t.Errorf("c was touched: %s", asJSON(s))
 	}
-	w.escape() // Esc removes the filter
+	w.escape() // Esc removes the filter.
 	w.press("/")
 	w.write("gateway-c")
 	w.press("Enter", "x", "y")

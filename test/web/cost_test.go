@@ -51,7 +51,7 @@ func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 	defer answer.Body.Close()
 	lines := bufio.NewReaderSize(answer.Body, 4<<20)
 	giveUp := time.AfterFunc(testkit.Patience, func() { _ = answer.Body.Close() })
-	for range 2 { // the page shows the use of processors only after the second measurement
+	for range 2 { // The page shows processor use only after the second measurement.
 		for {
 			line, err := lines.ReadString('\n')
 			if err != nil {
@@ -90,14 +90,13 @@ func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 	t.Error(said)
 }
 
-// used returns the processor time of a process, with all its threads (/proc/PID/task/TID/schedstat).
 func used(t *testing.T, pid int) (sum time.Duration) {
 	t.Helper()
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // the thread has ended
+			continue // The thread has ended.
 		}
 		var ran int64
 		if _, err := fmt.Sscan(string(text), &ran); err != nil {

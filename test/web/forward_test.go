@@ -18,7 +18,7 @@ services:
 logs: {dir: $DIR/logs, max_size_mb: 1, archives: 20, compress: gzip}
 `
 
-// receiver is an OTLP receiver that fails now and then.
+// receiver is an OTLP receiver that sometimes fails.
 type receiver struct {
 	mu    sync.Mutex
 	calls int
@@ -50,7 +50,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			}
 		}
 	}
-	if r.calls%7 == 6 { // the receiver has stored the lines, but its answer gets lost
+	if r.calls%7 == 6 { // The receiver has stored the lines, but its answer gets lost.
 		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
 			_ = conn.Close()
 		}

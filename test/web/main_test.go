@@ -92,13 +92,12 @@ func (b *box) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// output keeps the output of a program.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-// Write implements io.Writer.
+// start runs a program until the test ends.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,7 +139,6 @@ func (b *box) start(name string, args ...string) (*exec.Cmd, *output) {
 	return cmd, out
 }
 
-// page starts hinit web, and returns its address.
 func (b *box) page(args ...string) string {
 	b.Helper()
 	_, out := b.start("hinit", append([]string{"web", "--listen", "127.0.0.1:0"}, args...)...)

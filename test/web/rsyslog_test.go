@@ -23,7 +23,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// rsyslog is Debian's rsyslog, as a receiver. Each process writes its own file, because a kill may leave half a line.
+// rsyslog is Debian's rsyslog as a receiver. Each process writes its own file, because a kill may
+// leave half a line.
 type rsyslog struct {
 	*box
 	program, driver string
@@ -32,7 +33,7 @@ type rsyslog struct {
 	cmd             *exec.Cmd
 }
 
-// start starts another process, on the port of the one before.
+// start starts the next rsyslog process, on the same port.
 func (r *rsyslog) start() {
 	r.Helper()
 	r.lives++
@@ -54,7 +55,7 @@ action(type="omfile" file="$DIR/received-%d" template="whole")
 `, stream, port, r.lives))
 	r.cmd, _ = r.box.start(r.program, "-n", "-f", conf, "-i", fmt.Sprintf("%s/pid-%d", r.dir, r.lives))
 	if r.lives > 1 {
-		return // the port is known, and rsyslog writes no port file if the port is given
+		return // rsyslog writes no port file if the port is given.
 	}
 	testkit.Until(r.T, "rsyslog listens", func() bool {
 		text, err := os.ReadFile(r.dir + "/port")
@@ -74,7 +75,7 @@ func (r *rsyslog) sockets() (n int) {
 	return n
 }
 
-// received returns all whole lines that all its processes received.
+// received returns all complete lines that all processes received.
 func (r *rsyslog) received() (lines []string) {
 	for life := range r.lives {
 		text, _ := os.ReadFile(fmt.Sprintf("%s/received-%d", r.dir, life+1))
@@ -87,7 +88,6 @@ func (r *rsyslog) received() (lines []string) {
 	return lines
 }
 
-// certificate makes the certificate for a name, and the key, with which rsyslog serves.
 func (b *box) certificate(name string) {
 	b.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -151,7 +151,7 @@ func TestRsyslogGetsEveryLine(t *testing.T) {
 			}
 			sender := forward()
 			some(2000)
-			kill(t, sender) // the lines of the killed sender come before the lines of the next sender
+			kill(t, sender) // Lines of the killed sender come before lines of the next sender.
 			testkit.Until(t, "the connection is over", func() bool { return r.sockets() <= idle })
 			forward()
 			some(8000)

@@ -2,7 +2,8 @@ package main
 
 import "time"
 
-// stagedFor is how long a definition exists before it is used, so that a candidate that watches for it has seen it.
+// stagedFor is how long a definition exists before it is used, so that a watching candidate has
+// seen it.
 const stagedFor = 100 * time.Millisecond
 
 // measureAdditions measures M9: the time from the command that adds a service until the service runs, while other services run.

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentOrder is what the role for commands of the agent gets.
+// agentOrder is the input of the role that measures agent commands.
 type agentOrder struct {
-	PID    int      `json:"pid"` // process 1 of the container
-	Dir    string   `json:"dir"` // directory for the files of the image
+	PID    int      `json:"pid"` // PID of the container's process 1.
+	Dir    string   `json:"dir"` // Directory for the files of the image.
 	Rounds int      `json:"rounds"`
 	Env    []string `json:"env"`
 	Hinit  string   `json:"hinit"`
 	Shim   string   `json:"shim"`
 }
 
-// passedToAgent is the exit code of the stand-in for the agent. It means that hinit has passed the command on instead of answering
-// it.
+// passedToAgent is the exit code of the agent's stand-in. It shows that hinit passed the command on
+// instead of answering it.
 const passedToAgent = 42
 
 // measureAgentCommands measures M12: commands about gateways that hinit answers in place of the agent, from the start of a process to
@@ -67,14 +67,14 @@ func (b *bench) measureAgentCommands() error {
 	return nil
 }
 
-// enterContainer moves this process, and what it starts, into a container.
+// enterContainer moves this process into a container.
 func enterContainer(pid int) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) refuses a process that shares its file system state with other threads
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) refuses a process that shares its file system state with other threads.
 		return err
 	}
 	var spaces [2]int
 	kinds := [2]int{syscall.CLONE_NEWPID, syscall.CLONE_NEWNS}
-	for k, name := range []string{"pid", "mnt"} { // both must be opened before the second setns call changes what /proc shows
+	for k, name := range []string{"pid", "mnt"} { // Open both before the second setns call changes what /proc shows.
 		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -90,7 +90,7 @@ func enterContainer(pid int) error {
 	return nil
 }
 
-// agentImage puts into the container what the agent's image has: a user, the agent and hinit.
+// agentImage creates the files of the agent's image in the container: a user, the agent and hinit.
 func agentImage(o agentOrder) error {
 	if err := replaceEtc(filepath.Join(o.Dir, "etc")); err != nil {
 		return err
@@ -110,7 +110,6 @@ func agentImage(o agentOrder) error {
 	)
 }
 
-// timeAgent runs in a process of its own, as a role. It measures these commands, and returns their times.
 func timeAgent(o agentOrder) (map[string][]float64, error) {
 	if err := errors.Join(enterContainer(o.PID), agentImage(o)); err != nil {
 		return nil, err

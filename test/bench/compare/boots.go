@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// sizes returns the numbers of services with which a peer is measured. hinit has larger ones too, to see how its costs grow.
+// sizes returns the numbers of services with which a peer is measured. hinit has larger ones too,
+// to show how its costs grow.
 func (b *bench) sizes(p peer) []int {
 	switch {
 	case b.quick:
@@ -50,14 +51,13 @@ func (b *bench) measureBoots() error {
 }
 
 const (
-	// settledRounds is the number of rounds in which candidates get the time to come to rest, a second or more each.
+	// Number of rounds in which candidates get a second or more to come to rest.
 	settledRounds = 3
 	// maxShared is the largest number of services with which all candidates are measured. Only hinit and the loop have larger
 	// ones, in fewRounds, to see how costs grow.
 	maxShared = 500
 	fewRounds = 2
-	// secondRest is a little longer than the time after which hinit, at rest, gives memory back a second time. Other candidates do
-	// nothing like that.
+	// A little longer than the time after which an idle hinit gives memory back a second time.
 	secondRest = 3 * time.Second
 )
 
@@ -125,7 +125,7 @@ func (b *bench) boot(p supervisor, n, round int) error {
 	return nil
 }
 
-// measureSecondBoot measures the second boot in a site. Each start of a container but the first is one.
+// measureSecondBoot measures a repeated boot in a site, as after a container restart.
 func (b *bench) measureSecondBoot(p supervisor, s *site) error {
 	i, err := b.startPrepared(p, s)
 	if err != nil {
@@ -143,9 +143,10 @@ func (b *bench) measureSecondBoot(p supervisor, s *site) error {
 // statusesBefore is the number of status commands before the memory after use is measured.
 const statusesBefore = 5
 
-// measureUsedMemory measures the memory after use: what status commands leave behind when the candidate has come to rest again.
+// measureUsedMemory measures the memory after several status commands, when the candidate is idle
+// again.
 func (b *bench) measureUsedMemory(i *instance, o operated, at string) error {
-	for range statusesBefore - 1 { // one status command was run before, to measure its time
+	for range statusesBefore - 1 { // One status command already ran, to measure its time.
 		if _, err := i.status(o.statusOfAll(i.site)); err != nil {
 			return i.failure(err)
 		}

@@ -16,10 +16,10 @@ import (
 
 // The other programs in this binary, by their first argument.
 const (
-	roleContain = "@contain" // arguments: the command line of the init to become
-	roleLoop    = "@loop"    // arguments: number of services, and what each of them runs
-	roleShims   = "@shims"   // argument: a shimOrder as JSON; the role prints the times as JSON
-	roleAgent   = "@agent"   // argument: an agentOrder as JSON; the role prints the times as JSON
+	roleContain = "@contain" // The arguments are the command line of the init to become.
+	roleLoop    = "@loop"    // The arguments are the number of services and the command of each.
+	roleShims   = "@shims"   // The argument is a shimOrder as JSON; the role prints the times as JSON.
+	roleAgent   = "@agent"   // The argument is an agentOrder as JSON; the role prints the times as JSON.
 )
 
 func runRole(name string, args []string) error {
@@ -36,7 +36,7 @@ func runRole(name string, args []string) error {
 	return fmt.Errorf("there is no %q in here", name)
 }
 
-// answerOrder decodes an order in JSON, carries it out by do, and prints the measured times.
+// answerOrder decodes a JSON order, executes it with do, and prints the measured times.
 func answerOrder[T any](text string, do func(T) (map[string][]float64, error)) error {
 	var order T
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
@@ -49,8 +49,9 @@ func answerOrder[T any](text string, do func(T) (map[string][]float64, error)) e
 	return json.NewEncoder(os.Stdout).Encode(took)
 }
 
-// becomeContainer prepares a new PID namespace as a container runtime does: it mounts /proc and an empty /run. Then it waits until
-// descriptor 3 can be read, so that none of this is measured, and executes the init.
+// becomeContainer prepares a new PID namespace like a container runtime: it mounts /proc and an
+// empty /run. It executes the init when descriptor 3 becomes readable, so that the preparation is
+// not measured.
 func becomeContainer(argv []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -76,8 +77,8 @@ func becomeContainer(argv []string) error {
 	return unix.Exec(program, argv, os.Environ())
 }
 
-// runLoop is the peer [loopPeer]: it starts the services one after the other. At a TERM it sends TERM to all of them and waits for
-// their end.
+// runLoop implements [loopPeer]: it starts the services one after the other. After SIGTERM it
+// signals all of them and waits for their exit.
 func runLoop(argv []string) error {
 	runtime.LockOSThread()
 	stop := make(chan os.Signal, 1)

@@ -28,13 +28,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newBench returns a bench without programs to compare.
+// newBench returns a bench without candidates.
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for a PID namespace")
 	}
-	runtime.LockOSThread() // main locks its thread, too
+	runtime.LockOSThread() // main locks its thread, too.
 	t.Cleanup(runtime.UnlockOSThread)
 	probe := exec.Command("/bin/true")
 	probe.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
@@ -48,8 +48,8 @@ func newBench(t *testing.T) *bench {
 	return &bench{self: self, sleep: "/bin/sleep", work: t.TempDir(), figures: newFigures(), quick: true, runs: 1}
 }
 
-// The benchmark must be able to start, measure and end a candidate. The loop stands for the candidates, because it is
-// always installed.
+// TestCandidateIsWatchedAndEnds checks that the benchmark can start, measure and end a candidate.
+// It uses the loop, which is always installed.
 func TestCandidateIsWatchedAndEnds(t *testing.T) {
 	b := newBench(t)
 	s, err := b.newSite(7)

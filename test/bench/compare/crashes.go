@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// upTime is how long a service runs before it is killed or stopped. It is longer than the second that s6 and runit wait between
-// two starts.
+// upTime is how long a service runs before the kill or stop. It is longer than the restart delay of
+// s6 and runit.
 const upTime = 1200 * time.Millisecond
 
-// healthyLife is how long a service runs before a crash that counts as the first after a healthy life. It is longer than hinit's
-// reset_after.
+// healthyLife is how long a service runs so that its next crash counts as the first. It is longer
+// than hinit's reset_after.
 const healthyLife = 62 * time.Second
 
 // measureCrashes measures M3: the time from the kill of a service until it is started again. It does so with the shortest delay that

@@ -12,16 +12,15 @@ import (
 	"time"
 )
 
-// withoutInit is the row of the container whose first process is the program itself.
+// withoutInit is the table row of a container that runs the program without an init.
 const withoutInit = "no init"
 
-// engineFailed and engineHangs are exit codes of docker run under timeout(1) that are not from the container.
+// Exit codes of docker run under timeout(1) that are not from the container.
 const (
 	engineFailed = 125
 	engineHangs  = 124
 )
 
-// dockerTime is how many seconds a docker command may take.
 const dockerTime = "60"
 
 // docker returns a docker command with a time limit.
@@ -39,7 +38,7 @@ func (b *bench) measureContainers() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = docker("rmi", "-f", image).Run() }() // an error does not matter: no later step uses the image
+	defer func() { _ = docker("rmi", "-f", image).Run() }() // Ignore the error: no later step uses the image.
 	ways := []struct {
 		name string
 		args []string
@@ -72,7 +71,6 @@ func (b *bench) measureContainers() error {
 	return nil
 }
 
-// image makes an image of a few files.
 func (b *bench) image() (string, error) {
 	var root bytes.Buffer
 	t := tar.NewWriter(&root)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// writeDocs writes the page of the reference and its pictures. Without a directory it writes nothing.
+// writeDocs writes the reference page and its pictures, unless dir is empty.
 func (b *bench) writeDocs(dir string, r result) error {
 	if dir == "" {
 		return nil
@@ -29,14 +29,14 @@ func (b *bench) writeDocs(dir string, r result) error {
 	return os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte(b.page(sheets, r)), 0o644)
 }
 
-// withoutTable are the measures without a table on the page, because their figures follow from others.
+// withoutTable lists the measures without a table on the page, because other figures imply them.
 var withoutTable = []string{"M1 tables", "M1 processes", "M1 used", "M1 private", "M2 again", "M4 cpu", "M5 lines", "M6 all", "M9", "M10 check", "M11", "M12"}
 
 func imageOf(measure string) string {
 	return "img/bench-" + strings.ReplaceAll(strings.ToLower(measure), " ", "-") + ".svg"
 }
 
-// picture returns the plot of a measure over the number of services, and whether there is one.
+// picture returns the plot of a measure over the number of services, if it has one.
 func (s sheet) picture() (plot, bool) {
 	p := plot{title: s.title, unit: s.unit}
 	for _, r := range s.rows {
@@ -150,18 +150,17 @@ func (b *bench) page(sheets []sheet, r result) string {
 	return w.String()
 }
 
-// plainNames are the names of measures on the page. A longer code precedes the one with which it begins, because the first match
-// counts.
+// plainNames replaces measure codes by their names on the page. A longer code precedes its prefix,
+// because the first match counts.
 var plainNames = strings.NewReplacer(
 	"M10 check", "end, told", "M10", "end", "M11", "docker run", "M12", "agent's commands", "M1 used", "memory after five statuses",
 	"M1 private", "private memory", "M1", "memory", "M2 again", "second boot", "M2", "first boot", "M3", "crash", "M4 cpu", "CPU at rest", "M4", "rest",
 	"M5 lines", "one line a write", "M5", "log path", "M6", "commands", "M7", "orphans", "M8", "shim", "M9", "one more service",
 )
 
-// withPlainNames replaces the codes of measures by their plain names.
 func withPlainNames(text string) string { return plainNames.Replace(text) }
 
-// textBelow returns the text below the table of a measure, or "".
+// textBelow returns the text below a measure's table, or "".
 func textBelow(measure string) string {
 	if measure == "" {
 		return ""
@@ -180,7 +179,6 @@ func (v verdict) column() string {
 	return v.at
 }
 
-// writeColumns writes rows of equal length as text. The first column is aligned to the left, the others are aligned to the right.
 func writeColumns(w *strings.Builder, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {

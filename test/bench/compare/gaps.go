@@ -2,8 +2,7 @@ package main
 
 import "fmt"
 
-// explainGap says what keeps a measure from its target, with the lower bound from the same run. docs/explanation/performance.md says
-// where time and memory go.
+// explainGap explains why a figure misses its target, with the lower bound from the same run.
 func (b *bench) explainGap(measure string) string {
 	of := func(measure, at, peer string) string {
 		v, ok := b.figures.median(measure, at, peer)

@@ -5,14 +5,13 @@ import (
 	"slices"
 )
 
-// group has several candidates that run at once and do nothing while another has its turn.
+// group is a set of running candidates. All of them idle while one is measured.
 type group struct {
 	bench     *bench
 	measure   string
 	instances []*instance
 }
 
-// kill kills all of them.
 func (g *group) kill() {
 	for _, i := range g.instances {
 		i.kill()
@@ -20,12 +19,12 @@ func (g *group) kill() {
 	g.instances = nil
 }
 
-// gather starts candidates, each with n services, and waits until all have come to rest.
+// gather starts candidates with n services each, and waits until all are idle.
 func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*group, error) {
 	g := &group{bench: b, measure: measure}
 	for _, p := range peers {
 		if p.name() == loopName {
-			continue // the loop only starts services, so it never comes to rest
+			continue // The loop only starts services, so it never comes to rest.
 		}
 		if most := slices.Max(b.sizes(p)); n > most {
 			b.note("%s is left out of %s: it has room for %d services with a logger each", p.name(), measure, most)
@@ -55,8 +54,8 @@ func (g *group) start(p peer, n int, fast bool) error {
 	return nil
 }
 
-// each calls do for each candidate, in random order. A candidate that fails is left out from then on, with a note; if hinit
-// fails, each returns the error.
+// each calls do for each candidate in random order. It drops a failing candidate and adds a note;
+// it returns an error if hinit fails.
 func (g *group) each(do func(*instance) error) error {
 	var kept []*instance
 	g.instances = shuffled(g.instances)

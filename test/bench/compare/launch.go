@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trueName is the row of a program that does nothing. No command can be faster.
+// trueName is the row of /bin/true. No command can be faster.
 const trueName = "/bin/true"
 
-// emptyName is the row of a Go program that does nothing. No command in Go can be faster.
+// emptyName is the row of an empty Go program. No Go command can be faster.
 const emptyName = "empty Go program"
 
-// waitEnd waits until the process of a pidfd has ended.
 func waitEnd(fd int) error {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -40,8 +39,8 @@ type exitError struct {
 
 func (e exitError) Error() string { return fmt.Sprintf("%q ended with %d", e.argv, e.code) }
 
-// launch starts a command with as few system calls as possible, and returns the time of the start. The returned function waits
-// for the end; an exit code other than 0 is an error.
+// launch starts a command with few system calls, and returns the start time. The returned function
+// waits for the exit, and returns an error if the exit code is not 0.
 func launch(env []string, dir string, argv []string) (time.Time, func() error, error) {
 	program, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -74,7 +73,8 @@ func launch(env []string, dir string, argv []string) (time.Time, func() error, e
 	}, nil
 }
 
-// timeCommands returns how long the commands take, one after the other, from the start of a process to its end.
+// timeCommands returns how long the commands take in a row, including the start and exit of their
+// processes.
 func timeCommands(env []string, dir string, commands [][]string) (time.Duration, error) {
 	var took time.Duration
 	for _, argv := range commands {
@@ -90,7 +90,6 @@ func timeCommands(env []string, dir string, commands [][]string) (time.Duration,
 	return took, nil
 }
 
-// run runs a command to its end.
 func run(env []string, argv ...string) error {
 	_, err := timeCommands(env, "", [][]string{argv})
 	return err

@@ -6,13 +6,13 @@ import (
 	"os"
 )
 
-// The rows of test/bench/log with both a file and a console.
+// Rows of test/bench/log with both a file and a console.
 const (
 	logHinit = "hinit, file + console"
 	logS6    = "s6-log, file + console"
 )
 
-// logKinds maps the kinds of writer of test/bench/log to measures.
+// logKinds maps the kinds of writers in test/bench/log to measures.
 var logKinds = map[string]string{"64 KiB a write": "M5", "a line a write": "M5 lines"} //nolint:gochecknoglobals // this variable never changes
 
 // readLogPath reads M5 from the file that test/bench/log has written.
@@ -31,7 +31,7 @@ func (b *bench) readLogPath() error {
 			MBs            float64 `json:"mb_per_second"`
 			CPUGB          float64 `json:"cpu_seconds_per_gb"`
 			Load           span
-			Shown          float64 // share of the lines that the reader of the console got; negative without a console
+			Shown          float64 // Share of the lines that reached the console; negative without a console.
 		}
 	}
 	if err := json.Unmarshal(text, &report); err != nil {

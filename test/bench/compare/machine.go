@@ -19,7 +19,7 @@ type machine struct {
 	System     string `json:"system"`
 	Go         string `json:"go"`
 	Arch       string `json:"arch"`
-	Commit     string `json:"commit"` // commit of the measured sources, with "modified" after it if they differ from the commit
+	Commit     string `json:"commit"` // Commit of the measured sources, with the suffix "modified" for local changes.
 }
 
 func thisMachine() machine {
@@ -50,7 +50,7 @@ func loadAverage() float64 {
 	return asNumber(first)
 }
 
-// valueOf returns the value in the first line "name separator value" of a file.
+// valueOf returns the value from the first line "name separator value" of a file.
 func valueOf(path, name, separator string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 )
 
 func main() {
-	runtime.LockOSThread() // the kernel kills the children when the thread that started them ends
+	runtime.LockOSThread() // The kernel kills the children when the thread that started them ends.
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "@") {
 		if err := runRole(os.Args[1], os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, os.Args[1]+":", err)
@@ -73,7 +73,7 @@ func list(s string) []string {
 
 type bench struct {
 	hinit, shim, dir string
-	before           string // path of an older hinit to compare with; "" for none
+	before           string // Path of an older hinit for comparison; "" for none.
 	logJSON, outJSON string
 	from, docs       string
 	runs             int
@@ -83,22 +83,22 @@ type bench struct {
 	only, onlyPeers  []string
 
 	self, sleep, work string
-	empty, naive      string // programs to compare with
+	empty, naive      string // Programs for comparison.
 	sites             int
 	peers             []peer
-	notes             []string // notes for readers of the figures, such as which candidate is missing
+	notes             []string // Notes for readers of the figures, such as missing candidates.
 	figures           figures
 	running           running
 }
 
-// running has the candidates that are alive, so that a signal can end all of them.
+// running holds the live candidates, so that a signal can end all of them.
 type running struct {
 	mu    sync.Mutex
 	ended bool
-	all   map[*os.Process]<-chan struct{} // the channel is closed when the process is gone
+	all   map[*os.Process]<-chan struct{} // Closed when the process has ended.
 }
 
-// add records a candidate. It returns false when none may be started any more.
+// add registers a candidate. It returns false if no more candidates may start.
 func (r *running) add(p *os.Process, gone <-chan struct{}) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,20 +115,19 @@ func (r *running) remove(p *os.Process) {
 	delete(r.all, p)
 }
 
-// isOver reports whether kill was called.
 func (r *running) isOver() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended
 }
 
-// kill kills all candidates, and prevents that others are started.
+// kill kills all candidates and prevents further starts.
 func (r *running) kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = true
 	for p, gone := range r.all {
-		_ = p.Kill() // the process may have ended
+		_ = p.Kill() // The process may have ended.
 		<-gone
 	}
 }
@@ -153,15 +152,15 @@ func (b *bench) run() error {
 	if err := b.prepare(); err != nil {
 		return err
 	}
-	defer os.RemoveAll(b.work) // an error does not matter: it is a temporary directory
+	defer os.RemoveAll(b.work)
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-stop
 		b.running.kill()
-		<-time.After(2 * time.Second) // by now run has ended, unless it waits for something else
+		<-time.After(2 * time.Second) // By now, run has ended, unless it waits for something else.
 		_ = os.RemoveAll(b.work)
-		os.Exit(130) // the kernel kills everything that was started together with this process
+		os.Exit(130) // The kernel kills all child processes together with this process.
 	}()
 	steps := []struct {
 		measures []string
@@ -193,8 +192,8 @@ func (b *bench) run() error {
 	return errors.Join(r.writeJSON(b.outJSON), b.writeDocs(b.docs, r))
 }
 
-// outOfTime reports whether there is no time left for another round of a part, which began at begin and may take a share of the
-// whole time.
+// outOfTime reports whether no time is left for another round of a part that began at begin. share
+// is the part's share of the total time.
 func (b *bench) outOfTime(round int, begin time.Time, share float64, measures string) bool {
 	const least = 2
 	if round < least || time.Since(begin) < time.Duration(share*float64(b.within)) {
@@ -204,17 +203,16 @@ func (b *bench) outOfTime(round int, begin time.Time, share float64, measures st
 	return true
 }
 
-// progress prints what is being measured, with -v.
+// progress prints the current measurement if -v is set.
 func (b *bench) progress(format string, args ...any) {
 	if b.verbose {
 		fmt.Fprintf(os.Stderr, format+"\n", args...)
 	}
 }
 
-// printError prints an error for the user.
 func (b *bench) printError(text string) { fmt.Fprintln(os.Stderr, text) }
 
-// note adds a remark that readers of the figures must know. It appears on the page once.
+// note adds a remark for readers of the figures. Each remark appears once.
 func (b *bench) note(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !slices.Contains(b.notes, text) {
 		b.notes = append(b.notes, text)
@@ -256,7 +254,7 @@ func (b *bench) prepare() error {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
 	}
-	unix.Sync() // otherwise the pages of a new program count as private and dirty until they are on the disk
+	unix.Sync() // Pages of a new program count as private and dirty until they are on the disk.
 	var missing []string
 	for _, p := range b.allPeers() {
 		if len(b.onlyPeers) > 0 && !slices.Contains(b.onlyPeers, p.name()) && p.name() != loopName {
@@ -274,7 +272,7 @@ func (b *bench) prepare() error {
 	return nil
 }
 
-// which returns the candidates whose type is T or implements T.
+// which returns the candidates of type T.
 func which[T peer](b *bench) []T {
 	var all []T
 	for _, p := range b.peers {

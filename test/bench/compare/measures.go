@@ -5,16 +5,16 @@ import (
 	"math"
 )
 
-// A measure is one table.
+// measure is one table of figures.
 type measure struct {
-	id      string   // name in figures, such as M1
-	title   string   // title of the table
-	unit    string   // unit of all columns, unless their names have it
-	columns []string // first columns; others follow them
-	plot    bool     // make a plot over the number of services
+	id      string   // ID in figures, such as M1.
+	title   string   // Title of the table.
+	unit    string   // Unit of all columns whose names contain none.
+	columns []string // First columns; others follow.
+	plot    bool     // Whether to plot the figures over the number of services.
 }
 
-// measures has all tables in their order. A figure without a measure here is not shown.
+// measures lists all tables in their order. Figures without a measure are not shown.
 var measures = []measure{ //nolint:gochecknoglobals // this variable never changes
 	{"M1", "memory of supervisor and loggers by number of services (PSS)", "MB", nil, true},
 	{"M1 used", "the same after five times the status of all", "MB", nil, false},
@@ -43,7 +43,7 @@ var measures = []measure{ //nolint:gochecknoglobals // this variable never chang
 	{"M12", "commands of the agent through the shim, whole processes", "ms", []string{gatewayStatus, gatewayStart}, false},
 }
 
-// Names of columns that are used in several places.
+// Names of columns that several measures use.
 const (
 	apiCall       = "API call"
 	bareMkdir     = "mkdir and API call"
@@ -53,16 +53,16 @@ const (
 	consoleGot    = "console got, %"
 )
 
-// A target is one promise: a figure of hinit, and a limit.
+// target is one promise: a limit for a figure of hinit.
 type target struct {
 	measure, at string
-	limit       float64 // limit of the figure
-	of          string  // the limit is this many times the figure of this candidate in the same rounds; "": limit is absolute
-	least       bool    // the figure must be at least the limit; otherwise at most
+	limit       float64 // Limit of the figure.
+	of          string  // Candidate whose figure in the same rounds is multiplied by limit; "": limit is absolute.
+	least       bool    // Whether the figure must be at least the limit; otherwise it must be at most the limit.
 	unit        string
 }
 
-// targets has all promises, in the order of the document.
+// targets lists all promises, in the order of the document.
 var targets = []target{ //nolint:gochecknoglobals // this variable never changes
 	{measure: "M1", at: "10", limit: 4.5, unit: "MB"},
 	{measure: "M1", at: "100", limit: 10, unit: "MB"},
@@ -113,7 +113,7 @@ var targets = []target{ //nolint:gochecknoglobals // this variable never changes
 	{measure: "M12", at: gatewayStart, limit: 6, unit: "ms"},
 }
 
-// A verdict says whether a target was met.
+// verdict is the comparison of a figure with its target.
 type verdict struct {
 	target
 	figure float64
@@ -147,7 +147,6 @@ func (t target) promise() string {
 	return fmt.Sprintf("%s %g %s", bound, t.limit, t.unit)
 }
 
-// shown returns the figure as text.
 func (v verdict) shown() string {
 	switch {
 	case !v.known:
@@ -158,8 +157,8 @@ func (v verdict) shown() string {
 	return formatNumber(v.figure) + " " + v.unit
 }
 
-// growth returns the exponent by which a figure grows with the number of services; 1 means in proportion. A figure below the
-// smallest meaningful one counts as the smallest.
+// growth returns the exponent by which a figure grows with the number of services; 1 means
+// proportional growth. Figures below smallest count as smallest.
 func growth(from, to, ratio, smallest float64) float64 {
 	return math.Log(max(to, smallest)/max(from, smallest)) / math.Log(ratio)
 }

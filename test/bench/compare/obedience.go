@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The services of this part are shell scripts that write a line when they are ready, and another when they get TERM. They wait on
-// a FIFO without a writer, so that only the signal ends them.
+// Scripts of services that write a line when they are ready, and another after SIGTERM. They wait
+// on a FIFO without a writer, so that only a signal ends them.
 const (
 	obeyScript = `trap 'echo >>%[1]s/told; exit 0' TERM
 exec 3<>%[1]s/nothing
@@ -25,10 +25,11 @@ read -r x <&3
 `
 )
 
-// stubbornBudget is the time limit for stopping everything in the run with a service that ignores TERM.
+// stubbornBudget is the stop timeout in the run with a service that ignores SIGTERM.
 const stubbornBudget = 2 * time.Second
 
-// measureStopSignals completes M10: how many services get TERM before process 1 is gone, and what a service that ignores TERM changes.
+// measureStopSignals completes M10: it counts the services that get SIGTERM before process 1 exits,
+// with and without a service that ignores it.
 func (b *bench) measureStopSignals() error {
 	n := 100
 	if b.quick {
@@ -48,7 +49,7 @@ func (b *bench) measureStopSignals() error {
 		b.figures.add("M10 check", "told", p.name(), float64(told))
 		b.figures.add("M10 check", "ms", p.name(), ms(took))
 		if p.name() != hinitName {
-			continue // other peers wait for ever, or for ten seconds
+			continue // Other peers wait for ever, or for ten seconds.
 		}
 		if took, told, err = b.obey(p, n, true); err != nil {
 			return err
@@ -101,7 +102,6 @@ func (b *bench) obey(p supervisor, n int, stubborn bool) (time.Duration, int, er
 	return took, told, err
 }
 
-// lines counts the lines of a file.
 func lines(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	return bytes.Count(text, []byte("\n")), err

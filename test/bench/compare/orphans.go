@@ -15,11 +15,11 @@ import (
 
 const orphanBatches = 5
 
-// orphanScript makes orphans one after another: the shell forks a child, which forks one more and ends.
+// orphanScript creates orphans: the shell forks children that fork once more and exit.
 const orphanScript = `i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done`
 
-// measureOrphans measures M7 with 20,000 orphans: the processor time of process 1 for each, how many stay as zombies, and the time until
-// the last is reaped. The orphans come from a process that has entered the namespace, as docker exec does.
+// measureOrphans measures M7 with 20,000 orphans: the processor time of process 1 for each, the
+// remaining zombies, and the time until the last is reaped.
 func (b *bench) measureOrphans() error {
 	size := 4000
 	if b.quick {
@@ -38,7 +38,7 @@ func (b *bench) measureOrphans() error {
 		var kept []*instance
 		err := g.each(func(i *instance) error { return b.measureBatch(i, size) })
 		for _, i := range g.instances {
-			if i.zombiesLeft > size/10 { // the zombies of this peer would use up all process ids
+			if i.zombiesLeft > size/10 { // The peer's zombies would use up all process IDs.
 				i.kill()
 			} else {
 				kept = append(kept, i)
@@ -76,10 +76,11 @@ func (b *bench) measureBatch(i *instance, size int) error {
 	return nil
 }
 
-// drainTime is how long zombies may stay until they count as left behind.
+// drainTime is how long zombies may stay before they count as left behind.
 const drainTime = 500 * time.Millisecond
 
-// awaitReaped waits until there are no more zombies than before, and returns how long that took and how many are left.
+// awaitReaped waits until at most before zombies are left. It returns the duration and the number
+// of remaining zombies.
 func (i *instance) awaitReaped(before int) (time.Duration, int, error) {
 	begin := time.Now()
 	for {
@@ -91,7 +92,7 @@ func (i *instance) awaitReaped(before int) (time.Duration, int, error) {
 	}
 }
 
-// zombies counts the dead children of process 1 that were not reaped.
+// zombies counts the unreaped children of process 1.
 func (i *instance) zombies() (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", i.pid()))
 	if err != nil {
@@ -113,7 +114,7 @@ func (i *instance) zombies() (int, error) {
 	return n, nil
 }
 
-// runInside runs a program to its end as a member of the namespace, so that process 1 gets its orphans.
+// runInside runs a program in the namespace, so that process 1 gets its orphans.
 func (i *instance) runInside(argv ...string) error {
 	own, err := unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -125,9 +126,9 @@ func (i *instance) runInside(argv ...string) error {
 		return err
 	}
 	defer unix.Close(theirs)
-	// The call sets the namespace of this thread's children. Until it is set back, the kernel refuses to make another thread from
-	// this one (clone(2), EINVAL), and the Go runtime ends the program when it tries. It never tries on a thread to which a
-	// goroutine is locked.
+	// setns sets the PID namespace of this thread's children. Until it is reset, the kernel refuses new
+	// threads from this one (clone(2), EINVAL), and the Go runtime would abort. The runtime creates no
+	// thread from a locked one.
 	runtime.LockOSThread()
 	if err := unix.Setns(theirs, syscall.CLONE_NEWPID); err != nil {
 		runtime.UnlockOSThread()
@@ -135,7 +136,7 @@ func (i *instance) runInside(argv ...string) error {
 	}
 	_, end, err := launch(nil, "", argv)
 	if back := unix.Setns(own, syscall.CLONE_NEWPID); back != nil {
-		return back // the goroutine stays locked, so that no other goroutine runs on this thread
+		return back // The goroutine stays locked, so that no other goroutine runs on this thread.
 	}
 	runtime.UnlockOSThread()
 	if err != nil {

@@ -6,28 +6,29 @@ import (
 	"syscall"
 )
 
-// A peer is a program that a user could run as process 1 in place of hinit. The interfaces below are for peers that can do more;
-// a peer without such an ability has no row in the tables that need it.
+// peer is a program that can run as process 1 in place of hinit. Peers with more abilities also
+// implement the interfaces below.
 type peer interface {
 	name() string
 	// programs returns the programs that must be in PATH.
 	programs() []string
 	// version returns the version, for the notes below the tables.
 	version() string
-	// prepare writes the peer's configuration into the site, so that the peer runs the site's services from its start.
+	// prepare writes the peer's configuration for the site's services.
 	prepare(s *site) error
 	// command returns the command line of process 1, and its environment besides PATH and HOME.
 	command(s *site) (argv, env []string)
 }
 
-// A supervisor runs all services of a site, each with a rotated log of its own, and restarts them.
+// supervisor is a peer that runs all services of a site, rotates their logs and restarts them.
 type supervisor interface {
 	peer
-	// stopSignal returns the signal at which process 1 stops everything and ends.
+	// stopSignal returns the signal that makes process 1 stop everything and exit.
 	stopSignal() syscall.Signal
 }
 
-// An operated supervisor has commands for users. They run outside of the namespace, in the site's directory.
+// operated is a supervisor with commands for users. They run outside of the namespace, in the
+// site's directory.
 type operated interface {
 	supervisor
 	// statusOf returns the command that prints the state of one service.
@@ -40,18 +41,18 @@ type operated interface {
 	environment(s *site) []string
 }
 
-// A grower can get another service while it runs.
+// grower is a supervisor to which services can be added at run time.
 type grower interface {
 	supervisor
 	// adders returns the ways to add a service.
 	adders() []adder
 }
 
-// An adder is one way to add a service.
+// adder is one way to add a service.
 type adder struct {
-	name  string                              // name for the table
-	stage func(s *site, service string) error // prepares the service; its time is not measured
-	add   func(s *site, service string) error // add makes the service run; its time is measured
+	name  string // Name in the table.
+	stage func(s *site, service string) error
+	add   func(s *site, service string) error // Starts the prepared service; measured.
 }
 
 // allPeers returns all candidates in the order of the tables, installed or not.
@@ -73,7 +74,6 @@ func (b *bench) allPeers() []peer {
 	return all
 }
 
-// missingProgram returns the first of the peer's programs that is not installed.
 func missingProgram(p peer) string {
 	for _, program := range p.programs() {
 		if _, err := exec.LookPath(program); err != nil {
@@ -93,7 +93,7 @@ func firstLine(argv ...string) string {
 	return line
 }
 
-// packaged returns the version of the Debian package that a program comes from.
+// packaged returns the version of a program's Debian package.
 func packaged(pkg string) string {
 	return firstLine("dpkg-query", "--show", "--showformat", "${Package} ${Version}", pkg)
 }

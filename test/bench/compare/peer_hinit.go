@@ -12,11 +12,11 @@ import (
 	"hinit/client/dial"
 )
 
-// hinit runs each service as the gateway of a profile, as users do. The first is the gateway of the root profile, which "gateway
-// run" as the CMD starts. All others are wanted by their gateway_state.json.
+// hinit runs each service as the gateway of a profile. The CMD "gateway run" starts the root
+// profile's gateway, and gateway_state.json files start the others.
 type hinit struct {
-	program string // path of hinit
-	before  bool   // it is an older version, for comparison
+	program string // Path of hinit.
+	before  bool   // Whether this is an older version, for comparison.
 }
 
 const (
@@ -60,7 +60,7 @@ func (h hinit) command(s *site) (argv, env []string) {
 	return []string{h.program, "init", "gateway", "run"}, env
 }
 
-// profile returns the profile whose gateway a service is.
+// profile returns the profile of a service.
 func (hinit) profile(s *site, service string) string {
 	if service == s.services[0] {
 		return "default"
@@ -75,7 +75,7 @@ func (h hinit) prepare(s *site) error {
 	}
 	budget := s.budget
 	if budget == 0 {
-		budget = 8 * time.Second // the default of hinit
+		budget = 8 * time.Second // The default of hinit.
 	}
 	err := s.write("hinit.yaml", fmt.Sprintf(`home: %[1]s/data
 agent:
@@ -94,7 +94,7 @@ shutdown: {budget: %[7]s}
 			err = h.addProfile(s, service)
 		}
 	}
-	return errors.Join(err, s.chownAll("data", agentID)) // every start of a container except the first finds this file
+	return errors.Join(err, s.chownAll("data", agentID)) // Every start of a container except for the first finds this file.
 }
 
 func yamlList(words []string) string {
@@ -105,9 +105,8 @@ func yamlList(words []string) string {
 	return "[" + strings.Join(out, ", ") + "]"
 }
 
-// adders returns two ways to add a service. In one, the profile has existed for a while and is started. In the other, its
-// directory is made by bare system calls and started at once. A new profile does not start by itself, because its maker has not
-// asked for that yet.
+// adders returns two ways to add a service: starting an existing profile, and creating a profile
+// directory and starting it at once.
 func (h hinit) adders() []adder {
 	return []adder{
 		{apiCall, h.makeProfile, h.startProfile},
@@ -133,7 +132,6 @@ func (hinit) startProfile(s *site, service string) error {
 	})
 }
 
-// addProfile makes a profile by bare system calls, with its gateway wanted up.
 func (h hinit) addProfile(s *site, service string) error {
 	home := "data/"
 	if service != s.services[0] {

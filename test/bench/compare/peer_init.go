@@ -1,9 +1,9 @@
 package main
 
-// plainInit is an init that starts one command and reaps orphans, and does nothing else.
+// plainInit is an init that only starts one command and reaps orphans.
 type plainInit struct {
 	program string
-	before  []string // arguments before the command
+	before  []string
 }
 
 //nolint:gochecknoglobals // constants

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// loopPeer is a loop that starts the services and does nothing else. No supervisor can cost less.
+// loopPeer is a loop that only starts the services. No supervisor can cost less.
 type loopPeer struct{ self string }
 
 const loopName = "bare loop"

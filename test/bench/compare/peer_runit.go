@@ -13,7 +13,7 @@ type runit struct{}
 func (runit) name() string               { return "runit" }
 func (runit) programs() []string         { return []string{"runsvdir", "runsv", "svlogd", "sv"} }
 func (runit) version() string            { return packaged("runit") }
-func (runit) stopSignal() syscall.Signal { return syscall.SIGHUP } // at a TERM, runsvdir ends but leaves its runsv processes running
+func (runit) stopSignal() syscall.Signal { return syscall.SIGHUP } // After SIGTERM, runsvdir would exit and leave its runsv processes running.
 func (runit) command(s *site) (argv, env []string) {
 	return []string{"runsvdir", "-P", s.path("scan")}, nil
 }
@@ -45,14 +45,13 @@ func (p runit) prepare(s *site) error {
 			err = p.define(s, service, "scan/")
 		}
 	}
-	if err == nil { // runsvdir waits until a directory that has just changed is a second old
+	if err == nil { // runsvdir waits until a changed directory is a second old.
 		past := time.Now().Add(-time.Hour)
 		err = os.Chtimes(s.path("scan"), past, past)
 	}
 	return err
 }
 
-// define makes the service directory.
 func (runit) define(s *site, service, in string) error {
 	return errors.Join(
 		s.write(in+service+"/run", s.script(service), 0o755),

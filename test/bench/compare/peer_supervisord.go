@@ -66,7 +66,7 @@ files=%[1]s/conf.d/*.conf
 }
 
 func (supervisord) define(s *site, service string) error {
-	seconds := 1 // the default of supervisord
+	seconds := 1 // The default of supervisord.
 	if s.fast {
 		seconds = 0
 	}

@@ -21,7 +21,7 @@ type row struct {
 }
 
 type cell struct {
-	value, ratio float64 // ratio to hinit's value
+	value, ratio float64 // Figure, and its ratio to hinit's.
 	known        bool
 	compared     bool
 }
@@ -108,7 +108,7 @@ func asNumber(s string) float64 {
 	return n
 }
 
-// formatNumber formats a figure with as many digits as mean something.
+// formatNumber formats a figure with its significant digits.
 func formatNumber(v float64) string {
 	switch {
 	case v >= 100 || v <= -100 || v == float64(int64(v)):
@@ -119,7 +119,6 @@ func formatNumber(v float64) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// print writes all results, for a terminal.
 func (b *bench) print(w io.Writer) {
 	for _, s := range b.sheets() {
 		unit := ""
@@ -138,7 +137,7 @@ func (b *bench) print(w io.Writer) {
 		}
 		_ = t.Flush()
 	}
-	if !b.quick { // the figures of a quick run mean nothing; it only shows that the benchmark works
+	if !b.quick { // The figures of a quick run mean nothing.
 		b.printTargets(w)
 	}
 	for _, note := range b.notes {
@@ -158,7 +157,6 @@ func (b *bench) printTargets(w io.Writer) {
 	_ = t.Flush()
 }
 
-// text returns the figure and its ratio to hinit's.
 func (c cell) text() string {
 	if c.known && c.compared {
 		return c.figure() + " (" + formatNumber(c.ratio) + ")"
@@ -191,7 +189,7 @@ func (b *bench) verdicts() []verdict {
 	var all []verdict
 	for _, t := range targets {
 		if t.of == pebbleName && missingProgram(pebble{}) != "" {
-			continue // the page says that this row is missing
+			continue // The page says that this row is missing.
 		}
 		if v := t.judge(b.figures); v.known || b.wants(strings.Fields(t.measure)[0]) {
 			all = append(all, v)
@@ -200,11 +198,11 @@ func (b *bench) verdicts() []verdict {
 	return all
 }
 
-// maxGrowth is the exponent from which a cost counts as growing faster than the number of services. Two figures vary enough for a
-// little more than 1.
+// maxGrowth is the exponent above which a cost counts as growing faster than the number of
+// services. It allows for noise.
 const maxGrowth = 1.05
 
-// growing is a cost of hinit and how fast it grows.
+// growing is a cost of hinit with its growth exponent.
 type growing struct {
 	measure  string
 	from, to int
@@ -229,7 +227,7 @@ func (b *bench) costGrowth() []growing {
 			}
 		}
 		if ok && to > from {
-			const smallest = 1 // the smallest figure that means something, in any unit
+			const smallest = 1 // The smallest meaningful figure, in any unit.
 			all = append(all, growing{m.id, from, to, growth(first, last, float64(to)/from, smallest)})
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restTime returns how long the idle candidates are watched: long enough for work that a candidate does every minute.
+// restTime returns how long idle candidates are watched. It covers work that a candidate does every
+// minute.
 func (b *bench) restTime() time.Duration {
 	if b.quick {
 		return 2 * time.Second
@@ -41,7 +42,7 @@ func (b *bench) measureIdleAndCommands() error {
 	return nil
 }
 
-// measureIdle measures M4, of hinit with other numbers of services too.
+// measureIdle measures M4 with n services.
 func (b *bench) measureIdle(g *group, n int) error {
 	all := slices.Clone(g.instances)
 	for _, size := range b.sizes(hinit{}) {
@@ -123,7 +124,7 @@ func operable(i *instance) error {
 	return nil
 }
 
-// commandsOf returns the peer, which has commands, and the environment of its commands.
+// commandsOf returns the peer and the environment of its commands.
 func (i *instance) commandsOf() (operated, []string) {
 	p, _ := i.peer.(operated)
 	return p, p.environment(i.site)
@@ -143,8 +144,8 @@ func (b *bench) statuses(i *instance) error {
 	return nil
 }
 
-// status returns how long commands take that ask for the state of services. A status command may fail because the candidate has
-// not noticed yet that a service is up; then it is run again.
+// status returns how long status commands take. It repeats a command that fails because the
+// candidate has not noticed yet that a service is up.
 func (i *instance) status(commands [][]string) (time.Duration, error) {
 	_, env := i.commandsOf()
 	var took time.Duration
@@ -162,10 +163,10 @@ func (i *instance) status(commands [][]string) (time.Duration, error) {
 	return took, err
 }
 
-// victim returns the service that is started and stopped.
+// victim returns the service that the commands start and stop.
 func (i *instance) victim() string { return i.services[len(i.services)-1] }
 
-// stopOne stops the victim, so that its next start can be seen and its process is known.
+// stopOne stops the victim, so that its next start is visible.
 func stopOne(i *instance) error {
 	p, env := i.commandsOf()
 	if _, err := timeCommands(env, i.dir, [][]string{p.stop(i.site, i.victim())}); err != nil {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// result is the content of the JSON file, from which alone the page of the documentation can be written.
+// result is the content of the JSON file, which suffices to write the documentation page.
 type result struct {
 	Date     string            `json:"date"`
 	Machine  machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Notes    []string          `json:"notes"`
-	Loads    map[string]span   `json:"loads"` // load of the machine, by measure
+	Loads    map[string]span   `json:"loads"`
 	Figures  []figure          `json:"figures"`
 }
 
@@ -28,7 +28,6 @@ type figure struct {
 	Samples []float64 `json:"samples"`
 }
 
-// gatherResult returns the result of this run.
 func (b *bench) gatherResult() result {
 	r := result{Date: time.Now().Format(time.DateOnly), Machine: thisMachine(), Versions: b.versions(), Notes: b.notes, Loads: b.figures.loads}
 	for k, samples := range b.figures.samples {
@@ -44,7 +43,7 @@ func (b *bench) gatherResult() result {
 	return r
 }
 
-// digits returns a figure with its significant digits and one more.
+// digits rounds a figure to one more than its significant digits.
 func digits(v float64) float64 {
 	if v == 0 {
 		return 0
@@ -53,7 +52,6 @@ func digits(v float64) float64 {
 	return math.Round(v*unit) / unit
 }
 
-// writeJSON writes all samples, one figure a line. Without a path it writes nothing.
 func (r result) writeJSON(path string) error {
 	if path == "" {
 		return nil
@@ -80,7 +78,7 @@ func (r result) writeJSON(path string) error {
 	return os.WriteFile(path, []byte(w.String()), 0o644)
 }
 
-// load reads the figures of an earlier run in place of measuring.
+// load reads the figures of an earlier run instead of measuring.
 func (b *bench) load(path string) (result, error) {
 	var r result
 	text, err := os.ReadFile(path)
@@ -97,11 +95,10 @@ func (b *bench) load(path string) (result, error) {
 		b.figures.widenLoad(measure, s)
 	}
 	b.notes = r.Notes
-	b.peers = b.allPeers() // the order of the rows depends on it
+	b.peers = b.allPeers() // The order of the rows depends on the peers.
 	return r, nil
 }
 
-// versions returns the versions of all candidates.
 func (b *bench) versions() map[string]string {
 	all := map[string]string{}
 	for _, p := range b.peers {

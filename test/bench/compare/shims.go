@@ -17,7 +17,7 @@ import (
 // shimUser is the agent's user in the namespace in which shims are measured.
 const shimUser = "hermes"
 
-// shellShim is the shim of a container without hinit: a script that calls s6-setuidgid.
+// shellShim is the exec shim of a container without hinit: a script that calls s6-setuidgid.
 const shellShim = `#!/bin/sh
 case "${HERMES_DOCKER_EXEC_AS_ROOT:-}" in
 1 | true | yes) exec /bin/true "$@" ;;
@@ -36,15 +36,14 @@ type candidate struct {
 	Argv []string `json:"argv"`
 }
 
-// shimOrder is what the role for shims gets.
 type shimOrder struct {
-	Dir        string      `json:"dir"` // directory for the contents of its /etc
+	Dir        string      `json:"dir"` // Directory for the contents of /etc.
 	Rounds     int         `json:"rounds"`
 	Candidates []candidate `json:"candidates"`
 }
 
-// measureShims measures M8: what an exec shim adds to the time of /bin/true. The configuration of hinit-shim is in /etc, so this happens
-// in a mount namespace with an /etc of its own.
+// measureShims measures M8: the time that an exec shim adds to /bin/true. It uses a mount namespace
+// with its own /etc, which holds hinit-shim's configuration.
 func (b *bench) measureShims() error {
 	order := shimOrder{Dir: filepath.Join(b.work, "etc"), Rounds: 40 * b.runs}
 	if b.quick {
@@ -86,7 +85,7 @@ func (b *bench) measureShims() error {
 	return nil
 }
 
-// askRole runs one of the roles in a mount namespace of its own. It passes question and reads answer as JSON.
+// askRole runs a role in its own mount namespace. It passes question and reads answer as JSON.
 func (b *bench) askRole(role string, question, answer any) error {
 	text, err := json.Marshal(question)
 	if err != nil {
@@ -102,7 +101,7 @@ func (b *bench) askRole(role string, question, answer any) error {
 	return json.Unmarshal(out, answer)
 }
 
-// timeShims runs in a process of its own, as a role. It measures the candidates in turns, and returns their times.
+// timeShims is a role: it measures the candidates in turns, and returns their times.
 func timeShims(o shimOrder) (map[string][]float64, error) {
 	if err := privateEtc(o.Dir); err != nil {
 		return nil, err
@@ -120,7 +119,7 @@ func timeShims(o shimOrder) (map[string][]float64, error) {
 	return took, nil
 }
 
-// privateEtc replaces /etc in this mount namespace by one with the configuration of the shim.
+// privateEtc mounts an /etc with the shim's configuration in this mount namespace.
 func privateEtc(dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -134,7 +133,7 @@ func privateEtc(dir string) error {
 	return replaceEtc(dir)
 }
 
-// replaceEtc replaces /etc by a small one that has the agent's user. The mount namespace is a candidate's, or this process's own.
+// replaceEtc mounts a small /etc with the agent's user in this mount namespace.
 func replaceEtc(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -15,25 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentID is the user as whom hinit's services run.
+// agentID is the user ID of hinit's services.
 const agentID = 10000
 
 // patience limits every wait.
 const patience = 60 * time.Second
 
-// site is the directory in which a peer runs its services, and what these services are.
+// site is the directory in which a peer runs its services, with their description.
 type site struct {
 	dir      string
-	services []string      // names of the services
-	sleeper  string        // program of each service: a copy of sleep(1), so that [watch] sees its starts
-	command  []string      // command of each service
-	first    []string      // command of the first service, if it differs
-	fast     bool          // use the peer's shortest restart delays
-	asS6     bool          // hinit also answers as s6, as it does in the image of the agent
-	budget   time.Duration // time limit for stopping everything, if the peer has one; 0: its default
+	services []string
+	sleeper  string
+	command  []string      // Command of each service.
+	first    []string      // Command of the first service, if it differs.
+	fast     bool          // Whether to use the peer's shortest restart delays.
+	asS6     bool          // Whether hinit also answers as s6, as in the agent's image.
+	budget   time.Duration // Stop timeout, if the peer has one; 0: its default.
 }
 
-// commandOf returns the command of a service.
 func (s *site) commandOf(service string) []string {
 	if len(s.first) > 0 && service == s.services[0] {
 		return s.first
@@ -41,7 +40,7 @@ func (s *site) commandOf(service string) []string {
 	return s.command
 }
 
-// script returns the run script of a service for s6, runit and nitro.
+// script returns a service's run script for s6, runit and nitro.
 func (s *site) script(service string) string {
 	return "#!/bin/sh\nexec 2>&1\nexec " + strings.Join(quoted(s.commandOf(service)), " ") + "\n"
 }
@@ -54,12 +53,10 @@ func quoted(words []string) []string {
 	return out
 }
 
-// path returns a path in the site's directory.
 func (s *site) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// write writes a file in the site's directory, and makes the directories above it.
 func (s *site) write(name, text string, mode os.FileMode) error {
 	path := s.path(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -68,14 +65,13 @@ func (s *site) write(name, text string, mode os.FileMode) error {
 	return os.WriteFile(path, []byte(text), mode)
 }
 
-// chownAll makes a user the owner of everything in a directory.
+// chownAll changes the owner of a directory tree.
 func (s *site) chownAll(dir string, id int) error {
 	return filepath.WalkDir(s.path(dir), func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, id, id))
 	})
 }
 
-// newSite makes a site with n services.
 func (b *bench) newSite(n int) (*site, error) {
 	b.sites++
 	s := &site{dir: filepath.Join(b.work, strconv.Itoa(b.sites)), asS6: b.asS6}
@@ -103,23 +99,23 @@ func copyFile(to, from string) error {
 	return os.WriteFile(to, text, 0o755)
 }
 
-// instance is a running peer, as process 1 of a PID namespace of its own.
+// instance is a running peer, as process 1 of its own PID namespace.
 type instance struct {
 	*site
 	peer    peer
 	cmd     *exec.Cmd
 	watch   *watch
 	began   time.Time
-	console string // file with its output
+	console string // File with the peer's output.
 	ended   chan struct{}
 
-	last        started // last start that was waited for
-	more        int     // services that were added since the start
+	last        started // Last awaited start.
+	more        int     // Number of services that were added since the start.
 	zombiesLeft int
-	all         *running // the running instances, of which this is one
+	all         *running // All running instances.
 }
 
-// start starts a peer as process 1 of new namespaces. It returns when the peer has begun; the caller waits for the services.
+// start starts a peer as process 1 of new namespaces. It does not wait for the services.
 func (b *bench) start(p peer, s *site) (*instance, error) {
 	if err := p.prepare(s); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name(), err)
@@ -127,7 +123,7 @@ func (b *bench) start(p peer, s *site) (*instance, error) {
 	return b.startPrepared(p, s)
 }
 
-// startPrepared starts a peer in a site that is prepared, or in which the peer has run before.
+// startPrepared starts a peer in a prepared or already used site.
 func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
 	if b.running.isOver() {
 		return nil, errInterrupted
@@ -169,7 +165,7 @@ func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
 		return nil, err
 	}
 	go func() {
-		_ = i.cmd.Wait() // the exit code of the peer does not matter
+		_ = i.cmd.Wait() // The peer's exit code does not matter.
 		close(i.ended)
 	}()
 	i.all = &b.running
@@ -191,19 +187,17 @@ func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
 
 var errInterrupted = errors.New("interrupted")
 
-// pid returns the pid of process 1 in this program's namespace.
 func (i *instance) pid() int { return i.cmd.Process.Pid }
 
-// kill kills everything in the namespace at once, and removes the site.
+// kill kills everything in the namespace and removes the site.
 func (i *instance) kill() {
-	_ = i.cmd.Process.Kill() // the process may have ended
+	_ = i.cmd.Process.Kill() // The process may have ended.
 	<-i.ended
 	i.all.remove(i.cmd.Process)
 	i.watch.close()
-	_ = os.RemoveAll(i.dir) // if this fails, the removal of the work directory does it later
+	_ = os.RemoveAll(i.dir) // Otherwise the removal of the work directory removes it later.
 }
 
-// failure adds the last output of the peer to an error.
 func (i *instance) failure(err error) error {
 	text, _ := os.ReadFile(i.console)
 	if len(text) > 600 {
@@ -212,7 +206,6 @@ func (i *instance) failure(err error) error {
 	return fmt.Errorf("%s with %d services: %w\n%s", i.peer.name(), len(i.services), err, text)
 }
 
-// alive reports whether process 1 runs.
 func (i *instance) alive() bool {
 	select {
 	case <-i.ended:
@@ -222,7 +215,7 @@ func (i *instance) alive() bool {
 	}
 }
 
-// timeBoot waits until all services run, and returns how long that took from the start.
+// timeBoot waits until all services run, and returns the time since the start.
 func (i *instance) timeBoot() (time.Duration, error) {
 	var err error
 	if i.last, err = i.watch.next(len(i.services), i); err != nil {
@@ -231,13 +224,12 @@ func (i *instance) timeBoot() (time.Duration, error) {
 	return i.last.at.Sub(i.began), nil
 }
 
-// awaitBoot waits until all services run.
 func (i *instance) awaitBoot() error {
 	_, err := i.timeBoot()
 	return err
 }
 
-// until polls so until it returns true. The error names the condition by what.
+// until polls so until it returns true. Errors name the condition by what.
 func until(what string, every time.Duration, so func() (bool, error)) error {
 	end := time.Now().Add(patience)
 	for {
@@ -252,7 +244,7 @@ func until(what string, every time.Duration, so func() (bool, error)) error {
 	}
 }
 
-// awaitRest waits until the loggers run too, and the peer starts nothing and uses no processor time any more.
+// awaitRest waits until the loggers run and the peer is idle.
 func (i *instance) awaitRest() error {
 	var last usage
 	quiet := 0
@@ -274,7 +266,7 @@ func (i *instance) awaitRest() error {
 	})
 }
 
-// terminate sends a signal to process 1, and returns how long it took to end.
+// terminate signals process 1, and returns how long it took to exit.
 func (i *instance) terminate(signal syscall.Signal) (time.Duration, error) {
 	begin := time.Now()
 	if err := i.cmd.Process.Signal(signal); err != nil {

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// key names a figure: the measure, what it was measured at (such as a number of services), and whose it is.
+// key identifies a figure by its measure, its parameter (such as a number of services), and its
+// peer.
 type key struct{ measure, at, peer string }
 
-// figures collects samples, and the load of the machine at their time.
+// figures collects samples, and the machine's load when they were taken.
 type figures struct {
 	samples map[key][]float64
 	loads   map[string]span
-	load    func() float64 // load returns the present load of the machine
+	load    func() float64 // Returns the current load of the machine.
 }
 
-// span is a range from the lowest to the highest value.
 type span struct {
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
@@ -31,7 +31,7 @@ func (f figures) add(measure, at, peer string, value float64) {
 	f.widenLoad(measure, span{now, now})
 }
 
-// addEarlier adds a sample of an earlier time, without the present load.
+// addEarlier adds an earlier sample, without the current load.
 func (f figures) addEarlier(measure, at, peer string, value float64) {
 	k := key{measure, at, peer}
 	f.samples[k] = append(f.samples[k], value)
@@ -45,7 +45,7 @@ func (f figures) widenLoad(measure string, s span) {
 	f.loads[measure] = s
 }
 
-// median returns the median of a figure, and whether there are samples.
+// median returns the median of a figure; false if it has no samples.
 func (f figures) median(measure, at, peer string) (float64, bool) {
 	samples := f.samples[key{measure, at, peer}]
 	if len(samples) == 0 {
@@ -54,8 +54,8 @@ func (f figures) median(measure, at, peer string) (float64, bool) {
 	return median(samples), true
 }
 
-// ratio returns the median of the ratios of two figures in each round. A slow moment of the machine affects both figures of a
-// round. The samples must have been taken in turns.
+// ratio returns the median ratio of two figures of the same rounds, so that slow moments of the
+// machine cancel out. The samples must have been taken in turns.
 func (f figures) ratio(measure, at, peer, other string) (float64, bool) {
 	a, b := f.samples[key{measure, at, peer}], f.samples[key{measure, at, other}]
 	n := min(len(a), len(b))
@@ -72,7 +72,7 @@ func (f figures) ratio(measure, at, peer, other string) (float64, bool) {
 	return median(all), true
 }
 
-// median returns the middle sample or, of an even number, the mean of the two in the middle.
+// median returns the median of the samples.
 func median(samples []float64) float64 {
 	sorted := slices.Sorted(slices.Values(samples))
 	middle := len(sorted) / 2

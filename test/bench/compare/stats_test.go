@@ -31,7 +31,7 @@ func TestMedian(t *testing.T) {
 
 func TestRatioIsTakenInEachRound(t *testing.T) {
 	f := newFigures()
-	for _, slow := range []float64{1, 10, 3} { // the machine was slow in the second round, so both figures are larger
+	for _, slow := range []float64{1, 10, 3} { // The machine was slow in the second round, so both figures are larger.
 		f.add("M2", "10", "a", 4*slow)
 		f.add("M2", "10", "b", 2*slow)
 	}
@@ -153,7 +153,6 @@ func TestRunScriptQuotesEveryWord(t *testing.T) {
 	}
 }
 
-// newMeasuredBench returns a bench with some measurements.
 func newMeasuredBench() *bench {
 	b := &bench{figures: newFigures()}
 	for _, n := range []string{"1", "10", "100", "500", "2000"} {

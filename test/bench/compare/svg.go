@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// plot is a picture of figures over the number of services. Both axes are logarithmic.
 type plot struct {
 	title, unit string
 	lines       []line
@@ -29,7 +28,8 @@ const (
 	frameLeft, frameTop, frameRight, frameDown = 70, 48, 620, 390
 )
 
-// colourOf returns the colour of a line, the same in all plots. People with any colour blindness can distinguish them.
+// colourOf returns a line's colour, the same in all plots and distinguishable with any colour
+// blindness.
 func colourOf(name string) string {
 	switch name {
 	case hinitName:
@@ -50,7 +50,6 @@ func colourOf(name string) string {
 	return "#8c6d31"
 }
 
-// scale maps a logarithmic range to pixels.
 type scale struct{ low, high, from, to float64 }
 
 func (s scale) at(v float64) float64 {
@@ -67,7 +66,7 @@ func (s scale) decades() []float64 {
 	return all
 }
 
-// svg draws the plot. A zero is at the lower edge, because a logarithmic axis has none.
+// svg draws the plot. A zero is at the lower edge, because a logarithmic axis has no zero.
 func (p plot) svg() string {
 	x := scale{math.Inf(1), 0, frameLeft, frameRight}
 	y := scale{math.Inf(1), 0, frameDown, frameTop}
@@ -138,7 +137,8 @@ func (p plot) serviceCounts() []float64 {
 	return all
 }
 
-// labels returns the positions of the lines' names: beside the last point of each line, moved apart so that all can be read.
+// labels returns the positions of the lines' names: beside each last point, moved apart to be
+// readable.
 func (p plot) labels(x, y scale) []point {
 	const apart, beside = 16, 9
 	places := make([]point, len(p.lines))
@@ -157,7 +157,7 @@ func (p plot) labels(x, y scale) []point {
 			places[order[k]].y = max(places[order[k]].y, above.y+apart)
 		}
 	}
-	// Move the names up again that are below the lower edge.
+	// Move names up that are below the lower edge.
 	for k, i := range slices.Backward(order) {
 		low := float64(frameDown)
 		if k+1 < len(order) && places[order[k+1]].x == places[i].x {

@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usage is what all processes in a namespace except the services use.
+// usage is the resource use of all processes in a namespace except for the services.
 type usage struct {
-	processes int // supervisor, its helpers and loggers
+	processes int // Supervisor, its helpers and loggers.
 	services  int
 	cpu       time.Duration
-	switches  int64 // context switches of both kinds, of all threads
-	pss       int64 // proportional set size in bytes
-	private   int64 // private dirty pages in bytes
-	tables    int64 // page tables in bytes
+	switches  int64 // Context switches of both kinds, of all threads.
+	pss       int64 // Proportional set size, in bytes.
+	private   int64 // Private dirty pages, in bytes.
+	tables    int64 // Page tables, in bytes.
 }
 
-// processes returns the pids of the namespace's processes except the services, which are recognised by their program, and the
+// processes returns the pids of all processes in the namespace except for the services, and the
 // number of services.
 func (i *instance) processes() (others []int, services int, err error) {
 	dir, err := os.Open(i.proc())
@@ -45,7 +45,7 @@ func (i *instance) processes() (others []int, services int, err error) {
 		exe, err := os.Readlink(i.proc(name, "exe"))
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH):
-			continue // the process has ended or is a zombie
+			continue // The process has ended or is a zombie.
 		case err != nil:
 			return nil, 0, err
 		case exe == i.sleeper:
@@ -57,7 +57,6 @@ func (i *instance) processes() (others []int, services int, err error) {
 	return others, services, nil
 }
 
-// proc returns a path in the namespace's /proc.
 func (i *instance) proc(parts ...string) string {
 	return fmt.Sprintf("/proc/%d/root/proc/%s", i.pid(), strings.Join(parts, "/"))
 }
@@ -74,7 +73,7 @@ func (i *instance) usage() (usage, error) {
 		tasks := i.proc(strconv.Itoa(pid), "task")
 		threads, err := os.ReadDir(tasks)
 		if err != nil {
-			continue // the process has ended
+			continue // The process has ended.
 		}
 		for _, t := range threads {
 			u.switches += sumFields(tasks+"/"+t.Name()+"/status", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
@@ -87,7 +86,7 @@ func (i *instance) usage() (usage, error) {
 	return u, nil
 }
 
-// memory is usage with the memory of the processes.
+// memory returns the processes' memory in a usage.
 func (i *instance) memory() (usage, error) {
 	u, err := i.usage()
 	if err != nil {
@@ -109,7 +108,8 @@ func (i *instance) memory() (usage, error) {
 	return u, nil
 }
 
-// sumFields adds up lines like "Name: 12 kB" of a file in /proc. For a process that has ended the sum is 0.
+// sumFields adds up lines like "Name: 12 kB" of a file in /proc. The sum is 0 if the process has
+// ended.
 func sumFields(path string, names ...string) int64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -136,7 +136,7 @@ func parseFields(text []byte, names ...string) int64 {
 	return sum
 }
 
-// parseSchedstat returns the processor time in /proc/PID/schedstat, which has it in nanoseconds.
+// parseSchedstat parses the processor time in /proc/PID/schedstat, in nanoseconds.
 func parseSchedstat(text []byte) time.Duration {
 	fields := strings.Fields(string(text))
 	if len(fields) == 0 {
@@ -149,8 +149,8 @@ func parseSchedstat(text []byte) time.Duration {
 	return time.Duration(n)
 }
 
-// cpuTime returns the processor time that a process has used so far, in all its threads, ended ones too, without its children. It
-// reads the process's own clock (clock_getcpuclockid(3)), which is precise to the nanosecond.
+// cpuTime returns the processor time of a process without its children, with nanosecond precision
+// (clock_getcpuclockid(3)).
 func cpuTime(pid int) (time.Duration, error) {
 	const sched = 2
 	var t unix.Timespec

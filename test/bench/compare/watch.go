@@ -12,18 +12,18 @@ import (
 
 // started is one start of a program.
 type started struct {
-	pid int // PID in this program's namespace
+	pid int // PID in this program's namespace.
 	at  time.Time
 }
 
-// watch sees each execution of a program, by fanotify(7). That costs the candidates almost nothing, needs no help from the
-// program and no polling. The time is the time of the system call execve, before the program has done anything.
+// watch reports each execution of a program, through fanotify(7). It needs no polling and costs the
+// candidates almost nothing.
 type watch struct {
 	events chan started
 	file   *os.File
 }
 
-// startsKept is the size of the channel of starts. No candidate starts so many programs at once.
+// startsKept is the buffer size of the channel of starts.
 const startsKept = 8192
 
 func watchStarts(program string) (*watch, error) {
@@ -50,7 +50,7 @@ func (w *watch) read() {
 			return
 		}
 		now := time.Now()
-		const header = 24 // struct fanotify_event_metadata: length, version, reserved, its own length, mask, fd, pid
+		const header = 24 // Size of struct fanotify_event_metadata: length, version, reserved, metadata length, mask, fd, pid.
 		for b := buf[:n]; len(b) >= header; {
 			length := binary.NativeEndian.Uint32(b)
 			if fd := int32(binary.NativeEndian.Uint32(b[16:])); fd >= 0 {
@@ -58,7 +58,7 @@ func (w *watch) read() {
 			}
 			select {
 			case w.events <- started{int(int32(binary.NativeEndian.Uint32(b[20:]))), now}:
-			default: // the channel is full, so this start is dropped
+			default: // The channel is full, so drop this start.
 			}
 			if length < header || int(length) > len(b) {
 				break
@@ -81,13 +81,13 @@ func (w *watch) forget() {
 	}
 }
 
-// wait returns when the program has been started n times since the last call.
+// wait returns the time of the program's n-th start since the last call.
 func (w *watch) wait(n int, i *instance) (time.Time, error) {
 	last, err := w.next(n, i)
 	return last.at, err
 }
 
-// next waits as wait does, and returns the last of the starts.
+// next waits like wait, and returns the last start.
 func (w *watch) next(n int, i *instance) (started, error) {
 	var last started
 	limit := time.After(patience)

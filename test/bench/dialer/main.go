@@ -33,7 +33,7 @@ func check(address string) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
-		os.Exit(1) // then the benchmark fails
+		os.Exit(1) // The benchmark fails after this exit.
 	}
 	_ = c.Close()
 }

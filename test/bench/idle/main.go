@@ -21,7 +21,7 @@ func main() {
 	begun.Add(threads)
 	for range threads {
 		ended.Go(func() {
-			runtime.LockOSThread() // so each goroutine keeps a thread of its own
+			runtime.LockOSThread() // Locking gives each goroutine its own thread.
 			begun.Done()
 			begun.Wait()
 			runtime.UnlockOSThread()
@@ -30,6 +30,6 @@ func main() {
 	ended.Wait()
 	runtime.GC()
 	debug.FreeOSMemory()
-	os.Stdout.Close() // tells that it rests
+	os.Stdout.Close() // Closing standard output tells the benchmark that the program idles.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// name is the name of the container, and begins the names of its volumes.
+	// Container name, and prefix of its volumes' names.
 	name = "hinit-bench-image"
-	// patience is how long the gateways may take to become ready.
+	// Time limit for the gateways to become ready.
 	patience = 5 * time.Minute
-	// statusLoop is the command of the container: it asks for the status again and again.
+	// Command of the container, which polls the status.
 	statusLoop = `while hinit status --json; do sleep 0.2; done`
-	// answerInterval is the time between two answers. A smaller difference means nothing.
+	// Interval between two status answers. Smaller differences are noise.
 	answerInterval = 200 * time.Millisecond
 )
 
@@ -115,7 +115,7 @@ func measure() error {
 	return nil
 }
 
-// makeVolumes makes the volumes that are used again: one that was booted before, and two with gateways that ran.
+// makeVolumes creates the reused volumes: one that was booted before, and two whose gateways ran.
 func makeVolumes() error {
 	const lay = `for p in "$0" "$@"; do mkdir -p $p; echo A profile. >$p/SOUL.md; echo '{"desired_state":"running"}' >$p/gateway_state.json; done`
 	homes := []string{"/opt/data"}
@@ -132,7 +132,7 @@ func makeVolumes() error {
 	return errors.Join(errs...)
 }
 
-// dockerArgs returns the arguments of docker for a container on one of these volumes; the volume "new" is empty.
+// dockerArgs returns docker's arguments for a container on a volume; "new" is an empty volume.
 func dockerArgs(verb, volume string, options []string, cmd ...string) []string {
 	args := append(append(strings.Fields(verb), "--name", name, "-e", "AGENT_START_CPU="+cpu.String()), options...)
 	if volume != "new" {
@@ -151,7 +151,7 @@ func timeRun(volume string, options []string, cmd ...string) (time.Duration, err
 	return time.Since(begin), nil
 }
 
-// timeToFirstOutput returns the time from docker run to the first output of the CMD.
+// timeToFirstOutput returns the time from docker run to the CMD's first output.
 func timeToFirstOutput(volume string) (time.Duration, error) {
 	cmd := exec.Command("docker", dockerArgs("run --rm", volume, nil, "echo", "the CMD")...)
 	out, err := cmd.StdoutPipe()
@@ -168,8 +168,6 @@ func timeToFirstOutput(volume string) (time.Duration, error) {
 	return took, errors.Join(err, cmd.Wait())
 }
 
-// timeToReady returns the time from docker start until the first and the last gateway of a volume are ready. setting is the content of
-// hinit.yaml.
 func timeToReady(volume, setting string) (first, last time.Duration, err error) {
 	if out, err := exec.Command("docker", dockerArgs("create", volume, []string{"-e", "HINIT_LOG_CONSOLE=off"}, "sh", "-c", statusLoop)...).CombinedOutput(); err != nil {
 		return 0, 0, fmt.Errorf("cannot make a container: %w: %s", err, out)
@@ -214,14 +212,13 @@ func timeToReady(volume, setting string) (first, last time.Duration, err error) 
 		}
 		if wanted > 0 && up == wanted {
 			last = time.Since(begin)
-			_ = exec.Command("docker", "stop", name).Run() // docker stop leaves the volume as an ordinary stop does
+			_ = exec.Command("docker", "stop", name).Run() // docker stop leaves the volume as an ordinary stop does.
 			return first, last, nil
 		}
 	}
 	return 0, 0, fmt.Errorf("the gateways are not ready after %v", patience)
 }
 
-// configure puts a hinit.yaml into the container.
 func configure(text string) error {
 	dir, err := os.MkdirTemp("", name)
 	if err != nil {
@@ -243,7 +240,7 @@ func loadAverage() string {
 	return words[0]
 }
 
-// cleanUp removes the containers and volumes of this program.
+// cleanUp removes this program's containers and volumes.
 func cleanUp() {
 	_ = exec.Command("docker", "rm", "-fv", name).Run()
 	for _, volume := range []string{"used", "one", "turns", "atonce"} {

@@ -23,7 +23,6 @@ const (
 	blocked    = 500
 )
 
-// runner starts nothing, and reports every worker as alive.
 type runner struct{ started int }
 
 func (r *runner) Start(context.Context, kanban.WorkerJob) (kanban.Worker, error) {
@@ -110,7 +109,7 @@ func fill(tb testing.TB, path string, tasks int, now int64) {
 	check(tb, tx.Commit())
 }
 
-// again makes the started tasks ready, as if they had never been started.
+// again makes the started tasks ready again.
 func again(tb testing.TB, path string) {
 	tb.Helper()
 	db, err := sql.Open("sqlite", path+"?_pragma=busy_timeout(60000)")
@@ -174,7 +173,7 @@ func BenchmarkTick(b *testing.B) {
 			ms, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
 			check(b, err)
 			b.ReportMetric(ms, "ms/tick")
-			b.ReportMetric(0, "ns/op") // time that the interpreter needs to start
+			b.ReportMetric(0, "ns/op") // Exclude the interpreter's start time.
 		})
 		b.Run(fmt.Sprintf("start-100/tasks=%d", tasks), func(b *testing.B) {
 			for b.Loop() {

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// logger is one candidate of the measurement.
+// logger is one measured candidate.
 type logger struct {
 	name    string
-	program string // program that must be installed; "" for none
-	console bool   // the logger also copies the lines to a console
+	program string // Program that must be installed; "" for none.
+	console bool   // Whether the logger also copies the lines to a console.
 	start   func(r *run) error
 }
 
@@ -53,7 +53,7 @@ func (b *bench) present(only string) []logger {
 	})
 }
 
-// hinit runs the writer as a service of a container. console is the setting of logs.console.
+// hinit runs the writer as a service of a container. console is the value of logs.console.
 func (r *run) hinit(console string) error {
 	home := filepath.Join(r.dir, "home")
 	r.logs = filepath.Join(home, "logs", "gateways", "writer")
@@ -111,7 +111,7 @@ func (r *run) pipeline(cmd *exec.Cmd) error {
 		return err
 	}
 	r.others = append(r.others, w)
-	r.hold = append(r.hold, out) // the descriptor in hold keeps the logger alive until its processor time was read
+	r.hold = append(r.hold, out) // The descriptor in hold keeps the logger alive until its processor time was read.
 	err = r.begin(cmd)
 	_ = in.Close()
 	return err

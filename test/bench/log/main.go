@@ -60,17 +60,17 @@ type bench struct {
 	hinit, self, dir, work  string
 	lines, rounds, services int
 	kinds                   []string
-	runs                    int // number of runs so far
+	runs                    int // Number of runs so far.
 }
 
 // sample is the result of one run.
 type sample struct {
 	Seconds float64 `json:"seconds"`
-	CPU     float64 `json:"cpu_seconds"` // processor time of the logger
-	Shown   float64 `json:"shown"`       // share of the lines that the reader of the console got; -1 without a console
+	CPU     float64 `json:"cpu_seconds"` // Processor time of the logger, in seconds.
+	Shown   float64 `json:"shown"`       // Share of the lines that reached the console; -1 without a console.
 }
 
-// row has the results of one logger with one kind of writer.
+// row holds the results of one logger with one kind of writer.
 type row struct {
 	Logger  string   `json:"logger"`
 	Writer  string   `json:"writer"`
@@ -81,8 +81,7 @@ type row struct {
 	Samples []sample `json:"samples"`
 }
 
-// span is the range of the machine's load during the run: the one-minute average (proc_loadavg(5)), from the lowest to the
-// highest value.
+// span is the range of the one-minute load average during a run (proc_loadavg(5)).
 type span struct {
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
@@ -128,7 +127,7 @@ func (b *bench) run(only, out string) error {
 	if b.work, err = os.MkdirTemp(b.dir, "bench-log-"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(b.work) // an error does not matter: it is a temporary directory
+	defer os.RemoveAll(b.work)
 	if err := os.Chmod(b.work, 0o755); err != nil {
 		return err
 	}
@@ -142,7 +141,7 @@ func (b *bench) run(only, out string) error {
 			break
 		}
 		rows := make([]row, len(loggers))
-		for range b.rounds { // the loggers take turns, so that a slow moment of the machine hits all
+		for range b.rounds { // The loggers alternate, so that slow moments of the machine affect all alike.
 			for _, i := range rand.Perm(len(loggers)) {
 				l := loggers[i]
 				s, err := b.measure(l, kind)
@@ -192,7 +191,7 @@ func median(samples []sample, of func(sample) float64) float64 {
 	return values[middle]
 }
 
-// reference is the logger to which ratios refer.
+// reference is the logger to which all ratios refer.
 const reference = "s6-log, file + console"
 
 func table(kind string, b *bench, rows []row) {

@@ -18,7 +18,7 @@ import (
 // many is the result for a container with many services.
 type many struct {
 	Services int     `json:"services"`
-	Flood    string  `json:"flood"` // what the flooding service does
+	Flood    string  `json:"flood"` // Behaviour of the flooding service.
 	EmptyKB  float64 `json:"empty_kb"`
 	IdleKB   float64 `json:"idle_kb"`
 	QuietP50 float64 `json:"quiet_p50_ms"`
@@ -26,13 +26,13 @@ type many struct {
 	FloodP50 float64 `json:"flood_p50_ms"`
 	FloodP99 float64 `json:"flood_p99_ms"`
 	FloodMax float64 `json:"flood_max_ms"`
-	Lines    int     `json:"lines"` // number of lines whose delay was measured during the flood
+	Lines    int     `json:"lines"` // Number of lines whose delay was measured during the flood.
 }
 
 // probeTime is how long the delay is measured without a flood, and then again with one.
 const probeTime = 5 * time.Second
 
-// probeEvery is how often each service writes a line during that time.
+// probeEvery is the interval of each service's lines during that time.
 const probeEvery = time.Second
 
 func (b *bench) measureMany() ([]many, error) {
@@ -113,8 +113,8 @@ func waitFor(cond func() bool) error {
 	return nil
 }
 
-// settledMemory returns how many kilobytes of private memory a process uses, once that has not grown for two seconds (proc(5),
-// smaps_rollup).
+// settledMemory returns the private memory of a process in kB, once it has not grown for two
+// seconds (smaps_rollup).
 func settledMemory(pid int) (float64, error) {
 	least, since := 0.0, time.Now()
 	for time.Since(since) < 2*time.Second {
@@ -140,8 +140,8 @@ func settledMemory(pid int) (float64, error) {
 	return least, nil
 }
 
-// watch measures the delay of log lines: the kernel reports (inotify) that a file has grown, and the last line has the time at
-// which it was written. It returns after twice the probe time; halfway it calls flood.
+// watch measures the delay of log lines by inotify and the time in each line. It takes twice the
+// probe time, and calls flood halfway.
 func (m *many) watch(files []string, flood func() error) error {
 	events, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -183,7 +183,7 @@ func (m *many) watch(files []string, flood func() error) error {
 		if err != nil {
 			continue
 		}
-		for at := 0; at < n; at += unix.SizeofInotifyEvent { // these events have no file name behind them
+		for at := 0; at < n; at += unix.SizeofInotifyEvent {
 			f := watched[int32(binary.NativeEndian.Uint32(buf[at:]))]
 			if wrote, ok := lastWritten(f); ok && wrote.After(begin) {
 				ways[flooded] = append(ways[flooded], now.Sub(wrote).Seconds()*1000)
@@ -202,7 +202,7 @@ func (m *many) watch(files []string, flood func() error) error {
 	return nil
 }
 
-// lastWritten returns the time in the last line of a probe's log.
+// lastWritten parses the time in the last line of a probe's log.
 func lastWritten(f *os.File) (time.Time, bool) {
 	if f == nil {
 		return time.Time{}, false
@@ -223,7 +223,8 @@ func lastWritten(f *os.File) (time.Time, bool) {
 	return time.Unix(0, ns), err == nil
 }
 
-// probe is the service whose delay is measured: it writes the time every probeEvery, as soon as the file start exists.
+// probe is the service with the measured delay: it writes the time every probeEvery, from the
+// creation of the file start on.
 func probe(start string) error {
 	if _, err := fmt.Println(0); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kinds of writer.
+// Kinds of writers.
 const (
 	blocks  = "64 KiB a write"
 	singles = "a line a write"
@@ -20,7 +20,7 @@ const (
 
 const lineSize = 100
 
-// endMark is in the last line of a writer, so that its end can be recognised.
+// endMark marks the last line of a writer.
 const endMark = "this was the last line"
 
 // runRole runs one of the other programs in this binary, which name selects, see [roleVar].
@@ -49,7 +49,7 @@ func runRole(name string, args []string) error {
 	return fmt.Errorf("no such verb")
 }
 
-// writeLines waits until somebody opens the FIFO, and then writes count lines of a kind to it.
+// writeLines waits for a reader of the FIFO, and then writes count lines.
 func writeLines(fifo, count, kind string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {
@@ -88,8 +88,8 @@ func writeAll(fd int, p []byte) error {
 	return nil
 }
 
-// readConsole takes the place of a container runtime that reads the console. It reads its standard input, and at the end writes the
-// number of lines to the file result.
+// readConsole imitates a container runtime that reads the console. At the end, it writes the number
+// of lines to the file result.
 func readConsole(result string) error {
 	buf := make([]byte, 64<<10)
 	lines := 0
@@ -104,7 +104,7 @@ func readConsole(result string) error {
 		if n == 0 {
 			return os.WriteFile(result, []byte(strconv.Itoa(lines)), 0o644)
 		}
-		// Count only lines of the writer: the last one, and those that end as all others do.
+		// Count only the writer's lines.
 		lines += bytes.Count(buf[:n], []byte("x\n")) + bytes.Count(buf[:n], []byte(endMark))
 	}
 }
@@ -131,7 +131,7 @@ func copyLoop(file string) error {
 	}
 }
 
-// spliceLoop is the upper bound for any logger: the kernel moves the bytes, and this program never sees them.
+// spliceLoop is the upper bound for any logger: the kernel moves the bytes.
 func spliceLoop(file string) error {
 	f, err := os.Create(file)
 	if err != nil {
@@ -150,12 +150,11 @@ func spliceLoop(file string) error {
 	}
 }
 
-// writerAlone is the row with the speed of the writer itself. Its output is discarded, a millisecond's worth at a time, except
-// the last line, which shows its end.
+// writerAlone is the row of the writer without a logger. Its output is discarded.
 const writerAlone = "ceiling: the writer alone"
 
 func discardLoop(file string) error {
-	const most = 1 << 20 // the largest size of a pipe (fs.pipe-max-size)
+	const most = 1 << 20 // Largest size of a pipe (fs.pipe-max-size).
 	_, _ = unix.FcntlInt(0, unix.F_SETPIPE_SZ, most)
 	buf := make([]byte, most)
 	for {
@@ -175,7 +174,7 @@ func discardLoop(file string) error {
 	}
 }
 
-// becomeContainer mounts /proc in a new PID namespace, as a container runtime does, and then executes the init.
+// becomeContainer mounts /proc in a new PID namespace, and executes the init.
 func becomeContainer(argv []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentID is the user as whom hinit's services run.
+// agentID is the user ID of hinit's services.
 const agentID = 10000
 
 // patience limits every wait.
@@ -32,7 +32,7 @@ type run struct {
 	others []*exec.Cmd
 	hold   []*os.File
 	drain  *exec.Cmd
-	shown  string // file with the number of lines that the reader of the console got
+	shown  string // File with the number of lines that reached the console.
 }
 
 func (b *bench) newRun(kind string, console bool) (*run, error) {
@@ -49,7 +49,7 @@ func (r *run) writer() []string {
 	return []string{r.bench.self, r.pipe, strconv.Itoa(r.bench.lines), r.kind}
 }
 
-// begin starts the logger. If its standard output is the console, another process reads that.
+// begin starts the logger. Another process reads its console, if it has one.
 func (r *run) begin(cmd *exec.Cmd) error {
 	if r.console {
 		in, out, err := os.Pipe()
@@ -80,7 +80,7 @@ func (b *bench) copySelf() (string, error) {
 		return "", err
 	}
 	to := filepath.Join(b.work, "bench")
-	return to, os.WriteFile(to, text, 0o755) // the agent's user must be able to execute the copy
+	return to, os.WriteFile(to, text, 0o755) // The agent's user must be able to execute the copy.
 }
 
 func (b *bench) measure(l logger, kind string) (sample, error) {
@@ -119,7 +119,6 @@ func (r *run) measureWriter() (sample, error) {
 	return sample{Seconds: wall.Seconds(), CPU: (after - before).Seconds(), Shown: -1}, err
 }
 
-// openWriter opens a FIFO for writing as soon as somebody reads it.
 func openWriter(path string) (*os.File, error) {
 	end := time.Now().Add(patience)
 	for {
@@ -134,8 +133,8 @@ func openWriter(path string) (*os.File, error) {
 	}
 }
 
-// done reports whether the last line is in the log. The line may already be in an archive, but that costs more to find out, so
-// only every tenth look searches the archives.
+// done reports whether the log has the last line. Only every tenth call searches the archives,
+// because that costs more.
 func (r *run) done(look int) bool {
 	if endsWithMark(filepath.Join(r.logs, "current")) {
 		return true
@@ -175,7 +174,7 @@ func (r *run) end(s *sample) error {
 	select {
 	case <-ended: //nolint:errcheck // the logger's exit code doesn't matter here
 	case <-time.After(20 * time.Second):
-		_ = r.cmd.Process.Kill() // the process may have ended
+		_ = r.cmd.Process.Kill() // The process may have ended.
 		return errors.New("the logger does not end")
 	}
 	for _, o := range r.others {
@@ -198,7 +197,7 @@ func (r *run) end(s *sample) error {
 	return err
 }
 
-// cpuTime returns the processor time that a process has used so far, in all its threads and without its children (proc(5)).
+// cpuTime returns the processor time of a process without its children (proc(5)).
 func cpuTime(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -209,7 +208,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	if len(fields) < 13 {
 		return 0, errors.New("cannot read the CPU time")
 	}
-	const tick = 10 * time.Millisecond // 100 is USER_HZ on all architectures that hinit supports
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on all architectures that hinit supports.
 	utime, err1 := strconv.Atoi(fields[11])
 	stime, err2 := strconv.Atoi(fields[12])
 	return time.Duration(utime+stime) * tick, errors.Join(err1, err2)

@@ -26,7 +26,8 @@ import (
 	"hinit/sandbox"
 )
 
-// secondProcessVar is set in a second process of this program, which measures how long another process needs to find the sandbox.
+// secondProcessVar makes this program the second process, which measures how long another process
+// needs to find the sandbox.
 const secondProcessVar = "HINIT_BENCH_SANDBOX_AGAIN"
 
 const (
@@ -46,7 +47,7 @@ type figure struct {
 
 type report struct {
 	Engine  string   `json:"engine"`
-	Load    string   `json:"load"` // /proc/loadavg before and after
+	Load    string   `json:"load"` // Contents of /proc/loadavg before and after.
 	Figures []figure `json:"figures"`
 	Verdict []string `json:"verdict"`
 }
@@ -97,7 +98,6 @@ func (b *bench) cleanUp() {
 	_ = os.RemoveAll(b.dir)
 }
 
-// remove removes the containers of a key.
 func (b *bench) remove(ctx context.Context, key sandbox.Key) error {
 	key.Profile = options(b.dir).Profile
 	list, err := b.engine.List(ctx, sandbox.AgentLabels(key))
@@ -112,7 +112,8 @@ func loadAverage() string {
 	return strings.TrimSpace(string(data))
 }
 
-// options returns the options of both processes, which must be the same to find the same sandbox.
+// options returns the options of both processes. They must be equal, so that both find the same
+// sandbox.
 func options(dir string) sandbox.Options {
 	o := sandbox.DefaultOptions()
 	o.Image, o.Network, o.DiskMB, o.Dir, o.Profile, o.SweepOrphans = image, "none", 0, dir, "bench", false
@@ -185,7 +186,7 @@ func (b *bench) all() error {
 		}
 		defer a.Close()
 		_, err = io.Copy(io.Discard, a)
-		return err // a real client makes one more call, which asks how the command ended
+		return err // A real client also asks how the command ended.
 	}
 	few := max(3, b.runs/5)
 	for _, x := range []struct {
@@ -212,7 +213,7 @@ func (b *bench) all() error {
 	if err := b.measureColdStart(ctx, few, api); err != nil {
 		return err
 	}
-	// dd writes large pieces. A writer of small pieces, such as busybox's head, would itself be slower than what it writes to.
+	// dd writes large pieces. A writer of small pieces would be the bottleneck.
 	writer := []string{"dd", "if=/dev/zero", "bs=1M", fmt.Sprint("count=", bulk>>20)}
 	if err := b.rateInTurns(max(5, b.runs/2), []way{
 		{"100 MB of output: docker exec", cli(writer...)},
@@ -233,7 +234,6 @@ func (b *bench) add(name, unit string, values []float64) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// time measures do runs times, after one call that is not counted.
 func (b *bench) time(name string, runs int, do func() error) error {
 	var values []float64
 	for i := range runs + 1 {
@@ -249,18 +249,18 @@ func (b *bench) time(name string, runs int, do func() error) error {
 	return nil
 }
 
-// way is one of several ways to do the same thing, which are compared.
+// way is one of several compared ways to do the same thing.
 type way struct {
 	name string
 	do   func() error
 }
 
-// timeInTurns measures the ways in turns, so that other load of the machine affects all alike.
+// timeInTurns measures the ways alternately, so that load affects all alike.
 func (b *bench) timeInTurns(runs int, ways []way) error {
 	return b.inTurns(runs, "ms", ways, milliseconds)
 }
 
-// rateInTurns is timeInTurns for ways that output 100 MB each. The figures are megabytes a second.
+// rateInTurns is timeInTurns for ways that output 100 MB each, in megabytes a second.
 func (b *bench) rateInTurns(runs int, ways []way) error {
 	return b.inTurns(runs, "MB/s", ways, func(d time.Duration) float64 { return bulk / 1e6 / d.Seconds() })
 }
@@ -268,7 +268,7 @@ func (b *bench) rateInTurns(runs int, ways []way) error {
 func (b *bench) inTurns(runs int, unit string, ways []way, figure func(time.Duration) float64) error {
 	values := make([][]float64, len(ways))
 	for range runs {
-		for _, i := range rand.Perm(len(ways)) { // use a random order, so that no way always follows the slowest one
+		for _, i := range rand.Perm(len(ways)) {
 			begin := time.Now()
 			if err := ways[i].do(); err != nil {
 				return fmt.Errorf("%s: %w", ways[i].name, err)
@@ -282,7 +282,7 @@ func (b *bench) inTurns(runs int, unit string, ways []way, figure func(time.Dura
 	return nil
 }
 
-// pipe is the upper bound for two processes: it runs a command and reads its output from a pipe.
+// pipe runs a command and reads its output from a pipe. It is the upper bound for two processes.
 func pipe(argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.StdoutPipe()
@@ -352,8 +352,8 @@ func attachAgain() {
 	fmt.Println(milliseconds(time.Since(begin)))
 }
 
-// measureColdStart compares the first command in a new container by the engine's own calls, one after the other, and by the package. The two
-// take turns, so that other load of the machine affects both alike.
+// measureColdStart compares the first command in a new container through the engine's API and
+// through the package, alternately.
 func (b *bench) measureColdStart(ctx context.Context, runs int, api func(string, ...string) error) error {
 	var own, ours, over []float64
 	key := sandbox.Key{Task: "cold"}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// floorSource is a program that makes one round trip over a socket, if it gets one, and nothing else. No client of a service can
+// floorSource is a program that only makes one round trip over a socket. No client of a service can
 // be faster.
 const floorSource = `package main
 
@@ -36,7 +36,7 @@ func main() {
 }
 `
 
-// The rows of [bench.measureDockerCommand].
+// Rows of [bench.measureDockerCommand].
 const (
 	floorRow       = "true in turns: an empty Go program"
 	tripRow        = "true in turns: the same, with one round trip over a socket"
@@ -44,7 +44,8 @@ const (
 	dockerRow      = "true in turns: the docker command"
 )
 
-// measureDockerCommand measures `docker exec … true` by hinit's docker emulation, in turns with the programs that it is compared with.
+// measureDockerCommand measures `docker exec … true` with hinit's docker emulation and with its
+// competitors, alternately.
 func (b *bench) measureDockerCommand(ctx context.Context, id string) error {
 	floor, ours := filepath.Join(b.dir, "floor"), filepath.Join(b.dir, "bin", "docker")
 	if err := os.WriteFile(floor+".go", []byte(floorSource), 0o600); err != nil {
@@ -81,7 +82,6 @@ func (b *bench) measureDockerCommand(ctx context.Context, id string) error {
 	})
 }
 
-// runnerOf returns a function that runs program with the environment of this run's sandboxes.
 func (b *bench) runnerOf(program string, args ...string) func() error {
 	return func() error {
 		cmd := exec.Command(program, args...)
