@@ -17,8 +17,8 @@ import (
 type crash struct {
 	*observedTask
 	release
-	// The cause is known, or another program may have asked the worker to end; such a crash does not count for
-	// minSystemicCrashes.
+	// Whether the cause is known, or another program may have requested the end. Such a crash does not
+	// count for minSystemicCrashes.
 	hasKnownCause bool
 }
 
@@ -57,7 +57,7 @@ func (p *pass) detectCrashed() error {
 	var again []*observedTask
 	for _, w := range p.runningTasks {
 		known := w.liveness != Unknown || w.containerGone
-		young := p.now >= w.since && p.now-w.since < grace // if the clock was set back, treat no worker as young
+		young := p.now >= w.since && p.now-w.since < grace // If the clock was set back, treat no worker as young.
 		if w.isHandled || !known && (w.WorkerPID == 0 || !w.isOnThisHost || young) || !p.workerEnded(w) {
 			continue
 		}
@@ -110,7 +110,7 @@ func (p *pass) classifyEnd(w *observedTask) crash {
 		return notTheTask("the dispatcher ended before it started the worker")
 	case !x.Known:
 		return failed("crashed", nil, "pid %d not alive", pid)
-	case x.Signal == 0 && x.Code == rateLimitedCode: // store the text as the last failure, so that people see why the task waits
+	case x.Signal == 0 && x.Code == rateLimitedCode: // Store the text as the last failure, so that people see why the task waits.
 		why := fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		return crash{w, release{
 			event: "rate_limited", outcome: "rate_limited", reason: why, payload: who.with(jsonMember{"exit_code", rateLimitedCode}), resultList: &p.res.RateLimited,
@@ -223,7 +223,8 @@ const (
 	guardAuth     = "blocker_auth"
 	guardSuccess  = "recent_success"
 	guardPR       = "active_pr"
-	// The pause of [Dispatcher.Backoff] isn't over; not recorded as an event, because other dispatchers have no such pause.
+	// The pause of [Dispatcher.Backoff] isn't over. Other dispatchers have no such pause, so no event
+	// records it.
 	guardBackoff = "backoff"
 )
 
@@ -237,8 +238,8 @@ type endedAttempt struct {
 	Task     string
 	Run      int64
 	Outcome  string
-	At       int64 // time of the end, in seconds since 1970
-	Failures int64 // consecutive failures of the task
+	At       int64 // Time of the end, in seconds since 1970.
+	Failures int64 // Consecutive failures of the task.
 }
 
 // maxBackoffDoublings limits how often the pause between two attempts doubles: at most to 16 times [Dispatcher.Backoff].
@@ -260,7 +261,7 @@ func (p *pass) retryTime(e endedAttempt) int64 {
 		fmt.Fprint(h, e.Task, e.Run)
 		wait += wait * int64(h.Sum32()%100) / 500
 	}
-	if e.At > p.now+clockSlackSeconds { // the clock was set back since then, so the age is unknown
+	if e.At > p.now+clockSlackSeconds { // The clock was set back since the end, so the age is unknown.
 		return p.now
 	}
 	return e.At + wait
@@ -337,8 +338,8 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	var next int64
 	interval := int64(d.Config.interval() / time.Second)
 	at := func(holds bool, t int64) {
-		// Earlier passes already missed this deadline, because another program wrote an old time into the row; don't try
-		// again at once.
+		// Earlier passes already missed this deadline, so don't try again at once. Another program wrote an
+		// old time into the row.
 		if t < p.now-interval {
 			t = p.now + interval
 		}

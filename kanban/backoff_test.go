@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The pause between two attempts of a task must grow, differ between tasks, and depend on the cause of the failure.
+// TestBackoff checks that the pause between two attempts grows, differs between tasks, and depends
+// on the cause of the failure.
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	served := func(t *testing.T) *board {
@@ -14,7 +15,7 @@ func TestBackoff(t *testing.T) {
 		b.d.Backoff, b.d.Config.FailureLimit = time.Minute, 5
 		return b
 	}
-	// waits returns how long a task is held back, by asking the dispatcher for its deadlines one after the other.
+	// waits returns how long the dispatcher holds a task back, from its successive deadlines.
 	waits := func(b *board, id string) time.Duration {
 		b.t.Helper()
 		begin := b.now
@@ -31,7 +32,7 @@ func TestBackoff(t *testing.T) {
 		b.t.Fatalf("%s is never started", id)
 		return 0
 	}
-	t.Run("a missing program", func(t *testing.T) { // without a pause, five failures in 19 ms would block the task
+	t.Run("a missing program", func(t *testing.T) { // Without a pause, five failures in 19 ms would block the task.
 		b := served(t)
 		id := b.ready("alpha")
 		b.runner.fail = errors.New("no such file")
@@ -77,7 +78,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// A host that can't start workers must not count as a failure of the task.
+// TestTheHostCannotStartWorkers checks that a host that can't start workers does not cause failures
+// of the task.
 func TestTheHostCannotStartWorkers(t *testing.T) {
 	t.Parallel()
 	t.Run("it says so", func(t *testing.T) {
@@ -100,8 +102,8 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), ids...)
 		b.sound()
 	})
-	// If PID 1 answers late, there must be no second worker. Here PID 1 starts the requested worker after 48 seconds, when the
-	// next attempt already has a worker.
+	// PID 1 starts the requested worker 48 seconds late, when the next attempt already has a worker.
+	// Only one may run.
 	t.Run("it does not answer", func(t *testing.T) {
 		for _, started := range []bool{false, true} {
 			b := newBoard(t)
@@ -128,7 +130,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			b.sound()
 		}
 	})
-	// There must be no second worker either if the task is reclaimed by hand before the next pass or during it.
+	// Only one worker may run if the task is reclaimed by hand.
 	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			b := newBoard(t)

@@ -39,8 +39,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestReadOnlyVolume checks that commands that only read work on a read-only volume, and that the errors of all other commands
-// name the read-only volume. SQLite itself says only "unable to open database file (14)".
+// TestReadOnlyVolume checks that read commands work on a read-only volume, and that the errors of
+// other commands name it.
 func TestReadOnlyVolume(t *testing.T) {
 	dir := smallDisk(t, "4m")
 	b := openBoard(t, dir, env{})
@@ -80,7 +80,6 @@ func TestReadOnlyVolume(t *testing.T) {
 	must(t, s.Close())
 }
 
-// smallDisk mounts a tmpfs of the given size.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -101,7 +100,7 @@ func smallDisk(t *testing.T, size string) string {
 func TestLargeBody(t *testing.T) {
 	size := 5 << 20
 	if *full {
-		size = 100 << 20 // each change of the row writes it as a whole, which takes seconds
+		size = 100 << 20 // Each change writes the whole row, which takes seconds.
 	}
 	b := newBoard(t)
 	body := strings.Repeat("0123456789abcdef", size/16)
@@ -154,7 +153,7 @@ func TestClockSteps(t *testing.T) {
 		for range 3 {
 			b.tick()
 		}
-		b.wantStatus(id, Running) // the runner reports the worker as alive, and this outweighs the clock
+		b.wantStatus(id, Running) // The runner reports the worker as alive, which outweighs the clock.
 		b.exits(id, Exit{Code: 1})
 		b.tick()
 		if n := b.task(id).ConsecutiveFailures; n != 1 {
@@ -163,7 +162,8 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// A row with a word in a numeric column must not stop the board. SQLite lets any program store such a value.
+// TestAWordInAColumnOfNumbersStopsNobody checks that a text in a numeric column does not stop the
+// board. SQLite permits such a value.
 func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
 	t.Parallel()
 	for _, table := range []table{tasksTable, runsTable} {

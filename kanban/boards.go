@@ -26,8 +26,8 @@ const DefaultBoard = "default"
 
 // Boards gives access to the boards of one installation. The zero value isn't usable.
 type Boards struct {
-	Root string // directory that all profiles share, see [Root]
-	Env  Env    // environment; its variables can override paths, see [Boards.Paths]
+	Root string // Directory that all profiles share, see [Root].
+	Env  Env    // Environment variables, which can override paths, see [Boards.Paths].
 }
 
 // BoardMeta describes a board. It is stored in the file board.json in the board's directory.
@@ -94,7 +94,7 @@ func (b *Boards) List() ([]BoardMeta, error) {
 		return nil, fmt.Errorf("cannot list boards: %w", err)
 	}
 	list := []BoardMeta{b.Meta(DefaultBoard)}
-	for _, e := range entries { // entries are sorted by name
+	for _, e := range entries { // The entries are sorted by name.
 		if slug := e.Name(); slug != DefaultBoard && slugPattern.MatchString(slug) && b.Exists(slug) {
 			list = append(list, b.Meta(slug))
 		}
@@ -193,7 +193,7 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if slug == DefaultBoard {
 		return "", fmt.Errorf("cannot remove board default: it is the one that always exists")
 	}
-	movedTo, err = b.archive(now, slug) // rename the directory first, so that no program opens a partly removed board
+	movedTo, err = b.archive(now, slug) // Rename the directory first, so that no program opens a partly removed board.
 	if err == nil && hard {
 		// Another program has just created a file in the directory.
 		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) {
@@ -232,13 +232,12 @@ func (p ProfileDirs) homeDir(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
 		return string(p)
-	case slugPattern.MatchString(name): // a profile's name has the same form as a board's slug
+	case slugPattern.MatchString(name): // A profile's name has the same form as a board's slug.
 		return filepath.Join(string(p), "profiles", name)
 	}
 	return ""
 }
 
-// Exists implements [Profiles].
 func (p ProfileDirs) Exists(name string) (bool, error) {
 	st, err := os.Stat(p.homeDir(name))
 	if strings.EqualFold(name, "default") || errors.Is(err, fs.ErrNotExist) {
@@ -343,12 +342,12 @@ func expandHome(path, home string) string {
 
 // Paths holds the paths of one board's files.
 type Paths struct {
-	Board       string // slug of the board
+	Board       string // Slug of the board.
 	DB          string
 	Workspaces  string
 	Logs        string
 	Attachments string
-	// file that exists once the hint about scratch workspaces was given; "": never give the hint
+	// File that exists once the hint about scratch workspaces was given; "": never give the hint.
 	ScratchHintFile string
 }
 

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// The directory of the boards must be found from two variables, as the agent does (contract 28.11).
+// TestRoot checks that two variables select the directory of the boards, as in the agent (contract
+// 28.11).
 func TestRoot(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ hermes, kanban, want string }{
@@ -157,7 +158,7 @@ func TestBoards(t *testing.T) {
 	if moved != filepath.Join(b.boardsDir(), "_archived", "zeta-1000") || !isFile(filepath.Join(moved, "kanban.db")) || b.Exists("zeta") || b.Current() != "default" {
 		t.Errorf("moved to %s", moved)
 	}
-	_, err = b.Create(t.Context(), now, BoardMeta{Slug: "zeta"}) // a new file gets its schema
+	_, err = b.Create(t.Context(), now, BoardMeta{Slug: "zeta"}) // A new file gets its schema.
 	must(t, err)
 	p, err := b.Paths("zeta")
 	must(t, err)
@@ -216,7 +217,8 @@ func TestProfileDirs(t *testing.T) {
 	}
 }
 
-// A board must be deleted although a service writes files beside it meanwhile. It must not reappear.
+// TestABoardIsDeletedWhileItIsWritten checks that a deleted board does not reappear although a
+// service writes files beside it.
 func TestABoardIsDeletedWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	b := &Boards{Root: t.TempDir(), Env: env{}.get}

@@ -39,7 +39,7 @@ func (s *Store) check(ctx context.Context) error {
 		return fmt.Errorf("cannot read board %s: %w", path, err)
 	}
 	if len(head) == 0 {
-		return nil // a new board has an empty file
+		return nil // A new board has an empty file.
 	}
 	if !bytes.HasPrefix(head, []byte(sqliteHeader)) {
 		return &CorruptError{Path: path, Reason: "file is not a database; it begins with " + hex.EncodeToString(head) + explainTLSDamage(head)}
@@ -82,7 +82,7 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	defer db.Close()
 	lines, err := queryAll[string](ctx, db, "PRAGMA integrity_check")
 	switch {
-	case isCorrupt(err): // any other error, such as EACCES, doesn't mean that the file is damaged
+	case isCorrupt(err): // Any other error, such as EACCES, doesn't mean that the file is damaged.
 		return err.Error(), nil
 	case err != nil, slices.Equal(lines, []string{"ok"}):
 		return "", err
@@ -170,7 +170,7 @@ func (s *Store) lengthError() error {
 	var header [100]byte
 	if n, err := s.lengthFile.ReadAt(header[:], 0); n < len(header) {
 		if errors.Is(err, io.EOF) && n == 0 {
-			return nil // all pages are still in the write-ahead log
+			return nil // All pages are still in the write-ahead log.
 		}
 		return fmt.Errorf("cannot read header of board %s: %w", s.lengthFile.Name(), err)
 	}

@@ -34,10 +34,10 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
 type claimOptions struct {
-	ttl          time.Duration // how long the claim is valid; 0: the default
+	ttl          time.Duration // Validity of the claim; 0: the default.
 	from         Status
-	profile      string          // required assignee of the task; empty: any
-	beforeCommit func(run int64) // function that is called with the number of the new run before the claim is committed; nil: none
+	profile      string          // Required assignee of the task; empty: any.
+	beforeCommit func(run int64) // Called with the number of the new run before the claim is committed; nil: none.
 }
 
 // claim claims a task for a worker. It returns won false if another worker has the task, the task's status isn't o.from, or a
@@ -126,15 +126,15 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 type release struct {
 	event           string
 	payload         jsonObject
-	outcome         string     // value for the columns outcome and status of the run
-	reason          string     // value for the column error of the run
-	resultList      *[]string  // list in [Result] to which the task's id is added; nil: none
-	countsAsFailure bool       // the release is a failure of the task
-	limitOverride   int        // failure limit for this release, in place of the dispatcher's; 0: none
-	gaveUpMembers   jsonObject // additional members of the event gave_up, which is recorded when the task reaches its failure limit
-	setColumns      string     // SQL that sets additional columns, with the arguments args
+	outcome         string     // Value for the columns outcome and status of the run.
+	reason          string     // Value for the column error of the run.
+	resultList      *[]string  // List in [Result] to which the task's ID is added; nil: none.
+	countsAsFailure bool       // Whether the release counts as a failure of the task.
+	limitOverride   int        // Failure limit for this release, in place of the dispatcher's; 0: none.
+	gaveUpMembers   jsonObject // Additional members of the event gave_up, which is added at the failure limit.
+	setColumns      string     // SQL that sets additional columns, with the arguments args.
 	setArgs         []any
-	unlessExtended  bool // do nothing if a heartbeat has extended the claim since the pass read it
+	unlessExtended  bool // Do nothing if a heartbeat has extended the claim since the pass read it.
 }
 
 // release takes a task from its worker and returns it to the status before the claim, ready or review. No other method of a
@@ -191,7 +191,7 @@ func (p *pass) releaseStaleClaims() error {
 	for _, w := range p.runningTasks {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.liveness == Ended, w.liveness == NeverStarted && p.mayStart:
-			continue // the claim is still valid, or detectCrashed will handle the end of the worker
+			continue // The claim is still valid, or detectCrashed handles the end of the worker.
 		case w.isOnThisHost && w.WorkerPID != 0 && !p.workerEnded(w) && !p.heartbeatStale(w):
 			if err := p.extendClaim(w); err != nil {
 				return err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The subtests are the rows of the contract about claims, section 28.4.
+// TestClaims checks the rows of the contract about claims, section 28.4.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	t.Run("one wins; eight threads", func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestClaims(t *testing.T) {
 	t.Run("parents not done at claim", func(t *testing.T) {
 		b := newBoard(t)
 		parent, child := b.ready("alpha"), b.ready("alpha")
-		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // insert the link directly, because Link would refuse it
+		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // Insert the link directly, because Link would refuse it.
 		if _, won, err := b.Store.claim(t.Context(), b.now, child, claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
@@ -251,8 +251,8 @@ func TestReclaim(t *testing.T) {
 		}
 		b.sound()
 	})
-	// While the worker of a reclaimed task ends, a dispatcher sees the end, releases the task and starts it again. The reclaim
-	// must not touch that new attempt.
+	// A dispatcher starts the reclaimed task again while its old worker ends. The reclaim must not
+	// touch the new attempt.
 	t.Run("a reclaim beside a running dispatcher leaves the next attempt alone", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
@@ -272,7 +272,8 @@ func TestReclaim(t *testing.T) {
 		if first.ClaimLock == second.ClaimLock || !strings.HasPrefix(second.ClaimLock, b.Claimer()+".") {
 			t.Errorf("locks %q and %q", first.ClaimLock, second.ClaimLock)
 		}
-		// The agent's reclaim_task requires the lock that it has read, so this update must not hit the later claim.
+		// The agent's reclaim_task requires the lock that it has read, so this update must not hit the
+		// later claim.
 		res, err := b.db.ExecContext(t.Context(), "UPDATE tasks SET status = 'ready' WHERE id = ? AND claim_lock = ?", id, first.ClaimLock)
 		must(t, err)
 		if n, _ := res.RowsAffected(); n != 0 {
@@ -323,7 +324,7 @@ func TestHeartbeats(t *testing.T) {
 	if p := b.payload(id, "heartbeat"); p["note"] != "half way" {
 		t.Errorf("%v", p)
 	}
-	// A finished run must not be able to complete, block, schedule or heartbeat a newer attempt.
+	// A finished run must not change a newer attempt.
 	stale := task.CurrentRunID
 	b.pass(DefaultTTL)
 	b.d.Config.MaxSpawn = new(0)
@@ -342,9 +343,8 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestNoRunEndsBeforeItBegan checks that a run never ends before its start, although the time of the end is earlier.
-// The clock may have been set back. Or the process took the time before it waited for the database's lock, while
-// another process began the run.
+// TestNoRunEndsBeforeItBegan checks that a run never ends before its start, even if the clock was
+// set back.
 func TestNoRunEndsBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *board, id string, early time.Time) error{

@@ -30,17 +30,17 @@ const (
 	DefaultStaleTimeout = 14400 * time.Second
 	DefaultRotateBytes  = 2 << 20
 	DefaultLogBackups   = 1
-	DefaultLeaveTime    = 60 * time.Second // how long a worker may go on after the board has ended its attempt
+	DefaultLeaveTime    = 60 * time.Second // Time that a worker gets to end after the board has ended its attempt.
 
-	TerminateGrace = 5 * time.Second // time from SIGTERM to SIGKILL
+	TerminateGrace = 5 * time.Second // Time from SIGTERM to SIGKILL.
 
 	heartbeatStaleAfter  = 3600
 	recentSuccessWindow  = 3600
 	activePRWindow       = 86400
-	survivorRetrySeconds = 120 // how many seconds a worker that survived SIGKILL keeps its task before the next try to end it
-	clockSlackSeconds    = 60  // a time more than this many seconds in the future was written before the clock was set back
-	minSystemicCrashes   = 3   // number of equal crashes in one pass that suggest a common cause
-	rateLimitedCode      = 75  // exit code of a worker that has reached a quota
+	survivorRetrySeconds = 120 // Seconds until the next try to end a worker that survived SIGKILL. It keeps its task until then.
+	clockSlackSeconds    = 60  // A time further in the future than this was written before the clock was set back.
+	minSystemicCrashes   = 3   // Number of equal crashes in one pass that suggest a common cause.
+	rateLimitedCode      = 75  // Exit code of a worker that has reached a quota.
 	sigTerm              = 15
 	failureErrorMaxChars = 500
 )
@@ -49,12 +49,12 @@ const (
 type Config struct {
 	DispatchInGateway       bool
 	Interval                time.Duration
-	MaxSpawn                *int // limit on all running workers, not on the starts in one pass
+	MaxSpawn                *int // Limit on all running workers, not on the starts in one pass.
 	MaxInProgress           *int
 	MaxInProgressPerProfile *int
 	DefaultAssignee         string
 	FailureLimit            int
-	StaleTimeout            time.Duration // run time after which a worker without a recent heartbeat is stale; 0: no limit
+	StaleTimeout            time.Duration // Run time after which a worker without a recent heartbeat is stale; 0: no limit.
 	RotateBytes             int64
 	LogBackups              *int
 }

@@ -77,8 +77,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestAliasesOfAliasesEndAtOnce checks that a config.yaml with nested YAML aliases is refused at once. 100 KB of them
-// would fill the dispatcher's memory.
+// TestAliasesOfAliasesEndAtOnce checks that nested YAML aliases, which would fill the memory, are
+// refused at once.
 func TestAliasesOfAliasesEndAtOnce(t *testing.T) {
 	text := "a0: &a0 [x]\n"
 	for i := range 9 {

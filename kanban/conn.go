@@ -83,7 +83,7 @@ type tx struct {
 	conn  *sql.Conn
 	ctx   context.Context //nolint:containedctx // a transaction ends before the call that passed ctx
 	store *Store
-	now   int64 // time in seconds since 1970 for all rows that the transaction writes
+	now   int64 // Time in seconds since 1970 for all rows that the transaction writes.
 	err   error
 }
 
@@ -287,11 +287,7 @@ func (l *jsonList) Scan(column any) error {
 	return nil
 }
 
-// Reclaim ends the worker of a task and releases the task, on request of an operator. It releases the task even if the worker
-// can't be killed. It returns false if the task is neither running nor claimed.
-//
-// A dispatcher that runs at the same time may see the end of the worker first, release the task and start a new attempt.
-// Reclaim does not touch the new attempt.
+// tasksWithoutBody is tasksTable with an empty text in place of the body, which may be large.
 var tasksWithoutBody = func() table {
 	t := tasksTable
 	t.columns = slices.Clone(t.columns)
@@ -323,11 +319,11 @@ type Filter struct {
 	Assignee        string
 	Tenant          string
 	SessionID       string
-	Template, Step  string // workflow template and step of the task
+	Template, Step  string // Workflow template and step of the task.
 	IncludeArchived bool
-	WithoutBody     bool   // leave the bodies empty
-	Sort            string // order of the result, one of [SortOrders]; empty: by priority
-	Limit           int    // maximum number of tasks; 0: no limit
+	WithoutBody     bool   // Leave the bodies empty.
+	Sort            string // Order of the result, one of [SortOrders]; empty: by priority.
+	Limit           int    // Maximum number of tasks; 0: no limit.
 }
 
 // sortOrders maps each value of [Filter.Sort] to its SQL order.
@@ -412,7 +408,7 @@ func (s *Store) Links(ctx context.Context, task string) (parents, children []str
 type Stats struct {
 	ByStatus   map[Status]int            `json:"by_status"`
 	ByAssignee map[string]map[Status]int `json:"by_assignee"`
-	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // age of the oldest ready task; nil if none is ready
+	OldestAge  *int64                    `json:"oldest_ready_age_seconds"` // Age of the oldest ready task; nil if none is ready.
 	Now        int64                     `json:"now"`
 }
 

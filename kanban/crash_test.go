@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The subtests are the rows of the contract about liveness and crashes, section 28.5.
+// TestLiveness checks the rows of the contract about liveness and crashes, section 28.5.
 func TestLiveness(t *testing.T) {
 	t.Parallel()
 	k := realProcesses{}
@@ -25,7 +25,7 @@ func TestLiveness(t *testing.T) {
 	if start := k.Start(pid); start == 0 || start < k.Start(os.Getpid()) {
 		t.Errorf("start %d", start)
 	}
-	end := k.End(t.Context(), pid, TerminateGrace) // no process reaps the killed process, so it is a zombie now
+	end := k.End(t.Context(), pid, TerminateGrace) // No process reaps the killed process, so it is a zombie.
 	if !end.Attempted || !end.Terminated || end.Killed {
 		t.Errorf("%+v", end)
 	}
@@ -76,7 +76,7 @@ func TestCrashes(t *testing.T) {
 			same(t, value+": after", b.tick().Crashed, id)
 		}
 	})
-	t.Run("grace of a retry", func(t *testing.T) { // here the agent's own dispatcher counts the grace period from the task's first start
+	t.Run("grace of a retry", func(t *testing.T) { // The agent's own dispatcher differs: it counts the grace period from the task's first start.
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.run(id, 71, false)
@@ -118,7 +118,7 @@ func TestCrashes(t *testing.T) {
 			b := newBoard(t)
 			id := b.ready("alpha")
 			b.tick()
-			b.exits(id, c.exit) // there is no grace period, because the runner has seen how the worker ended
+			b.exits(id, c.exit) // The runner saw the worker's end, so no grace period applies.
 			b.d.Config.MaxSpawn = new(0)
 			r := b.tick()
 			same(t, "crashed", r.Crashed, id)
@@ -136,11 +136,11 @@ func TestCrashes(t *testing.T) {
 			}
 		})
 	}
-	t.Run("protocol violation", func(t *testing.T) { // it counts as a failure, because an exit with 0 may be an answer to SIGTERM
+	t.Run("protocol violation", func(t *testing.T) { // An exit with 0 may be an answer to SIGTERM, so it counts as a failure.
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
-		for n, want := range []string{"spawned", "gave_up"} { // the event after the first and after the second failure
+		for n, want := range []string{"spawned", "gave_up"} { // The event after the first and after the second failure.
 			b.exits(id, Exit{Code: 0, At: b.now})
 			same(t, "too early", b.tick().Crashed)
 			b.wantStatus(id, Running)
@@ -166,7 +166,7 @@ func TestCrashes(t *testing.T) {
 		}
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	// the test acts as the agent's reclaim_task does: TERM, wait, write
+	// The test acts like the agent's reclaim_task: it sends SIGTERM, waits and writes.
 	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) {
 		for _, x := range []Exit{{Code: 0}, {Signal: 15}, {Code: 143}} {
 			b := newBoard(t)
@@ -254,7 +254,7 @@ func TestCrashes(t *testing.T) {
 			}
 		}
 	})
-	t.Run("ended on purpose", func(t *testing.T) { // a stop from outside is no protocol violation (contract, 22.1)
+	t.Run("ended on purpose", func(t *testing.T) { // A stop from outside is no protocol violation (contract, 22.1).
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
@@ -300,14 +300,14 @@ func TestCrashes(t *testing.T) {
 		b.tick()
 		same(t, "forgotten once", b.runner.forgot, run)
 	})
-	t.Run("a pid of somebody else", func(t *testing.T) { // here the agent's own dispatcher takes the other process for the worker
+	t.Run("a pid of somebody else", func(t *testing.T) { // The agent's own dispatcher differs: it takes the other process for the worker.
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.run(id, 71, true)
 		b.procs.starts[71] = 1000
 		b.tick()
 		b.wantStatus(id, Running)
-		b.procs.starts[71] = 2000 // the worker has died, and its pid is another process's now
+		b.procs.starts[71] = 2000 // The worker has died, and another process has its pid.
 		b.pass(time.Minute)
 		b.d.Config.MaxSpawn = new(0)
 		same(t, "crashed", b.tick().Crashed, id)

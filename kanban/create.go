@@ -208,7 +208,7 @@ func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string)
 	err = s.write(ctx, now, func(t *tx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
 			t.addEvent(child, 0, "unlinked", jsonObject{{"parent", parent}, {"child", child}})
-			t.promote(DefaultFailureLimit, "id = ?", child) // make the task ready if it waited only for this parent
+			t.promote(DefaultFailureLimit, "id = ?", child) // The task becomes ready if it waited only for this parent.
 		}
 		return nil
 	})
@@ -235,7 +235,7 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 // Edit holds new values for a task's fields. A nil field is not changed.
 type Edit struct {
 	Title, Body               *string
-	Result, Summary, Metadata *string // results of the task, valid only with the status done
+	Result, Summary, Metadata *string // Results of the task, valid only with the status done.
 	Priority                  *int64
 }
 

@@ -13,7 +13,8 @@ import (
 
 var errDied = errors.New("the process died")
 
-// openDying opens a store for a process that dies at its n-th crash point. After that, its calls have no effect.
+// openDying opens a store that acts like a process that dies at its n-th crash point: later calls
+// have no effect.
 func openDying(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	t.Helper()
 	var passed []string
@@ -30,11 +31,12 @@ func openDying(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	return s, &passed
 }
 
-// lastingRunner is a runner that outlives dispatchers, as PID 1 does, and checks that no task has two workers.
+// lastingRunner is a runner that outlives dispatchers, as PID 1 does. It checks that no task has
+// two workers.
 type lastingRunner struct {
 	fakeRunner
 	t       *testing.T
-	working map[string]int64 // run of each running task
+	working map[string]int64 // Run of each running task.
 	die     func(point string) error
 }
 
@@ -42,13 +44,13 @@ func (r *lastingRunner) Start(ctx context.Context, job WorkerJob) (Worker, error
 	if run, busy := r.working[job.Task]; busy {
 		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
 	}
-	if err := r.die("remembered"); err != nil { // the dispatcher dies before it makes the request
+	if err := r.die("remembered"); err != nil { // The dispatcher dies before its request.
 		return Worker{}, err
 	}
 	w, err := r.fakeRunner.Start(ctx, job)
 	if err == nil {
 		r.working[job.Task] = job.Run
-		err = r.die("started") // the dispatcher dies before it gets the answer
+		err = r.die("started") // The dispatcher dies before it gets the answer.
 	}
 	return w, err
 }
@@ -63,8 +65,8 @@ func (r *lastingRunner) WorkerStates(ctx context.Context, refs []RunRef) ([]Work
 	return list, err
 }
 
-// TestDispatcherDies makes a dispatcher die at every crash point of a pass, and lets another one continue. In the end
-// every task must be done, no task may have had two workers at a time, and no failure may be counted.
+// TestDispatcherDies kills a dispatcher at every crash point of a pass. Another one must finish
+// every task without double starts or counted failures.
 func TestDispatcherDies(t *testing.T) {
 	t.Parallel()
 	points, deaths := liveAndDie(t, 0)
@@ -80,8 +82,8 @@ func TestDispatcherDies(t *testing.T) {
 	}
 }
 
-// liveAndDie lets dispatchers finish a board. The first dispatcher that reaches the n-th crash point dies there; with n = 0 none
-// dies. It returns the largest number of points that a dispatcher has passed.
+// liveAndDie lets dispatchers finish a board; one dies at the n-th crash point. It returns the
+// largest number of passed points.
 func liveAndDie(t *testing.T, n int) (points, deaths int) {
 	b := newBoard(t)
 	r := &lastingRunner{t: t, working: make(map[string]int64)}
@@ -104,7 +106,7 @@ func liveAndDie(t *testing.T, n int) (points, deaths int) {
 				break
 			}
 			must(t, err)
-			for _, id := range slices.Sorted(keys(r.working)) { // every running worker finishes its task
+			for _, id := range slices.Sorted(keys(r.working)) { // Every running worker finishes its task.
 				run := r.working[id]
 				ok, err := b.Complete(t.Context(), b.now, id, Completion{Run: run, Summary: "done"})
 				if must(t, err); !ok {
@@ -135,8 +137,7 @@ func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
 	}
 }
 
-// TestOperationsDie makes a process die at every crash point of each operation, which must then have happened completely or not
-// at all.
+// TestOperationsDie kills a process at every crash point of each operation, which must be atomic.
 func TestOperationsDie(t *testing.T) {
 	t.Parallel()
 	everything := []string{"tasks", "task_events", "task_runs", "task_links", "task_comments"}
@@ -208,7 +209,7 @@ func TestOperationsDie(t *testing.T) {
 	}
 }
 
-// TestFilesDie checks that a file beside the board is replaced completely or not at all, and that what a death leaves does no
+// TestFilesDie checks that files beside the board are replaced atomically, and that leftovers do no
 // harm.
 func TestFilesDie(t *testing.T) {
 	t.Parallel()
@@ -226,7 +227,7 @@ func TestFilesDie(t *testing.T) {
 		t.Errorf("%v was left behind", left)
 	}
 
-	b := newBoard(t) // the ledger is cut off at any byte
+	b := newBoard(t) // The ledger is truncated at any byte.
 	l := readLedger(b.paths.ledgerPath())
 	must(t, l.add(workerRecord{Run: 1, Task: "t_1", Host: testHost}))
 	must(t, l.add(workerRecord{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
@@ -246,8 +247,8 @@ func TestFilesDie(t *testing.T) {
 	}
 }
 
-// TestAdoption checks that a new dispatcher recognises the workers of a dead one by their run and by the start time of their
-// process.
+// TestAdoption checks that a new dispatcher recognises a dead dispatcher's workers by their run and
+// start time.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T) (*board, string, Task) {
@@ -287,7 +288,7 @@ func TestAdoption(t *testing.T) {
 		e.Boot = "another boot"
 		must(t, readLedger(b.paths.ledgerPath()).add(e))
 		successor(b)
-		r := b.tick() // the PID is alive, but was recorded in another boot, so it means nothing
+		r := b.tick() // The pid was recorded in another boot, so it means nothing although it is alive.
 		same(t, "released", r.Released, id)
 		same(t, "crashed", r.Crashed)
 		if got := b.task(id); got.Status != Ready || got.ConsecutiveFailures != 0 {
@@ -301,7 +302,7 @@ func TestAdoption(t *testing.T) {
 			must(b.t, l.add(e))
 		}
 	}
-	// this happens for instance after "compose up" with a new image
+	// For instance, "compose up" with a new image changes the host name.
 	t.Run("a recreated container has another host name", func(t *testing.T) {
 		for name, c := range map[string]struct {
 			volume string
@@ -311,7 +312,7 @@ func TestAdoption(t *testing.T) {
 			b.d.ExclusiveVolumeID = c.volume
 			id := b.ready("alpha")
 			b.tick()
-			terminal := b.ready("alpha") // another program in the old container has claimed this task
+			terminal := b.ready("alpha") // Another program in the old container has claimed this task.
 			b.claim(terminal)
 			b.tick()
 			stamp(b, func(e *workerRecord) { e.Host, e.Boot = "a-container-that-is-gone", "boot/1" })

@@ -20,12 +20,13 @@ import (
 type Dispatcher struct {
 	Store  *Store
 	Config Config
-	// runner that starts and observes workers; nil: the dispatcher starts no workers, and observes workers only by their pids
+	// Starts and observes workers; nil: the dispatcher starts no workers, and observes workers only by
+	// pid.
 	Runner   Runner
 	Profiles Profiles
-	Environ  []string  // environment of this process
-	Procs    Processes // interface for observing and ending workers by pid; nil: use /proc and pidfd
-	Git      Git       // function that runs git to make worktrees
+	Environ  []string  // Environment of this process.
+	Procs    Processes // Observes and ends workers by pid; nil: use /proc and pidfd.
+	Git      Git       // Runs git to create worktrees.
 
 	// IsIsolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write
 	// everything in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.
@@ -39,7 +40,7 @@ type Dispatcher struct {
 	// as in the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	notes map[int64]*runNotes // what this dispatcher has noted about runs, by the number of the run
+	notes map[int64]*runNotes // Remembered facts about runs, by run number.
 	// Earliest time at which a task that the last pass held back may start, in seconds since 1970; 0: no task was held back.
 	heldUntil int64
 }
@@ -49,7 +50,7 @@ type runNotes struct {
 	// Start time of the process that had the worker's pid when this dispatcher first saw it; a different time later means
 	// that the pid was reused.
 	workerStart uint64
-	endFailedAt int64 // time of the last failed try to end the worker, in seconds since 1970; 0: no such try
+	endFailedAt int64 // Time of the last failed try to end the worker, in seconds since 1970; 0: no such try.
 }
 
 // notesOf returns the notes about a run, which the caller may change. A new run has empty notes.
@@ -66,14 +67,14 @@ func (d *Dispatcher) notesOf(run int64) *runNotes {
 // Profiles finds the profiles for which workers can run. [ProfileDirs] implements it; tests replace it.
 type Profiles interface {
 	Exists(name string) (bool, error)
-	Dir(name string) string        // home directory; "": the profile does not exist
-	Toolsets(name string) []string // toolsets of a profile; empty: the agent's defaults
+	Dir(name string) string        // Home directory; "": the profile does not exist.
+	Toolsets(name string) []string // Toolsets of a profile; empty: the agent's defaults.
 }
 
 // TickOptions are the options of one pass.
 type TickOptions struct {
 	DryRun   bool
-	MaxSpawn *int // overrides the max_spawn of the configuration
+	MaxSpawn *int // Overrides max_spawn of the configuration.
 }
 
 // observe determines the state of every worker. The returned pass holds these states. On the board, observe only records
@@ -93,7 +94,7 @@ func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 //
 // If Tick returns an error, the result lists the changes that it made before; the next pass makes the others.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
-	res = Result{ // make the lists empty, because nil would be null in JSON
+	res = Result{ // Make the lists empty, because nil would be null in JSON.
 		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []SpawnedTask{},
 		SkippedUnassigned: []string{}, SkippedNonspawnable: []string{}, SkippedCapped: []CappedTask{}, AutoAssigned: []string{},
 		RespawnGuarded: []GuardedTask{}, RateLimited: []string{},
@@ -119,7 +120,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
 		case held:
 			defer lock.Release()
-		case opt.DryRun: // another process has the lock, so only list the tasks that would start
+		case opt.DryRun: // Another process has the lock, so only list the tasks that would start.
 			res.SkippedLocked = err == nil
 			return res, errors.Join(p.observeWorkers(), p.startDueTasks(opt))
 		default:
@@ -158,7 +159,7 @@ func (d *Dispatcher) HoldTickLock() (held bool, err error) {
 // startCandidate is a task that may be started.
 type startCandidate struct {
 	ID, Assignee string
-	TriedBefore  bool // true if an earlier attempt exists, so that its processes may still run
+	TriedBefore  bool // Whether an earlier attempt exists, whose processes may still run.
 }
 
 // runningProfiles maps the number of each running task's run to the task's profile. A running task without a run gets a
@@ -181,10 +182,10 @@ func (p *pass) startDueTasks(opt TickOptions) error {
 	}
 	for _, w := range p.runningTasks {
 		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.isHandled && !p.workerEnded(w) {
-			who[w.CurrentRunID] = w.Assignee // the worker still runs although its attempt ended during this pass; it counts against the limits
+			who[w.CurrentRunID] = w.Assignee // A worker whose attempt ended during this pass still counts against the limits.
 		}
 	}
-	for _, w := range p.leavingWorkers { // the worker counts against the limits until its process has ended
+	for _, w := range p.leavingWorkers { // A worker counts against the limits until its process has ended.
 		who[w.CurrentRunID] = w.Assignee
 	}
 	p.runningByProfile = lo.CountValues(lo.Values(who))
@@ -244,7 +245,7 @@ func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 		r.Assignee = p.defaultAssignee
 		p.res.AutoAssigned = append(p.res.AutoAssigned, r.ID)
 	}
-	limit := *cmp.Or(p.Config.MaxInProgressPerProfile, new(0)) // limit on the workers of a profile; 0: no limit
+	limit := *cmp.Or(p.Config.MaxInProgressPerProfile, new(0)) // Limit on the workers of a profile; 0: no limit.
 	switch {
 	case r.Assignee == "":
 		p.res.SkippedUnassigned = append(p.res.SkippedUnassigned, r.ID)

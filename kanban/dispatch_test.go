@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The subtests are the rows of the contract about the dispatcher, section 28.3.
+// TestDispatcher checks the rows of the contract about the dispatcher, section 28.3.
 func TestDispatcher(t *testing.T) {
 	t.Parallel()
 	t.Run("dry run does not claim", func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestDispatcher(t *testing.T) {
 			}
 		}
 	})
-	t.Run("both caps: the lower one counts once", func(t *testing.T) { // here the agent's own dispatcher counts running tasks twice
+	t.Run("both caps: the lower one counts once", func(t *testing.T) { // The agent's own dispatcher differs: it counts running tasks twice.
 		b := newBoard(t)
 		b.d.Config.MaxSpawn, b.d.Config.MaxInProgress = new(10), new(5)
 		for pid := range 3 {
@@ -95,7 +95,7 @@ func TestDispatcher(t *testing.T) {
 			t.Errorf("%d spawned, not 2", len(r.Spawned))
 		}
 	})
-	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // in a dry run, the agent's own dispatcher does not count these tasks
+	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // The agent's own dispatcher differs: its dry run does not count these tasks.
 		b := newBoard(t)
 		b.d.Config.MaxSpawn = new(1)
 		first := b.ready("alpha")
@@ -146,7 +146,7 @@ func TestDispatcher(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 		b.pass(10 * time.Minute)
 		b.tick()
-		b.wantStatus(id, Running) // the worker has no pid, so only the expiry of its claim ends the attempt
+		b.wantStatus(id, Running) // The worker has no pid, so only the expiry of its claim ends the attempt.
 		b.pass(10 * time.Minute)
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
@@ -180,7 +180,7 @@ func TestDispatcher(t *testing.T) {
 		if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 			t.Error("no error")
 		}
-		b.wantStatus(id, Running) // the states are unknown, so no task changes
+		b.wantStatus(id, Running) // The states are unknown, so no task changes.
 		b.wantStatus(other, Ready)
 	})
 	t.Run("an unknown status", func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestReviewLane(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 		b.wantStatus(left, Review)
 	})
-	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // here the agent's own dispatcher starts the reviewer in spite of the limit
+	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // The agent's own dispatcher differs: it starts the reviewer in spite of the limit.
 		b := newBoard(t)
 		b.d.Config.MaxInProgress = new(1)
 		b.run(b.ready("alpha"), 71, true)
@@ -257,7 +257,7 @@ func TestReviewLane(t *testing.T) {
 			t.Errorf("%v %v", won, err)
 		}
 	})
-	// The task must return to review. The agent's own dispatcher sends it to ready.
+	// The task must return to review; the agent's own dispatcher sends it to ready.
 	for _, how := range []string{"expired", "crashed", "spawn failed", "timed out", "manual"} {
 		t.Run("goes back to review: "+how, func(t *testing.T) {
 			b := newBoard(t)
@@ -304,7 +304,8 @@ func TestReviewLane(t *testing.T) {
 	})
 }
 
-// Tasks that could be started but are not must be counted as stuck (contract, 26 and 28.3, has_spawnable_*).
+// TestWorkThatStandsStill checks that startable tasks that don't start count as stuck (contract, 26
+// and 28.3).
 func TestWorkThatStandsStill(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -392,8 +393,8 @@ func TestManyLanes(t *testing.T) {
 	b.sound()
 }
 
-// Two dispatchers must not both make passes after a user has removed the lock file that the first dispatcher holds. The
-// second could then lock the new file.
+// TestARemovedLockIsNoLock checks that only one of two dispatchers works after a user has removed
+// the lock file.
 func TestARemovedLockIsNoLock(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

@@ -17,8 +17,8 @@ import (
 // nothing changes.
 type Completion struct {
 	Result, Summary string
-	Metadata        string   // a JSON object; empty: none
-	CreatedCards    []string // ids of tasks that the worker says it has created; Complete checks them
+	Metadata        string   // Metadata as a JSON object; empty: none.
+	CreatedCards    []string // IDs of tasks that the worker says it has created; Complete checks them.
 	Artifacts       []string
 	Run             int64
 }
@@ -203,7 +203,7 @@ const promotableCondition = `(+status = 'todo' OR +status = 'blocked'
 // [promotableCondition]). It returns the number of these tasks.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
 	some, err := queryFirst[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotableCondition+" AND "+waitingTasksCondition+")", failureLimit)
-	if err != nil || !some { // don't take the write lock, because most passes have nothing to promote
+	if err != nil || !some { // Most passes have nothing to promote, so don't take the write lock.
 		return 0, err
 	}
 	err = s.write(ctx, now, func(t *tx) error {

@@ -29,12 +29,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// env is an environment for one test.
+// env is the environment of one test.
 type env map[string]string
 
 func (e env) get(name string) string { return e[name] }
 
-// board is a board with a dispatcher whose runner, processes, profiles and clock the test controls.
+// board is a board with a dispatcher. The test controls its runner, processes, profiles and clock.
 type board struct {
 	*Store
 	t      *testing.T
@@ -80,7 +80,7 @@ func must(t *testing.T, err error) {
 
 func (b *board) pass(d time.Duration) { b.now = b.now.Add(d) }
 
-// create makes a task and advances the clock by a second, so that tasks are ordered by their creation.
+// create creates a task and advances the clock by a second, which orders the tasks.
 func (b *board) create(n Task, parents ...string) string {
 	b.t.Helper()
 	if n.Title == "" {
@@ -138,7 +138,7 @@ func (b *board) claim(id string) Task {
 	return task
 }
 
-// run claims a task and gives it a worker with a pid, as a dispatcher in another program does.
+// run claims a task for a worker with a pid, as another program's dispatcher does.
 func (b *board) run(id string, pid int, alive bool) Task {
 	b.t.Helper()
 	task := b.claim(id)
@@ -171,7 +171,7 @@ func (b *board) events(id string) []Event {
 	return list
 }
 
-// payload returns the payload of the last event of a kind. Without such an event the test fails.
+// payload returns the payload of the last event of a kind, which must exist.
 func (b *board) payload(id, kind string) map[string]any {
 	b.t.Helper()
 	list := b.events(id)
@@ -255,7 +255,7 @@ func perProfile(r Result) map[string]int {
 	return n
 }
 
-// profileSet has the names of the existing profiles, separated by blanks. It has no home directories and no toolsets.
+// profileSet holds the names of existing profiles, separated by blanks.
 type profileSet string
 
 func (profileSet) Dir(string) string { return "" }
@@ -269,7 +269,7 @@ func (p profileSet) Exists(name string) (bool, error) {
 	return slices.Contains(strings.Fields(string(p)), name), nil
 }
 
-// fakeRunner starts no process. It records the requests, and reports the states that the test has set.
+// fakeRunner records requests, and reports states that the test has set. It starts no processes.
 type fakeRunner struct {
 	sync.Mutex
 	procs   *fakeProcs
@@ -277,14 +277,14 @@ type fakeRunner struct {
 	fail    error
 	noPID   bool
 	lookErr error
-	known   map[int64]WorkerReport // what the runner reports, by run
+	known   map[int64]WorkerReport // Reported state by run.
 	ended   []int64
 	forgot  []int64
-	knows   bool // whether the runner knows the workers that it starts
+	knows   bool // Whether the runner knows the workers that it starts.
 	onStart func(WorkerJob) error
 	onLook  func()
-	deaf    bool             // whether End leaves the worker alive
-	late    map[int64]Worker // starts that got no answer, and happen with the next start
+	deaf    bool             // Whether End leaves the worker alive.
+	late    map[int64]Worker // Unanswered starts, which take effect with the next start.
 	left    map[string][]int
 }
 
@@ -383,7 +383,7 @@ func (r *fakeRunner) Forget(refs []RunRef) {
 	}
 }
 
-// exits makes the runner report that the worker of a task's run has ended.
+// exits makes the runner report the end of a task's worker.
 func (b *board) exits(id string, x Exit) {
 	b.t.Helper()
 	task := b.task(id)
@@ -397,8 +397,8 @@ type fakeProcs struct {
 	alive    map[int]bool
 	survives map[int]bool
 	starts   map[int]uint64
-	strange  map[int]bool // PIDs of processes that were not started for a task
-	signals  []int        // PIDs that were asked to end
+	strange  map[int]bool // Pids of processes that were not started for a task.
+	signals  []int        // Pids that were asked to end.
 	onEnd    func()
 }
 
@@ -440,7 +440,7 @@ func (p *fakeProcs) End(_ context.Context, pid int, _ time.Duration) Termination
 	return Termination{Attempted: true, Terminated: true}
 }
 
-// dump returns the content of the board as text, for comparisons.
+// dump formats the board's content for comparisons.
 func dump(t *testing.T, s *Store, tables ...string) string {
 	t.Helper()
 	var b strings.Builder
@@ -473,7 +473,6 @@ func newTestLog(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), nil))
 }
 
-// add adds an entry to the ledger.
 func (l *workerLedger) add(e workerRecord) error {
 	l.runs[e.Run] = e
 	return l.save()

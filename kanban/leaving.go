@@ -25,7 +25,7 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 		if open[run] {
 			continue
 		}
-		// the claim is another program's, or the worker has ended with its container or machine
+		// Another program made the claim, or the worker has ended with its container or machine.
 		if e.Foreign || e.Boot != p.containerInstance {
 			p.endedEntries = append(p.endedEntries, e)
 			continue
@@ -140,7 +140,7 @@ func (p *pass) endLeftovers(task string) bool {
 	}
 	ref := RunRef{DB: p.Store.paths.DB, Task: task}
 	left, ok := p.Runner.Leftovers(ref)
-	if len(left) > 0 { // the runner does not know these workers, so end them by pid
+	if len(left) > 0 { // The runner does not know these workers, so end them by pid.
 		parallel.ForEach(left, func(pid, _ int) { p.procs().End(p.ctx, pid, TerminateGrace) })
 		left, ok = p.Runner.Leftovers(ref)
 	}
@@ -155,7 +155,7 @@ type LeavingWorker struct {
 	Task, Profile string
 	Run           int64
 	PID           int
-	Since, Until  time.Time // end of the attempt, and the time at which the dispatcher ends the worker
+	Since, Until  time.Time // End of the attempt, and the time at which the dispatcher ends the worker.
 }
 
 // LeavingWorkers lists the living workers whose attempt is over.
@@ -166,16 +166,15 @@ func (d *Dispatcher) LeavingWorkers(ctx context.Context, now time.Time) ([]Leavi
 	}), err
 }
 
-// workerRecord is an entry of the dispatcher's ledger, for a worker that the dispatcher has started. PID is 0 if it was about
-// to start the worker. The ledger is a file beside the board, because other programs define the columns of the board. Host,
-// volume and boot show later whether the worker can still be alive. For this reason, the ledger also has claims of other
-// programs on the same host.
+// workerRecord is an entry of the dispatcher's ledger, which lists the workers that it started or
+// was about to start (PID 0). Host, volume and boot show later whether the worker can still be
+// alive. The ledger also has claims of other programs on the same host.
 type workerRecord struct {
 	Run     int64  `json:"run,omitempty"`
 	Task    string `json:"task,omitempty"`
 	Host    string `json:"host,omitempty"`
 	Volume  string `json:"volume,omitempty"`
-	Foreign bool   `json:"seen,omitempty"` // the claim was made by another program or a person, and perhaps has no worker
+	Foreign bool   `json:"seen,omitempty"` // Whether another program or a person made the claim, which may have no worker.
 	Worker
 }
 
@@ -189,7 +188,7 @@ type workerLedger struct {
 
 func readLedger(path string) *workerLedger {
 	l := &workerLedger{path: path, runs: make(map[int64]workerRecord)}
-	data, _ := wholefile.Read(path, maxFileSize) // an unreadable file counts as empty, and the next save replaces it
+	data, _ := wholefile.Read(path, maxFileSize) // An unreadable file counts as empty, and the next save replaces it.
 	for line := range bytes.Lines(data) {
 		var e workerRecord
 		if json.Unmarshal(line, &e) == nil && e.Run != 0 {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A worker whose attempt is over must get a minute to end. Until then its process counts against the limits, and is
-// shown.
+// TestLeavingWorkers checks that a worker gets a minute to end after its attempt. Until then, it
+// counts against the limits and is shown.
 func TestLeavingWorkers(t *testing.T) {
 	t.Parallel()
 	for how, over := range map[string]func(b *board, id string) (bool, error){
@@ -34,7 +34,7 @@ func TestLeavingWorkers(t *testing.T) {
 				if must(t, err); !ok {
 					t.Fatal("nothing happened")
 				}
-				if how != "delete" { // a deleted task has no attempt, so the time of its end is unknown
+				if how != "delete" { // A deleted task has no attempt, so the time of its end is unknown.
 					if r := b.tick(); r.Leaving != 1 || len(r.Spawned) != 0 {
 						t.Errorf("its process counts no more: %+v", r)
 					}
@@ -57,7 +57,7 @@ func TestLeavingWorkers(t *testing.T) {
 			})
 		}
 	}
-	// Two workers must not be in one workspace after block and unblock.
+	// Two workers must not share a workspace after block and unblock.
 	t.Run("another attempt waits for the end of the last one", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.knows = true
@@ -76,8 +76,7 @@ func TestLeavingWorkers(t *testing.T) {
 		b.pass(survivorRetrySeconds * time.Second)
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	// A worker whose attempt ends during a pass must count against the limits. Otherwise nine workers would be alive with a
-	// limit of eight.
+	// A worker whose attempt ends during a pass must count against the limits.
 	t.Run("its attempt ends while the pass looks", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.knows = true

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// The subtests are the rows of the contract about limits, run times and stale tasks, section 28.6.
+// TestFailureLimit checks the rows of the contract about limits, run times and stale tasks, section
+// 28.6.
 func TestFailureLimit(t *testing.T) {
 	t.Parallel()
 	t.Run("spawn failure twice", func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestFailureLimit(t *testing.T) {
 			}
 		}
 	})
-	t.Run("crashes have the configured limit too", func(t *testing.T) { // here the agent's own dispatcher uses its built-in limit of 2
+	t.Run("crashes have the configured limit too", func(t *testing.T) { // The agent's own dispatcher differs: it uses its built-in limit of 2.
 		b := newBoard(t)
 		b.d.Config.FailureLimit = 3
 		id := b.ready("alpha")
@@ -146,7 +147,7 @@ func TestMaxRuntime(t *testing.T) {
 		if p["pid"] != 71.0 || p["elapsed_seconds"] != 60.0 || p["limit_seconds"] != 60.0 || p["sigkill"] != false {
 			t.Errorf("%v", p)
 		}
-		b.run(id, 72, true) // a new attempt gets the full maximum runtime
+		b.run(id, 72, true) // A new attempt gets the full maximum runtime.
 		b.pass(30 * time.Second)
 		same(t, "fresh", b.tick().TimedOut)
 		b.pass(31 * time.Second)
@@ -161,7 +162,7 @@ func TestMaxRuntime(t *testing.T) {
 		b.pass(1000 * time.Hour)
 		same(t, "timed out", b.tick().TimedOut)
 	})
-	t.Run("a survivor keeps its task", func(t *testing.T) { // here the agent's own dispatcher gives the task to a second worker
+	t.Run("a survivor keeps its task", func(t *testing.T) { // The agent's own dispatcher differs: it gives the task to a second worker.
 		b := newBoard(t)
 		id := timed(b)
 		b.run(id, 71, true)
@@ -194,7 +195,7 @@ func TestMaxRuntime(t *testing.T) {
 func TestStale(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		heartbeat time.Duration // age of the last heartbeat; negative for none
+		heartbeat time.Duration // Age of the last heartbeat; negative for none.
 		age       time.Duration
 		limit     time.Duration
 		status    Status
@@ -314,7 +315,7 @@ func TestPromotion(t *testing.T) {
 		b.runner.fail = nil
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // here the agent's own dispatcher treats archived parents differently
+	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // The agent's own dispatcher treats archived parents differently.
 		b := newBoard(t)
 		parent := b.ready("alpha")
 		_, err := b.Archive(t.Context(), b.now, parent)
@@ -340,7 +341,7 @@ func TestPromotion(t *testing.T) {
 	})
 }
 
-// The subtests are the rows of the contract about the respawn guard, section 28.7.
+// TestRespawnGuard checks the rows of the contract about the respawn guard, section 28.7.
 func TestRespawnGuard(t *testing.T) {
 	t.Parallel()
 	guarded := func(b *board, id string) string {
@@ -410,7 +411,7 @@ func TestRespawnGuardInATick(t *testing.T) {
 	}
 	b.tick()
 	b.tick()
-	if n := b.count(id, "respawn_guarded"); n != 1 { // here the agent's own dispatcher writes one event for each pass
+	if n := b.count(id, "respawn_guarded"); n != 1 { // The agent's own dispatcher differs: it writes one event for each pass.
 		t.Errorf("%d events for one spell", n)
 	}
 }
@@ -433,7 +434,7 @@ func TestCooldown(t *testing.T) {
 			b.tick()
 			b.d.Config.MaxSpawn = nil
 			b.pass(wait)
-			if r := b.tick(); (len(r.Spawned) == 1) != free { // the word quota in the failure text must not hold the task back longer
+			if r := b.tick(); (len(r.Spawned) == 1) != free { // The word quota in the failure text must not hold the task back longer.
 				t.Errorf("%q after %s: %+v", value, wait, r)
 			}
 		}
@@ -449,14 +450,15 @@ func TestAQuotaWallIsForgotten(t *testing.T) {
 	b.tick()
 	b.pass(DefaultCooldown)
 	b.tick()
-	b.exits(id, Exit{Terminated: true}) // this attempt ends without an error text
+	b.exits(id, Exit{Terminated: true}) // This attempt ends without an error text.
 	r := b.tick()
 	same(t, "released", r.Released, id)
 	same(t, "guarded", r.RespawnGuarded)
 	same(t, "spawned", spawnedIDs(r), id)
 }
 
-// RemoveOld must remove the old files and logs beside the board that section 28.12 of the contract names.
+// TestCollect checks that RemoveOld removes the old files and logs beside the board (contract,
+// 28.12).
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

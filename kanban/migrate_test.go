@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// oldFile is a board as an early version made it: few columns, other names, and text keys.
+// oldFile returns a board of an early version, with few columns, other names, and text keys.
 func oldFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kanban.db")
@@ -151,7 +151,7 @@ func TestConcurrentMigration(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// This call migrates without the lock that admits only one process at a time.
+				// This migration does not take the init lock.
 				if err := s.migrate(t.Context()); err != nil {
 					t.Error(err)
 				}

@@ -24,27 +24,27 @@ import (
 
 // Options are the options for opening a board. If only Env is set, Open works like the agent's own programs.
 type Options struct {
-	BusyTimeout time.Duration // how long to wait for another program's lock; 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, otherwise two minutes
-	Env         Env           // environment of the program
-	Host        string        // host name in the claims of this store; empty: os.Hostname
-	PID         int           // pid in the claims of this store; 0: this process
-	Workdir     string        // the board's default_workdir
-	Toolsets    []string      // names of toolsets, which Create refuses as names of skills
-	SkipCheck   bool          // skip the integrity check of the whole file at the first open in this process
+	BusyTimeout time.Duration // Maximum wait for another program's lock; 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, otherwise two minutes.
+	Env         Env           // Environment of the program.
+	Host        string        // Host name in the claims of this store; empty: os.Hostname.
+	PID         int           // Pid in the claims of this store; 0: this process.
+	Workdir     string        // default_workdir of the board.
+	Toolsets    []string      // Names of toolsets, which Create refuses as names of skills.
+	SkipCheck   bool          // Skip the integrity check of the whole file at the first open in this process.
 
-	initWait  time.Duration      // how long to wait for the initLock; only tests set it
-	crashHook func(string) error // function that the store calls at each [Store.crashPoint]; only tests set it
-	Log       *slog.Logger       // log for warnings; nil: slog.Default
+	initWait  time.Duration      // Maximum wait for the initLock; only tests set it.
+	crashHook func(string) error // Called at each [Store.crashPoint]; only tests set it.
+	Log       *slog.Logger       // Log for warnings; nil: slog.Default.
 }
 
 // Store is one open board. Several goroutines may use it at a time. Each call is at most one transaction.
 type Store struct {
 	db         *sql.DB
-	lengthFile *os.File       // second descriptor of the file, to check its length
-	walFiles   [2]fs.FileInfo // the write-ahead log and its index when the board was opened; nil: the file did not exist
+	lengthFile *os.File       // Second descriptor of the file, to check its length.
+	walFiles   [2]fs.FileInfo // Write-ahead log and index when the board was opened; nil: the file did not exist.
 	paths      Paths
 	opt        Options
-	keptLock   *Lock // tick lock that the dispatcher keeps between passes; nil: none
+	keptLock   *Lock // Tick lock that the dispatcher keeps between passes; nil: none.
 }
 
 // crashPoint marks a place at which a test can make the process die. The tests prove that the board survives this.
@@ -97,7 +97,7 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) error {
 	path := s.paths.DB
-	st, _ := os.Stat(path) // st is nil if the file is missing
+	st, _ := os.Stat(path) // The result is nil if the file is missing.
 	empty := st == nil || st.Size() == 0
 	if readOnly(path) {
 		return s.openReadOnly(ctx, empty)

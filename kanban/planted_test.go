@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A FIFO or a link to /dev/zero in place of a file of the board must neither block the dispatcher nor use up its
-// memory.
+// TestAFifoOrADeviceInPlaceOfAFileStopsNobody checks that a FIFO or a link to /dev/zero in place of
+// a board file neither blocks the dispatcher nor fills its memory.
 func TestAFifoOrADeviceInPlaceOfAFileStopsNobody(t *testing.T) {
 	t.Parallel()
 	for _, plant := range []func(path string) error{
@@ -54,7 +54,8 @@ func readWhole(t *testing.T, path string) string {
 	return string(data)
 }
 
-// After a line of more than 64 kB in the ledger, the dispatcher must still find its workers there.
+// TestALongLineInTheLedgerHidesNoWorker checks that a ledger line of more than 64 kB does not hide
+// workers.
 func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -66,8 +67,8 @@ func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	}
 }
 
-// The dispatcher must ignore PIDs in rows that can't be a worker's. It would end its own process, and wait for PID 1
-// for ever.
+// TestNoRowMakesTheDispatcherEndItself checks that the dispatcher ignores impossible worker pids,
+// such as its own and PID 1.
 func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -84,7 +85,8 @@ func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 	}
 }
 
-// After the clock was set back, tasks must not wait until it reaches the old time again.
+// TestATaskDoesNotWaitForAClockThatHasGoneBack checks that tasks do not wait after the clock was
+// set back.
 func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -110,7 +112,8 @@ func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	}
 }
 
-// A workspace's path with a slash at its end must be accepted. PID 1 refuses such a path, so the slash must be removed.
+// TestAWorkspaceMayEndWithASlash checks that a workspace path may end with a slash, which PID 1
+// would refuse.
 func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -122,14 +125,14 @@ func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 	}
 }
 
-// A PID in a row that is larger than any process's must count as no process. The kernel would cut it off to 32 bits and
-// so find another process: PID 1, or the service itself.
+// TestAHugePIDOfARowIsNoProcess checks that a pid above the kernel's maximum matches no process.
+// The kernel would truncate it to 32 bits.
 func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 	me := os.Getpid()
 	for _, number := range []int64{1<<32 + int64(me), 1<<32 + 1, 1<<22 + 1} {
 		pid := int(number)
 		if int64(pid) != number {
-			continue // no pid is that large on this machine
+			continue // No pid is that large on this machine.
 		}
 		if k := (realProcesses{}); k.Alive(pid) || !k.End(t.Context(), pid, time.Second).Terminated {
 			t.Errorf("%d is taken for a process", pid)
@@ -137,8 +140,8 @@ func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 	}
 }
 
-// A task whose row has the smallest integer as its start must not count as just started. Its dead worker would keep it
-// for ever.
+// TestATaskThatBeganAtNoTimeGoesOn checks that a task with the smallest integer as its start time
+// does not count as new.
 func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -150,9 +153,8 @@ func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 	same(t, "crashed", b.tick().Crashed, id)
 }
 
-// TestNoRowMakesTheDispatcherEndAnotherProcess checks expired claims, runtimes that are over, reclaims and the ledger. Each may name
-// a process that is no worker of the task, such as another profile's gateway. The dispatcher must not end this process, and the
-// task must not wait for it.
+// TestNoRowMakesTheDispatcherEndAnotherProcess checks that claims and ledger entries with a foreign
+// pid never make the dispatcher end that process.
 func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -187,7 +189,7 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	}
 	b.pass(2 * time.Hour)
 	b.tick()
-	b.tick() // this pass drops the ledger's records of the claims that the pass before has ended
+	b.tick() // This pass drops the ledger's records of the ended claims.
 	for _, id := range []string{expired, over, reclaimed, left, own} {
 		b.wantStatus(id, Ready)
 	}
@@ -204,7 +206,8 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	}
 }
 
-// An id that is a path must not take the log and the workspace of its task out of their directories.
+// TestAPathAsIDLeadsNowhere checks that a task ID that is a path does not move the log or the
+// workspace out of their directories.
 func TestAPathAsIDLeadsNowhere(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -224,7 +227,7 @@ func TestAPathAsIDLeadsNowhere(t *testing.T) {
 	}
 }
 
-// A damaged page must lead people to the doctor, not to the text of SQLite.
+// TestADamagedBoardNamesTheDoctor checks that the error for a damaged page refers to the doctor.
 func TestADamagedBoardNamesTheDoctor(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

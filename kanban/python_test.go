@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// python runs the Python program that also writes the board.
+// python returns a command that runs the Python program that also writes the board.
 func python(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath("python3")
@@ -35,8 +35,7 @@ func pythonSays(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A file made here and a file made by Python must have the same structure, and each program must be able to open the
-// other's file.
+// TestPythonSharesTheFile checks that boards made here and by Python have the same structure.
 func TestPythonSharesTheFile(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
@@ -64,7 +63,8 @@ func TestPythonSharesTheFile(t *testing.T) {
 	}
 }
 
-// A dispatcher here must respect Python's locks of either kind, flock or lockf, and Python must respect ours.
+// TestPythonSharesTheLocks checks that this dispatcher and Python respect each other's locks, flock
+// and lockf.
 func TestPythonSharesTheLocks(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
@@ -99,7 +99,7 @@ func TestPythonSharesTheLocks(t *testing.T) {
 	}
 }
 
-// Payloads must be written as Python's json.dumps writes them.
+// TestPythonWritesTheSameJSON checks that payloads have the form of Python's json.dumps.
 func TestPythonWritesTheSameJSON(t *testing.T) {
 	t.Parallel()
 	cases := []any{

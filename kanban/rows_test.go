@@ -10,7 +10,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// SQLite lets a program store null as the id of a task. The dispatcher must skip such a row, and start the other tasks.
+// TestARowWithoutAnIDStoppedTheBoard checks that the dispatcher skips a task with a null ID.
 func TestARowWithoutAnIDStoppedTheBoard(t *testing.T) {
 	t.Parallel()
 	for _, status := range Statuses {
@@ -36,7 +36,8 @@ func TestARowWithoutAnIDStoppedTheBoard(t *testing.T) {
 	}
 }
 
-// Requests that repeat a request with an idempotency key, because its answer is late, must not make a second task.
+// TestTheSameRequestMadeTwoTasks checks that a repeated request with the same idempotency key makes
+// no second task.
 func TestTheSameRequestMadeTwoTasks(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -64,8 +65,8 @@ func TestTheSameRequestMadeTwoTasks(t *testing.T) {
 	}
 }
 
-// TestADamagedBoardFilledTheVolumeWithCopies checks that at most four copies of a damaged board are kept. Without a limit, a program
-// that goes on writing to the board filled the volume.
+// TestADamagedBoardFilledTheVolumeWithCopies checks that at most four copies of a damaged board are
+// kept.
 func TestADamagedBoardFilledTheVolumeWithCopies(t *testing.T) {
 	const corruptCopies = 4
 	path := filepath.Join(t.TempDir(), "kanban.db")
@@ -83,7 +84,8 @@ func TestADamagedBoardFilledTheVolumeWithCopies(t *testing.T) {
 	}
 }
 
-// A row whose deadline no pass can meet must not make the dispatcher look every second, for ever.
+// TestARowKeptTheDispatcherBusy checks that an impossible deadline in a row does not cause a pass
+// every second.
 func TestARowKeptTheDispatcherBusy(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{
@@ -104,8 +106,8 @@ func TestARowKeptTheDispatcherBusy(t *testing.T) {
 	}
 }
 
-// A worker that has just started must not be ended as too slow because the clock was set forward. Two such steps blocked its
-// task. The age of its process counts, not the time of the claim.
+// TestAWorkerWasEndedBecauseTheClockWasSetForward checks that a new worker is not ended as too slow
+// after the clock was set forward.
 func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -129,7 +131,8 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 	same(t, "timed out", b.tick().TimedOut, id)
 }
 
-// A worker whose claim is in the future, because the clock was set back since then, must still be ended at its maximum runtime.
+// TestAClockThatWasSetBackDidNotProlongTheRuntime checks that a worker with a claim in the future
+// is still ended at its maximum runtime.
 func TestAClockThatWasSetBackDidNotProlongTheRuntime(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

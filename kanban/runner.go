@@ -54,15 +54,15 @@ type Runner interface {
 type WorkerJob struct {
 	RunRef
 	Profile string
-	Options []string          // arguments that depend on the task: --skills, -m and --toolsets with their values
-	Dir     string            // working directory; empty: the dispatcher's
-	Vars    map[string]string // environment variables of this worker
-	Log     string            // path of the log, which the dispatcher has rotated; its directory exists
+	Options []string          // Arguments that depend on the task: --skills, -m and --toolsets with their values.
+	Dir     string            // Working directory; empty: the dispatcher's.
+	Vars    map[string]string // Environment variables of this worker.
+	Log     string            // Path of the log, which the dispatcher has rotated; its directory exists.
 }
 
 // RunRef names the worker of one run: DB and Run identify the run. The embedded Worker is the worker's process, if known.
 type RunRef struct {
-	DB    string // absolute path of the board's file
+	DB    string // Absolute path of the board's file.
 	Board string
 	Task  string
 	Run   int64
@@ -71,9 +71,9 @@ type RunRef struct {
 
 // Worker identifies a process, even after the kernel has given its pid to another process.
 type Worker struct {
-	PID   int    // process id; 0: not known
-	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
-	Boot  string // boot and container in which the process runs, see [currentInstance]; empty: not known
+	PID   int    // Process ID; 0: not known.
+	Start uint64 // Start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known.
+	Boot  string // Boot and container in which the process runs, see [currentInstance]; empty: not known.
 }
 
 // Liveness says what a runner knows about a worker.
@@ -81,10 +81,10 @@ type Liveness int
 
 // The values of Liveness.
 const (
-	Unknown Liveness = iota // the runner has not started this worker, or has forgotten about it
+	Unknown Liveness = iota // The runner has not started this worker, or has forgotten it.
 	Alive
 	Ended
-	NeverStarted // no worker of this run exists or will ever exist
+	NeverStarted // This run has no worker, and never will have one.
 )
 
 // WorkerReport is a runner's answer about one worker. Worker is set if Liveness is Alive. Exit is set if Liveness is Ended.
@@ -96,12 +96,12 @@ type WorkerReport struct {
 
 // Exit describes how a worker ended.
 type Exit struct {
-	Known      bool // false: it is unknown how the worker ended, so Code and Signal are 0
-	Code       int  // exit code; valid if Signal is 0
-	Signal     int  // signal that killed the worker; 0: none
-	OOM        bool // the kernel killed the worker because memory ran out
-	Terminated bool // the worker was ended on purpose: by the dispatcher, by an operator, or because its container stopped
-	Shutdown   bool // the worker ended because its container stopped
+	Known      bool // False if the cause of the end is unknown; Code and Signal are then 0.
+	Code       int  // Exit code; valid if Signal is 0.
+	Signal     int  // Signal that killed the worker; 0: none.
+	OOM        bool // Whether the kernel killed the worker for lack of memory.
+	Terminated bool // Whether the dispatcher, an operator or the container's stop ended the worker on purpose.
+	Shutdown   bool // Whether the worker ended because its container stopped.
 	At         time.Time
 }
 
@@ -109,7 +109,7 @@ type Exit struct {
 type Termination struct {
 	Attempted  bool
 	Terminated bool
-	Killed     bool // SIGKILL was needed
+	Killed     bool // Whether SIGKILL was needed.
 }
 
 // Processes observes and ends workers by pid. The dispatcher uses it for workers that the runner doesn't know.
@@ -201,7 +201,7 @@ func (k realProcesses) End(ctx context.Context, pid int, grace time.Duration) Te
 // awaitExit waits until the process of the pidfd fd has ended, for at most the duration wait. It reports whether the process
 // has ended. A zombie counts as ended.
 func awaitExit(ctx context.Context, fd int, wait time.Duration) bool {
-	const slice = 100 * time.Millisecond // pause between two checks of the context
+	const slice = 100 * time.Millisecond // Pause between two checks of the context.
 	for deadline := time.Now().Add(wait); ; {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(poll, int(slice.Milliseconds()))

@@ -20,36 +20,36 @@ type observedTask struct {
 	Task
 	// Start of the run, or of the task if it has no run; for an attempt that is over, its end; in seconds since 1970.
 	since             int64
-	claimedFrom       Status // status in which the task was claimed, and to which a release returns it
+	claimedFrom       Status // Status in which the task was claimed, and to which a release returns it.
 	ref               RunRef
-	dispatcherStarted bool     // the ledger shows that a dispatcher started the run
-	isOnThisHost      bool     // the worker runs on this host, so that its pid is valid
-	liveness          Liveness // what the runner knows about the worker
+	dispatcherStarted bool     // Whether the ledger shows that a dispatcher started the run.
+	isOnThisHost      bool     // Whether the worker runs on this host, so that its pid is valid.
+	liveness          Liveness // What the runner knows about the worker.
 	exit              Exit
-	containerGone     bool // the worker has ended with its container or machine
-	pidReused         bool // the worker's pid now belongs to another process
-	isHandled         bool // an earlier step of this pass has handled the task; later steps skip it
+	containerGone     bool // Whether the worker has ended with its container or machine.
+	pidReused         bool // Whether the worker's pid now belongs to another process.
+	isHandled         bool // Whether an earlier step of this pass has handled the task.
 }
 
 // pass holds the data of one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
 type pass struct {
 	*Dispatcher
 	ctx               context.Context //nolint:containedctx // a pass ends before the call that passed ctx
-	now               int64           // time of the pass in seconds since 1970
-	dryRun            bool            // dry run: start nothing
-	mayStart          bool            // the pass is a call of Tick that may start workers
+	now               int64           // Time of the pass, in seconds since 1970.
+	dryRun            bool            // Whether to start nothing.
+	mayStart          bool            // Whether the pass is a call of Tick that may start workers.
 	res               *Result
 	ledger            *workerLedger
-	containerInstance string          // identifies this boot and container, see [currentInstance]
-	runningTasks      []*observedTask // tasks that are running
-	leavingWorkers    []*observedTask // living workers whose attempt is over
-	endedEntries      []workerRecord  // entries of the ledger whose workers have ended
-	unansweredStarts  []*observedTask // workers whose attempt is over, and whose requested start may still happen
+	containerInstance string // Boot and container of this process, see [currentInstance].
+	runningTasks      []*observedTask
+	leavingWorkers    []*observedTask // Living workers whose attempt is over.
+	endedEntries      []workerRecord  // Ledger entries whose workers have ended.
+	unansweredStarts  []*observedTask // Workers whose attempt is over, and whose requested start may still happen.
 
-	freeSlots        int             // how many workers may still be started
-	runningByProfile map[string]int  // number of running workers by profile
-	profileExists    map[string]bool // cached answers of [Profiles], by profile
-	defaultAssignee  string          // the default assignee
+	freeSlots        int             // Number of workers that may still be started.
+	runningByProfile map[string]int  // Number of running workers by profile.
+	profileExists    map[string]bool // Cached answers of [Profiles], by profile.
+	defaultAssignee  string
 }
 
 // workerEnded reports whether the worker has ended, as the runner says. If the runner does not know the worker, it checks the
@@ -65,7 +65,7 @@ func (p *pass) workerEnded(w *observedTask) bool {
 // the worker in the ledger, or than the process that this dispatcher first saw with the pid. A process that was not started
 // for the task is another process too, because any program can write a pid to the board or the ledger.
 func (p *pass) pidWasReused(w *observedTask) bool {
-	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must never end itself or PID 1
+	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // This program must never end itself or PID 1.
 		return true
 	}
 	start := p.procs().Start(w.WorkerPID)
@@ -271,7 +271,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
 			ends[i] = by[n]
-			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner doesn't know the run, so end the process by its PID
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // The runner doesn't know the run, so end the process by its pid.
 				wait.Go(func() { ends[i] = p.endByPID(w.ref.PID, w.ID) })
 			}
 		}

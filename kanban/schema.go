@@ -23,7 +23,7 @@ type column struct{ name, definition string }
 type table struct {
 	name       string
 	columns    []column
-	primaryKey string // the columns of the primary key, if it has several
+	primaryKey string // Columns of a primary key with several columns.
 }
 
 const (
@@ -165,7 +165,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		}
 	}
 	return s.write(ctx, time.Time{}, func(t *tx) error {
-		sh, err := readSchema(ctx, t.conn) // another process may have migrated the file before this transaction got the lock
+		sh, err := readSchema(ctx, t.conn) // Another process may have migrated the file before this transaction got the lock.
 		if err != nil {
 			return err
 		}

@@ -5,8 +5,6 @@ import (
 	"testing"
 )
 
-// The tests of the default assignee and of the limit per profile have the names of the contract, 28.1 and 28.2.
-
 func TestDefaultAssignee(t *testing.T) {
 	t.Parallel()
 	t.Run("skipped without default", func(t *testing.T) {

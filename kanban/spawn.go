@@ -55,7 +55,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 		return fmt.Errorf("nothing here can start workers"), nil
 	}
 	worker, why := p.Runner.Start(p.ctx, job)
-	if why != nil || worker.PID == 0 { // if the pid is unknown, the attempt ends only when its claim expires
+	if why != nil || worker.PID == 0 { // If the pid is unknown, the attempt ends only when its claim expires.
 		return why, nil
 	}
 	if worker.Start == 0 {
@@ -158,7 +158,7 @@ func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	}
 	maps.DeleteFunc(optional, func(_, value string) bool { return value == "" })
 	maps.Copy(env, optional)
-	for name, value := range env { // an environment variable can't contain a NUL byte
+	for name, value := range env { // An environment variable can't contain a NUL byte.
 		env[name] = strings.ReplaceAll(value, "\x00", "")
 	}
 	return env
@@ -221,7 +221,7 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	case !filepath.IsAbs(path):
 		return "", "", fmt.Errorf("path %q is relative", path)
 	}
-	path = filepath.Clean(path) // remove .. and double slashes, because PID 1 refuses them
+	path = filepath.Clean(path) // Remove .. and double slashes, because PID 1 refuses them.
 	who, isolated := strings.ToLower(strings.TrimSpace(task.Assignee)), false
 	if p.IsIsolated != nil && task.WorkspaceKind != Scratch {
 		if isolated, err = p.IsIsolated(who); err != nil {
@@ -253,9 +253,9 @@ func (p *pass) addWorktree(task Task, path, profile string) (dir, branch string,
 	branch = cmp.Or(task.Branch, "wt/"+task.ID)
 	repo, target := path, path
 	if st, err := os.Lstat(filepath.Join(path, ".git")); err == nil && st.IsDir() {
-		target = filepath.Join(path, ".worktrees", task.ID) // path is itself a repository
+		target = filepath.Join(path, ".worktrees", task.ID) // The path itself is a repository.
 	} else {
-		if err == nil { // path is a linked worktree, whose .git is a file
+		if err == nil { // The path is a linked worktree, whose .git is a file.
 			return path, branch, nil
 		}
 		repo = filepath.Dir(path)
@@ -290,7 +290,7 @@ func (p *pass) addScratchHint(task Task) {
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return // the hint was given before, or can't be recorded
+		return // The hint was given before, or can't be recorded.
 	}
 	_ = f.Close()
 	err = p.write(func(t *tx) {
@@ -344,7 +344,7 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	limit = min(cmp.Or(max(limit, 0), maxTail), maxTail) // a limit of 0 means the maximum
+	limit = min(cmp.Or(max(limit, 0), maxTail), maxTail) // A limit of 0 means the maximum.
 	st, err := f.Stat()
 	if err != nil || limit >= st.Size() {
 		data, failed := io.ReadAll(io.LimitReader(f, limit))

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration checks that the dispatcher does not decode a binary
-// value in a profile's configuration again for each of its YAML aliases.
+// TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration checks that a binary value in a
+// configuration is decoded only once, not for each YAML alias.
 func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte("big: &big !!binary "+strings.Repeat("AAAA", 1<<18)+"\nplatform_toolsets: {cli: ["+strings.Repeat("*big,", 500)+"]}\n"))
@@ -25,7 +25,7 @@ func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) 
 	}
 }
 
-// The subtests are the rows of the contract about the start of workers, section 28.8.
+// TestSpawn checks the rows of the contract about the start of workers, section 28.8.
 func TestSpawn(t *testing.T) {
 	t.Parallel()
 	spawn := func(t *testing.T, prepare func(b *board) Task) (*board, string, WorkerJob) {
@@ -81,7 +81,7 @@ func TestSpawn(t *testing.T) {
 		p := ProfileDirs(dir)
 		for text, want := range map[string]string{
 			"platform_toolsets: {cli: [web, file]}\ntoolsets: [kanban]": "file kanban web",
-			"toolsets: [kanban]":            "", // this key configures the toolsets of the gateway, not of a worker
+			"toolsets: [kanban]":            "", // This key configures the toolsets of the gateway, not of a worker.
 			"platform_toolsets: {cli: web}": "",
 			"platform_toolsets: {cli: [web]}\nmcp_servers: {a: {url: x}, b: {enabled: false}}":           "a kanban web",
 			"platform_toolsets: {cli: [web, b]}\nmcp_servers: {a: {url: x}, b: {url: y}}":                "b kanban web",
@@ -153,7 +153,7 @@ func TestLogRotation(t *testing.T) {
 	t.Parallel()
 	for backups, want := range map[int][]string{0: nil, 1: {"3"}, 3: {"3", "2", "1"}} {
 		log := filepath.Join(t.TempDir(), "logs", "t_1.log")
-		must(t, rotateLog(log, 10, backups)) // rotateLog must make the directory
+		must(t, rotateLog(log, 10, backups)) // rotateLog must create the directory.
 		for n := 1; n <= 3; n++ {
 			must(t, os.WriteFile(log, []byte(strings.Repeat(fmt.Sprint(n), 11)), 0o644))
 			must(t, rotateLog(log, 10, backups))
@@ -179,7 +179,7 @@ func TestTailLog(t *testing.T) {
 	for limit, want := range map[int64]string{0: "first\nsecond\nthird\n", 100: "first\nsecond\nthird\n", 6: "third\n", 8: "third\n", 13: "second\nthird\n", 3: "rd\n"} {
 		got, err := p.TailLog("t_1", limit)
 		if limit == 3 {
-			want = "" // the last 3 bytes contain only a part of a line
+			want = "" // The last 3 bytes contain only a part of a line.
 		}
 		if err != nil || string(got) != want {
 			t.Errorf("%d: %q %v", limit, got, err)
@@ -187,8 +187,8 @@ func TestTailLog(t *testing.T) {
 	}
 }
 
-// TestALogWithAHoleIsNotReadWhole checks that the command that shows a log reads only its end. A worker can make a
-// sparse log of any size.
+// TestALogWithAHoleIsNotReadWhole checks that a log command reads only the end of a log, which may
+// be a huge sparse file.
 func TestALogWithAHoleIsNotReadWhole(t *testing.T) {
 	t.Parallel()
 	p := Paths{Logs: t.TempDir()}
@@ -285,7 +285,7 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("it is still there")
 	}
-	// A path outside the managed directory must never be removed, even if a row contains it.
+	// A path outside the managed directory must never be removed.
 	outside := t.TempDir()
 	for _, path := range []string{outside, b.paths.Workspaces, b.paths.Workspaces + "/../kanban.db", "/"} {
 		id := b.ready("alpha")
@@ -300,7 +300,6 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	}
 }
 
-// oneProfile answers for any profile.
 type oneProfile struct {
 	home     string
 	toolsets []string

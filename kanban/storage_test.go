@@ -31,8 +31,8 @@ func reopen() {
 	checkedFiles.Clear()
 }
 
-// The subtests are the rows of the contract about the file, section 28.10. They are not parallel, because they share
-// the record of checked files.
+// TestOpen checks the rows of the contract about the file, section 28.10. The subtests share the
+// record of checked files.
 func TestOpen(t *testing.T) {
 	t.Run("init idempotent, tables present", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "deep", "er", "kanban.db")
@@ -164,8 +164,8 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// spoil overwrites a page of the file with bytes of fill. The first 100 bytes are the header; the second page belongs
-// to the schema or to the first table.
+// spoil overwrites the file's second page with bytes of fill. The page belongs to the schema or to
+// the first table.
 func spoil(t *testing.T, path string, fill byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -179,7 +179,7 @@ func spoil(t *testing.T, path string, fill byte) {
 	}
 }
 
-// makeLargeBoard makes a board at a path whose database has many pages.
+// makeLargeBoard creates a board whose database has many pages.
 func makeLargeBoard(t *testing.T, path string) {
 	t.Helper()
 	s, err := openAt(t, path)
@@ -235,7 +235,7 @@ func TestTruncatedWAL(t *testing.T) {
 	must(t, err)
 	_, err = s.Create(t.Context(), time.Unix(1, 0), Task{Title: "second"})
 	must(t, err)
-	copied := filepath.Join(t.TempDir(), "kanban.db") // the state after a power failure: the file, and a part of its log
+	copied := filepath.Join(t.TempDir(), "kanban.db") // The state after a power failure: the file, and a part of its log.
 	for _, part := range []string{"", "-wal"} {
 		data, err := os.ReadFile(path + part)
 		must(t, err)
@@ -247,14 +247,14 @@ func TestTruncatedWAL(t *testing.T) {
 	cut, err := openAt(t, copied)
 	must(t, err)
 	list, err := cut.Tasks(t.Context(), Filter{})
-	if must(t, err); len(list) != 1 || list[0].ID != first { // the log is cut off inside the second transaction, so only the first exists
+	if must(t, err); len(list) != 1 || list[0].ID != first { // The log ends inside the second transaction, so only the first task exists.
 		t.Errorf("%+v", list)
 	}
 	sound(t, cut)
 }
 
 func TestNoWAL(t *testing.T) {
-	// No file system without shared memory is available here, so the test makes SQLite use a kind of lock without it.
+	// A lock mode without shared memory imitates a file system that lacks it.
 	path := filepath.Join(t.TempDir(), "kanban.db")
 	s := &Store{paths: Paths{DB: path}, opt: Options{Log: newTestLog(t), BusyTimeout: time.Second}}
 	db, err := sql.Open("sqlite", "file:"+path+"?vfs=unix-dotfile")
@@ -290,7 +290,7 @@ func TestTornFile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// During a checkpoint of another process, a reader may see the file as torn for a moment.
+	// During a checkpoint of another process, a reader may see an incomplete file.
 	grow, err := os.OpenFile(copied, os.O_RDWR, 0)
 	must(t, err)
 	defer grow.Close()
@@ -315,8 +315,8 @@ func TestTornFile(t *testing.T) {
 	b.Store.lengthFile, torn = torn, b.Store.lengthFile
 }
 
-// The board must open after a process has died in the middle of a checkpoint. The file then has the header of a longer
-// file, and the missing pages are in the log.
+// TestDeathInACheckpoint checks that the board opens after a process has died during a checkpoint,
+// when missing pages are in the log.
 func TestDeathInACheckpoint(t *testing.T) {
 	b := newBoard(t)
 	_, err := b.db.Exec("PRAGMA wal_autocheckpoint = 0")
@@ -334,7 +334,7 @@ func TestDeathInACheckpoint(t *testing.T) {
 	_, err = b.db.Exec("PRAGMA wal_checkpoint(PASSIVE)")
 	must(t, err)
 	must(t, copyFile(b.paths.DB, copied))
-	must(t, os.Truncate(copied, st.Size()+4096)) // the header and one page were written
+	must(t, os.Truncate(copied, st.Size()+4096)) // The header and one page were written.
 	s, err := openAt(t, copied)
 	must(t, err)
 	if s.lengthError() == nil {
@@ -352,16 +352,17 @@ func TestRollbackHidesNothing(t *testing.T) {
 	b := newBoard(t)
 	first := errors.New("the first error")
 	err := b.write(t.Context(), b.now, func(tx *tx) error {
-		tx.exec("ROLLBACK") // this statement makes the next ROLLBACK fail
+		tx.exec("ROLLBACK") // This statement makes the next ROLLBACK fail.
 		return first
 	})
 	if !errors.Is(err, first) {
 		t.Errorf("%v", err)
 	}
-	b.ready("alpha") // the connection still works
+	b.ready("alpha") // The connection still works.
 }
 
-// An error must end a transaction: later calls in it do nothing, and none of its changes stay.
+// TestTheFirstErrorSticks checks that an error ends a transaction without effect, whatever calls
+// follow.
 func TestTheFirstErrorSticks(t *testing.T) {
 	b := newBoard(t)
 	id := b.ready("alpha")
@@ -378,7 +379,8 @@ func TestTheFirstErrorSticks(t *testing.T) {
 	}
 }
 
-// When the store opens and closes the file itself, SQLite's locks in this process must stay.
+// TestLocksSurviveReading checks that SQLite's locks survive the store's own opens and closes of
+// the file.
 func TestLocksSurviveReading(t *testing.T) {
 	b := newBoard(t)
 	conn, err := b.db.Conn(t.Context())
@@ -388,7 +390,7 @@ func TestLocksSurviveReading(t *testing.T) {
 	must(t, err)
 	_, err = hashFile(b.paths.DB)
 	must(t, err)
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // the bytes that SQLite locks for readers
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // The byte range that SQLite locks for readers.
 	f, err := os.OpenFile(b.paths.DB, os.O_RDWR, 0)
 	must(t, err)
 	defer f.Close()

@@ -18,8 +18,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// stormRunner starts workers as a dispatcher without PID 1 does: as children in sessions of their own, which outlive the
-// dispatcher.
+// stormRunner starts workers as a dispatcher without PID 1 does: as children in new sessions.
 type stormRunner struct {
 	sync.Mutex
 	dir  string
@@ -115,7 +114,7 @@ func (r *stormRunner) Leftovers(ref RunRef) ([]int, bool) {
 
 func (r *stormRunner) Forget([]RunRef) {}
 
-// actAs makes this test binary one of the programs of the storm.
+// actAs makes this test binary one of the storm's programs.
 func actAs(role string) int {
 	dir := os.Getenv("KANBAN_TEST_DIR")
 	var err error
@@ -188,7 +187,7 @@ func stormWrite(ctx context.Context, s *Store, dir string) error {
 	}
 }
 
-// stormWork is a worker. It holds a lock for its task, so that a second worker of the task is noticed.
+// stormWork is a worker. It holds a lock for its task, which reveals a second worker.
 func stormWork(ctx context.Context, s *Store, dir string) int {
 	id := os.Getenv("HERMES_KANBAN_TASK")
 	run, _ := strconv.ParseInt(os.Getenv("HERMES_KANBAN_RUN_ID"), 10, 64)
@@ -211,7 +210,7 @@ func stormWork(ctx context.Context, s *Store, dir string) int {
 	case 0:
 		return 1
 	case 1:
-		return 0 // this worker forgets to complete its task
+		return 0 // This worker forgets to complete its task.
 	case 2:
 		return 75
 	case 3:

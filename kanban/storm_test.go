@@ -27,15 +27,13 @@ const (
 	stormPerProfile = 3
 	stormTotal      = 5
 
-	// A storm must have at least stormTasks tasks and stormRuns runs, because a smaller storm proves nothing. A busy machine gets
-	// up to stormLongest for it.
+	// A storm has at least stormTasks tasks and stormRuns runs, and takes at most stormLongest.
 	stormTasks, stormRuns = 40, 20
 	stormLongest          = 3 * time.Minute
 )
 
-// TestStorm lets three dispatchers, eight writers (four of them in Python) and the workers use one file, and kills them
-// at random with SIGKILL. Afterwards, no task may have had two workers at a time or be lost. Every run must be closed,
-// no limit exceeded, and the events must explain every status.
+// TestStorm runs three dispatchers, eight writers and workers on one file, and kills them at
+// random. No task may have two workers or be lost.
 func TestStorm(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seconds")
@@ -47,7 +45,7 @@ func TestStorm(t *testing.T) {
 	dir := t.TempDir()
 	s := stormStore(t.Context(), dir, t.Fatal)
 	defer s.Close()
-	python(t, "check", s.paths.DB) // the call skips this test if Python is missing
+	python(t, "check", s.paths.DB) // The call skips this test if Python is missing.
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
@@ -107,9 +105,9 @@ func stormRole(ctx context.Context, role, dir string, more ...string) *exec.Cmd 
 	return cmd
 }
 
-// stormKeep starts a program again whenever it ends, and kills it at random times.
+// stormKeep restarts a program whenever it ends, and kills it at random times.
 func stormKeep(ctx context.Context, t *testing.T, start func(context.Context) *exec.Cmd) (kills int) {
-	runtime.LockOSThread() // the kernel sends Pdeathsig when this thread ends
+	runtime.LockOSThread() // The kernel sends Pdeathsig when this thread ends.
 	defer runtime.UnlockOSThread()
 	for ctx.Err() == nil {
 		cmd := start(ctx)
@@ -118,7 +116,7 @@ func stormKeep(ctx context.Context, t *testing.T, start func(context.Context) *e
 		cmd.Stdout, cmd.Stderr = &out, &out
 		life, end := context.WithTimeout(ctx, time.Duration(300+rand.IntN(2500))*time.Millisecond)
 		if err := cmd.Start(); err != nil {
-			if end(); ctx.Err() == nil { // otherwise the storm ended before the start
+			if end(); ctx.Err() == nil { // Otherwise the storm ended before the start.
 				t.Error(err)
 			}
 			return kills
@@ -170,7 +168,7 @@ func stormWatchCaps(ctx context.Context, t *testing.T, path string) {
 	}
 }
 
-// stormKillWorkers kills workers by the pids that they have written down.
+// stormKillWorkers kills workers by their recorded pids.
 func stormKillWorkers(ctx context.Context, dir string) {
 	tick := time.NewTicker(150 * time.Millisecond)
 	defer tick.Stop()
@@ -187,7 +185,7 @@ func stormKillWorkers(ctx context.Context, dir string) {
 		file := files[rand.IntN(len(files))]
 		data, _ := os.ReadFile(file)
 		if pid, err := strconv.Atoi(string(data)); err == nil {
-			// the code below checks env, because the pid may belong to another process by now
+			// The pid may belong to another process by now, so check env.
 			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			if bytes.Contains(env, []byte("KANBAN_TEST_DIR="+dir)) && bytes.Contains(env, []byte("HERMES_KANBAN_TASK="+filepath.Base(file))) {
 				_ = unix.Kill(pid, unix.SIGKILL)
@@ -203,7 +201,7 @@ func stormDrain(t *testing.T, s *Store, dir string) {
 	t.Setenv("HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", "0")
 	d := stormDispatcher(s, dir)
 	d.Config.MaxInProgress, d.Config.MaxInProgressPerProfile = new(20), nil
-	for _, status := range []Status{Ready, Todo} { // the storm makes more tasks than can be finished
+	for _, status := range []Status{Ready, Todo} { // The storm creates more tasks than it can finish.
 		list, err := s.Tasks(t.Context(), Filter{Status: status})
 		must(t, err)
 		for _, task := range list[min(30, len(list)):] {
@@ -222,7 +220,7 @@ func stormDrain(t *testing.T, s *Store, dir string) {
 		if _, err := d.Tick(t.Context(), time.Now(), TickOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		// People's claims were killed with their terminals, and have expired by now.
+		// People's claims were killed with their terminals, and have expired.
 		_, err := s.db.Exec("UPDATE tasks SET claim_expires = 1 WHERE status = 'running' AND assignee = 'orion'")
 		must(t, err)
 		must(t, s.db.QueryRow("SELECT count(*) FROM tasks WHERE status = 'running' OR status = 'ready' AND assignee IN ('alpha', 'beta')").Scan(&left))
@@ -238,7 +236,7 @@ func stormCount(t *testing.T, s *Store, dir string, kills []int) {
 	ids := strings.Fields(string(data))
 	for _, id := range ids {
 		if len(id) != 10 {
-			continue // the writer may have been killed after it made the task
+			continue // The writer may have been killed after it created the task.
 		}
 		if _, err := s.Task(t.Context(), id); err != nil {
 			t.Errorf("%s is lost: %v", id, err)
@@ -260,7 +258,7 @@ func stormAccount(t *testing.T, s *Store) {
 	status := make(map[string]Status)
 	claims, ends := make(map[int64]int), make(map[int64]int)
 	tripped := make(map[int64]bool)
-	loose := make(map[string]bool) // a link changes the status without an event of its own
+	loose := make(map[string]bool) // A link changes the status without an event.
 	for _, e := range events {
 		var p struct{ Status Status }
 		if e.Payload != "" {
@@ -287,7 +285,7 @@ func stormAccount(t *testing.T, s *Store) {
 		case "reclaimed", "crashed", "protocol_violation", "rate_limited", "timed_out", "stale", "spawn_failed", "completed", "scheduled", "archived":
 			ends[e.RunID]++
 		case "blocked":
-			if !tripped[e.RunID] { // after gave_up, "blocked" only keeps the task blocked and ends no run
+			if !tripped[e.RunID] { // After gave_up, "blocked" only keeps the task blocked and ends no run.
 				ends[e.RunID]++
 			}
 		case "gave_up":

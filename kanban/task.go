@@ -51,12 +51,12 @@ type Task struct {
 	Priority            int64    `json:"priority" sql:"INTEGER DEFAULT 0"`
 	CreatedBy           string   `json:"created_by" sql:"TEXT"`
 	CreatedAt           int64    `json:"created_at" sql:"INTEGER NOT NULL"`
-	StartedAt           int64    `json:"started_at" sql:"INTEGER"` // time of the first start
+	StartedAt           int64    `json:"started_at" sql:"INTEGER"` // Time of the first start.
 	CompletedAt         int64    `json:"completed_at" sql:"INTEGER"`
 	WorkspaceKind       string   `json:"workspace_kind" sql:"TEXT NOT NULL DEFAULT 'scratch'"`
 	WorkspacePath       string   `json:"workspace_path" sql:"TEXT"`
 	Branch              string   `json:"branch_name" sql:"TEXT"`
-	ClaimLock           string   `json:"claim_lock" sql:"TEXT"` // host:pid of the claimer; this package adds .RUN, see [lockOf]
+	ClaimLock           string   `json:"claim_lock" sql:"TEXT"` // host:pid of the claimer; this package adds .RUN, see [lockOf].
 	ClaimExpires        int64    `json:"claim_expires" sql:"INTEGER"`
 	Tenant              string   `json:"tenant" sql:"TEXT"`
 	Result              string   `json:"result" sql:"TEXT"`
@@ -94,7 +94,7 @@ type Run struct {
 	EndedAt           int64  `json:"ended_at" sql:"INTEGER"`
 	Outcome           string `json:"outcome" sql:"TEXT"`
 	Summary           string `json:"summary" sql:"TEXT"`
-	Metadata          string `json:"metadata" sql:"TEXT"` // metadata as JSON, or empty
+	Metadata          string `json:"metadata" sql:"TEXT"` // Metadata as JSON, or empty.
 	Error             string `json:"error" sql:"TEXT"`
 }
 
@@ -104,7 +104,7 @@ type Event struct {
 	TaskID    string `json:"task_id" sql:"TEXT NOT NULL"`
 	RunID     int64  `json:"run_id" sql:"INTEGER"`
 	Kind      string `json:"kind" sql:"TEXT NOT NULL"`
-	Payload   string `json:"payload" sql:"TEXT"` // payload as JSON, or empty
+	Payload   string `json:"payload" sql:"TEXT"` // Payload as JSON, or empty.
 	CreatedAt int64  `json:"created_at" sql:"INTEGER NOT NULL"`
 }
 
@@ -146,7 +146,7 @@ func (e *HostError) Unwrap() error { return e.Err }
 // CorruptError means that a file isn't a sound database. The file was not changed.
 type CorruptError struct {
 	Path   string
-	Backup string // copy for a repair; empty if none was made
+	Backup string // Path of a copy for a repair; empty if none was made.
 	Reason string
 }
 
@@ -161,29 +161,29 @@ func (e *CorruptError) Error() string {
 // Result lists the changes of one pass. Its JSON has the form of the agent's own command, which other programs parse. Each
 // list of strings contains task ids.
 type Result struct {
-	Reclaimed         int           `json:"reclaimed"`          // claims released because they had expired
-	Crashed           []string      `json:"crashed"`            // tasks whose worker crashed, or exited without a result
-	TimedOut          []string      `json:"timed_out"`          // tasks over their maximum runtime
-	Stale             []string      `json:"stale"`              // tasks that ran for a long time without a heartbeat
-	AutoBlocked       []string      `json:"auto_blocked"`       // tasks that were blocked at the failure limit
-	Promoted          int           `json:"promoted"`           // todo and blocked tasks that became ready
-	Spawned           []SpawnedTask `json:"spawned"`            // tasks that were started; in a dry run, tasks that would be started
-	SkippedUnassigned []string      `json:"skipped_unassigned"` // tasks without an assignee: an operator must act
+	Reclaimed         int           `json:"reclaimed"`          // Number of claims that were released because they had expired.
+	Crashed           []string      `json:"crashed"`            // Tasks whose worker crashed, or exited without a result.
+	TimedOut          []string      `json:"timed_out"`          // Tasks over their maximum runtime.
+	Stale             []string      `json:"stale"`              // Tasks that ran for a long time without a heartbeat.
+	AutoBlocked       []string      `json:"auto_blocked"`       // Tasks that were blocked at the failure limit.
+	Promoted          int           `json:"promoted"`           // Number of todo and blocked tasks that became ready.
+	Spawned           []SpawnedTask `json:"spawned"`            // Started tasks; in a dry run, tasks that would be started.
+	SkippedUnassigned []string      `json:"skipped_unassigned"` // Tasks without an assignee: an operator must act.
 	// Tasks whose assignee isn't a profile, but for instance a person.
 	SkippedNonspawnable []string      `json:"skipped_nonspawnable"`
-	SkippedCapped       []CappedTask  `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed
-	AutoAssigned        []string      `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
-	RespawnGuarded      []GuardedTask `json:"respawn_guarded"`            // tasks that the respawn guard held back
-	RateLimited         []string      `json:"rate_limited"`               // tasks whose worker reached a rate limit; ready again, not a failure
-	SkippedLocked       bool          `json:"skipped_locked"`             // another dispatcher had the tick lock, so this pass did nothing
+	SkippedCapped       []CappedTask  `json:"skipped_per_profile_capped"` // Tasks whose profile already has the maximum number of workers.
+	AutoAssigned        []string      `json:"auto_assigned_default"`      // Tasks that got the default assignee, or would get it.
+	RespawnGuarded      []GuardedTask `json:"respawn_guarded"`            // Tasks that the respawn guard held back.
+	RateLimited         []string      `json:"rate_limited"`               // Tasks whose worker reached a rate limit; ready again, without a failure.
+	SkippedLocked       bool          `json:"skipped_locked"`             // Whether another dispatcher had the tick lock, so that this pass did nothing.
 	// Tasks that were due but not started, for a reason that the other fields don't show.
 	Stuck   int        `json:"-"`
-	Leaving int        `json:"-"` // living workers whose attempt is over
-	Alive   int        `json:"-"` // workers of running tasks that the runner reports as alive
-	Exits   []EndedRun `json:"-"` // workers whose end this pass recorded
+	Leaving int        `json:"-"` // Number of living workers whose attempt is over.
+	Alive   int        `json:"-"` // Number of workers of running tasks that the runner reports as alive.
+	Exits   []EndedRun `json:"-"` // Workers whose end this pass recorded.
 	// tasks whose worker ended for a reason outside the task; ready again, not a failure
 	Released []string      `json:"-"`
-	Refused  []FailedSpawn `json:"-"` // workers that couldn't be started, with the reasons
+	Refused  []FailedSpawn `json:"-"` // Workers that couldn't be started, with the reasons.
 }
 
 // SpawnedTask is a task whose worker was started.
@@ -197,7 +197,7 @@ type SpawnedTask struct {
 type CappedTask struct {
 	Task     string `json:"task_id"`
 	Assignee string `json:"assignee"`
-	Current  int    `json:"current"` // running workers of the profile at that time
+	Current  int    `json:"current"` // Number of running workers of the profile at that time.
 }
 
 // GuardedTask is a task that the respawn guard holds back, because another attempt would fail again or repeat finished work.

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A null in the file must be null in JSON, under the name of the column, and must be read back as null.
+// TestWire checks that a database null is null in JSON, under the column's name, and is read back
+// as null.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

@@ -61,7 +61,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 	for {
 		select {
 		case got, ok := <-done:
-			if !ok { // fn has panicked; guard.Catch has reported it
+			if !ok { // fn has panicked, and guard.Catch has reported that.
 				return result, a.silentError()
 			}
 			return got.result, got.err
@@ -84,9 +84,9 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 // attempt is the state of one call of examineEach. Store.mu guards the fields after dirsBegun.
 type attempt struct {
 	store       *Store
-	dirsBegun   atomic.Int64 // number of directories that fn has begun to examine
-	examinedDir string       // directory that fn is examining now
-	abandoned   bool         // examineEach has returned without waiting for fn
+	dirsBegun   atomic.Int64 // Number of directories that fn has begun to examine.
+	examinedDir string       // Directory that fn is examining.
+	abandoned   bool         // Whether examineEach has returned without waiting for fn.
 	ended       bool
 }
 
@@ -156,7 +156,7 @@ func (s *Store) answersInTime(rel string) bool {
 	}
 	_, err := examineEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
 		at(rel)
-		_ = d.CheckExists(filepath.Join(rel, s.marker)) // any error also counts as an answer
+		_ = d.CheckExists(filepath.Join(rel, s.marker)) // Any error also counts as an answer.
 		return struct{}{}, nil
 	})
 	return !errors.Is(err, errSilent)

@@ -13,20 +13,21 @@ import (
 	"hinit/internal/testkit"
 )
 
-// heldUp stops its own process with SIGSTOP while it reads the volume, and prints the result. It is the helper "held".
+// heldUp is the helper "held": it stops its process with SIGSTOP while it reads the volume, and
+// prints the result.
 func heldUp(s *Store) {
 	_, err := examineEach(s, func(*fsutil.Dir, progress) (any, error) {
 		err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		<-time.After(10 * time.Millisecond) // another thread may handle the signal
+		<-time.After(10 * time.Millisecond) // Another thread may handle the signal.
 		return nil, err
 	})
 	fmt.Print(err)
 }
 
-// TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself checks that a volume does not count as hung because the
-// container was paused during a read.
+// TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself checks that a paused container does not
+// report its volume as hung.
 func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	s := NewVolume(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), EnvHelper+"=held", "PROFILES_TEST_HOME="+s.root)
@@ -55,7 +56,7 @@ func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
 	<-time.After(answerTimeout + answerTimeout/2)
 	got := ""
 	testkit.Until(t, "it goes on", func() bool {
-		_ = cmd.Process.Signal(syscall.SIGCONT) // an error means that the process has ended
+		_ = cmd.Process.Signal(syscall.SIGCONT) // An error means that the process has ended.
 		select {
 		case got = <-answer:
 		default:

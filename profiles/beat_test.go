@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestOnlyTheGatewayBeats checks that only the gateway's own writes to the state file count as heartbeats, not hinit's.
-// The watcher must report each heartbeat once.
+// TestOnlyTheGatewayBeats checks that only the gateway's own writes of the state file count as
+// heartbeats.
 func TestOnlyTheGatewayBeats(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{

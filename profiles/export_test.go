@@ -6,7 +6,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// These give the tests internal names and limits, the clock, and the state in memory.
+// Internal names, limits and state for external tests.
 const (
 	AskedFile       = intentFile
 	BootLogMax      = bootLogMax

@@ -18,7 +18,7 @@ import (
 type dirWatches struct {
 	watch.Set
 
-	remotes map[uint64]bool // results of isRemote, by device number; nil before the first call
+	remotes map[uint64]bool // Results of isRemote, by device number; nil before the first call.
 }
 
 // isRemote reports whether the file system of path can change without this kernel: by another machine, a daemon or a hypervisor.

@@ -84,7 +84,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.dir = stamp{} // a zero stamp makes the next poll scan everything, with the inputs
+		w.dir = stamp{} // A zero stamp makes the next poll scan everything, with the inputs.
 		return
 	}
 	defer d.Close()
@@ -100,7 +100,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scannedProfile) {
 	p := k.profile
 	since, ok := w.watchedInputs(p.Name)
-	if !ok || homeExists(d, home) != nil { // a profile is being removed: ignore its changes
+	if !ok || homeExists(d, home) != nil { // Ignore the changes of a profile that is being removed.
 		return
 	}
 	var h InputHash
@@ -118,7 +118,7 @@ func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scannedProfile) {
 		return
 	}
 	w.mu.Lock()
-	if now, ok := w.inputHashes[p.Name]; !ok || now != since { // a newer call of WatchInputs leads to another scan
+	if now, ok := w.inputHashes[p.Name]; !ok || now != since { // A newer call of WatchInputs leads to another scan.
 		w.mu.Unlock()
 		return
 	}

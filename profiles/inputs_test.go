@@ -45,7 +45,7 @@ func TestWatchInputs(t *testing.T) {
 	w.StopWatchingInputs("a")
 	Write(t, s, "profiles/a/config.yaml", "x: 9")
 	rescan(t, w)
-	w.WatchInputs("a", "") // from here on, only a further change of profile a counts
+	w.WatchInputs("a", "") // From here on, only a further change of profile a counts.
 	rescan(t, w)
 	if got := r.take(); len(got) != 0 {
 		t.Errorf("events %q", got)

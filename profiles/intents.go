@@ -60,16 +60,16 @@ type Intents struct {
 
 	store *Store
 
-	mu     sync.Mutex // guards orders; never held during disk operations
+	mu     sync.Mutex // Guards orders; never held during disk operations.
 	orders map[string]intent
 }
 
 // intent is the last order for one profile: the desired state and the time of the order.
 type intent struct {
 	want    string
-	uptime  time.Duration // when the order was given, as the time since the machine booted, because the clock may be set
-	pending bool          // writing the order to the disk has failed, so Restore must write it
-	missing time.Time     // when Restore first found no state file; zero if the file exists
+	uptime  time.Duration // Time of the order since the machine booted, because the clock may be set.
+	pending bool          // Whether writing the order to the disk has failed, so that Restore must write it.
+	missing time.Time     // When Restore first found no state file; zero if the file exists.
 }
 
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
@@ -106,7 +106,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 		return nil, failed
 	}
 	if failed != nil && in.store.isRecorded(profile, want) {
-		failed = nil // no write was necessary, because the volume already has this order
+		failed = nil // The volume already has this order, so no write was necessary.
 	}
 	in.put(profile, intent{want: want, uptime: now, pending: failed != nil})
 	if failed != nil {
@@ -115,7 +115,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	return func() error {
 		err := in.store.syncState(profile)
 		if err != nil {
-			in.update(profile, func(i *intent) { i.pending = i.pending || i.uptime == now }) // a newer order would have another time
+			in.update(profile, func(i *intent) { i.pending = i.pending || i.uptime == now }) // A newer order would have another time.
 			err = fmt.Errorf("may be undone by a crash of the machine, because the disk has not confirmed its record: %w", err)
 		}
 		return err
@@ -141,7 +141,7 @@ func (in *Intents) write(profile, want string, uptime time.Duration, sync bool) 
 func (in *Intents) RecordExternal(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.uptime()
-	_ = in.store.recordIntent(profile, want, now) // the next boot follows this record if this process ends before the other program writes
+	_ = in.store.recordIntent(profile, want, now) // The next boot follows this record if this process ends before the other program writes.
 	in.put(profile, intent{want: want, uptime: now})
 }
 
@@ -182,10 +182,10 @@ type Outcome string
 
 // The outcomes of [Intents.Restore].
 const (
-	Unchanged Outcome = "unchanged" // the file agrees with the order, or there is no order
-	Restored  Outcome = "restored"  // Restore has written the order to the file again
-	Missing   Outcome = "missing"   // the file is missing; call Restore again after RestoreDelay
-	Adopted   Outcome = "adopted"   // another program changed desired_state on purpose; LastOrder now returns the new value if it is valid
+	Unchanged Outcome = "unchanged" // The file agrees with the order, or no order exists.
+	Restored  Outcome = "restored"  // Restore has written the order to the file again.
+	Missing   Outcome = "missing"   // The file is missing; call Restore again after RestoreDelay.
+	Adopted   Outcome = "adopted"   // Another program changed desired_state on purpose; LastOrder now returns the new value if it is valid.
 )
 
 // Restore compares seen, the state that the caller has just read, with the order for the profile, and follows the rules of
@@ -197,7 +197,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, nil
 	}
 	defer in.store.lock(profile)()
-	i, ok := in.get(profile) // another command may have changed the order while this call waited for the lock
+	i, ok := in.get(profile) // Another command may have changed the order while this call waited for the lock.
 	if !ok {
 		return Unchanged, nil
 	}
@@ -208,13 +208,13 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 			return err
 		}
 		var err error
-		st, err = readState(d, home) // an unusable state file counts as one without desired_state
+		st, err = readState(d, home) // An unusable state file counts as one without desired_state.
 		missing = err == nil && st.Written.IsZero()
 		return nil
 	})
 	switch {
 	case errors.Is(err, ErrNotExist):
-		return Unchanged, nil // the profile is gone; the watcher reports that
+		return Unchanged, nil // The profile is gone; the watcher reports that.
 	case err != nil:
 		return Unchanged, fmt.Errorf("cannot restore the desired state of profile %q: %w", profile, err)
 	case i.agreesWith(st):
@@ -231,7 +231,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // i.uptime stays the same, so that the accident window isn't extended
+	in.put(profile, i) // Keep i.uptime, so that the accident window isn't extended.
 	return Restored, nil
 }
 
@@ -263,12 +263,12 @@ func (i intent) writtenAfter(s *Store, written time.Time) time.Duration {
 
 // adopt makes a value that another program has written on purpose the new order.
 func (in *Intents) adopt(profile, desired string, uptime time.Duration) {
-	_ = in.store.recordIntent(profile, desired, uptime) // otherwise the next boot would follow the old record
+	_ = in.store.recordIntent(profile, desired, uptime) // Otherwise the next boot would follow the old record.
 	if isIntent(desired) {
 		in.put(profile, intent{want: desired, uptime: uptime})
 		return
 	}
-	in.Forget(profile) // no command writes this value: leave it in the file, and forget the order
+	in.Forget(profile) // No command writes this value: leave it in the file, and forget the order.
 }
 
 func (in *Intents) get(profile string) (intent, bool) {
@@ -319,7 +319,7 @@ const intentFile = ".hinit-intent.json"
 // recordedIntent is the content of intentFile.
 type recordedIntent struct {
 	Desired string        `json:"desired_state"`
-	Uptime  time.Duration `json:"uptime"` // time of the order, see intent; 0 in a record of an earlier version
+	Uptime  time.Duration `json:"uptime"` // Time of the order, see intent; 0 in a record of an earlier version.
 	// Kernel is the boot ID of the machine when the record was written. After a reboot of the machine the record is ignored: the
 	// file isn't synced, so a crash may restore an older version of it.
 	Kernel string `json:"kernel"`
@@ -329,7 +329,7 @@ type recordedIntent struct {
 // the old record, which would contradict the state file. The caller holds the lock of the profile.
 func (s *Store) recordIntent(profile, want string, uptime time.Duration) error {
 	if !isIntent(want) {
-		return nil // setDesired reports the invalid value
+		return nil // setDesired reports the invalid value.
 	}
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		data, err := json.Marshal(recordedIntent{Desired: want, Uptime: uptime, Kernel: kernelBootID()})
@@ -339,7 +339,7 @@ func (s *Store) recordIntent(profile, want string, uptime time.Duration) error {
 		rel := filepath.Join(home, intentFile)
 		err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 		if err != nil && removeIfExists(d, rel) == nil {
-			return nil // no old record is left that could contradict the state file
+			return nil // No old record is left that could contradict the state file.
 		}
 		return err
 	})
@@ -369,7 +369,7 @@ func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {
 		return false
 	}
-	order, file := s.uptime()-a.Uptime, s.now().Sub(st.Written) // ages of both, so that setting the clock in between makes no difference
+	order, file := s.uptime()-a.Uptime, s.now().Sub(st.Written) // Compare ages, so that setting the clock in between makes no difference.
 	if st.HasDesired && (st.Desired == a.Desired || order-file > accidentWindow) {
 		return false
 	}

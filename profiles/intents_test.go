@@ -14,12 +14,12 @@ import (
 func TestRestore(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	for name, tt := range map[string]struct {
-		file    string        // what another process wrote after the command; "" leaves the file as the command wrote it
-		written time.Duration // time of that write, after the command
-		looked  time.Duration // time when hinit noticed it, after the command
+		file    string        // Content that another process wrote after the command; "" leaves the file unchanged.
+		written time.Duration // Time of that write, after the command.
+		looked  time.Duration // Time when hinit noticed it, after the command.
 		outcome profiles.Outcome
-		want    string // expected desired state in the file; "" if it must not change
-		asked   string // expected result of Want
+		want    string // Expected desired state in the file; "" if it must not change.
+		asked   string // Expected result of LastOrder.
 	}{
 		"agrees":                   {"", 0, time.Second, profiles.Unchanged, profiles.Running, profiles.Running},
 		"gateway kept it":          {`{"desired_state":"running","gateway_state":"starting"}`, time.Second, time.Second, profiles.Unchanged, profiles.Running, profiles.Running},
@@ -119,7 +119,7 @@ func TestRestoreStaleScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := profiles.Read(t, s, profiles.StateFile)
-	// The content that Restore got was read before the command.
+	// Restore gets content that was read before the command.
 	if got, err := in.Restore(profiles.Default, profiles.State{Exists: true, HasDesired: true, Desired: profiles.Running}); got != profiles.Unchanged || err != nil {
 		t.Errorf("Restore = %v, %v", got, err)
 	}
@@ -167,15 +167,15 @@ func TestSetThatFails(t *testing.T) {
 	}
 }
 
-// TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord checks that a start succeeds on a full disk if the disk has the
-// gateway as running already. Nothing must be written for it.
+// TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord checks that a start succeeds on a full disk if
+// the disk already records it.
 func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	s := profiles.NewVolume(t)
 	in := profiles.NewIntents(s)
 	full := errors.New("no space left on device")
 	order := func(want string) error {
 		writes := 0
-		in.CheckWrite = func() error { // the first call checks before the intent is written, so it succeeds
+		in.CheckWrite = func() error { // The first call checks before the intent is written, so it succeeds.
 			writes++
 			return map[bool]error{true: full}[writes > 1]
 		}
@@ -190,9 +190,8 @@ func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	}
 }
 
-// TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded checks the answer to a stop that can't be written to the volume.
-// It may not say that the stop is recorded, even if the state file says "stopped" already. The record of an older start would start
-// the gateway at the next boot.
+// TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded checks that an unwritten stop is not
+// reported as recorded while an older record would start the gateway.
 func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) {
 	s := profiles.NewVolume(t)
 	in := profiles.NewIntents(s)
@@ -201,7 +200,7 @@ func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) 
 	}
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"stopped"}`)
 	readOnly, writes := errors.New("read-only file system"), 0
-	in.CheckWrite = func() error { // the first call checks before the intent is written, so it succeeds
+	in.CheckWrite = func() error { // The first call checks before the intent is written, so it succeeds.
 		writes++
 		return map[bool]error{true: readOnly}[writes > 1]
 	}
@@ -213,8 +212,8 @@ func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) 
 	}
 }
 
-// TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing checks the answer to a stop that is on the volume but not confirmed by
-// the disk. It must not say that the stop could not be recorded and that a restart of the container might undo it.
+// TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing checks the answer to a stop that is
+// written but not synced.
 func TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"running"}`)
@@ -241,14 +240,14 @@ func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	if want, ok := in.LastOrder(profiles.Default); want != profiles.Stopped || !ok {
 		t.Errorf("Want = %q, %t", want, ok)
 	}
-	st, err := s.ReadState(profiles.Default) // ReadState reads the files, which are all that the next hinit knows
+	st, err := s.ReadState(profiles.Default) // ReadState reads the files, which are all that the next hinit knows.
 	if err != nil || st.Desired != profiles.Stopped {
 		t.Errorf("before it is synced the next boot goes by %+v, %v", st, err)
 	}
 	if got, err := in.Restore(profiles.Default, st); got != profiles.Unchanged || err != nil {
 		t.Errorf("an intent that is about to be synced counts as lost: %v, %v", got, err)
 	}
-	// Now the gateway writes its state. hinit must keep it from here on.
+	// The gateway writes its state, which hinit must keep.
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"stopped","pid":7}`)
 	if err := sync(); err != nil {
 		t.Fatal(err)
@@ -284,8 +283,8 @@ func TestRestoreProfileGone(t *testing.T) {
 	}
 }
 
-// TestAGatewayTakesBackARecordThatTheDiskHeldUp checks that an intent counts from the time at which it was on the disk.
-// If the disk delayed it, a gateway's rewrite with the old value in between must not count as a new intent.
+// TestAGatewayTakesBackARecordThatTheDiskHeldUp checks that an intent counts from the end of its
+// write. A gateway's rewrite in between must not count as a new intent.
 func TestAGatewayTakesBackARecordThatTheDiskHeldUp(t *testing.T) {
 	s := profiles.NewVolume(t)
 	given := time.Now().Add(-time.Hour)

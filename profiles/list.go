@@ -28,14 +28,14 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 
 // listing is the content of profiles/. Each list is in byte order. No list is longer than the limit on profiles.
 type listing struct {
-	marked          []string // directories with the marker file (SOUL.md), which are the profiles
-	unmarked        []string // directories without the marker file, which would be profiles with it
-	profilesLeftOut bool     // whether there are more profiles than the limit
-	unmarkedLeftOut bool     // whether there are more directories without the marker file than the limit
-	silentDirs      []string // directories that did not answer in time
-	dir             stamp    // metadata of profiles/ before it was read; zero if it does not exist
+	marked          []string // Directories with the marker file (SOUL.md), which are the profiles.
+	unmarked        []string // Directories without the marker file, which would be profiles with it.
+	profilesLeftOut bool     // Whether the volume has more profiles than the limit.
+	unmarkedLeftOut bool     // Whether the volume has more directories without the marker file than the limit.
+	silentDirs      []string // Directories that did not answer in time.
+	dir             stamp    // Metadata of profiles/ before it was read; zero if it does not exist.
 	warnings        []Warning
-	warningsLeftOut bool // whether there are more warnings than maxWarnings
+	warningsLeftOut bool // Whether the listing has more warnings than maxWarnings.
 }
 
 func preferNone(string, bool) bool { return false }
@@ -93,7 +93,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 		return l, err
 	}
 	l.dir = stampOf(info)
-	careful := s.stuckCalls() >= maxHangingCalls // one more hanging call would block the whole store, so skip mount points
+	careful := s.stuckCalls() >= maxHangingCalls // One more hanging call would block the whole store, so skip mount points.
 	marked, unmarked := selection{limit: s.max}, selection{limit: s.max}
 	warn := func(name, format string, args ...any) {
 		l.warnings = append(l.warnings, Warning{Profile: name, Message: fmt.Sprintf(format, args...)})
@@ -103,7 +103,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 	}
 	err = dir.EachName(".", func(name string, kind fs.FileMode) bool {
 		if name[0] == '.' {
-			return at(profilesDir) // a temporary directory of hinit or of another program
+			return at(profilesDir) // A temporary directory of hinit or of another program.
 		}
 		if kind&fs.ModeSymlink != 0 {
 			warn(name, "cannot use profile directory %q: it is a symbolic link, and links are never followed", name)
@@ -127,7 +127,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 		case err != nil && !missing:
 			warn(name, "cannot use profile directory %q: %v", name, err)
 			if impossible == nil {
-				unmarked.add(name, prefer(name, false)) // the directory may get a marker later
+				unmarked.add(name, prefer(name, false)) // The directory may get a marker later.
 			}
 		case missing && impossible == nil:
 			unmarked.add(name, prefer(name, false))
@@ -272,11 +272,11 @@ var keptAfter = map[string]time.Duration{NewPrefix: 0, OldPrefix: 0, ".import-":
 // directories that have changed at or after the time before, because another process may be using them.
 func (s *Store) RemoveTemporaries(before time.Time) error {
 	err := s.withVolume(func(d *fsutil.Dir) (err error) {
-		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors: the scan of profiles reports them
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // Ignore errors: the scan of profiles reports them.
 			if kept, temporary := keptAfter[name[:strings.IndexByte(name, '-')+1]]; temporary {
 				path := filepath.Join(profilesDir, name)
 				if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before.Add(-kept)) {
-					if kept > 0 { // an import
+					if kept > 0 { // A longer time than 0 applies to imports only.
 						err = cmp.Or(err, removeFilesOfImport(d, path))
 					}
 					err = cmp.Or(err, d.RemoveAll(path))

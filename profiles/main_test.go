@@ -26,7 +26,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// NewVolume returns the store of an empty volume.
 func NewVolume(t *testing.T) *Store {
 	t.Helper()
 	return Open(t.TempDir(), nil, "")

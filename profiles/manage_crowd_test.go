@@ -16,8 +16,8 @@ import (
 	"hinit/profiles/manage"
 )
 
-// atOnce calls do n times at once, each time with a store of its own, as several commands have it. It returns how many calls
-// succeeded, and the other errors.
+// atOnce calls do n times concurrently, each with its own store. It returns the number of
+// successes, and the other errors.
 func atOnce(root string, n int, do func(s *profiles.Store, i int) error) (done int, failed []error) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -51,8 +51,8 @@ func existingFiles(t *testing.T, s *profiles.Store) string {
 	return strings.Join(names, " ")
 }
 
-// Two commands that created one profile at the same time used one temporary directory: both failed, or left a home without its
-// files.
+// TestOfSeveralCreatesOfOneNameOneSucceeds checks that exactly one of several concurrent creations
+// of a profile succeeds.
 func TestOfSeveralCreatesOfOneNameOneSucceeds(t *testing.T) {
 	s := profiles.NewVolume(t)
 	for round := range 50 {
@@ -77,7 +77,8 @@ func TestOfSeveralCreatesOfOneNameOneSucceeds(t *testing.T) {
 	}
 }
 
-// Of two commands that renamed the active profile at the same time, the second one made a profile active that no longer existed.
+// TestTheActiveProfileExistsAfterTwoRenames checks that two concurrent renames of the active
+// profile leave an existing profile active.
 func TestTheActiveProfileExistsAfterTwoRenames(t *testing.T) {
 	s := profiles.NewVolume(t)
 	for round := range 50 {
@@ -99,7 +100,8 @@ func TestTheActiveProfileExistsAfterTwoRenames(t *testing.T) {
 	}
 }
 
-// Commands of all kinds for one name end, and leave a complete home or none.
+// TestNoCommandsLeaveHalfAProfile checks that concurrent commands for one name leave a complete
+// home or none.
 func TestNoCommandsLeaveHalfAProfile(t *testing.T) {
 	s := profiles.NewVolume(t)
 	for range 100 {
@@ -133,7 +135,8 @@ func TestNoCommandsLeaveHalfAProfile(t *testing.T) {
 	}
 }
 
-// A deletion that was killed left files in the way of the next profile of that name.
+// TestASecondCommandRemovesWhatAKilledOneLeft checks that a command removes the leftovers of a
+// killed deletion.
 func TestASecondCommandRemovesWhatAKilledOneLeft(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/.old-p/sessions/x", "x")
@@ -147,7 +150,8 @@ func TestASecondCommandRemovesWhatAKilledOneLeft(t *testing.T) {
 	}
 }
 
-// The boot could not remove what a killed import of an isolated profile had left, and warned of that for ever.
+// TestWhatAKilledImportOfATenantLeftGoes checks that the boot removes the leftovers of an isolated
+// profile's killed import.
 func TestWhatAKilledImportOfATenantLeftGoes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -166,7 +170,7 @@ func TestWhatAKilledImportOfATenantLeftGoes(t *testing.T) {
 		}
 		return errors.Join(err, os.Chown(path, owner, owner))
 	})
-	for _, path := range []string{filepath.Dir(root), root} { // the agent's user has to enter them
+	for _, path := range []string{filepath.Dir(root), root} { // The agent's user has to enter these directories.
 		err = errors.Join(err, os.Chmod(path, 0o755))
 	}
 	for _, name := range []string{"p", "home"} {
@@ -176,7 +180,7 @@ func TestWhatAKilledImportOfATenantLeftGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = s.RemoveTemporaries(now) // the home below is kept, which is an error
+	_ = s.RemoveTemporaries(now) // RemoveTemporaries returns an error for the home that it keeps.
 	if profiles.Exists(t, s, "profiles/"+archive.ImportPrefix+"p") {
 		t.Error("the files of the import are there")
 	}

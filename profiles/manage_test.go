@@ -150,7 +150,8 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestSweep checks that the leftovers of a crash are removed, and that a profile which is being made just now is kept.
+// TestSweep checks that crash leftovers are removed, and that a profile that is being created is
+// kept.
 func TestSweep(t *testing.T) {
 	s := profiles.NewVolume(t)
 	if err := s.RemoveTemporaries(time.Now()); err != nil {
@@ -178,8 +179,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// An import that was killed left its copy of the profile on the volume for ever. It is kept for a week, so that the import can go
-// on.
+// TestWhatAKilledImportLeftGoesAfterAWeek checks that a killed import's copy is kept for a week, so
+// that it can continue.
 func TestWhatAKilledImportLeftGoesAfterAWeek(t *testing.T) {
 	s, now := profiles.NewVolume(t), time.Now()
 	age := map[string]time.Duration{archive.ImportPrefix + "new": 6 * 24 * time.Hour, archive.ImportPrefix + "old": 8 * 24 * time.Hour, ".import": 8 * 24 * time.Hour}

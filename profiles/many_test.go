@@ -55,10 +55,10 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	if len(got) != 2 || !strings.HasPrefix(got[0], "!") || got[1] != "zz=running" {
 		t.Errorf("events %q", got)
 	}
-	Write(t, s, "profiles/new/x", "") // the watcher finds this directory, although there are too many
+	Write(t, s, "profiles/new/x", "") // The watcher finds this directory in spite of the limit.
 	Write(t, s, "profiles/new/SOUL.md", "")
 	r.awaits(t, "+new")
-	Write(t, s, "profiles/a000999/SOUL.md", "") // this profile is not found, because there are too many directories
+	Write(t, s, "profiles/a000999/SOUL.md", "") // This profile is not found, because the volume has too many directories.
 	if err := w.Find(t.Context(), "a000999"); err != nil {
 		t.Error(err)
 	}
@@ -75,7 +75,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d", "ran"} {
 		Write(t, s, "profiles/"+name+"/SOUL.md", "")
 	}
-	Write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // listed before the profiles whose gateway never ran
+	Write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // Listed before the profiles whose gateway never ran.
 	found, warnings, err := s.Discover()
 	names := make([]string, 0, len(found))
 	for _, p := range found {
@@ -127,7 +127,7 @@ func TestHundredsOfBadNamesAreNotAllNamed(t *testing.T) {
 	}
 }
 
-// TestAQuietVolumeIsNotReadAgain checks that a watcher that polls without events reads no unchanged files again.
+// TestAQuietVolumeIsNotReadAgain checks that a polling watcher reads no unchanged files again.
 func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	t.Parallel()
 	s := NewVolume(t)
@@ -172,7 +172,8 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	}
 }
 
-// A container whose profiles were just made read all of them again a minute after the boot, although inotify reports each change.
+// TestANewVolumeIsNotReadAgainAMinuteLater checks that new profiles are not read again a minute
+// after the boot.
 func TestANewVolumeIsNotReadAgainAMinuteLater(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/a/SOUL.md", "")
@@ -190,8 +191,8 @@ func TestANewVolumeIsNotReadAgainAMinuteLater(t *testing.T) {
 	}
 }
 
-// TestWatchesGoToProfilesFirst checks that profiles get watches before other directories, if the kernel gives only a
-// few.
+// TestWatchesGoToProfilesFirst checks that profiles get watches before other directories if the
+// kernel permits only a few.
 func TestWatchesGoToProfilesFirst(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", 20)
@@ -268,8 +269,8 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	}
 }
 
-// TestDirectoriesThatDoNotAnswerHoldFewCalls checks that only a few calls wait at a time on a volume where every tenth
-// directory hangs.
+// TestDirectoriesThatDoNotAnswerHoldFewCalls checks that only a few calls block at a time on a
+// volume with many hanging directories.
 func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 	t.Parallel()
 	s := NewVolume(t)
@@ -345,8 +346,8 @@ func BenchmarkScans(b *testing.B) {
 	}
 }
 
-// A directory that does not answer at the boot must be listed in the plan, so that its gateway can be started when it
-// answers.
+// TestADirectoryThatDoesNotAnswerAtTheBootIsNamed checks that the plan lists a hanging directory,
+// so that its gateway can start later.
 func TestADirectoryThatDoesNotAnswerAtTheBootIsNamed(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/slow/SOUL.md", "")

@@ -26,8 +26,8 @@ type Topology struct {
 	// From names the file or variable that determines the topology; "" means the built-in default.
 	From string
 
-	allowed []string // names of profiles, sorted; the agent decides how many there are
-	limited bool     // whether a multiplexed gateway serves only the profiles in allowed
+	allowed []string // Names of profiles, sorted; the agent decides how many exist.
+	limited bool     // Whether a multiplexed gateway serves only the profiles in allowed.
 }
 
 // Vars returns the environment variables that pass the mode in Set to a gateway. If no operator has set a mode, it returns nil.
@@ -43,9 +43,9 @@ func (t Topology) Vars() map[string]string {
 
 // Modes that an operator can set.
 const (
-	PerProfile = "per-profile" // each profile has its own gateway
-	Multiplex  = "multiplexed" // the gateway of the default profile serves all
-	Auto       = "auto"        // the environment and the agent's configuration decide
+	PerProfile = "per-profile" // Each profile has its own gateway.
+	Multiplex  = "multiplexed" // The gateway of the default profile serves all profiles.
+	Auto       = "auto"        // The environment and the agent's configuration decide.
 )
 
 // Serves reports whether the gateway of the default profile should serve a profile.
@@ -118,13 +118,13 @@ func agentTopology(text []byte) (t Topology, word string) {
 	config := parseAgentConfig(text)
 	list := agentSetting(config, "multiplex_profile_allowlist")
 	t.limited = list.Kind != 0 && list.Tag != "!!null"
-	if list.Kind == yaml.SequenceNode { // any value but a list allows no profile
+	if list.Kind == yaml.SequenceNode { // Any value but a list allows no profile.
 		for _, item := range list.Content {
 			t.allowed = append(t.allowed, cmp.Or(item.Alias, item).Value)
 		}
 		slices.Sort(t.allowed)
 	}
-	return t, agentSetting(config, multiplexKey).Value // a list or a mapping has an empty Value, which is an unknown word
+	return t, agentSetting(config, multiplexKey).Value // A list or a mapping has an empty Value, which is an unknown word.
 }
 
 // parseAgentConfig parses the agent's config.yaml. If the text isn't YAML or has too many values, it returns nil. It also returns

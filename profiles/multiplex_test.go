@@ -50,7 +50,7 @@ func TestMultiplexed(t *testing.T) {
 		"broken JSON":         {`{"multiplex_profiles": true`, false, false},
 		"binary":              {"\x00\xff:\n :\n::", false, false},
 		"flow on more lines":  {"gateway: {\n  port: 1,\n  multiplex_profiles: true\n}\n", true, true},
-		"cannot be loaded":    {"model: [x\nmultiplex_profiles: true\n", false, false}, // the agent can't load this file either
+		"cannot be loaded":    {"model: [x\nmultiplex_profiles: true\n", false, false}, // The agent can't load this file either.
 		"long":                {strings.Repeat("# x\n", 1<<18) + "multiplex_profiles: true", true, true},
 		"too many values":     {"list: [" + strings.Repeat("x,", 1<<19) + "]\nmultiplex_profiles: true", false, false},
 	} {
@@ -80,7 +80,7 @@ func FuzzMultiplexed(f *testing.F) {
 func TestOnlyListedProfilesAreServed(t *testing.T) {
 	for name, tt := range map[string]struct {
 		config string
-		want   string // which of default, a and b are served
+		want   string // Expected served profiles of default, a and b.
 	}{
 		"no list":         {"", "default a b"},
 		"null":            {"  multiplex_profile_allowlist:\n", "default a b"},
@@ -116,8 +116,8 @@ func TestOnlyListedProfilesAreServed(t *testing.T) {
 	}
 }
 
-// TestAnOperatorsTopologyWins checks that a topology set by an operator wins over the environment and the
-// configuration, until it is set to auto again.
+// TestAnOperatorsTopologyWins checks that an operator's topology overrides the environment and the
+// configuration, until it is auto again.
 func TestAnOperatorsTopologyWins(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "config.yaml", "multiplex_profiles: false\n")
@@ -138,8 +138,8 @@ func TestAnOperatorsTopologyWins(t *testing.T) {
 	}
 }
 
-// TestALongListOfTheAgentHoldsUpNoStatus checks that a long allowlist does not slow down the status. A search through
-// the whole list for each of two thousand profiles took six seconds.
+// TestALongListOfTheAgentHoldsUpNoStatus checks that a long allowlist does not slow down the status
+// of many profiles.
 func TestALongListOfTheAgentHoldsUpNoStatus(t *testing.T) {
 	s := NewVolume(t)
 	same := strings.Repeat("a", 50)
@@ -163,8 +163,8 @@ func TestALongListOfTheAgentHoldsUpNoStatus(t *testing.T) {
 	}
 }
 
-// TestHinitRanOutOfMemoryAfterTheAgentWroteItsConfiguration checks that a binary value of a megabyte is not decoded
-// again for each of its YAML aliases.
+// TestHinitRanOutOfMemoryAfterTheAgentWroteItsConfiguration checks that a binary value is decoded
+// only once, not for each YAML alias.
 func TestHinitRanOutOfMemoryAfterTheAgentWroteItsConfiguration(t *testing.T) {
 	big := "big: &big !!binary " + strings.Repeat("AAAA", 1<<18) + "\n"
 	s := NewVolume(t)

@@ -70,7 +70,7 @@ func SlotProfile(slot string) (profile string, ok bool) {
 }
 
 func nameError(name, reason string) error {
-	if len(name) > maxServiceName+1 { // the name comes from outside and may have any length
+	if len(name) > maxServiceName+1 { // The name comes from outside and may have any length.
 		name = name[:maxServiceName+1]
 	}
 	return fmt.Errorf("%w %q: %s", ErrInvalidName, name, reason)

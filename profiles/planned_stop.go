@@ -30,9 +30,9 @@ const (
 // it replaces a running gateway.
 type stopMarker struct {
 	TargetPID       int     `json:"target_pid"`
-	TargetStartTime *uint64 `json:"target_start_time"`      // start time of the target process; null if unknown
-	StopperPID      int     `json:"stopper_pid,omitempty"`  // writer of plannedStopFile
-	ReplacerPID     int     `json:"replacer_pid,omitempty"` // writer of takeoverFile
+	TargetStartTime *uint64 `json:"target_start_time"`      // Start time of the target process; null if unknown.
+	StopperPID      int     `json:"stopper_pid,omitempty"`  // Writer of plannedStopFile.
+	ReplacerPID     int     `json:"replacer_pid,omitempty"` // Writer of takeoverFile.
 	WrittenAt       string  `json:"written_at"`
 }
 
@@ -48,7 +48,7 @@ func (s *Store) MarkPlannedStop(profile string, pid int, startTime uint64) error
 	if startTime != 0 {
 		m.TargetStartTime = &startTime
 	}
-	data, _ := json.Marshal(m) // numbers and texts can always be encoded
+	data, _ := json.Marshal(m) // Numbers and texts can always be encoded.
 	defer s.lock(profile)()
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		if err := homeExists(d, home); err != nil {
@@ -68,7 +68,7 @@ func (s *Store) RemovePlannedStop(profile string, pid int) {
 		if !readMarker(d, rel, &m) || m.TargetPID != pid || m.StopperPID != os.Getpid() {
 			return nil
 		}
-		return d.Remove(rel) // an error does no harm: the marker expires within a minute
+		return d.Remove(rel) // An error does no harm: the marker expires within a minute.
 	})
 }
 
@@ -104,7 +104,7 @@ func (s *Store) namesTarget(t stopMarker, pid int, begun time.Time) bool {
 		return false
 	}
 	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {
-		return false // another process has this PID
+		return false // Another process has this PID.
 	}
 	ticks, ok := processRuns(t.ReplacerPID)
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)

@@ -15,14 +15,14 @@ import (
 	"hinit/profiles"
 )
 
-// startChild starts a process that lives until the test ends, and returns its PID and start time.
+// startChild starts a process that lives until the test ends. It returns its PID and start time.
 func startChild(t *testing.T) (pid int, ticks uint64) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sleep", "600")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Wait() }) // the context of the test is cancelled before cleanups run
+	t.Cleanup(func() { _ = cmd.Wait() }) // The test's context is cancelled before cleanups run.
 	ticks, err := profiles.StartTime(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestForgetPlannedStop(t *testing.T) {
 }
 
 func TestTakeoverOf(t *testing.T) {
-	const gone = 1 << 30 // a PID that no process has
+	const gone = 1 << 30 // A PID that no process has.
 	other, ticks := startChild(t)
 	zombie := startZombie(t)
 	zombieTicks, err := profiles.StartTime(zombie)

@@ -59,10 +59,10 @@ type BootOptions struct {
 // Decision is what Reconcile has decided about one profile, and why.
 type Decision struct {
 	Profile    Profile
-	PriorState string    // state on which the decision is based, see [State.PriorState]
-	PriorExit  string    // how the previous gateway ended: ExitClean, ExitUnclean or ExitUnknown
-	Start      bool      // whether the boot starts the gateway; otherwise it only registers the gateway
-	LastUsed   time.Time // when the agent was last used, by the timestamps of its files
+	PriorState string    // State on which the decision is based, see [State.PriorState].
+	PriorExit  string    // End of the previous gateway: ExitClean, ExitUnclean or ExitUnknown.
+	Start      bool      // Whether the boot starts the gateway; otherwise it only registers the gateway.
+	LastUsed   time.Time // Time of the agent's last use, from the timestamps of its files.
 }
 
 // Plan is the result of Reconcile.
@@ -83,7 +83,7 @@ type Plan struct {
 	// last, such as an unreadable state file: the [Watcher] reports these, and knows when they end.
 	Warnings []Warning
 
-	reported int // number of decisions that were already passed to OnDecision
+	reported int // Number of decisions that were already passed to OnDecision.
 }
 
 // Reconcile decides at boot which gateways start (contract, section 5). It starts no gateway. It writes the boot log, and removes
@@ -108,7 +108,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	if len(p.Profiles) == 0 {
 		p.addDecision(Decision{Profile: s.profile(Default), PriorState: State{}.PriorState(), PriorExit: ExitUnknown})
 		p.reportDecisions(o)
-		return p // the boot log is on the volume, which can't be used
+		return p // The boot log is on the volume, which can't be used.
 	}
 	p.reportDecisions(o)
 	at := s.now()
@@ -148,7 +148,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 			p.warn(Default, "cannot tell whether profiles are multiplexed: %v", err)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
-			if migrated { // true even if migrate could not write the state file
+			if migrated { // This holds even if migrate could not write the state file.
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running && !o.CMDIsGateway
@@ -158,7 +158,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 	if err != nil {
 		return
 	}
-	final := !p.Topology.Multiplexed // a multiplexed gateway also uses the homes of other profiles, so they are cleaned before it starts
+	final := !p.Topology.Multiplexed // A multiplexed gateway also uses the homes of other profiles, so they are cleaned before it starts.
 	if final {
 		p.reportDecisions(o)
 	}
@@ -196,7 +196,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	names := existingFiles(d, home)
 	var st State
 	if slices.Contains(names, StateFile) {
-		st, _ = readState(d, home) // the Watcher reports the error
+		st, _ = readState(d, home) // The Watcher reports the error.
 	}
 	if slices.Contains(names, intentFile) && s.restoreRecorded(d, home, &st) {
 		unlock := s.lock(name)
@@ -312,9 +312,9 @@ func priorExit(d *fsutil.Dir, home string) string {
 const (
 	logsDir    = "logs"
 	bootLog    = logsDir + "/container-boot.log"
-	bootLogMax = 262144 // size in bytes above which the next boot rotates the log
+	bootLogMax = 262144 // Size in bytes above which the next boot rotates the log.
 
-	bootLogTime = "2006-01-02T15:04:05-0700" // layout of the time, which is local time
+	bootLogTime = "2006-01-02T15:04:05-0700" // Layout of the time, which is local time.
 )
 
 // appendBootLog appends the decisions of Reconcile to the boot log. If the log is too large, it first renames it to

@@ -231,8 +231,8 @@ func TestBootLogRotation(t *testing.T) {
 	}
 }
 
-// TestReconcileGoesOn checks that the boot pass decides about all profiles, although one thing after the other that it
-// needs is missing or broken.
+// TestReconcileGoesOn checks that the boot decides about all profiles in spite of missing or broken
+// files.
 func TestReconcileGoesOn(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/a/SOUL.md", "")
@@ -308,8 +308,8 @@ func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
 	}
 }
 
-// TestGatewaysNeedNotWaitForTheLastProfile checks that decisions are returned in groups, so that a gateway can start
-// before all homes have been examined.
+// TestGatewaysNeedNotWaitForTheLastProfile checks that decisions are returned in groups, before all
+// homes are examined.
 func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 	for _, multiplexed := range []bool{false, true} {
 		s := profiles.NewVolume(t)
@@ -335,10 +335,10 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 	}
 }
 
-// TestAHomeFullOfNamesIsBootedAsAnyOther checks that a home is handled normally, however many names are in it. Its own
-// user can make any number.
+// TestAHomeFullOfNamesIsBootedAsAnyOther checks that a home with very many names is handled
+// normally.
 func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
 	profiles.Write(t, s, "profiles/p/gateway.pid", "{}")
@@ -357,8 +357,8 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 	}
 }
 
-// TestAHomeOfManyNamesHoldsUpNoStart checks that the boot does not read millions of names in one home before other
-// gateways start. The names are long, so the used memory shows how many the boot has read.
+// TestAHomeOfManyNamesHoldsUpNoStart checks that the boot does not read millions of names in one
+// home before other gateways start.
 func TestAHomeOfManyNamesHoldsUpNoStart(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
@@ -386,9 +386,8 @@ func TestAHomeOfManyNamesHoldsUpNoStart(t *testing.T) {
 	}
 }
 
-// TestForgedTimesOfUseOnlyOrderTheStarts checks that forged times of last use can only change the order of starts. The
-// agent puts links, FIFOs and dates of any year in place of the files with these times. No start may be delayed or left
-// out, and no link may be followed.
+// TestForgedTimesOfUseOnlyOrderTheStarts checks that forged last-use times change only the order of
+// starts. Links and FIFOs in their place must not be followed.
 func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 	s := profiles.NewVolume(t)
 	elsewhere := filepath.Join(t.TempDir(), "root")
@@ -411,7 +410,7 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if years := map[string]int{"future": 400, "past": -400}[name]; years != 0 {
-				_ = os.Chtimes(path, time.Time{}, bootAt().AddDate(years, 0, 0)) // an error does not matter: the file system may not permit this date
+				_ = os.Chtimes(path, time.Time{}, bootAt().AddDate(years, 0, 0)) // Ignore the error: the file system may not permit this date.
 			}
 		}
 	}
@@ -426,7 +425,8 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 	}
 }
 
-// A boot that was killed while it wrote .env or the credentials left a copy of the secrets in the home for ever.
+// TestTheBootRemovesHalfWrittenSecrets checks that a boot removes the half-written secrets of a
+// killed one.
 func TestTheBootRemovesHalfWrittenSecrets(t *testing.T) {
 	s := profiles.NewVolume(t)
 	left := []string{"..env.1x2y3z.tmp", ".auth.json.1x2y3z.tmp", ".config.yaml.1x2y3z.tmp", "..hinit-topology.1x2y3z.tmp"}

@@ -10,14 +10,14 @@ import (
 	"hinit/profiles"
 )
 
-// The boot must restore the last command if a gateway has overwritten it in the state file before everything was
-// killed.
+// TestBootPutsBackWhatAGatewayTookBack checks that the boot restores the last command if a gateway
+// overwrote it just before the end.
 func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 	for name, tt := range map[string]struct {
-		state   string        // content that the gateway wrote
-		after   time.Duration // time of that write, after the command
-		clock   time.Duration // how far the clock has advanced since then
-		machine string        // boot id, if the machine has booted since then
+		state   string        // Content that the gateway wrote.
+		after   time.Duration // Time of that write, after the command.
+		clock   time.Duration // How far the clock has advanced since.
+		machine string        // Boot ID, if the machine has booted since.
 		want    string
 	}{
 		"another value, at once":        {state: `{"desired_state":"running","pid":1}`, after: time.Second, want: profiles.Stopped},
@@ -64,13 +64,13 @@ func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 	}
 }
 
-// A gateway overwrote the order within seconds, but the clock was set in between. The file's time then looked like an intent of hours
-// later, and hinit adopted it; or the clock had gone back, and the boot believed neither.
+// TestAClockThatIsSetDoesNotUndoAnOrder checks that a gateway's overwrite counts as an accident
+// although the clock was set in between.
 func TestAClockThatIsSetDoesNotUndoAnOrder(t *testing.T) {
 	for _, tt := range []struct {
-		step, passed time.Duration // how far the clock was set after the order, and how much time passed until the gateway wrote
-		looked       time.Duration // time until hinit reads the file after that
-		lost         bool          // the order was lost by accident
+		step, passed time.Duration // How far the clock was set after the order, and how much time passed until the gateway wrote.
+		looked       time.Duration // Time until hinit reads the file.
+		lost         bool          // Whether the order was lost by accident.
 	}{
 		{time.Hour, 3 * time.Second, 0, true},
 		{time.Hour, 3 * time.Second, time.Minute, true},
@@ -106,8 +106,8 @@ func TestAClockThatIsSetDoesNotUndoAnOrder(t *testing.T) {
 	}
 }
 
-// If an old record can't be replaced, it must be removed. Otherwise it would contradict the state file at the next
-// boot.
+// TestRecordThatCannotBeReplaced checks that an old record is removed if it can't be replaced. It
+// would contradict the state file.
 func TestRecordThatCannotBeReplaced(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.AskedFile+"/full", "a directory where a file should be")

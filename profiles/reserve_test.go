@@ -12,7 +12,6 @@ import (
 	"hinit/profiles"
 )
 
-// smallVolume mounts a volume of 1 MiB.
 func smallVolume(t *testing.T) string {
 	t.Helper()
 	testkit.NeedRoot(t)
@@ -24,7 +23,6 @@ func smallVolume(t *testing.T) string {
 	return root
 }
 
-// fill appends to a file until the volume has not a byte left.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -41,8 +39,8 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// TestEachOrderForAProfileIsRecordedOnAFullVolume checks that orders are recorded from reserved space: the first for a profile, and the
-// ones after it. The second order was lost, because there was no room for another reserve of the same size.
+// TestEachOrderForAProfileIsRecordedOnAFullVolume checks that several commands in a row are
+// recorded on a full volume.
 func TestEachOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 	root := smallVolume(t)
 	s := profiles.Open(root, nil, "")
@@ -57,7 +55,7 @@ func TestEachOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 		}
 	}
 	add("before")
-	known, err := s.Profile("before") // known before the volume is full, as after a boot
+	known, err := s.Profile("before") // The profile is known before the volume is full, as after a boot.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +79,8 @@ func TestEachOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 	}
 }
 
-// TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder checks that orders can be recorded although one profile
-// has filled the volume, and that the last order still holds after a restart.
+// TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder checks that commands are recorded
+// although one profile has filled the volume.
 func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T) {
 	root := smallVolume(t)
 	for _, name := range []string{"coder", "late", "greedy"} {

@@ -18,9 +18,9 @@ import (
 // Limits on the secrets that are read from a .env file, which the agent writes. Each secret costs PID 1 memory and time, because
 // every log line is searched for every secret.
 const (
-	minSecretLength = 8 // shorter values may be ordinary words
+	minSecretLength = 8 // Shorter values may be ordinary words.
 	maxSecrets      = 256
-	maxSecretBytes  = 16 << 10 // maximum total size of a profile's secrets in bytes
+	maxSecretBytes  = 16 << 10 // Maximum total size of a profile's secrets in bytes.
 )
 
 // Secrets returns the secrets in the .env of a profile, so that logs can hide them. A secret is a password in a URL, or a value
@@ -64,7 +64,7 @@ func isPlaceholder(value string) bool {
 // ExclusiveValue is a value that two running gateways must not both use, such as a bot token. It contains a hash of the value, which
 // is enough to compare two values. So the tokens themselves need not be kept in memory.
 type ExclusiveValue struct {
-	Name  string // name of the environment variable
+	Name  string // Name of the environment variable.
 	Value [sha256.Size]byte
 }
 

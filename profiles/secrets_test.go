@@ -55,12 +55,12 @@ func TestSecretsAreReadSafely(t *testing.T) {
 	}
 }
 
-// TestAFileOfSecretsTakesLittleMemory checks that PID 1 needs little memory for the secrets of a profile. The agent
-// writes the file, and PID 1 keeps the secrets that it masks.
+// TestAFileOfSecretsTakesLittleMemory checks that PID 1 needs little memory for a profile's
+// secrets, which the agent writes.
 func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	var text strings.Builder
 	for i := range 30_000 {
-		fmt.Fprintf(&text, "KEY_%d_TOKEN=\"value-%d\n", i, i) // the quote at the beginning is never closed
+		fmt.Fprintf(&text, "KEY_%d_TOKEN=\"value-%d\n", i, i) // The opening quote is never closed.
 	}
 	got, more := secretsIn(dotenv.Parse(text.String()))
 	if len(got) != maxSecrets || !more {
@@ -71,8 +71,7 @@ func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// TestATokenKeepsNoFileInMemory checks that the name of a token does not keep the whole .env in memory. PID 1 keeps
-// these names while the gateway runs.
+// TestATokenKeepsNoFileInMemory checks that a token's name does not keep the whole .env in memory.
 func TestATokenKeepsNoFileInMemory(t *testing.T) {
 	s := NewVolume(t)
 	const profiles = 30
@@ -98,8 +97,8 @@ func TestATokenKeepsNoFileInMemory(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables checks that 4 MiB of variables in each of 20 homes need little
-// memory and time. They took 1.5 GiB, and a second for each start.
+// TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables checks that 4 MiB of variables in each of
+// 20 homes need little memory and time.
 func TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables(t *testing.T) {
 	s := NewVolume(t)
 	homes := []string{Default}

@@ -7,8 +7,7 @@ import (
 	"hinit/profiles"
 )
 
-// TestASlowStopIsRemembered checks that the duration of a slow stop is kept until a stop is not slow. A file that the
-// agent wrote in its place must count as a number or as nothing.
+// TestASlowStopIsRemembered checks that the duration of a slow stop is kept until a fast stop.
 func TestASlowStopIsRemembered(t *testing.T) {
 	s := profiles.NewVolume(t)
 	see := func(want time.Duration) {

@@ -42,29 +42,29 @@ const (
 // the agent's commands write the file, and the file stays when the gateway ends. So the field Gateway may describe a gateway that
 // has ended: compare PID and StartTime with the running process.
 type State struct {
-	Exists     bool   // the file exists and is a JSON object
-	HasDesired bool   // desired_state exists and is not null
-	Desired    string // value of desired_state; if it isn't a string, its JSON text
-	HasGateway bool   // gateway_state exists and is not null
-	Gateway    string // value of gateway_state, which the gateway writes; if it isn't a string, its JSON text
+	Exists     bool   // Whether the file exists and is a JSON object.
+	HasDesired bool   // Whether desired_state exists and is not null.
+	Desired    string // Value of desired_state; if it isn't a string, its JSON text.
+	HasGateway bool   // Whether gateway_state exists and is not null.
+	Gateway    string // Value of gateway_state, which the gateway writes; if it isn't a string, its JSON text.
 
-	PID               int    // PID of the gateway that wrote the file; 0 if unknown
-	StartTime         uint64 // start time of the process PID, in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown
+	PID               int    // PID of the gateway that wrote the file; 0 if unknown.
+	StartTime         uint64 // Start time of the process PID, in clock ticks since the machine booted (proc_pid_stat(5), field 22); 0 if unknown.
 	RestartRequested  bool
-	ExitReason        string // exit_reason; "" if the file has none
-	AnswersInProgress int    // number of answers that the gateway is working on
+	ExitReason        string // Value of exit_reason; "" if the file has none.
+	AnswersInProgress int    // Number of answers that the gateway is working on.
 
-	Platforms         int    // number of chat platforms of the gateway
-	TroubledPlatforms int    // number of platforms that are retrying or have failed
-	platformTrouble   string // text for the method PlatformTrouble
+	Platforms         int    // Number of chat platforms of the gateway.
+	TroubledPlatforms int    // Number of platforms that are retrying or have failed.
+	platformTrouble   string // Result of the method PlatformTrouble.
 
-	HasServed bool   // served_profiles exists, so the gateway reports which profiles it serves
-	served    string // the names in served_profiles, each between two slashes: "/a/b/"
+	HasServed bool   // Whether served_profiles exists, so that the gateway reports which profiles it serves.
+	served    string // Names in served_profiles, each between two slashes: "/a/b/".
 
 	// Written is the modification time of the file. Heartbeat is the time of the gateway's last write, or zero if another program
 	// has written the file since. Equal ignores both.
 	Written, Heartbeat time.Time
-	size               int // size of the file in bytes
+	size               int // Size of the file in bytes.
 }
 
 // PlatformTrouble describes the chat platforms that are retrying or have failed, each with its message, in one line sorted by
@@ -74,8 +74,8 @@ func (s State) PlatformTrouble() string { return s.platformTrouble }
 // Serves reports whether served_profiles says that the gateway serves a profile.
 func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
 
-// Equal reports whether s and o have the same content. It ignores Active, the size and the times of writes, which change all the
-// time.
+// Equal reports whether s and o have the same content. It ignores AnswersInProgress, the size and
+// the times of writes, which change all the time.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Heartbeat, o.Heartbeat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.AnswersInProgress, o.AnswersInProgress, s.size, o.size = 0, 0, 0, 0
@@ -97,8 +97,9 @@ func (s State) PriorState() string {
 	return s.Gateway
 }
 
-// ShouldRun reports whether a gateway with this state should run, which is the case if Prior is "running". The boot applies the same
-// rule. It deliberately doesn't start a gateway that was still starting or had failed to start (contract, section 6).
+// ShouldRun reports whether a gateway with this state should run, which is the case if PriorState
+// is "running". The boot applies the same rule. It deliberately doesn't start a gateway that was
+// still starting or had failed to start (contract, section 6).
 func (s State) ShouldRun() bool { return s.PriorState() == Running }
 
 // ReadState reads the gateway state of a profile. If the file is missing, it returns the zero State and no error. An error names
@@ -151,7 +152,7 @@ func parseState(data []byte) (State, error) {
 		return State{}, err
 	}
 	st := State{Exists: true}
-	for _, m := range members { // in the order of the file, so that the last value of a repeated key counts, as in Python
+	for _, m := range members { // Use the file's order, so that the last value of a repeated key counts, as in Python.
 		switch m.key {
 		case "desired_state":
 			st.Desired, st.HasDesired = shortText(m.value, maxWord)
@@ -187,7 +188,7 @@ func parseState(data []byte) (State, error) {
 // into a table on the screen.
 const (
 	maxWord            = 64
-	maxServed          = 2000 // maximum number of served profiles: the default of profiles.max
+	maxServed          = 2000 // Maximum number of served profiles: the default of profiles.max.
 	maxPlatforms       = 8
 	maxPlatformMessage = 300
 )
@@ -227,8 +228,8 @@ func jsonText(value json.RawMessage) (string, bool) {
 // member is a key of a JSON object with its value, as the bytes of the file. So a rewrite preserves numbers of any size, escapes
 // and the order.
 type member struct {
-	key    string // the decoded key
-	rawKey []byte // the key with its quotes, as in the file
+	key    string // The decoded key.
+	rawKey []byte // The key with its quotes, as in the file.
 	value  json.RawMessage
 }
 
@@ -242,7 +243,7 @@ func parseObject(data []byte) ([]member, error) {
 		return nil, fmt.Errorf("it has more than %d values", maxStateCommas)
 	}
 	var whole json.RawMessage
-	if err := json.Unmarshal(data, &whole); err != nil { // Unmarshal also refuses text after the object
+	if err := json.Unmarshal(data, &whole); err != nil { // Unmarshal also refuses text after the object.
 		return nil, fmt.Errorf("it isn't JSON: %w", err)
 	}
 	if whole[0] != '{' {
@@ -259,7 +260,7 @@ func parseObject(data []byte) ([]member, error) {
 		if err != nil {
 			return nil, err
 		}
-		m := member{key: tok.(string)} // whole is valid JSON, so this token is a key
+		m := member{key: tok.(string)} // The whole text is valid JSON, so this token is a key.
 		raw := whole[from:dec.InputOffset()]
 		m.rawKey = raw[bytes.IndexByte(raw, '"'):]
 		if err := dec.Decode(&m.value); err != nil {
@@ -297,7 +298,7 @@ func encodeObject(members []member) []byte {
 func (s *Store) syncState(profile string) error {
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, StateFile))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a removed profile needs no sync
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // A removed profile needs no sync.
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 		}
 		return nil
@@ -356,10 +357,10 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force, sync bool)
 		if err == nil {
 			members, err = parseObject(data)
 		}
-		if err != nil { // the file is too large, or not a JSON object
+		if err != nil { // The file is too large, or not a JSON object.
 			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil // the file was just removed: start again
+				return false, nil // The file was just removed, so start again.
 			}
 			if err != nil {
 				return false, err

@@ -26,7 +26,7 @@ func TestReadState(t *testing.T) {
 		content string
 		prior   string
 		start   bool
-		warning string // part of the warning; "" for none
+		warning string // Part of the warning; "" for none.
 	}{
 		"observed":                 {profiles.ObservedState, "running", true, ""},
 		"bootstrap seed":           {`{"gateway_state":"running"}` + "\n", "running", true, ""},
@@ -277,10 +277,9 @@ func TestSetDesiredRefuses(t *testing.T) {
 	}
 }
 
-// TestSetDesiredAmongOthers checks SetDesired while commands, readers and a gateway that rewrites its state all use one
-// file.
+// TestSetDesiredAmongOthers checks SetDesired while commands, readers and a gateway use the file.
 func TestSetDesiredAmongOthers(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)
 	path := filepath.Join(s.Root(), profiles.StateFile)
@@ -288,7 +287,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	var others, commands sync.WaitGroup
 	var reads, rewrites atomic.Int64
 
-	others.Go(func() { // this reader opens the path at each read
+	others.Go(func() { // This reader opens the path at each read.
 		for ctx.Err() == nil {
 			data, err := os.ReadFile(path)
 			if err != nil || !json.Valid(data) {
@@ -298,7 +297,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 			reads.Add(1)
 		}
 	})
-	others.Go(func() { // this goroutine acts as the gateway: it reads, merges, writes a temporary file and renames it
+	others.Go(func() { // This goroutine imitates the gateway: it reads, merges, writes a temporary file and renames it.
 		for n := 0; ctx.Err() == nil; n++ {
 			var state map[string]any
 			data, err := os.ReadFile(path)
@@ -321,7 +320,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	})
 	for range 3 {
 		commands.Go(func() {
-			// The loop repeats until the other goroutines have read and written in between.
+			// Repeat until the other goroutines have read and written in between.
 			for i := 0; i < 40 || reads.Load() == 0 || rewrites.Load() == 0; i++ {
 				if err := s.SetDesired(profiles.Default, []string{profiles.Running, profiles.Stopped}[i%2]); err != nil {
 					t.Error(err)
@@ -345,8 +344,8 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	assertNoTemp(t, s.Root())
 }
 
-// TestSetDesiredKilled checks that the state file is always complete, although a process that calls SetDesired in a
-// loop is killed at any point.
+// TestSetDesiredKilled checks that the state file is always complete although its writer is killed
+// at any point.
 func TestSetDesiredKilled(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)

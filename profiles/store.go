@@ -23,14 +23,14 @@ const ActiveFile = "active_profile"
 
 // Profile is one agent profile.
 type Profile struct {
-	Name string // "default" or the name of the directory
-	Home string // absolute path of the home, for the configuration of other programs and for messages
+	Name string // "default" or the name of the directory.
+	Home string // Absolute path of the home, for the configuration of other programs and for messages.
 }
 
 // Warning tells an operator that something has failed or was left out. The operation itself has continued.
 type Warning struct {
-	Profile string // profile that the warning is about; "" for a warning about several or none
-	Message string // a sentence that names the path or the profile, without a full stop
+	Profile string // Profile that the warning is about; "" for a warning about several or none.
+	Message string // Sentence that names the path or the profile, without a full stop.
 }
 
 // String returns the message.
@@ -43,14 +43,14 @@ type Store struct {
 	root   string
 	marker string
 	actor  *fsutil.Actor
-	max    int // maximum number of named profiles, and of remembered directories without the marker file
+	max    int // Maximum number of named profiles, and of remembered directories without the marker file.
 	now    func() time.Time
-	uptime func() time.Duration // time since the machine booted; unlike now, it never jumps
+	uptime func() time.Duration // Time since the machine booted; unlike now, it never jumps.
 
-	mu           sync.Mutex              // guards the fields below; never held during disk operations
-	locks        map[string]*profileLock // locks of profiles that are being written
-	silent       map[string]bool         // directories, relative to the root, in which a call has timed out and still hangs
-	hangingCalls int                     // number of calls that hang in a silent directory
+	mu           sync.Mutex              // Guards the fields below; never held during disk operations.
+	locks        map[string]*profileLock // Locks of profiles that are being written.
+	silent       map[string]bool         // Directories, relative to the root, in which a call has timed out and still hangs.
+	hangingCalls int                     // Number of calls that hang in a silent directory.
 }
 
 // NoLimit is the default for [Store.SetMaxProfiles], a number that no volume reaches.
@@ -170,7 +170,7 @@ func readHome[T any](s *Store, profile string, fn func(d *fsutil.Dir, home strin
 type profileLock struct {
 	sync.Mutex
 
-	users int // number of goroutines that hold the lock or wait for it; guarded by Store.mu
+	users int // Number of goroutines that hold the lock or wait for it; guarded by Store.mu.
 }
 
 // lock waits until no other goroutine of this process writes to a profile. Other writers must wait until unlock is called.

@@ -42,8 +42,8 @@ func TestDiscover(t *testing.T) {
 	for _, name := range []string{"zeta", "alpha", "a-1", "a_1", "a1", "default", "Bad", "with space", "test", "root", ".hidden"} {
 		profiles.Write(t, s, "profiles/"+name+"/SOUL.md", "x")
 	}
-	profiles.Write(t, s, "profiles/plain/config.yaml", "x") // a profile without the marker
-	profiles.Write(t, s, "profiles/Unmarked/x", "x")        // an impossible name without a marker causes no warning
+	profiles.Write(t, s, "profiles/plain/config.yaml", "x") // A profile without the marker.
+	profiles.Write(t, s, "profiles/Unmarked/x", "x")        // An impossible name without a marker causes no warning.
 	profiles.Write(t, s, "profiles/file", "x")
 	profiles.Write(t, s, "elsewhere/SOUL.md", "x")
 	if err := os.Symlink(filepath.Join(s.Root(), "elsewhere"), filepath.Join(s.Root(), "profiles/link")); err != nil {

@@ -53,17 +53,17 @@ type Watcher struct {
 	store    *Store
 	options  WatchOptions
 	requests chan request
-	wake     chan struct{} // wakes the goroutine after a call of WatchInputs; capacity 1
+	wake     chan struct{} // Wakes the goroutine after a call of WatchInputs; capacity 1.
 	done     chan struct{}
 
-	mu          sync.Mutex // guards the fields in this group; never held during disk operations
+	mu          sync.Mutex // Guards the fields in this group; never held during disk operations.
 	inputHashes map[string]InputHash
-	inputsNew   map[string]bool // profiles for which WatchInputs was called since the last scan of their inputs
+	inputsNew   map[string]bool // Profiles for which WatchInputs was called since the last scan of their inputs.
 	warned      currentWarnings
 
 	// Only the watcher's goroutine uses the fields from here on.
 	known      map[string]*scannedProfile
-	candidates map[string]bool // directories in profiles/ without the marker file; no more than the limit on profiles
+	candidates map[string]bool // Directories in profiles/ without the marker file; no more than the limit on profiles.
 	notifications
 	lastScan
 	pending
@@ -71,56 +71,56 @@ type Watcher struct {
 
 // currentWarnings holds the warnings that are in effect. The mutex of the watcher guards it.
 type currentWarnings struct {
-	listed []Warning          // warnings of the last full scan
-	byKey  map[string]Warning // warnings of warnOnce that are in effect, by kind of problem
+	listed []Warning          // Warnings of the last full scan.
+	byKey  map[string]Warning // Warnings of warnOnce that are in effect, by kind of problem.
 }
 
 // notifications is the state of the inotify watches. It also says which directories have no watch.
 type notifications struct {
 	inotify           dirWatches
-	unmarkedWatches   []string // candidates that have a watch, oldest first
-	someUnwatched     bool     // whether some directories are not watched, or only in part
-	notifyErr         error    // first error of a watch in the last full scan
-	changedByOthers   bool     // whether other machines can change the volume
-	watchLimitReached bool     // whether the kernel allows no more watches; firstUnwatched is then the first directory without one
+	unmarkedWatches   []string // Candidates that have a watch, oldest first.
+	someUnwatched     bool     // Whether some directories are not watched, or only in part.
+	notifyErr         error    // First error of a watch in the last full scan.
+	changedByOthers   bool     // Whether other machines can change the volume.
+	watchLimitReached bool     // Whether the kernel allows no more watches; firstUnwatched is then the first directory without one.
 	firstUnwatched    string
 	firstUnwatchedID  fsutil.ID
 }
 
 // lastScan describes the last full scan.
 type lastScan struct {
-	scannedAt  time.Time // start of the scan
-	notBefore  time.Time // earliest time at which a notification may start the next full scan
-	dir        stamp     // metadata of profiles/ at that time, which changes if a name in it does; zero if the scan may have missed names
-	someSilent bool      // whether some directories did not answer in time
+	scannedAt  time.Time // Start of the scan.
+	notBefore  time.Time // Earliest time at which a notification may start the next full scan.
+	dir        stamp     // Metadata of profiles/ at that time, which changes if a name in it does; zero if the scan may have missed names.
+	someSilent bool      // Whether some directories did not answer in time.
 }
 
 // pending says what the watcher must scan because of notifications, and when.
 type pending struct {
-	changedHomes map[string]bool // profiles whose homes must be scanned
-	changedNames map[string]bool // names in profiles/ that have changed
+	changedHomes map[string]bool // Profiles whose homes must be scanned.
+	changedNames map[string]bool // Names in profiles/ that have changed.
 	scanAllNext  bool
-	earlyScan    bool      // whether an early scan is due, see WatchOptions.SettleEarly
-	firstNotice  time.Time // time of the first notification since the last scan; zero if none has come
-	scanAt       time.Time // when to scan because of notifications
+	earlyScan    bool      // Whether an early scan is due, see WatchOptions.SettleEarly.
+	firstNotice  time.Time // Time of the first notification since the last scan; zero if none has come.
+	scanAt       time.Time // Time of the scan that notifications have scheduled.
 	nextPoll     time.Time
 }
 
 // request is a call of Rescan or Find that waits for a scan.
 type request struct {
-	profile string // profile that Find looks for; "" for Rescan
+	profile string // Profile that Find looks for; "" for Rescan.
 	reply   chan error
 }
 
 // scannedProfile is what the watcher remembers of the last scan of one profile.
 type scannedProfile struct {
 	profile       Profile
-	scannedAt     time.Time // start of the last scan
-	nextScan      time.Time // notifications start no scan of the profile before this time
+	scannedAt     time.Time // Start of the last scan.
+	nextScan      time.Time // Earliest time at which a notification may scan the profile again.
 	state         State
-	lastHeartbeat time.Time // time of the last Heartbeat event
-	stateStamp    stamp     // stamp of the state file
-	stateComplete bool      // whether state belongs to stateStamp
+	lastHeartbeat time.Time // Time of the last Heartbeat event.
+	stateStamp    stamp     // Stamp of the state file.
+	stateComplete bool      // Whether state belongs to stateStamp.
 	inputs        [3]stamp
 	inputsCurrent bool
 }
@@ -139,7 +139,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	w := &Watcher{
 		store:       s,
 		options:     o,
-		requests:    make(chan request, 64), // if 64 requests are waiting, further callers block
+		requests:    make(chan request, 64), // If 64 requests are waiting, further callers block.
 		wake:        make(chan struct{}, 1),
 		done:        make(chan struct{}),
 		inputHashes: make(map[string]InputHash), inputsNew: make(map[string]bool),
@@ -175,7 +175,7 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	for {
 		select {
 		case asked <- request{profile, reply}:
-			asked = nil // a nil channel is never ready, so the request is sent only once
+			asked = nil // A nil channel is never ready, so the request is sent only once.
 		case err := <-reply:
 			return err
 		case <-ctx.Done():
@@ -216,14 +216,14 @@ func (w *Watcher) watchedInputs(profile string) (InputHash, bool) {
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.inotify.Close()
-	_ = w.scanAll(ctx) // warnOnce has already reported the error
+	_ = w.scanAll(ctx) // Ignore the error: warnOnce has already reported it.
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case ev, ok := <-w.inotify.Events:
 			if ok {
 				w.markChanged(ev)
-			} else { // the inotify instance has failed; the next scan makes a new one
+			} else { // The inotify instance has failed; the next scan makes a new one.
 				w.inotify.Close()
 				w.markAll()
 			}
@@ -250,7 +250,7 @@ func (w *Watcher) run(ctx context.Context) {
 // answerRequests does one scan for all waiting requests, and answers them.
 func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
-	for len(w.requests) > 0 { // only this goroutine receives requests
+	for len(w.requests) > 0 { // Only this goroutine receives requests.
 		r := <-w.requests
 		asked, all = append(asked, r), all || r.profile == ""
 	}
@@ -307,18 +307,18 @@ func (w *Watcher) markChanged(ev watch.Event) {
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == watch.Chmod && self && !(dir == profilesPath && (w.candidates[file] || w.isWarned(file))) { // this directory may have become readable
+	if ev.Op == watch.Chmod && self && !(dir == profilesPath && (w.candidates[file] || w.isWarned(file))) { // This directory may have become readable.
 		return
 	}
 	name := Default
 	switch {
 	case dir == profilesPath && strings.HasPrefix(file, "."):
-		return // a temporary directory of hinit or of another program
-	case dir == profilesPath && (!self || ev.Has(watch.Create) || w.candidates[file]): // the removal of a candidate is also a change
+		return // A temporary directory of hinit or of another program.
+	case dir == profilesPath && (!self || ev.Has(watch.Create) || w.candidates[file]): // The removal of a candidate is also a change.
 		w.changedNames[file] = true
 		w.scheduleSoon()
 		return
-	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // a new directory may already be scanned and watched
+	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // A new directory may already be scanned and watched.
 		w.markAll()
 		return
 	case dir != w.store.root:
@@ -329,7 +329,7 @@ func (w *Watcher) markChanged(ev watch.Event) {
 		switch {
 		case file == w.store.marker, file == StateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
-		case !w.earlyScan: // an early scan that is already scheduled also handles this change
+		case !w.earlyScan: // An early scan that is already scheduled also handles this change.
 			w.scheduleScan(w.options.Settle)
 		}
 	}

@@ -17,7 +17,8 @@ import (
 	"hinit/internal/watch"
 )
 
-// TestMark checks which events cause a scan. Gateways write to their homes all the time, so most must not.
+// TestMark checks which events cause a scan. Gateways write to their homes all the time, so most
+// must not.
 func TestMark(t *testing.T) {
 	s := Open("/v", nil, "")
 	for name, tt := range map[string]struct {
@@ -73,7 +74,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestSettle checks that a scan waits for the end of a burst of events, but not longer than MaxSettle.
+// TestSettle checks that a scan waits for the end of a burst of events, but not longer than
+// MaxSettle.
 func TestSettle(t *testing.T) {
 	w := &Watcher{options: WatchOptions{Settle: 100 * time.Millisecond, MaxSettle: time.Second}}
 	start := time.Now()
@@ -88,7 +90,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestWatchUnderNoise checks that the watcher reports changes although one state file is rewritten without a pause.
+// TestWatchUnderNoise checks that the watcher reports changes although one state file is rewritten
+// without a pause.
 func TestWatchUnderNoise(t *testing.T) {
 	s := NewVolume(t)
 	_, r := startWatcher(t, s, WatchOptions{Settle: 50 * time.Millisecond, MaxSettle: 200 * time.Millisecond})
@@ -166,7 +169,7 @@ func TestAProfileThatIsAskedForIsFoundWithoutAScanOfTheOthers(t *testing.T) {
 	w, r := startWatcher(t, s, lazy)
 	rescan(t, w)
 	r.take()
-	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a full scan would report this change too
+	Write(t, s, "profiles/a/gateway_state.json", state("running")) // A full scan would report this change too.
 	Write(t, s, "profiles/new/SOUL.md", "")
 	Write(t, s, "profiles/new/gateway_state.json", state("stopped"))
 	find := func(names ...string) []string {
@@ -227,11 +230,11 @@ func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
 	w, r := startWatcher(t, s, WatchOptions{})
 	rescan(t, w)
 	r.take()
-	Write(t, s, "profiles/first/SOUL.md", "") // the directory profiles itself is new
+	Write(t, s, "profiles/first/SOUL.md", "") // The directory profiles itself is new.
 	r.awaits(t, "+first")
 	Write(t, s, "profiles/slow/config.yaml", "")
 	Write(t, s, "profiles/quick/SOUL.md", "")
-	r.awaits(t, "+quick") // by now the watcher has scanned the directory slow
+	r.awaits(t, "+quick") // By now, the watcher has scanned the directory slow.
 	Write(t, s, "profiles/slow/SOUL.md", "")
 	r.awaits(t, "+slow")
 }
@@ -243,19 +246,19 @@ func TestRescanWaitsForNotify(t *testing.T) {
 		entered <- struct{}{}
 		<-release
 	}})
-	<-entered // the first scan must report the default profile
+	<-entered // The first scan must report the default profile.
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := w.Rescan(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Rescan beside a blocked Notify: %v", err)
 	}
-	w.WatchInputs(Default, "") // WatchInputs must not block either
+	w.WatchInputs(Default, "") // WatchInputs must not block either.
 	w.WatchInputs(Default, "")
 	close(release)
 	rescan(t, w)
 }
 
-// TestManyRescansAtOnceWaitForOneScan checks that fifty concurrent requests for a new scan share one scan.
+// TestManyRescansAtOnceWaitForOneScan checks that fifty concurrent requests share one scan.
 func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 	s := NewVolume(t)
 	entered, release := make(chan struct{}, 1), make(chan struct{})
@@ -268,14 +271,14 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 			}
 			<-release
 		},
-		openNotifications: func(*watch.Set) error { // each scan asks for notifications as long as there are none
+		openNotifications: func(*watch.Set) error { // Each scan requests notifications as long as they are missing.
 			looks++
 			return errors.New("none here")
 		},
 	})
 	letGo := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(letGo)
-	<-entered // now the first scan waits
+	<-entered // The first scan waits now.
 	const many = 50
 	var answered sync.WaitGroup
 	for range many {
@@ -288,7 +291,7 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 	testkit.Until(t, "all to wait", func() bool { return len(w.requests) == many })
 	letGo()
 	answered.Wait()
-	if looks != 2 { // all requests must have waited for the same scan
+	if looks != 2 { // All requests must have waited for the same scan.
 		t.Errorf("%d looks, one of which was there before; want one for all of them", looks)
 	}
 }
@@ -303,7 +306,7 @@ func TestWatchLostNotifications(t *testing.T) {
 	_, r := startWatcher(t, s, WatchOptions{openNotifications: func(h *watch.Set) error {
 		err := h.Open()
 		if err == nil {
-			h.AddPath = func(string) error { return nil } // this AddPath watches nothing, but reports success
+			h.AddPath = func(string) error { return nil } // This AddPath watches nothing, but reports success.
 			from := source{make(chan watch.Event), make(chan error)}
 			h.Events, h.Lost = from.events, from.lost
 			sources <- from
@@ -320,11 +323,11 @@ func TestWatchLostNotifications(t *testing.T) {
 	Write(t, s, "profiles/b/SOUL.md", "")
 	close(h.events)
 	r.awaits(t, "+b")
-	<-sources // now the watcher has opened a new source
+	<-sources // The watcher has opened a new source.
 }
 
-// TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther checks that PID 1 does not parse a large state file at each
-// change, with and without an error at its end. Ten times a second a megabyte would leave no time for other homes.
+// TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther checks that PID 1 does not parse a large
+// state file at each change.
 func TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther(t *testing.T) {
 	for _, end := range []string{"", "abc"} {
 		t.Run("end "+end, func(t *testing.T) {
@@ -334,8 +337,8 @@ func TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// changeLargeState changes a state file all the time. One letter of end follows the JSON text, so that each error has
-// another text.
+// changeLargeState keeps changing a state file. One letter of end follows the JSON text, so that
+// each error differs.
 func changeLargeState(t *testing.T, end string) {
 	t.Helper()
 	s := NewVolume(t)
@@ -359,7 +362,7 @@ func changeLargeState(t *testing.T, end string) {
 		}
 		seen += n
 	}
-	if took := time.Since(begin); seen > 1+int(took/time.Second) { // on a busy machine, the loop takes more than a second
+	if took := time.Since(begin); seen > 1+int(took/time.Second) { // On a busy machine, the loop takes more than a second.
 		t.Errorf("%d states of it were parsed in %v", seen, took)
 	}
 	Write(t, s, "profiles/loud/gateway_state.json", padding+state("last"))
@@ -367,8 +370,8 @@ func changeLargeState(t *testing.T, end string) {
 	r.awaits(t, "other=running", "loud=last")
 }
 
-// TestAGatewayThatBecomesReadyIsSeenAtOnce checks that a state file that is renamed into place is read at once. The
-// start of the next gateway depends on it, and must not wait for the end of a burst of events.
+// TestAGatewayThatBecomesReadyIsSeenAtOnce checks that a state file that is renamed into place is
+// read at once, because the next start depends on it.
 func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		like watch.Event

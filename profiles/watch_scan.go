@@ -29,9 +29,9 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 
 // Limits on the share of time that scans take, for large volumes on which a scan takes long.
 const (
-	pollShare = 20                    // the pause before a poll is pollShare times as long as the last scan took
-	scanShare = 10                    // after a scan of longScan or more, the next full scan for a notification must wait scanShare times as long
-	longScan  = 20 * time.Millisecond // scanShare does not limit scans that took less
+	pollShare = 20                    // The pause before a poll is pollShare times as long as the last scan.
+	scanShare = 10                    // After a scan of longScan or more, the next full scan for a notification must wait scanShare times as long.
+	longScan  = 20 * time.Millisecond // Shorter scans are not limited by scanShare.
 )
 
 // blindPoll is the longest time between full scans while changes may be missed. This is so if some directories without the marker
@@ -66,7 +66,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	w.watchDir(d, ".", w.store.root) // watch first: otherwise a change between scan and watch would be missed
+	w.watchDir(d, ".", w.store.root) // Watch first: otherwise a change between scan and watch would be missed.
 	if !w.store.answersInTime(profilesDir) {
 		return errSilent
 	}
@@ -98,11 +98,11 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		w.scanHome(ctx, d, name, true)
 	}
 	for _, name := range l.unmarked {
-		if w.known[name] != nil { // the directory still exists, but has lost its marker file
+		if w.known[name] != nil { // The directory still exists, but has lost its marker file.
 			w.scanHome(ctx, d, name, false)
 		}
 	}
-	for _, name := range w.newlyMarked(d) { // directories that got the marker file after profiles/ was listed
+	for _, name := range w.newlyMarked(d) { // Directories that got the marker file after profiles/ was listed.
 		w.scanHome(ctx, d, name, true)
 	}
 	w.someSilent = len(l.silentDirs) > 0
@@ -134,7 +134,7 @@ func (w *Watcher) poll(ctx context.Context) {
 	remotely := w.changedByOthers && began.Sub(w.scannedAt) >= w.options.IdlePoll
 	changed, all := w.changedTimes()
 	if all || remotely {
-		_ = w.scanAll(ctx) // warnOnce has already reported the error
+		_ = w.scanAll(ctx) // Ignore the error: warnOnce has already reported it.
 		return
 	}
 	if len(changed) > 0 {
@@ -245,10 +245,10 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 			continue
 		}
 		w.markAll()
-		if !w.isDue(time.Now()) { // the last full scan took so long that the next one must wait
+		if !w.isDue(time.Now()) { // The last full scan took so long that the next one must wait.
 			break
 		}
-		_ = w.scanAll(ctx) // this also scans the remaining names; warnOnce has already reported an error
+		_ = w.scanAll(ctx) // This also scans the remaining names; warnOnce has already reported an error.
 		return
 	}
 	slices.Sort(names)
@@ -265,7 +265,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 // scanFor does the scan for [Watcher.Find].
 func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	if w.scanAllNext {
-		return w.scanAll(ctx) // a full scan is due anyway
+		return w.scanAll(ctx) // A full scan is due anyway.
 	}
 	if w.known[name] != nil {
 		return nil
@@ -300,19 +300,19 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return false
 	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0:
 		w.forgetCandidate(name)
-		return !w.isWarned(name) // the new directory was already removed or replaced
+		return !w.isWarned(name) // The new directory was already removed or replaced.
 	case err != nil, !info.IsDir():
 		return false
 	case (w.known[name] != nil || w.candidates[name]) && w.inotify.ID(path) == stampOf(info).ID:
 		w.scanHome(ctx, d, name, false)
 		return true
 	case w.inotify.Watches(stampOf(info).ID):
-		return false // this directory is already watched under another name: it was renamed
+		return false // This directory is already watched under another name: it was renamed.
 	}
 	complete := !w.someUnwatched
 	w.dropCandidate()
 	w.candidates[name] = true
-	w.watchUnmarked(name, stampOf(info)) // watch first: otherwise a change between scan and watch would be missed
+	w.watchUnmarked(name, stampOf(info)) // Watch first: otherwise a change between scan and watch would be missed.
 	if complete && w.someUnwatched {
 		return false
 	}
@@ -338,7 +338,7 @@ func (w *Watcher) dropCandidate() {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer: drop one without a watch
+		if !slices.Contains(w.unmarkedWatches, name) { // Candidates with a watch are newer, so drop one without a watch.
 			w.forgetCandidate(name)
 			return
 		}
@@ -363,8 +363,8 @@ const limitKey = "limit"
 // After the scan of a home, notifications start no other scan of it for a time that is proportional to the size of its files.
 // Otherwise a home with large files that change all the time would delay the other homes.
 const (
-	parsedBytesPerSecond = 64 << 10 // parsing a state file of this many bytes causes a pause of one second
-	hashedBytesPerSecond = 1 << 20  // hashing inputs of this many bytes causes a pause of one second
+	parsedBytesPerSecond = 64 << 10 // Parsing a state file of this many bytes causes a pause of one second.
+	hashedBytesPerSecond = 1 << 20  // Hashing inputs of this many bytes causes a pause of one second.
 )
 
 // scanHome scans one home and reports changes of the state file. It also reports changes of the inputs, if WatchInputs was called.
@@ -396,7 +396,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	var st State
 	began, first := time.Now(), k.scannedAt.IsZero()
 	k.scannedAt = began
-	err := d.WithIdentity(func(d *fsutil.Dir) (err error) { // only the file operations need the agent's identity
+	err := d.WithIdentity(func(d *fsutil.Dir) (err error) { // Only the file operations need the agent's identity.
 		if first {
 			makeReserve(d, home)
 		}

@@ -51,7 +51,7 @@ func describe(ev Event) string {
 	return fmt.Sprintf("%T", ev)
 }
 
-// take returns the events since the last take.
+// take returns the events since the last call of take.
 func (r *recorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +78,7 @@ func (r *recorder) awaits(t *testing.T, want ...string) {
 	}
 }
 
-// startWatcher starts a watcher and waits for its first scan. Unless o says otherwise, the watcher depends on
+// startWatcher starts a watcher and waits for its first scan. By default, the watcher depends on
 // notifications, because its next poll is an hour away.
 func startWatcher(t *testing.T, s *Store, o WatchOptions) (*Watcher, *recorder) {
 	t.Helper()
@@ -111,14 +111,14 @@ func rescan(t *testing.T, w *Watcher) {
 
 func state(desired string) string { return `{"desired_state":"` + desired + `"}` }
 
-// A profile that root copies with "cp -a" must be found at once. cp gives the directory to its owner last, when all
-// files are in it, and the agent can't scan the directory before.
+// TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce checks that a profile that root copies
+// with "cp -a" is found at once. The agent can't scan it before cp changes its owner, at the end.
 func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, profilesDir), 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	var actor *fsutil.Actor // the mode of the directory keeps this user, who stands for the agent, out
+	var actor *fsutil.Actor // The directory's mode excludes this user, who stands for the agent.
 	if os.Geteuid() == 0 {
 		if actor = fsutil.NewActor(fsutil.Identity{UID: 12345, GID: 12345}); !actor.Switches() {
 			t.Skip("this container doesn't let root switch identity")
@@ -133,7 +133,7 @@ func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	Write(t, s, "profiles/later/SOUL.md", "")
-	r.awaits(t, "+later") // by now the watcher has scanned the other directory without success
+	r.awaits(t, "+later") // By now, the watcher has scanned the other directory without success.
 	if err := os.Chmod(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -169,12 +169,12 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 	path := func(rel string) string { return filepath.Join(s.root, rel) }
 
 	Write(t, s, "profiles/a/config.yaml", "")
-	Write(t, s, "profiles/other/x", "") // this directory never becomes a profile
+	Write(t, s, "profiles/other/x", "") // This directory never becomes a profile.
 	Write(t, s, "profiles/a/SOUL.md", "")
 	r.awaits(t, "+a")
 	Write(t, s, "profiles/late/config.yaml", "")
 	Write(t, s, "gateway_state.json", state("running"))
-	r.awaits(t, "default=running") // by now the watcher also watches the directory late
+	r.awaits(t, "default=running") // By now, the watcher also watches the directory late.
 	Write(t, s, "profiles/late/SOUL.md", "")
 	r.awaits(t, "+late")
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
@@ -207,7 +207,7 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "b disappears", func() bool { return slices.Contains(r.take(), "-b") })
-	Write(t, s, "profiles/b/SOUL.md", "b\n") // the new file has the same name, and perhaps the same inode number
+	Write(t, s, "profiles/b/SOUL.md", "b\n") // The new file has the same name, and perhaps the same inode number.
 	r.awaits(t, "+b")
 	if err := s.SetDesired("b", Running); err != nil {
 		t.Fatal(err)
@@ -282,7 +282,8 @@ func TestWatchPolls(t *testing.T) {
 	}
 }
 
-// TestWatchRecovers checks that changes are seen again after the kernel had no watches left for a while.
+// TestWatchRecovers checks that changes are seen again after a time without available kernel
+// watches.
 func TestWatchRecovers(t *testing.T) {
 	s := NewVolume(t)
 	var mu sync.Mutex
@@ -384,5 +385,5 @@ func TestWatchEnds(t *testing.T) {
 	w.WatchInputs(Default, "")
 }
 
-// lazy has options for a watcher that scans only on request.
+// lazy are options for a watcher that scans only on request.
 var lazy = WatchOptions{Settle: time.Hour, SettleEarly: time.Hour, MaxSettle: time.Hour}

@@ -23,13 +23,13 @@ var agentFlags = map[string]string{
 	"boards": "json all name description icon color switch delete default-workdir", "doctor": "json",
 }
 
-// The words of a row are commands that are run one after the other on one board. NAME= stores the printed id, and $NAME stands
+// agentRows are sequences of commands on one board. NAME= stores the printed ID, and $NAME stands
 // for it. The exit codes are the agent's.
 var agentRows = []struct {
 	words string
 	code  int
-	keys  string // keys that the JSON must have; in a list, its first element
-	says  string // part of the output or of the error
+	keys  string // Required keys of the JSON; in a list, of its first element.
+	says  string // Required part of the output or of the error.
 }{
 	{words: "init", says: "initialized at"},
 	{words: "A=create one --assignee coder --body text --priority 2 --tenant t --max-runtime 30m --max-retries 3 --model m --skill s --goal --goal-max-turns 4", says: "ready, assignee=coder"},
@@ -58,7 +58,7 @@ var agentRows = []struct {
 	{words: "list --sort nosuch", code: 2},
 	{words: "list --assignee coder --sort updated --n 1", says: "one"},
 	{words: "show $A --json", keys: "task latest_summary parents children comments events runs"},
-	{words: "show $A --json", says: `"parents": [],`}, // an empty list must not be null, because Python programs expect a list
+	{words: "show $A --json", says: `"parents": [],`}, // An empty list must not be null, because Python programs expect a list.
 	{words: "show $A --state-type outcome --state-name completed", says: "one"},
 	{words: "show $A --state-type outcome", code: 2},
 	{words: "show t_00000000", code: 1, says: "no such task"},
@@ -140,7 +140,8 @@ var agentRows = []struct {
 	{words: "", says: "Exit codes"},
 }
 
-// All command lines of the agent's own command must work here too, with the same exit codes and JSON names.
+// TestTheAgentsCommandLine checks that all command lines of the agent's own command work, with the
+// same exit codes and JSON names.
 func TestTheAgentsCommandLine(t *testing.T) {
 	s := newShell(t)
 	s.env["HERMES_PROFILE"] = "coder"
@@ -189,7 +190,7 @@ func TestTheAgentsCommandLine(t *testing.T) {
 	}
 	for verb, list := range flags {
 		for _, flag := range list {
-			// these commands run until they are stopped, so the tests in test/kanban cover them
+			// These commands run until they are stopped; test/kanban tests them.
 			if verb == "serve" || flag == "force" && verb == "daemon" {
 				continue
 			}
@@ -223,8 +224,7 @@ func hasKeys(t *testing.T, what, out, keys string) {
 	}
 }
 
-// A worker must be able to end only its own attempt. It may end neither a newer attempt of the task nor another
-// worker's attempt.
+// TestAWorkersCommandsAreForItsOwnAttempt checks that a worker can end only its own attempt.
 func TestAWorkersCommandsAreForItsOwnAttempt(t *testing.T) {
 	s := newShell(t)
 	id, other := s.create("x", "--assignee", "coder"), s.create("y")

@@ -34,7 +34,7 @@ type Terminal struct {
 	Out, Err      io.Writer
 	Env           kanban.Env
 	Environ       []string
-	OutIsTerminal bool // true if Out is a terminal
+	OutIsTerminal bool // Whether Out is a terminal.
 	Now           func() time.Time
 }
 
@@ -51,15 +51,15 @@ type action func(ctx context.Context, s *kanban.Store, words []string) error
 type verb struct {
 	name          string
 	aliases       []string
-	args          string // positional arguments for the help: "[X]" is optional, "X..." may be repeated
-	multiWordFlag string // name of a flag whose value is all words up to the next flag
+	args          string // Positional arguments for the help: "[X]" is optional, "X..." may be repeated.
+	multiWordFlag string // Name of a flag whose value is all words up to the next flag.
 	summary       string
 	help          string
-	hasJSONFlag   bool                 // the verb has the flag --json
-	checksFile    bool                 // the verb checks the integrity of the whole file when it opens the board
-	opensNoBoard  bool                 // the verb does not open the board
-	busyTimeout   time.Duration        // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
-	define        func(c *call) action // function that defines the flags of the verb and returns its action
+	hasJSONFlag   bool                 // Whether the verb has the flag --json.
+	checksFile    bool                 // Whether the verb checks the integrity of the whole file when it opens the board.
+	opensNoBoard  bool                 // Whether the verb does not open the board.
+	busyTimeout   time.Duration        // Maximum wait for other writers of the board; 0: the default of [kanban.Options].
+	define        func(c *call) action // Defines the flags of the verb and returns its action.
 }
 
 // call is one invocation of a verb, from the command line to the exit code.
@@ -203,8 +203,8 @@ func (c *call) run() int {
 	return c.reportFailure(doing, act(ctx, s, words))
 }
 
-// reportFailure prints an error on one line and returns the exit code. The line begins with "cannot" and the operation doing.
-// If err is nil, failed prints nothing and returns 0.
+// reportFailure prints "cannot", the operation doing and the error on one line, and returns the
+// exit code. If err is nil, it prints nothing and returns 0.
 func (c *call) reportFailure(doing string, err error) int {
 	code := cmdline.Failed
 	switch {
@@ -263,8 +263,8 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// printResult prints v as JSON if --json was given. Otherwise it calls the function people, which prints the same for a reader.
-// If err is not nil, show prints nothing and returns err.
+// printResult prints v as JSON if --json was given. Otherwise it calls the function people, which
+// prints the same for a reader. If err is not nil, it prints nothing and returns err.
 func (c *call) printResult(v any, err error, people func()) error {
 	switch {
 	case err != nil:
@@ -287,7 +287,7 @@ func (c *call) table(fill func(row func(cells ...any))) {
 		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), emptyCell) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
-	_ = w.Flush() // Flush fails only if the reader of the output is gone
+	_ = w.Flush() // Flush fails only if the reader of the output is gone.
 }
 
 // boards returns the boards of this installation.
@@ -319,7 +319,7 @@ func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 }
 
 func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, error) {
-	var toolsets []string // names that can't be used as skills, because they are toolsets
+	var toolsets []string // Names of toolsets, which can't be used as skills.
 	if profiles := kanban.ProfileDirs(c.boards().Root); c.verb.name == "create" {
 		toolsets = lo.FlatMap(profiles.List(), func(name string, _ int) []string { return profiles.Toolsets(name) })
 	}

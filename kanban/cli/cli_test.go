@@ -38,7 +38,6 @@ func newShell(t *testing.T) *shell {
 	return s
 }
 
-// run runs a command and returns its exit code and output.
 func (s *shell) run(args ...string) (code int, out, errs string) {
 	s.Helper()
 	var stdout, stderr bytes.Buffer
@@ -53,7 +52,6 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 	return code, stdout.String(), stderr.String()
 }
 
-// do runs a command that must succeed.
 func (s *shell) do(args ...string) string {
 	s.Helper()
 	code, out, errs := s.run(args...)
@@ -75,8 +73,8 @@ func (s *shell) fails(code int, message string, args ...string) {
 	}
 }
 
-// TestAWarningOfTheBoardIsSaidByTheCommand checks that a warning of the board goes to the command's error output, in
-// the form of its other messages. The cause here is an init lock that can't be made.
+// TestAWarningOfTheBoardIsSaidByTheCommand checks that the command prints a warning of the board to
+// its error output.
 func TestAWarningOfTheBoardIsSaidByTheCommand(t *testing.T) {
 	s := newShell(t)
 	if err := os.Mkdir(filepath.Join(s.root, "kanban.db.init.lock"), 0o755); err != nil {
@@ -106,8 +104,8 @@ func (s *shell) task(id string) (t struct {
 	return t
 }
 
-// The command that shows a worker's log must mask control characters on a terminal. A program that reads the output
-// must get all bytes.
+// TestATerminalObeysNoWorker checks that control characters in a worker's log are masked on a
+// terminal, but not in a pipe.
 func TestATerminalObeysNoWorker(t *testing.T) {
 	s := newShell(t)
 	id := s.create("x")
@@ -125,8 +123,8 @@ func TestATerminalObeysNoWorker(t *testing.T) {
 	}
 }
 
-// If a transaction that does not end keeps others from the board, `doctor` must name the process. The error message of
-// the other commands refers to `doctor`.
+// TestDoctorNamesAWriterThatDoesNotEnd checks that `doctor` names the process of a transaction that
+// never ends.
 func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	s := newShell(t)
 	s.do("init")
@@ -145,11 +143,11 @@ func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	if code, out, _ := s.run("doctor"); code != cmdline.Failed || !strings.Contains(out, "another program is writing to the board") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
-	_ = conn.Close() // closing the connection ends the transaction
+	_ = conn.Close() // Closing the connection ends the transaction.
 }
 
-// TestAnAgentWritesNothingIntoJSONThatATerminalObeys checks that JSON output escapes characters that move the cursor or
-// reverse the text, here in a comment and in the name of a board.
+// TestAnAgentWritesNothingIntoJSONThatATerminalObeys checks that JSON output escapes terminal
+// control characters.
 func TestAnAgentWritesNothingIntoJSONThatATerminalObeys(t *testing.T) {
 	s := newShell(t)
 	id := s.create("hello")
@@ -162,8 +160,7 @@ func TestAnAgentWritesNothingIntoJSONThatATerminalObeys(t *testing.T) {
 	}
 }
 
-// Control characters in a task's id must not reach the terminal of a user who lists the task. Any program can write
-// such ids into the file.
+// TestATerminalObeysNoTask checks that control characters in a task's ID are masked on a terminal.
 func TestATerminalObeysNoTask(t *testing.T) {
 	s := newShell(t)
 	s.do("init")
@@ -267,7 +264,8 @@ func TestATaskFromItsCreationToTheArchive(t *testing.T) {
 	}
 }
 
-// The report of `dispatch` must have the labels, the order and the form of the contract, 23.1.
+// TestDispatchPrintsAPass checks the labels, order and form of the report of `dispatch` (contract,
+// 23.1).
 func TestDispatchPrintsAPass(t *testing.T) {
 	s := newShell(t)
 	a := s.create("a", "--assignee", "coder")
@@ -303,7 +301,8 @@ Skipped (non-spawnable assignee — terminal lane, OK): %s
 	}
 }
 
-// `dispatch` must read the configuration, prefer --max, and refuse invalid values (contract, 28.3).
+// TestDispatchReadsTheConfiguration checks that `dispatch` reads the configuration, prefers --max,
+// and refuses invalid values (contract, 28.3).
 func TestDispatchReadsTheConfiguration(t *testing.T) {
 	s := newShell(t)
 	for range 4 {
@@ -338,7 +337,7 @@ func TestDispatchReadsTheConfiguration(t *testing.T) {
 		t.Errorf("with caps that are none, %d", n)
 	}
 	config("  default_assignee: coder\n  max_in_progress: 1\n")
-	if n := spawned(); n > 1 && n != 4 { // 4 is the contract's result: its dry run does not count the tasks that it would start against the cap
+	if n := spawned(); n > 1 && n != 4 { // The contract's dry run does not count the tasks that it would start, and gives 4.
 		t.Errorf("with a cap of 1, %d", n)
 	}
 }
@@ -379,7 +378,7 @@ func TestDaemonIsDeprecated(t *testing.T) {
 func TestWrongUsage(t *testing.T) {
 	s := newShell(t)
 	s.fails(cmdline.WrongUsage, `did you mean "create"?`, "creat")
-	s.env["HERMES_BIN"] = filepath.Join(t.TempDir(), "none") // otherwise the agent would replace this process
+	s.env["HERMES_BIN"] = filepath.Join(t.TempDir(), "none") // Otherwise the agent would replace this process.
 	s.fails(cmdline.WrongUsage, "hermes kanban swarm", "swarm")
 	s.fails(cmdline.WrongUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
 	s.fails(cmdline.WrongUsage, "see: hinit kanban list --help", "list", "--nosuch")
@@ -435,7 +434,8 @@ func TestQuotedAsPythonDoes(t *testing.T) {
 	}
 }
 
-// TestAllBoardsAtOnce checks the query of the status page for all boards. The query must not make a missing board.
+// TestAllBoardsAtOnce checks that the status page's query of all boards does not create a missing
+// board.
 func TestAllBoardsAtOnce(t *testing.T) {
 	s := newShell(t)
 	if out := s.do("stats", "--all"); strings.TrimSpace(out) != "[]" {

@@ -52,8 +52,8 @@ func (c *call) configPath() string {
 // host says where workers are started: by PID 1, or in this process.
 type host struct {
 	*runner.Runner
-	pid1   *dial.Client // client of PID 1; nil: this process starts the workers
-	volume string       // value for [kanban.Dispatcher.ExclusiveVolumeID]
+	pid1   *dial.Client // Client of PID 1; nil: this process starts the workers.
+	volume string       // Value of [kanban.Dispatcher.ExclusiveVolumeID].
 }
 
 // chooseHost returns the host that starts workers: PID 1, or this process if here is true or PID 1 does not answer.
@@ -118,7 +118,7 @@ func dispatch(c *call) action {
 	opt := kanban.TickOptions{}
 	optionalFlag(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", parseNumber)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
-		cfg, _, _ := kanban.ReadConfig(c.configPath()) // an unreadable file counts as empty, as in the agent's own command
+		cfg, _, _ := kanban.ReadConfig(c.configPath()) // An unreadable file counts as empty, as in the agent's own command.
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
 		opt.DryRun = *dry
 		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {

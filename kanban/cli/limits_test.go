@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// `stats --all` must shorten long titles. The page of the boards reads at most 8 MiB of that command's output, so one task with
-// a longer title hid all boards.
+// TestATaskWithAHugeTitleHidAllBoards checks that `stats --all` shortens long titles, because the
+// page reads at most 8 MiB of its output.
 func TestATaskWithAHugeTitleHidAllBoards(t *testing.T) {
 	s := newShell(t)
 	huge := strings.Repeat("é", 5<<20)
@@ -32,7 +32,8 @@ func TestATaskWithAHugeTitleHidAllBoards(t *testing.T) {
 	}
 }
 
-// A command that follows a board must not wait for ever for changes of a file that a backup has replaced.
+// TestACommandFollowedAFileThatWasReplaced checks that a following command ends when a backup
+// replaces the board's file.
 func TestACommandFollowedAFileThatWasReplaced(t *testing.T) {
 	s := newShell(t)
 	s.create("x")
@@ -62,8 +63,8 @@ func TestACommandFollowedAFileThatWasReplaced(t *testing.T) {
 	testkit.Until(t, "the command ends", replace)
 }
 
-// A list of tasks must not read the bodies of the tasks. It does not show them, and the bodies of a few tasks took gigabytes of
-// memory.
+// TestAListReadTheBodiesOfTasks checks that a list does not read the tasks' bodies, which may be
+// huge.
 func TestAListReadTheBodiesOfTasks(t *testing.T) {
 	s := newShell(t)
 	const size = 8 << 20
@@ -81,7 +82,8 @@ func TestAListReadTheBodiesOfTasks(t *testing.T) {
 	}
 }
 
-// An INSERT without an id makes a task that can't be started. The doctor must name the cause and the way out.
+// TestTheDoctorDidNotSeeTasksWithoutAnID checks that the doctor names tasks without an ID, which
+// can't be started.
 func TestTheDoctorDidNotSeeTasksWithoutAnID(t *testing.T) {
 	s := newShell(t)
 	s.create("x", "--assignee", "coder")
@@ -98,8 +100,8 @@ func TestTheDoctorDidNotSeeTasksWithoutAnID(t *testing.T) {
 	}
 }
 
-// `stats --all` must not wait for a board that a program has locked. The page of the boards waits only five seconds for it, so
-// one locked board hid all boards.
+// TestALockedBoardHidAllBoards checks that `stats --all` does not wait for a locked board, because
+// the page waits only five seconds.
 func TestALockedBoardHidAllBoards(t *testing.T) {
 	s := newShell(t)
 	s.create("x")
@@ -126,7 +128,8 @@ func TestALockedBoardHidAllBoards(t *testing.T) {
 	}
 }
 
-// The doctor must name a write-ahead log that grows because a program never ends its read transaction.
+// TestTheDoctorNamesALogThatOnlyGrows checks that the doctor names a write-ahead log that grows
+// because a read transaction never ends.
 func TestTheDoctorNamesALogThatOnlyGrows(t *testing.T) {
 	s := newShell(t)
 	s.create("x")

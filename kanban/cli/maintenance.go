@@ -53,7 +53,7 @@ type examination struct {
 	findings       client.Findings
 	cfg            kanban.Config
 	ready, running []kanban.Task
-	host           string // this host's name, as claims contain it
+	host           string // This host's name, as in claims.
 }
 
 func doctor(c *call) action {
@@ -190,7 +190,7 @@ func (x *examination) checkClaims(context.Context) error {
 		owner, _, _ := strings.Cut(t.ClaimLock, ":")
 		_, alive := proc.StartTicks(t.WorkerPID)
 		switch {
-		case t.ClaimLock == "" || t.ClaimExpires == 0: // other programs treat such a task as unclaimed, and may start a second worker
+		case t.ClaimLock == "" || t.ClaimExpires == 0: // Other programs treat such a task as unclaimed, and may start a second worker.
 			x.findings.Warning("lock", "%s is running without a claim; run: hinit kanban reclaim %s", t.ID, t.ID)
 		case owner != x.host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)
@@ -245,7 +245,7 @@ const maxClaimAge = 10 * time.Minute
 // checkDispatchers reports which processes dispatch this board's tasks.
 func (x *examination) checkDispatchers(context.Context) error {
 	pids, known := lockHolders(x.Paths().TickLock())
-	if len(pids) == 0 { // no process holds the lock now; but a gateway holds it only during its passes
+	if len(pids) == 0 { // No process holds the lock now, but a gateway holds it only during its passes.
 		pids, _ = lockHolders(kanban.GatewayLock(x.boards().Root))
 	}
 	since := x.Now().Add(-maxClaimAge).Unix()
@@ -290,7 +290,7 @@ func lockHolders(path string) (pids []int, known bool) {
 	}
 	suffix := fmt.Sprintf(":%d", st.Ino)
 	err := procstat.EachLock(func(_ string, pid int, file string) {
-		if strings.HasSuffix(file, suffix) && pid > 0 && !slices.Contains(pids, pid) { // an open file description lock belongs to no pid
+		if strings.HasSuffix(file, suffix) && pid > 0 && !slices.Contains(pids, pid) { // An open file description lock belongs to no pid.
 			pids = append(pids, pid)
 		}
 	})

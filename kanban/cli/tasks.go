@@ -112,7 +112,7 @@ func listTasks(c *call) action {
 // taskDetails is the output of the verb show.
 type taskDetails struct {
 	Task     kanban.Task      `json:"task"`
-	Latest   *string          `json:"latest_summary"` // summary of the latest attempt with a summary
+	Latest   *string          `json:"latest_summary"` // Summary of the latest attempt that has one.
 	Parents  []string         `json:"parents"`
 	Children []string         `json:"children"`
 	Comments []kanban.Comment `json:"comments"`

@@ -260,7 +260,7 @@ func workerLog(c *call) action {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
-		if c.OutIsTerminal { // make escape sequences visible, because an agent wrote the text
+		if c.OutIsTerminal { // An agent wrote the text, so make escape sequences visible.
 			data = cmdline.EscapeLines(data)
 		}
 		_, _ = c.Terminal.Out.Write(data)

@@ -140,27 +140,27 @@ func (c *call) showStats(st kanban.Stats) {
 type boardOverview struct {
 	Board   string        `json:"board"`
 	Name    string        `json:"name"`
-	Error   string        `json:"error"` // reason why the other fields are empty; "" if the board could be read
+	Error   string        `json:"error"` // Reason why the other fields are empty; "" if the board could be read.
 	Stats   kanban.Stats  `json:"stats"`
 	Blocked []taskLine    `json:"blocked"`
-	Runs    []attemptLine `json:"runs"` // attempts, newest first
+	Runs    []attemptLine `json:"runs"` // Attempts, newest first.
 }
 
 type taskLine struct {
 	ID       string `json:"id"`
 	Title    string `json:"title"`
 	Assignee string `json:"assignee"`
-	Error    string `json:"error"` // text of the last failure
+	Error    string `json:"error"` // Text of the last failure.
 }
 
 type attemptLine struct {
 	Task      string `json:"task"`
 	Title     string `json:"title"`
 	Profile   string `json:"profile"`
-	Outcome   string `json:"outcome"` // outcome of the attempt; "" while it runs
+	Outcome   string `json:"outcome"` // Outcome of the attempt; "" while it runs.
 	Error     string `json:"error"`
 	StartedAt int64  `json:"started_at"`
-	EndedAt   int64  `json:"ended_at"` // end of the attempt; 0 while it runs
+	EndedAt   int64  `json:"ended_at"` // End of the attempt; 0 while it runs.
 }
 
 // maxTextBytes limits each text of an overview, because hinit-web reads only a limited output. It is more than the page shows, so
@@ -188,7 +188,7 @@ func (c *call) forEachBoard(ctx context.Context, do func(m kanban.BoardMeta, pat
 		}
 		do(m, paths, s, err)
 		if s != nil {
-			_ = s.Close() // ignore the error, because nothing was written
+			_ = s.Close() // Ignore the error, because nothing was written.
 		}
 	}
 	return err
@@ -239,7 +239,7 @@ func assignees(c *call) action {
 		st, err := s.Stats(ctx, c.Now())
 		type line struct {
 			Name   string                `json:"name"`
-			OnDisk bool                  `json:"on_disk"` // the name is a profile, and not only the assignee of a task
+			OnDisk bool                  `json:"on_disk"` // Whether the name is a profile, and not only the assignee of a task.
 			Counts map[kanban.Status]int `json:"counts"`
 		}
 		rows := make(map[string]line)
@@ -346,7 +346,7 @@ type boardLine struct {
 	kanban.BoardMeta
 	DB      string                `json:"db_path"`
 	Current bool                  `json:"is_current"`
-	Counts  map[kanban.Status]int `json:"counts"` // number of tasks by status; empty for a board without a readable file
+	Counts  map[kanban.Status]int `json:"counts"` // Number of tasks by status; empty if the board's file is not readable.
 	Total   int                   `json:"total"`
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // startController defines the kinds, and runs the imitated controller until the test ends.
-func (b *bench) startController(t *testing.T, extended bool) {
+func (b *testBed) startController(t *testing.T, extended bool) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", b.Config)
 	if err != nil {
@@ -41,16 +41,16 @@ func (b *bench) startController(t *testing.T, extended bool) {
 			kinds, definitions = append(kinds, "crd/"+name+".extensions.agents.x-k8s.io"), definitions+definition(name, spec)
 		}
 	}
-	if r := b.feed(definitions, "apply", "-f", "-"); r.code != 0 {
+	if r := b.runWithInput(definitions, "apply", "-f", "-"); r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	b.must(append([]string{"wait", "--for=condition=Established", "--timeout=1m"}, kinds...)...)
+	b.mustRun(append([]string{"wait", "--for=condition=Established", "--timeout=1m"}, kinds...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	t.Cleanup(func() {
 		cancel()
 		<-done
-		b.must(append([]string{"delete", "--timeout=2m"}, kinds...)...)
+		b.mustRun(append([]string{"delete", "--timeout=2m"}, kinds...)...)
 	})
 	go func() {
 		defer close(done)
@@ -58,7 +58,7 @@ func (b *bench) startController(t *testing.T, extended bool) {
 			if more != nil {
 				more.all(ctx)
 			}
-			c.All(ctx)
+			c.ReconcileAll(ctx)
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
@@ -75,80 +75,80 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 	a := withSandboxes(t, "HINIT_SANDBOX_KUBERNETES_IDLE=10s", "HINIT_SANDBOX_KUBERNETES_EXPIRE=1m")
 	const name = "hermes-0000000c"
 	began := time.Now()
-	id := a.made(a.run(name))
+	id := a.createdID(a.runSandbox(name))
 	t.Logf("made in %v", time.Since(began))
 	mode := func() string {
-		return a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.operatingMode} {.spec.shutdownPolicy}")
+		return a.mustRun("get", "sandboxes.agents.x-k8s.io", objectName(name), "-o", "jsonpath={.spec.operatingMode} {.spec.shutdownPolicy}")
 	}
-	if r := a.sh(id, "echo kept > file; echo gone > /tmp/file"); r.code != 0 || mode() != "Running Delete" {
+	if r := a.shellIn(id, "echo kept > file; echo gone > /tmp/file"); r.exitCode != 0 || mode() != "Running Delete" {
 		t.Error(r, mode())
 	}
-	a.must("delete", "pod", object(name))
-	a.until("the cluster has made another pod", func() string {
-		if r := a.sh(id, "cat file"); r.out != "kept\n" {
+	a.mustRun("delete", "pod", objectName(name))
+	a.eventually("the cluster has made another pod", func() string {
+		if r := a.shellIn(id, "cat file"); r.output != "kept\n" {
 			a.docker("start", id)
 			return r.String()
 		}
 		return ""
 	})
-	if r := a.docker("stop", id); r.code != 0 || mode() != "Suspended Delete" {
+	if r := a.docker("stop", id); r.exitCode != 0 || mode() != "Suspended Delete" {
 		t.Error(r, mode())
 	}
-	a.gone(name)
-	a.conditions(object(name), "Suspended=True/PodTerminated Ready=False/SandboxSuspended")
-	if r := a.sh(id, "true"); r.code != 1 || !strings.Contains(r.out, "is not running (the sandbox is suspended)") {
+	a.awaitNoPod(name)
+	a.conditions(objectName(name), "Suspended=True/PodTerminated Ready=False/SandboxSuspended")
+	if r := a.shellIn(id, "true"); r.exitCode != 1 || !strings.Contains(r.output, "is not running (the sandbox is suspended)") {
 		t.Error(r)
 	}
 	began = time.Now()
-	if r := a.docker("start", id); r.code != 0 {
+	if r := a.docker("start", id); r.exitCode != 0 {
 		t.Fatal(r)
 	}
 	t.Logf("resumed in %v", time.Since(began))
-	if r := a.sh(id, "cat file; ls /tmp/file"); r.code == 0 || !strings.Contains(r.out, "kept\n") {
+	if r := a.shellIn(id, "cat file; ls /tmp/file"); r.exitCode == 0 || !strings.Contains(r.output, "kept\n") {
 		t.Error(r)
 	}
-	first := a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}")
-	if r := a.sh(id, "sleep 12; echo over"); r.out != "over\n" || mode() != "Running Delete" {
+	first := a.mustRun("get", "sandboxes.agents.x-k8s.io", objectName(name), "-o", "jsonpath={.spec.shutdownTime}")
+	if r := a.shellIn(id, "sleep 12; echo over"); r.output != "over\n" || mode() != "Running Delete" {
 		t.Error("a command runs, and the sandbox counts as idle:", r, mode())
 	}
-	a.until("idle and suspended", func() string {
+	a.eventually("idle and suspended", func() string {
 		if m := mode(); m != "Suspended Delete" {
 			return m
 		}
 		return ""
 	})
-	a.gone(name)
+	a.awaitNoPod(name)
 	a.linksBelowMounts(t, "hermes-0000002b")
-	if r := a.docker("start", id); r.code != 0 {
+	if r := a.docker("start", id); r.exitCode != 0 {
 		t.Error(r)
 	}
-	a.until("its end has moved", func() string {
-		if now := a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}"); now > first {
+	a.eventually("its end has moved", func() string {
+		if now := a.mustRun("get", "sandboxes.agents.x-k8s.io", objectName(name), "-o", "jsonpath={.spec.shutdownTime}"); now > first {
 			return ""
 		}
 		return first
 	})
-	a.must("delete", "statefulset", "agents") // Without the service, nothing postpones the expiry.
-	until, err := time.Parse(time.RFC3339, a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}"))
+	a.mustRun("delete", "statefulset", "agents") // Without the service, nothing postpones the expiry.
+	until, err := time.Parse(time.RFC3339, a.mustRun("get", "sandboxes.agents.x-k8s.io", objectName(name), "-o", "jsonpath={.spec.shutdownTime}"))
 	if left := time.Until(until); err != nil || left > time.Minute {
 		t.Errorf("it expires in %v: %v", left, err)
 	}
 	// A shutdown time in the past makes the Sandbox expire now.
-	a.must("patch", "sandboxes.agents.x-k8s.io", object(name), "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`)
-	a.until("expired", func() string { return a.must("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
-	a.gone(name)
+	a.mustRun("patch", "sandboxes.agents.x-k8s.io", objectName(name), "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`)
+	a.eventually("expired", func() string { return a.mustRun("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
+	a.awaitNoPod(name)
 }
 
 // conditions waits until a Sandbox has these conditions and no others, in any order.
-func (b *bench) conditions(name, want string) {
+func (b *testBed) conditions(name, want string) {
 	b.Helper()
 	sorted := func(text string) string {
 		words := strings.Fields(text)
 		slices.Sort(words)
 		return strings.Join(words, " ")
 	}
-	b.until(name+" has "+want, func() string {
-		has := b.try("get", "sandboxes.agents.x-k8s.io", name, "-o", `jsonpath={range .status.conditions[*]}{.type}={.status}/{.reason} {end}`).out
+	b.eventually(name+" has "+want, func() string {
+		has := b.run("get", "sandboxes.agents.x-k8s.io", name, "-o", `jsonpath={range .status.conditions[*]}{.type}={.status}/{.reason} {end}`).output
 		return map[bool]string{false: has + " "}[sorted(has) == sorted(want)]
 	})
 }
@@ -157,28 +157,28 @@ func (b *bench) conditions(name, want string) {
 // claim and Service. It also checks two facts about the imitated controller: a pod ends before Suspended is true, and
 // the annotation finds a pod of another name.
 func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withNode(t, "example")
 	b.startController(t, false)
 	b.volumes(1, corev1.ReadWriteOnce)
-	if r := b.feed(example, "apply", "-f", "-"); r.code != 0 {
+	if r := b.runWithInput(example, "apply", "-f", "-"); r.exitCode != 0 {
 		t.Fatal(r)
 	}
 	const isReady = "Suspended=False/NotSuspended PodScheduled=True/PodScheduled Ready=True/DependenciesReady"
 	b.conditions("hermes", isReady)
-	b.until("the gateway runs", func() string { return map[bool]string{false: "no"}[len(gateways()["default"]) == 1] })
-	if r := b.inPod("hermes", "hermes", "profile", "create", "coder"); r.code != 0 {
+	b.eventually("the gateway runs", func() string { return map[bool]string{false: "no"}[len(gateways()["default"]) == 1] })
+	if r := b.execInPod("hermes", "hermes", "profile", "create", "coder"); r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	if r := b.inPod("hermes", "hermes", "-p", "coder", "gateway", "start"); r.code != 0 {
+	if r := b.execInPod("hermes", "hermes", "-p", "coder", "gateway", "start"); r.exitCode != 0 {
 		t.Fatal(r)
 	}
 	selector := `None {"` + agentsandbox.NameHash + `":"` + agentsandbox.HashOf("hermes") + `"}`
-	if service := b.must("get", "service", "hermes", "-o", "jsonpath={.spec.clusterIP} {.spec.selector}"); service != selector {
+	if service := b.mustRun("get", "service", "hermes", "-o", "jsonpath={.spec.clusterIP} {.spec.selector}"); service != selector {
 		t.Error("the Service is", service)
 	}
 	mode := func(to string) {
-		b.must("patch", "sandboxes.agents.x-k8s.io", "hermes", "--type=merge", "-p", `{"spec": {"operatingMode": "`+to+`"}}`)
+		b.mustRun("patch", "sandboxes.agents.x-k8s.io", "hermes", "--type=merge", "-p", `{"spec": {"operatingMode": "`+to+`"}}`)
 	}
 	began := time.Now()
 	mode("Suspended")
@@ -187,48 +187,48 @@ func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 		t.Error("it is suspended, and its pod is", p.Status.Phase)
 	}
 	suspended := time.Since(began)
-	if claims := b.must("get", "persistentvolumeclaims", "-o", "name"); claims != "persistentvolumeclaim/data-hermes\n" {
+	if claims := b.mustRun("get", "persistentvolumeclaims", "-o", "name"); claims != "persistentvolumeclaim/data-hermes\n" {
 		t.Error("the claims are", claims)
 	}
 	began = time.Now()
 	mode("Running")
 	b.conditions("hermes", isReady)
-	b.until("both gateways run again", func() string {
+	b.eventually("both gateways run again", func() string {
 		has := gateways()
 		return map[bool]string{false: "no"}[len(has["default"]) == 1 && len(has["coder"]) == 1]
 	})
 	t.Logf("suspended in %v, resumed in %v", suspended, time.Since(began))
 
 	// An older agent-sandbox took a pod with another name from a warm pool.
-	b.must("delete", "sandboxes.agents.x-k8s.io", "hermes", "--wait", "--cascade=foreground")
+	b.mustRun("delete", "sandboxes.agents.x-k8s.io", "hermes", "--wait", "--cascade=foreground")
 	other := strings.Replace(example, "{name: hermes}", "{name: hermes, annotations: {"+agentsandbox.PodName+": of-a-pool}}", 1)
 	waits := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-a-pool", "labels": {"` + agentsandbox.NameHash + `": "` +
-		agentsandbox.HashOf("hermes") + `"}}, "spec": ` + sleeper("infinity") + `}`
+		agentsandbox.HashOf("hermes") + `"}}, "spec": ` + sleepSpec("infinity") + `}`
 	for _, text := range []string{waits, other} {
-		if r := b.feed(text, "apply", "-f", "-"); r.code != 0 {
+		if r := b.runWithInput(text, "apply", "-f", "-"); r.exitCode != 0 {
 			t.Fatal(r)
 		}
 	}
 	b.conditions("hermes", isReady)
-	if pods := b.must("get", "pods", "-o", "name"); pods != "pod/of-a-pool\n" {
+	if pods := b.mustRun("get", "pods", "-o", "name"); pods != "pod/of-a-pool\n" {
 		t.Error("the pods are", pods)
 	}
 	mode("Suspended")
 	b.conditions("hermes", "Suspended=True/PodTerminated Ready=False/SandboxSuspended")
-	if pods := b.must("get", "pods", "-o", "name"); pods != "" {
+	if pods := b.mustRun("get", "pods", "-o", "name"); pods != "" {
 		t.Error("the pods are", pods)
 	}
 	short := `{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "short"}, "spec": {"podTemplate": {"spec": ` +
-		sleeper("1") + `}}}`
-	if r := b.feed(short, "apply", "-f", "-"); r.code != 0 {
+		sleepSpec("1") + `}}}`
+	if r := b.runWithInput(short, "apply", "-f", "-"); r.exitCode != 0 {
 		t.Fatal(r)
 	}
 	b.conditions("short", "Suspended=False/NotSuspended PodScheduled=True/PodScheduled Finished=True/PodSucceeded Ready=False/PodSucceeded")
-	b.must("delete", "sandboxes.agents.x-k8s.io", "hermes", "short")
+	b.mustRun("delete", "sandboxes.agents.x-k8s.io", "hermes", "short")
 }
 
-// sleeper returns the spec of a pod that only sleeps.
-func sleeper(span string) string {
+// sleepSpec returns the spec of a pod that only sleeps.
+func sleepSpec(span string) string {
 	return `{"terminationGracePeriodSeconds": 1, "restartPolicy": "Never",
  "securityContext": {"runAsUser": 10000, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
  "containers": [{"name": "hermes", "image": "hinit-demo", "imagePullPolicy": "Never", "command": ["sleep", "` + span + `"],

@@ -21,37 +21,37 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// asking polls the health of gateways, each at its own port, from inside their pods.
-type asking struct {
+// healthPoll polls the health of gateways, each at its own port, from inside their pods.
+type healthPoll struct {
 	cluster *cluster.Cluster
 	ports   map[string]int // Port of each profile's gateway.
 	stop    chan struct{}
 	done    sync.WaitGroup
 
-	asked   int
-	silent  map[string]time.Duration // How long a gateway has not answered, by profile.
-	mute    map[string]time.Duration // Longest time without an answer and without an explaining status, by profile.
-	since   map[string]time.Time     // Start of the current time without answer and explanation, by profile.
-	reasons map[string]int           // Number of missed answers by the status that explained them.
+	polls              int
+	unanswered         map[string]time.Duration // How long a gateway has not answered, by profile.
+	longestUnexplained map[string]time.Duration // Longest time without an answer and without an explaining status, by profile.
+	unexplainedSince   map[string]time.Time     // Start of the current time without answer and explanation, by profile.
+	reasons            map[string]int           // Number of missed answers by the status that explained them.
 }
 
-const askEvery = 500 * time.Millisecond
+const pollInterval = 500 * time.Millisecond
 
-func askGateways(c *cluster.Cluster, ports map[string]int) *asking {
-	a := &asking{
-		cluster: c, ports: ports, stop: make(chan struct{}), silent: map[string]time.Duration{}, mute: map[string]time.Duration{},
-		since: map[string]time.Time{}, reasons: map[string]int{},
+func pollGateways(c *cluster.Cluster, ports map[string]int) *healthPoll {
+	a := &healthPoll{
+		cluster: c, ports: ports, stop: make(chan struct{}), unanswered: map[string]time.Duration{}, longestUnexplained: map[string]time.Duration{},
+		unexplainedSince: map[string]time.Time{}, reasons: map[string]int{},
 	}
 	a.done.Go(func() {
 		for last := time.Now(); ; {
-			answers := a.ask()
+			answers := a.poll()
 			now := time.Now()
 			a.count(answers, now, now.Sub(last))
 			last = now
 			select {
 			case <-a.stop:
 				return
-			case <-time.After(askEvery):
+			case <-time.After(pollInterval):
 			}
 		}
 	})
@@ -60,10 +60,10 @@ func askGateways(c *cluster.Cluster, ports map[string]int) *asking {
 
 // end stops the polls. It returns the longest time for which a profile neither answered nor had an
 // explaining status, and that profile.
-func (a *asking) end() (longest time.Duration, who string) {
+func (a *healthPoll) end() (longest time.Duration, who string) {
 	close(a.stop)
 	a.done.Wait()
-	for name, d := range a.mute {
+	for name, d := range a.longestUnexplained {
 		if d > longest {
 			longest, who = d, name
 		}
@@ -71,13 +71,13 @@ func (a *asking) end() (longest time.Duration, who string) {
 	return longest, who
 }
 
-func (a *asking) ask() map[string]bool {
+func (a *healthPoll) poll() map[string]bool {
 	pids, answers := gateways(), map[string]bool{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for name, port := range a.ports {
 		all.Go(func() {
-			if len(pids[name]) > 0 && healthy(pids[name][0], port) == nil {
+			if len(pids[name]) > 0 && checkHealth(pids[name][0], port) == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				answers[name] = true
@@ -89,34 +89,34 @@ func (a *asking) ask() map[string]bool {
 }
 
 // count adds the answers of one round.
-func (a *asking) count(answers map[string]bool, now time.Time, passed time.Duration) {
-	a.asked += len(a.ports)
+func (a *healthPoll) count(answers map[string]bool, now time.Time, passed time.Duration) {
+	a.polls += len(a.ports)
 	why := map[string]string{}
 	if len(answers) < len(a.ports) {
 		why = a.statuses()
 	}
 	for name := range a.ports {
 		if answers[name] {
-			delete(a.since, name)
+			delete(a.unexplainedSince, name)
 			continue
 		}
-		a.silent[name] += passed
+		a.unanswered[name] += passed
 		if reason := why[name]; reason != "" {
 			a.reasons[reason]++
-			delete(a.since, name)
+			delete(a.unexplainedSince, name)
 			continue
 		}
-		if a.since[name].IsZero() {
-			a.since[name] = now.Add(-passed)
+		if a.unexplainedSince[name].IsZero() {
+			a.unexplainedSince[name] = now.Add(-passed)
 		}
-		a.mute[name] = max(a.mute[name], now.Sub(a.since[name]))
+		a.longestUnexplained[name] = max(a.longestUnexplained[name], now.Sub(a.unexplainedSince[name]))
 	}
 }
 
 // statuses returns the phases of the profiles whose status explains why they don't serve.
-func (a *asking) statuses() map[string]string {
+func (a *healthPoll) statuses() map[string]string {
 	list, out := &v1alpha1.AgentProfileList{}, map[string]string{}
-	path := "/apis/" + v1alpha1.GroupVersion.String() + "/namespaces/" + inFleet + "/agentprofiles"
+	path := "/apis/" + v1alpha1.GroupVersion.String() + "/namespaces/" + fleetNamespace + "/agentprofiles"
 	_ = a.cluster.Get(context.Background(), path, list) // After an error, the list of phases is empty.
 	for _, p := range list.Items {
 		if !p.Status.Ready {
@@ -126,8 +126,8 @@ func (a *asking) statuses() map[string]string {
 	return out
 }
 
-func healthy(pid, port int) error {
-	conn, err := dialIn(pid, fmt.Sprintf("127.0.0.1:%d", port))
+func checkHealth(pid, port int) error {
+	conn, err := dialInNamespace(pid, fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return err
 	}
@@ -146,8 +146,8 @@ func healthy(pid, port int) error {
 	return err
 }
 
-// dialIn connects to an address in the network namespace of a process.
-func dialIn(pid int, address string) (conn net.Conn, err error) {
+// dialInNamespace connects to an address in the network namespace of a process.
+func dialInNamespace(pid int, address string) (conn net.Conn, err error) {
 	there, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {
 		return nil, err

@@ -14,9 +14,9 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// hooks returns the commands that Velero runs in the pod before and after its backup, as the page
+// backupHooks returns the commands that Velero runs in the pod before and after its backup, as the page
 // documents them.
-func (b *bench) hooks() (pre, post []string) {
+func (b *testBed) backupHooks() (pre, post []string) {
 	b.Helper()
 	text, err := os.ReadFile("../../docs/how-to/back-up-agents-on-a-cluster.md")
 	if err != nil {
@@ -40,18 +40,18 @@ func (b *bench) hooks() (pre, post []string) {
 // TestABackupIsOfAVolumeAtRest checks the hooks on the page: it copies the volume twice between them, and another pod
 // must start on a copy.
 func TestABackupIsOfAVolumeAtRest(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withNode(t, "backup")
-	pre, post := b.hooks()
+	pre, post := b.backupHooks()
 	dirs := b.volumes(2, corev1.ReadWriteOnce)
-	b.single("one", nil)
+	b.createPod("one", nil)
 	b.awaitReady("one")
 	for _, words := range [][]string{{"hermes", "profile", "create", "coder"}, {"hinit", "start", "coder"}} {
-		if r := b.inPod("one", words...); r.code != 0 {
+		if r := b.execInPod("one", words...); r.exitCode != 0 {
 			t.Fatal(r)
 		}
 	}
-	if r := b.inPod("one", pre...); r.code != 0 {
+	if r := b.execInPod("one", pre...); r.exitCode != 0 {
 		t.Fatal(r)
 	}
 	volume, free := dirs[0], dirs[1]
@@ -65,7 +65,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 		}
 	}
 	copyOf(free)
-	b.holds(5*time.Second, func() string {
+	b.consistently(5*time.Second, func() string {
 		if restarts(b.pod("one")) != 0 {
 			return "a pod at rest was restarted"
 		}
@@ -80,23 +80,23 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 	if out, err := exec.Command("diff", "-r", "--exclude=logs", "--exclude=.hinit*", free, later).CombinedOutput(); err != nil {
 		t.Errorf("gateways have written while they rested: %s", out)
 	}
-	if r := b.inPod("one", post...); r.code != 0 {
+	if r := b.execInPod("one", post...); r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	b.until("the gateways go on", func() string {
-		if r := b.inPod("one", "hinit", "healthcheck"); r.code != 0 {
+	b.eventually("the gateways go on", func() string {
+		if r := b.execInPod("one", "hinit", "healthcheck"); r.exitCode != 0 {
 			return r.String()
 		}
 		return ""
 	})
 	b.awaitReady("one")
-	if r := b.inPod("one", "hinit", "status"); strings.Contains(r.out, "stopped") || strings.Count(r.out, " up ") < 2 {
+	if r := b.execInPod("one", "hinit", "status"); strings.Contains(r.output, "stopped") || strings.Count(r.output, " up ") < 2 {
 		t.Error(r)
 	}
-	b.must("delete", "pod", "one")
-	b.single("restored", nil)
+	b.mustRun("delete", "pod", "one")
+	b.createPod("restored", nil)
 	b.awaitReady("restored")
-	b.until("what ran at the backup runs again", func() string {
+	b.eventually("what ran at the backup runs again", func() string {
 		if has := gateways(); len(has["default"]) != 1 || len(has["coder"]) != 1 {
 			return "a gateway is missing"
 		}

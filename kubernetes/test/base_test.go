@@ -24,8 +24,8 @@ const (
 // admission. It needs no node.
 func TestTheServerTakesTheManifests(t *testing.T) {
 	b := withServer(t)
-	b.ns = inManifests
-	b.must("apply", "-f", base+"/namespace.yaml")
+	b.ns = manifestNamespace
+	b.mustRun("apply", "-f", base+"/namespace.yaml")
 	components, err := filepath.Glob("../deploy/components/*")
 	if err != nil || len(components) == 0 {
 		t.Fatal(err, components)
@@ -35,25 +35,25 @@ func TestTheServerTakesTheManifests(t *testing.T) {
 		if strings.HasSuffix(component, "/metrics") {
 			continue // The server lacks the kind PodMonitor of the Prometheus Operator.
 		}
-		out := b.must("apply", "-k", dir, "--dry-run=server", "--validate=strict")
+		out := b.mustRun("apply", "-k", dir, "--dry-run=server", "--validate=strict")
 		if !strings.Contains(out, "statefulset.apps/agents created (server dry run)") || strings.Contains(out, "Warning") {
 			t.Errorf("component %q:\n%s", component, out)
 		}
 	}
-	r := b.feed(`
+	r := b.runWithInput(`
 apiVersion: v1
 kind: Pod
 metadata: {name: wrong, namespace: agents}
 spec: {hostPID: true, containers: [{name: c, image: x}]}
 `, "apply", "--dry-run=server", "-f", "-")
-	if r.code == 0 || !strings.Contains(r.out, "violates PodSecurity") {
+	if r.exitCode == 0 || !strings.Contains(r.output, "violates PodSecurity") {
 		t.Error("a pod with the host's processes was taken:", r)
 	}
 }
 
 // kustomization writes a kustomization of the base with components, which commas separate ("" for none), and returns its
 // directory.
-func (b *bench) kustomization(component string, more ...string) string {
+func (b *testBed) kustomization(component string, more ...string) string {
 	b.Helper()
 	dir := b.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS("../deploy")); err != nil {
@@ -72,15 +72,15 @@ func (b *bench) kustomization(component string, more ...string) string {
 // TestApplyAndNothingElse checks that the tutorial's commands suffice, and that the StatefulSet's
 // pod has no unexpected events.
 func TestApplyAndNothingElse(t *testing.T) {
-	b := withNode(t, inManifests)
+	b := withNode(t, manifestNamespace)
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
 	began := time.Now()
-	b.must("apply", "-k", base)
-	b.must("rollout", "status", "statefulset/agents", "--timeout=3m")
-	t.Logf("node Ready after %v; from apply to Ready: %v", b.first.Round(10*time.Millisecond), time.Since(began).Round(10*time.Millisecond))
+	b.mustRun("apply", "-k", base)
+	b.mustRun("rollout", "status", "statefulset/agents", "--timeout=3m")
+	t.Logf("node Ready after %v; from apply to Ready: %v", b.readyTime.Round(10*time.Millisecond), time.Since(began).Round(10*time.Millisecond))
 	pod := b.awaitReady("agents-0")
 	for _, words := range [][]string{{"hermes", "profile", "create", "coder"}, {"hermes", "profile", "create", "writer"}, {"hinit", "start", "coder", "writer"}} {
-		if r := b.inPod("agents-0", words...); r.code != 0 {
+		if r := b.execInPod("agents-0", words...); r.exitCode != 0 {
 			t.Fatal(r)
 		}
 	}
@@ -94,7 +94,7 @@ func TestApplyAndNothingElse(t *testing.T) {
 		}
 		return ""
 	}
-	b.until("all gateways run", running)
+	b.eventually("all gateways run", running)
 	secret := filepath.Join(volume, "profiles/coder/.env")
 	if err := os.WriteFile(secret, []byte("TOKEN=x\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestApplyAndNothingElse(t *testing.T) {
 		t.Helper()
 		w := watchGateways(profiles...)
 		do()
-		b.until("all gateways run after "+what, running)
+		b.eventually("all gateways run after "+what, running)
 		gap, many := w.end()
 		t.Logf("%s: %v without a gateway (%v)", what, gap, w)
 		if many > 1 {
@@ -118,7 +118,7 @@ func TestApplyAndNothingElse(t *testing.T) {
 		}
 	}
 	lost("deleting the pod", maxGap, func() {
-		b.must("delete", "pod", "agents-0")
+		b.mustRun("delete", "pod", "agents-0")
 		pod = b.awaitReady("agents-0", pod)
 	})
 	lost("kill -9 of PID 1", maxGap, func() {
@@ -127,7 +127,7 @@ func TestApplyAndNothingElse(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b.until("restarted", func() string {
+		b.eventually("restarted", func() string {
 			if p := b.pod("agents-0"); restarts(p) != 1 || !ready(p) {
 				return p.Status.String()
 			}
@@ -138,13 +138,13 @@ func TestApplyAndNothingElse(t *testing.T) {
 		t.Errorf("the last words are %+v", last)
 	}
 	lost("an upgrade", maxGap, func() {
-		b.must("set", "image", "statefulset/agents", "agents="+cluster.NextImage)
-		b.must("rollout", "status", "statefulset/agents", "--timeout=3m")
+		b.mustRun("set", "image", "statefulset/agents", "agents="+cluster.NextImage)
+		b.mustRun("rollout", "status", "statefulset/agents", "--timeout=3m")
 		pod = b.awaitReady("agents-0", pod)
 	})
 	lost("a rollback", maxGap, func() {
-		b.must("rollout", "undo", "statefulset/agents")
-		b.must("rollout", "status", "statefulset/agents", "--timeout=3m")
+		b.mustRun("rollout", "undo", "statefulset/agents")
+		b.mustRun("rollout", "status", "statefulset/agents", "--timeout=3m")
 		pod = b.awaitReady("agents-0", pod)
 	})
 	if info, err := os.Stat(secret); err != nil || info.Mode().Perm() != 0o600 {

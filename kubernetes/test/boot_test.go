@@ -9,21 +9,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// started reports whether the startup probe of a pod's first container has passed.
-func started(p *corev1.Pod) bool {
+// hasStarted reports whether the startup probe of a pod's first container has passed.
+func hasStarted(p *corev1.Pod) bool {
 	return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Started != nil && *p.Status.ContainerStatuses[0].Started
 }
 
-// lastEnd returns how the previous container of a pod ended, or nil.
-func lastEnd(p *corev1.Pod) *corev1.ContainerStateTerminated {
+// lastTermination returns how the previous container of a pod ended, or nil.
+func lastTermination(p *corev1.Pod) *corev1.ContainerStateTerminated {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return nil
 	}
 	return p.Status.ContainerStatuses[0].LastTerminationState.Terminated
 }
 
-// unhealthy returns the messages of failed probes of a pod.
-func (b *bench) unhealthy(pod string) (said string) {
+// failedProbes returns the messages of failed probes of a pod.
+func (b *testBed) failedProbes(pod string) (said string) {
 	b.Helper()
 	var events corev1.EventList
 	if err := b.Get(b.Context(), "/api/v1/namespaces/"+b.ns+"/events", &events); err != nil {
@@ -44,32 +44,32 @@ func TestASlowBootRestartsNoPod(t *testing.T) {
 	b := withNode(t, "slow")
 	b.volumes(2, corev1.ReadWriteOnce)
 	config := fmt.Sprintf("boot: {hooks: [{command: [sleep, %q]}]}\n", fmt.Sprint(hook.Seconds()))
-	b.singleWith(map[string]any{"config": config}, "patient", nil)
+	b.createPodWithValues(map[string]any{"config": config}, "patient", nil)
 	// BootSeconds 10 allows five failed probes; here a probe runs each second.
-	b.singleWith(map[string]any{"config": config, "bootSeconds": 10}, "hasty", nil)
-	b.until("the hook runs", func() string {
-		if said := b.unhealthy("patient"); !strings.Contains(said, "Startup probe failed: not started: the container is booting") {
+	b.createPodWithValues(map[string]any{"config": config, "bootSeconds": 10}, "hasty", nil)
+	b.eventually("the hook runs", func() string {
+		if said := b.failedProbes("patient"); !strings.Contains(said, "Startup probe failed: not started: the container is booting") {
 			return "said of its probes: " + said
 		}
 		return ""
 	})
-	if p := b.pod("patient"); started(p) || ready(p) {
-		t.Errorf("the hook runs, and the pod is started: %v, Ready: %v", started(p), ready(p))
+	if p := b.pod("patient"); hasStarted(p) || ready(p) {
+		t.Errorf("the hook runs, and the pod is started: %v, Ready: %v", hasStarted(p), ready(p))
 	}
 	p := b.awaitReady("patient")
 	if runs := p.Status.ContainerStatuses[0].State.Running; runs == nil || time.Since(runs.StartedAt.Time) < least {
 		t.Errorf("Ready before the hook ended: %+v", runs)
 	}
-	if said := b.unhealthy("patient"); restarts(p) != 0 || strings.Contains(said, "Liveness") {
+	if said := b.failedProbes("patient"); restarts(p) != 0 || strings.Contains(said, "Liveness") {
 		t.Errorf("%d restarts of the pod whose boot took %s; its probes: %s", restarts(p), hook, said)
 	}
-	b.until("the boot that takes too long begins again", func() string {
-		if p := b.pod("hasty"); restarts(p) == 0 || lastEnd(p) == nil {
+	b.eventually("the boot that takes too long begins again", func() string {
+		if p := b.pod("hasty"); restarts(p) == 0 || lastTermination(p) == nil {
 			return p.Status.String()
 		}
 		return ""
 	})
-	if end := lastEnd(b.pod("hasty")); !strings.Contains(end.Message, "hook 1 of 1 (sleep), ") {
+	if end := lastTermination(b.pod("hasty")); !strings.Contains(end.Message, "hook 1 of 1 (sleep), ") {
 		t.Errorf("its last words do not name the hook: %s", end.Message)
 	}
 }

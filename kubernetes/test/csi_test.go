@@ -36,12 +36,12 @@ type driver struct {
 }
 
 // startDriver starts the driver of a node and registers it with the kubelet, until the test ends.
-func (b *bench) startDriver() *driver {
+func (b *testBed) startDriver() *driver {
 	b.Helper()
 	if b.WhyNoNodes != "" {
 		b.Skip(b.WhyNoNodes)
 	}
-	dir := b.nodes[1].Plugins()
+	dir := b.nodes[1].PluginsDir()
 	d := &driver{endpoint: filepath.Join(dir, driverName+".driver")}
 	for path, register := range map[string]func(*grpc.Server){
 		d.endpoint: func(s *grpc.Server) { csi.RegisterIdentityServer(s, d); csi.RegisterNodeServer(s, d) },
@@ -57,7 +57,7 @@ func (b *bench) startDriver() *driver {
 		go func() { _ = server.Serve(l) }() // Serve returns after Stop.
 		b.Cleanup(server.Stop)
 	}
-	b.until("the kubelet knows the driver", func() string {
+	b.eventually("the kubelet knows the driver", func() string {
 		var node storagev1.CSINode
 		if err := b.Get(b.Context(), "/apis/storage.k8s.io/v1/csinodes/"+b.nodes[1].Name, &node); err != nil {
 			return err.Error()
@@ -116,7 +116,7 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 // TestAVolumeOfADriver checks that agents work on a root-owned CSI volume that is mounted noexec.
 // The kubelet makes it writable for the pod's group.
 func TestAVolumeOfADriver(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	d := withServer(t).startDriver() // The driver must outlive the pod.
 	b := withNode(t, "driver")
 	b.volumes(0, corev1.ReadWriteOnce)
@@ -140,10 +140,10 @@ func TestAVolumeOfADriver(t *testing.T) {
 		},
 	})
 	t.Cleanup(func() {
-		b.must("delete", "persistentvolume", "driver", "--wait=false")
-		b.must("delete", "csidriver", driverName)
+		b.mustRun("delete", "persistentvolume", "driver", "--wait=false")
+		b.mustRun("delete", "csidriver", driverName)
 	})
-	b.works(func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"kubernetes.io/hostname": "node1"} })
+	b.checkProfiles(func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"kubernetes.io/hostname": "node1"} })
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !slices.Contains(d.flags, "noexec") {

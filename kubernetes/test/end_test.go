@@ -11,19 +11,19 @@ import (
 
 // keepObject keeps the object of a pod until the test ends, because its status says how the
 // containers ended.
-func (b *bench) keepObject(pod string) {
+func (b *testBed) keepObject(pod string) {
 	b.Helper()
 	finalizers := func(list string) []string {
 		return []string{"patch", "pod", pod, "--type=merge", "-p", `{"metadata":{"finalizers":` + list + `}}`}
 	}
-	b.must(finalizers(`["hinit.dev/test"]`)...)
-	b.Cleanup(func() { b.try(finalizers("null")...) }) // An error means that the pod is gone.
+	b.mustRun(finalizers(`["hinit.dev/test"]`)...)
+	b.Cleanup(func() { b.run(finalizers("null")...) }) // An error means that the pod is gone.
 }
 
-// ended waits for the exit of a pod's first container.
-func (b *bench) ended(pod string) (end *corev1.ContainerStateTerminated) {
+// awaitExit waits for the exit of a pod's first container.
+func (b *testBed) awaitExit(pod string) (end *corev1.ContainerStateTerminated) {
 	b.Helper()
-	b.until(pod+" has ended", func() string {
+	b.eventually(pod+" has ended", func() string {
 		p := b.pod(pod)
 		if len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Terminated == nil {
 			return p.Status.String()
@@ -35,7 +35,7 @@ func (b *bench) ended(pod string) (end *corev1.ContainerStateTerminated) {
 }
 
 // gatewayIn returns the pid of a profile's gateway in a pod, or 0.
-func (b *bench) gatewayIn(pod, profile string) int {
+func (b *testBed) gatewayIn(pod, profile string) int {
 	b.Helper()
 	init := b.initOf(pod)
 	for _, pid := range gateways()[profile] {
@@ -46,17 +46,17 @@ func (b *bench) gatewayIn(pod, profile string) int {
 	return 0
 }
 
-// answering makes the default gateway of a pod report that it works on the given number of answers.
-func (b *bench) answering(pod string, answers int) {
+// setAnswers makes the default gateway of a pod report that it works on the given number of answers.
+func (b *testBed) setAnswers(pod string, answers int) {
 	b.Helper()
 	edit := fmt.Sprintf(`s/"active_agents": *[0-9]*/"active_agents":%d/`, answers)
-	if r := b.inPod(pod, "sed", "-i", edit, "/opt/data/gateway_state.json"); r.code != 0 {
+	if r := b.execInPod(pod, "sed", "-i", edit, "/opt/data/gateway_state.json"); r.exitCode != 0 {
 		b.Fatal(r)
 	}
 }
 
-// grace checks that the pod's grace period is the time of the preStop hook and of hinit plus two seconds, and returns it.
-func (b *bench) grace(pod string) time.Duration {
+// gracePeriod checks that the pod's grace period is the time of the preStop hook and of hinit plus two seconds, and returns it.
+func (b *testBed) gracePeriod(pod string) time.Duration {
 	b.Helper()
 	spec := b.pod(pod).Spec
 	c := spec.Containers[0]
@@ -82,37 +82,37 @@ func (b *bench) grace(pod string) time.Duration {
 func TestADeletedPodWaitsForAnswers(t *testing.T) {
 	b := withNode(t, "answers")
 	b.volumes(2, corev1.ReadWriteOnce)
-	b.singleWith(map[string]any{"drainSeconds": 2, "stopSeconds": 5, "env": map[string]any{"AGENT_IGNORE_TERM": "1"}}, "stubborn", nil)
-	b.single("busy", nil)
+	b.createPodWithValues(map[string]any{"drainSeconds": 2, "stopSeconds": 5, "env": map[string]any{"AGENT_IGNORE_TERM": "1"}}, "stubborn", nil)
+	b.createPod("busy", nil)
 	for _, pod := range []string{"busy", "stubborn"} {
 		b.awaitReady(pod)
 		b.keepObject(pod)
-		b.answering(pod, 1)
+		b.setAnswers(pod, 1)
 	}
 	gateway := b.gatewayIn("busy", "default")
 	began := time.Now()
-	b.must("delete", "pod", "busy", "stubborn", "--wait=false")
+	b.mustRun("delete", "pod", "busy", "stubborn", "--wait=false")
 
-	end := b.ended("stubborn")
+	end := b.awaitExit("stubborn")
 	took := time.Since(began)
 	t.Logf("the pod whose gateway never ends took %s: code %d, %s", took, end.ExitCode, end.Message)
-	if grace := b.grace("stubborn"); took > grace {
+	if grace := b.gracePeriod("stubborn"); took > grace {
 		t.Errorf("it took %s, and its grace is %s", took, grace)
 	}
 	if end.ExitCode == 137 || !strings.HasPrefix(end.Message, "exit code") || !strings.Contains(end.Message, "gateway-default: killing") {
 		t.Errorf("hinit did not end it: code %d, %s", end.ExitCode, end.Message)
 	}
-	b.holds(8*time.Second-time.Since(began), func() string {
+	b.consistently(8*time.Second-time.Since(began), func() string {
 		if now := b.gatewayIn("busy", "default"); now != gateway || gateway == 0 {
 			return fmt.Sprintf("the gateway that works on an answer was process %d and is %d", gateway, now)
 		}
 		return ""
 	})
-	b.answering("busy", 0)
+	b.setAnswers("busy", 0)
 	began = time.Now()
-	end = b.ended("busy")
+	end = b.awaitExit("busy")
 	t.Logf("after the answer the pod took %s: code %d, %s", time.Since(began), end.ExitCode, end.Message)
-	if took := time.Since(began); took > b.grace("busy")/2 {
+	if took := time.Since(began); took > b.gracePeriod("busy")/2 {
 		t.Errorf("it took %s after the answer", took)
 	}
 	alone := strings.Contains(end.Message, "gateway-default: exited with code") && !strings.Contains(strings.ToLower(end.Message), "kill")

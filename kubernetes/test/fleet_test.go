@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	firstFleet = "../../docs/tutorial/your-first-fleet.md"
-	inFleet    = "fleet"
+	fleetTutorial  = "../../docs/tutorial/your-first-fleet.md"
+	fleetNamespace = "fleet"
 )
 
 // withFleet returns a cluster with two nodes for a fleet. dir holds the manifests and hinit-fleet.
 // The controller ends with the test.
-func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
+func withFleet(t *testing.T, hosts int) (b *testBed, dir string) {
 	t.Helper()
 	b = withServer(t)
 	if b.WhyNoNodes != "" {
 		t.Skip(b.WhyNoNodes)
 	}
-	b.ns = inFleet
-	b.second()
+	b.ns = fleetNamespace
+	b.startSecondNode()
 	// All other volumes are in memory, which counts as memory of the pods.
 	if err := errors.Join(os.MkdirAll("/run/volumes", 0o755), unix.Mount(t.TempDir(), "/run/volumes", "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
@@ -56,16 +56,16 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 	t.Setenv("PATH", filepath.Dir(program)+":"+os.Getenv("PATH"))
 	t.Cleanup(func() {
 		if t.Failed() {
-			fmt.Fprintln(os.Stderr, b.try("get", "all,agentpools,agentprofiles,events,pvc").out)
-			fmt.Fprintln(os.Stderr, b.try("describe", "pods").out)
-			fmt.Fprintln(os.Stderr, b.try("logs", "--all-pods", "--prefix", "--tail=30", "-l", v1alpha1.PoolLabel).out)
-			fmt.Fprintln(os.Stderr, b.try("-n", "hinit-fleet", "logs", "--all-pods", "--prefix", "--tail=30", "-l", "app.kubernetes.io/name=hinit-fleet-controller").out)
+			fmt.Fprintln(os.Stderr, b.run("get", "all,agentpools,agentprofiles,events,pvc").output)
+			fmt.Fprintln(os.Stderr, b.run("describe", "pods").output)
+			fmt.Fprintln(os.Stderr, b.run("logs", "--all-pods", "--prefix", "--tail=30", "-l", v1alpha1.PoolLabel).output)
+			fmt.Fprintln(os.Stderr, b.run("-n", "hinit-fleet", "logs", "--all-pods", "--prefix", "--tail=30", "-l", "app.kubernetes.io/name=hinit-fleet-controller").output)
 		}
-		b.must("delete", "agentprofiles", "--all", "--timeout=3m")
-		b.must("delete", "agentpools", "--all", "--timeout=1m")
-		b.must("delete", "pods", "--all", "--grace-period=1", "--timeout=3m")
+		b.mustRun("delete", "agentprofiles", "--all", "--timeout=3m")
+		b.mustRun("delete", "agentpools", "--all", "--timeout=1m")
+		b.mustRun("delete", "pods", "--all", "--grace-period=1", "--timeout=3m")
 		// Delete the namespaces, because a full run creates them again.
-		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m", fmt.Sprint("--wait=", !testing.Short()))
+		b.mustRun("delete", "namespace", fleetNamespace, "hinit-fleet", "--timeout=3m", fmt.Sprint("--wait=", !testing.Short()))
 	})
 	return b, dir
 }
@@ -73,7 +73,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 // TestTheFirstFleet checks the commands of the tutorial.
 func TestTheFirstFleet(t *testing.T) {
 	b, dir := withFleet(t, 3)
-	text, err := os.ReadFile(firstFleet)
+	text, err := os.ReadFile(fleetTutorial)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,16 +88,16 @@ func TestTheFirstFleet(t *testing.T) {
 		}
 	}
 	typed := 0
-	page := console.ReplaceAllStringFunc(string(text), func(block string) string {
+	page := consoleBlock.ReplaceAllStringFunc(string(text), func(block string) string {
 		var out strings.Builder
 		out.WriteString("```console\n")
-		for _, step := range strings.Split("\n"+console.FindStringSubmatch(block)[1], "\n$ ")[1:] {
+		for _, step := range strings.Split("\n"+consoleBlock.FindStringSubmatch(block)[1], "\n$ ")[1:] {
 			command, want, _ := strings.Cut(step, "\n")
 			got := b.shell(dir, command)
 			typed++
 			fmt.Fprintf(&out, "$ %s\n%s", command, got)
 			for line := range strings.SplitSeq(strings.TrimSpace(want), "\n") {
-				if !*write && !strings.Contains(masked(got), masked(line)) {
+				if !*updatePages && !strings.Contains(maskVariable(got), maskVariable(line)) {
 					t.Errorf("%s prints\n%sand not %q", command, got, line)
 				}
 			}
@@ -107,15 +107,15 @@ func TestTheFirstFleet(t *testing.T) {
 	if typed < 15 {
 		t.Errorf("the page has only %d commands", typed)
 	}
-	if *write && !t.Failed() {
-		if err := os.WriteFile(firstFleet, []byte(page), 0o644); err != nil {
+	if *updatePages && !t.Failed() {
+		if err := os.WriteFile(fleetTutorial, []byte(page), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// mostMemory returns the peak memory of a process, in MB (proc_pid_status(5)).
-func mostMemory(pid int) int {
+// peakMemory returns the peak memory of a process, in MB (proc_pid_status(5)).
+func peakMemory(pid int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // The process may have ended.
 	_, rest, _ := strings.Cut(string(text), "VmHWM:")
 	kb := 0
@@ -127,7 +127,7 @@ func mostMemory(pid int) int {
 // rollout. No profile may have two gateways, and each gateway must answer or its status must
 // explain why not.
 func TestSixtyAgentsOnThreeHosts(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	const n = 60
 	b, dir := withFleet(t, 3)
 	kustomization := "resources: [deploy/fleet]\nimages: [{name: hinit-demo, newName: registry.example.org/hermes-hinit, newTag: \"1\"}]\n"
@@ -137,7 +137,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	b.shell(dir, "kubectl apply -k . && kubectl create namespace fleet && kubectl label namespace fleet pod-security.kubernetes.io/enforce=restricted")
 	b.shell(dir, "kubectl -n hinit-fleet rollout status deployment/hinit-fleet-controller --timeout=3m")
 	objects := []any{&v1alpha1.AgentPool{
-		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentPool"}, ObjectMeta: metav1.ObjectMeta{Name: "agents", Namespace: inFleet},
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentPool"}, ObjectMeta: metav1.ObjectMeta{Name: "agents", Namespace: fleetNamespace},
 		Spec: v1alpha1.AgentPoolSpec{
 			Image: "registry.example.org/hermes-hinit:1", Hosts: v1alpha1.HostRange{Min: 3, Max: 3}, ProfileMemory: resource.MustParse("15Mi"),
 			Resources: v1alpha1.HostResources{Memory: resource.MustParse("512Mi"), CPU: resource.MustParse("50m")}, Volume: v1alpha1.HostVolume{Size: resource.MustParse("1Gi")},
@@ -148,7 +148,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	for i := range n {
 		name := fmt.Sprintf("agent%02d", i)
 		names, ports[name] = append(names, name), 9000+i
-		meta := metav1.ObjectMeta{Name: name, Namespace: inFleet}
+		meta := metav1.ObjectMeta{Name: name, Namespace: fleetNamespace}
 		objects = append(objects, &corev1.Secret{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta,
 			StringData: map[string]string{"API_SERVER_ENABLED": "true", "API_SERVER_PORT": strconv.Itoa(ports[name])},
@@ -161,7 +161,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	b.apply(objects...)
 	serve := func() string {
 		list := &v1alpha1.AgentProfileList{}
-		if err := b.Get(context.Background(), "/apis/"+v1alpha1.GroupVersion.String()+"/namespaces/"+inFleet+"/agentprofiles", list); err != nil {
+		if err := b.Get(context.Background(), "/apis/"+v1alpha1.GroupVersion.String()+"/namespaces/"+fleetNamespace+"/agentprofiles", list); err != nil {
 			return err.Error()
 		}
 		running := gateways()
@@ -172,10 +172,10 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		}
 		return ""
 	}
-	b.until("60 agents ready", serve)
+	b.eventually("60 agents ready", serve)
 	t.Logf("60 agents ready %.1f s after their objects", time.Since(began).Seconds())
-	b.until("60 gateways answer", func() string {
-		if n := len((&asking{ports: ports}).ask()); n < len(ports) {
+	b.eventually("60 gateways answer", func() string {
+		if n := len((&healthPoll{ports: ports}).poll()); n < len(ports) {
 			return fmt.Sprintf("%d do", n)
 		}
 		return ""
@@ -191,28 +191,28 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		{"a killed host", "kubectl -n fleet delete pod agents-0 --force --grace-period=0"},
 		{"a new image", "hinit-fleet rollout agents registry.example.org/hermes-hinit:2 -n fleet"},
 	} {
-		w, a := watchGateways(names...), askGateways(b.Cluster, ports)
+		w, a := watchGateways(names...), pollGateways(b.Cluster, ports)
 		began := time.Now()
 		b.shell(dir, step.command)
 		<-time.After(3 * time.Second) // By now, the command has begun.
-		b.until("60 agents ready after "+step.name, serve)
+		b.eventually("60 agents ready after "+step.name, serve)
 		gap, _ := w.end()
-		t.Logf("%s: %.1f s, no agent without a gateway for longer than %.1f s, %d moments with two", step.name, time.Since(began).Seconds(), gap.Seconds(), w.two)
-		if w.two > 0 {
-			t.Errorf("serious: %s: %d moments with two gateways of one profile", step.name, w.two)
+		t.Logf("%s: %.1f s, no agent without a gateway for longer than %.1f s, %d moments with two", step.name, time.Since(began).Seconds(), gap.Seconds(), w.duplicates)
+		if w.duplicates > 0 {
+			t.Errorf("serious: %s: %d moments with two gateways of one profile", step.name, w.duplicates)
 		}
 		mute, who := a.end()
-		t.Logf("%s: %d questions; without an answer the statuses said %v; no profile was silent without a reason for longer than %.1f s", step.name, a.asked, a.reasons, mute.Seconds())
+		t.Logf("%s: %d questions; without an answer the statuses said %v; no profile was silent without a reason for longer than %.1f s", step.name, a.polls, a.reasons, mute.Seconds())
 		if mute > 10*time.Second { // The status must now say that the host is lost.
 			t.Errorf("%s: %s neither answers nor says why for %.1f s", step.name, who, mute.Seconds())
 		}
 		for _, name := range names {
 			down[name] += w.down[name]
-			silent[name] += a.silent[name]
+			silent[name] += a.unanswered[name]
 		}
 		for pid, command := range processes() {
 			if strings.Contains(command, "hinit-fleet\x00host") {
-				most = max(most, mostMemory(pid))
+				most = max(most, peakMemory(pid))
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 // TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports
 // one of them. The gateway must never run on both sides.
 func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b, dir := withFleet(t, 2)
 	const soul, outside = "/opt/data/profiles/coder/SOUL.md", "kubectl -n agents exec -i agents-0 -- "
 	for name, text := range map[string]string{
@@ -241,7 +241,7 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { b.must("delete", "namespace", "agents", "--timeout=3m") })
+	t.Cleanup(func() { b.mustRun("delete", "namespace", "agents", "--timeout=3m") })
 	b.shell(dir, "kubectl apply -k . && kubectl create namespace fleet && kubectl -n fleet apply -f pool.yaml")
 	b.shell(dir, "kubectl -n agents wait pod agents-0 --for=create --timeout=1m && kubectl -n agents wait pod agents-0 --for=condition=Ready --timeout=2m")
 	b.shell(dir, outside+"sh -c 'hinit profile create coder && hinit profile create writer && echo learnt >"+soul+" && hinit start coder'")
@@ -258,15 +258,15 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	if got := b.shell(dir, outside+"sh -c 'hinit status coder >/dev/null && cat "+soul+"'"); got != "learnt\nmore\n" || len(gateways()["coder"]) != 1 {
 		t.Errorf("outside again the soul is %q, with gateways %v", got, gateways())
 	}
-	b.until("the object gone", func() string { return b.try("get", "agentprofiles", "coder", "--ignore-not-found").out })
+	b.eventually("the object gone", func() string { return b.run("get", "agentprofiles", "coder", "--ignore-not-found").output })
 }
 
 // TestAHostIsReachedByItsPoolAloneAndMovesProfiles checks that moves work while the NetworkPolicy of a pool is
 // enforced, and that other pods can't reach a host.
 func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	server := withServer(t)
-	if why := server.Enforces(); server.WhyNoNodes == "" && why != "" {
+	if why := server.WhyNoEnforcer(); server.WhyNoNodes == "" && why != "" {
 		t.Skip(why)
 	}
 	b, dir := withFleet(t, 2)
@@ -280,8 +280,8 @@ func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.must("cordon", "node2")
-	t.Cleanup(func() { b.must("uncordon", "node2") })
+	b.mustRun("cordon", "node2")
+	t.Cleanup(func() { b.mustRun("uncordon", "node2") })
 	b.shell(dir, "kubectl apply -k . && kubectl create namespace fleet && kubectl -n fleet apply -f pool.yaml")
 	b.shell(dir, "kubectl -n fleet wait agentprofile coder --for=jsonpath='{.status.ready}'=true --timeout=2m")
 	b.shell(dir, "kubectl -n fleet wait pod pool-1 --for=condition=Ready --timeout=1m")
@@ -291,13 +291,13 @@ func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
 	reached := func() bool {
 		return strings.Contains(b.shell(dir, "kubectl -n fleet exec pool-0 -c agents -- sh -c 'nc -w 2 "+address+" 8080 </dev/null 2>&1; true'"), "hello")
 	}
-	b.until("an agent reaches another pod without a program that enforces", func() string {
+	b.eventually("an agent reaches another pod without a program that enforces", func() string {
 		if !reached() {
 			return "not yet"
 		}
 		return ""
 	})
-	stop, err := b.Enforce(t.Context(), "node1")
+	stop, err := b.StartEnforcer(t.Context(), "node1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	b.until("the policy holds", func() string {
+	b.eventually("the policy holds", func() string {
 		if reached() {
 			return "an agent reaches another pod"
 		}

@@ -14,11 +14,11 @@ import (
 // TestAStandbyTakesOverByALease checks the component standby: two restricted pods on two nodes, and a Lease that
 // decides which of them serves.
 func TestAStandbyTakesOverByALease(t *testing.T) {
-	cluster.InFull(t)
-	b := withNode(t, inManifests)
-	b.second()
+	cluster.SkipIfShort(t)
+	b := withNode(t, manifestNamespace)
+	b.startSecondNode()
 	b.volumes(1, corev1.ReadWriteMany)
-	b.must("apply", "-k", b.kustomization("standby"))
+	b.mustRun("apply", "-k", b.kustomization("standby"))
 	var serves, waits string
 	pair := func() string {
 		serves, waits = "", ""
@@ -36,19 +36,19 @@ func TestAStandbyTakesOverByALease(t *testing.T) {
 		}
 		return ""
 	}
-	b.until("one serves and one waits", pair)
-	holder := func() string { return b.must("get", "lease", "agents", "-o", "jsonpath={.spec.holderIdentity}") }
+	b.eventually("one serves and one waits", pair)
+	holder := func() string { return b.mustRun("get", "lease", "agents", "-o", "jsonpath={.spec.holderIdentity}") }
 	if has := holder(); has != string(b.pod(serves).UID) {
 		t.Errorf("%s has the Lease, and %s serves", has, serves)
 	}
-	if r := b.inPod(waits, "hinit", "status"); r.code != 0 || !strings.Contains(r.out, "is held by another hinit, by its lease "+string(b.pod(serves).UID)) {
+	if r := b.execInPod(waits, "hinit", "status"); r.exitCode != 0 || !strings.Contains(r.output, "is held by another hinit, by its lease "+string(b.pod(serves).UID)) {
 		t.Error(r)
 	}
-	if r := b.try("auth", "can-i", "--list", "--as=system:serviceaccount:agents:agents"); strings.Contains(r.out, "secrets") || strings.Contains(r.out, "pods") || !strings.Contains(r.out, "leases.coordination.k8s.io") {
+	if r := b.run("auth", "can-i", "--list", "--as=system:serviceaccount:agents:agents"); strings.Contains(r.output, "secrets") || strings.Contains(r.output, "pods") || !strings.Contains(r.output, "leases.coordination.k8s.io") {
 		t.Error("the token of the pods may do this:", r)
 	}
 	for _, no := range [][]string{{"get", "leases/other"}, {"delete", "leases/agents"}, {"list", "leases"}, {"get", "secrets"}} {
-		if r := b.try("auth", "can-i", no[0], no[1], "--as=system:serviceaccount:agents:agents"); !strings.HasPrefix(r.out, "no") {
+		if r := b.run("auth", "can-i", no[0], no[1], "--as=system:serviceaccount:agents:agents"); !strings.HasPrefix(r.output, "no") {
 			t.Error(r)
 		}
 	}
@@ -57,7 +57,7 @@ func TestAStandbyTakesOverByALease(t *testing.T) {
 		most time.Duration
 		do   func(name string)
 	}{
-		{"delete", 10 * time.Second, func(name string) { b.must("delete", "pod", name) }},
+		{"delete", 10 * time.Second, func(name string) { b.mustRun("delete", "pod", name) }},
 		{"a program that is stopped", 17 * time.Second, func(name string) {
 			init := b.initOf(name)
 			for pid, command := range processes() {
@@ -71,11 +71,11 @@ func TestAStandbyTakesOverByALease(t *testing.T) {
 			}
 		}},
 	} {
-		b.until("one serves and one waits", pair)
+		b.eventually("one serves and one waits", pair)
 		old, next := serves, waits
 		w := watchGateways("default")
 		end.do(old)
-		b.until(next+" serves after "+end.what, func() string {
+		b.eventually(next+" serves after "+end.what, func() string {
 			if p := b.pod(next); !ready(p) {
 				return p.Status.String()
 			}

@@ -22,22 +22,22 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(cluster.Main(m)) }
 
-// world is the shared cluster of all tests in the package.
-type world struct {
+// sharedCluster is the shared cluster of all tests in the package.
+type sharedCluster struct {
 	*cluster.Cluster
-	nodes map[int]*cluster.Node
-	first time.Duration // Time from the start of the cluster until the first node was Ready.
+	nodes     map[int]*cluster.Node
+	readyTime time.Duration // Time from the start of the cluster until the first node was Ready.
 }
 
-var theWorld = sync.OnceValues(func() (*world, error) {
+var startSharedCluster = sync.OnceValues(func() (*sharedCluster, error) {
 	began := time.Now()
 	c, left, err := cluster.Start(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Cluster: c, nodes: map[int]*cluster.Node{}}
+	w := &sharedCluster{Cluster: c, nodes: map[int]*cluster.Node{}}
 	if c == nil {
-		return &world{Cluster: &cluster.Cluster{WhyNoNodes: left}}, nil
+		return &sharedCluster{Cluster: &cluster.Cluster{WhyNoNodes: left}}, nil
 	}
 	if c.WhyNoNodes != "" {
 		return w, nil
@@ -45,36 +45,36 @@ var theWorld = sync.OnceValues(func() (*world, error) {
 	if w.nodes[1], err = c.StartNode(context.Background(), 1); err != nil {
 		return nil, err
 	}
-	w.first = time.Since(began)
+	w.readyTime = time.Since(began)
 	return w, nil
 })
 
 // withServer returns the cluster, or skips the test if not even an API server runs.
-func withServer(t *testing.T) *bench {
+func withServer(t *testing.T) *testBed {
 	t.Helper()
-	w, err := theWorld()
+	w, err := startSharedCluster()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if w.Bin == "" {
 		t.Skip(w.WhyNoNodes)
 	}
-	return &bench{TB: t, world: w, ns: "default"}
+	return &testBed{TB: t, sharedCluster: w, ns: "default"}
 }
 
-// inManifests is the namespace that the manifests use.
-const inManifests = "agents"
+// manifestNamespace is the namespace that the manifests use.
+const manifestNamespace = "agents"
 
 // withNode returns the cluster with a node and a namespace for restricted pods. The namespace is
 // removed or emptied after the test.
-func withNode(t *testing.T, namespace string) *bench {
+func withNode(t *testing.T, namespace string) *testBed {
 	t.Helper()
 	b := withServer(t)
 	if b.WhyNoNodes != "" {
 		t.Skip(b.WhyNoNodes)
 	}
 	b.ns = namespace
-	if namespace != inManifests {
+	if namespace != manifestNamespace {
 		b.apply(&corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 			ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}},
@@ -82,49 +82,49 @@ func withNode(t *testing.T, namespace string) *bench {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			fmt.Fprintln(os.Stderr, b.try("get", "all,events,pvc").out)
-			fmt.Fprintln(os.Stderr, b.try("describe", "pods").out)
-			fmt.Fprintln(os.Stderr, b.try("logs", "--all-pods", "--prefix", "-l", "app.kubernetes.io/part-of=hinit").out)
+			fmt.Fprintln(os.Stderr, b.run("get", "all,events,pvc").output)
+			fmt.Fprintln(os.Stderr, b.run("describe", "pods").output)
+			fmt.Fprintln(os.Stderr, b.run("logs", "--all-pods", "--prefix", "-l", "app.kubernetes.io/part-of=hinit").output)
 		}
-		b.must("delete", "statefulsets,pods", "--all", "--grace-period=1", "--timeout=3m")
-		if namespace == inManifests {
-			b.empty()
+		b.mustRun("delete", "statefulsets,pods", "--all", "--grace-period=1", "--timeout=3m")
+		if namespace == manifestNamespace {
+			b.deleteObjects()
 			return
 		}
-		b.must("delete", "namespace", namespace, "--wait=false") // No other test uses this namespace, so don't wait.
+		b.mustRun("delete", "namespace", namespace, "--wait=false") // No other test uses this namespace, so don't wait.
 	})
 	return b
 }
 
-// empty deletes the objects in the namespace.
-func (b *bench) empty() {
-	b.must("delete", "services,configmaps,secrets,serviceaccounts,persistentvolumeclaims,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases",
+// deleteObjects deletes the objects in the namespace.
+func (b *testBed) deleteObjects() {
+	b.mustRun("delete", "services,configmaps,secrets,serviceaccounts,persistentvolumeclaims,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases",
 		// Skip two objects that the controller creates itself.
 		"--field-selector=metadata.name!=default,metadata.name!=kube-root-ca.crt", "--timeout=3m")
 }
 
-// bench gives one test access to the cluster, in a namespace.
-type bench struct {
+// testBed gives one test access to the cluster, in a namespace.
+type testBed struct {
 	testing.TB
-	*world
+	*sharedCluster
 	ns string
 }
 
 // result is the output and the exit code of a command.
 type result struct {
-	words []string
-	out   string // Text of both output streams.
-	code  int
+	args     []string
+	output   string // Text of both output streams.
+	exitCode int
 }
 
 func (r result) String() string {
-	return fmt.Sprintf("kubectl %s: code %d\n%s", strings.Join(r.words, " "), r.code, r.out)
+	return fmt.Sprintf("kubectl %s: code %d\n%s", strings.Join(r.args, " "), r.exitCode, r.output)
 }
 
-func (b *bench) try(words ...string) result { return b.feed("", words...) }
+func (b *testBed) run(words ...string) result { return b.runWithInput("", words...) }
 
-// feed runs kubectl like try, with the given standard input.
-func (b *bench) feed(input string, words ...string) result {
+// runWithInput runs kubectl like try, with the given standard input.
+func (b *testBed) runWithInput(input string, words ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	cmd := b.Kubectl(ctx, append([]string{"--namespace", b.ns}, words...)...)
@@ -133,17 +133,17 @@ func (b *bench) feed(input string, words ...string) result {
 	return result{words, string(out), cmd.ProcessState.ExitCode()}
 }
 
-// must runs kubectl and returns its output. It ends the test if the exit code is not 0.
-func (b *bench) must(words ...string) string {
+// mustRun runs kubectl and returns its output. It ends the test if the exit code is not 0.
+func (b *testBed) mustRun(words ...string) string {
 	b.Helper()
-	r := b.try(words...)
-	if r.code != 0 {
+	r := b.run(words...)
+	if r.exitCode != 0 {
 		b.Fatal(r)
 	}
-	return r.out
+	return r.output
 }
 
-func (b *bench) apply(objects ...any) {
+func (b *testBed) apply(objects ...any) {
 	b.Helper()
 	var all bytes.Buffer
 	for _, o := range objects {
@@ -153,13 +153,13 @@ func (b *bench) apply(objects ...any) {
 		}
 		fmt.Fprintf(&all, "---\n%s", text)
 	}
-	if r := b.feed(all.String(), "apply", "-f", "-"); r.code != 0 {
+	if r := b.runWithInput(all.String(), "apply", "-f", "-"); r.exitCode != 0 {
 		b.Fatal(r, all.String())
 	}
 }
 
-// until polls cond until it returns "", for at most three minutes. cond returns what is missing.
-func (b *bench) until(what string, cond func() string) {
+// eventually polls cond until it returns "", for at most three minutes. cond returns what is missing.
+func (b *testBed) eventually(what string, cond func() string) {
 	b.Helper()
 	missing := ""
 	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); {
@@ -173,8 +173,8 @@ func (b *bench) until(what string, cond func() string) {
 	b.Fatalf("not %s: %s", what, missing)
 }
 
-// holds checks for the duration span that cond keeps returning "". cond returns what is wrong.
-func (b *bench) holds(span time.Duration, cond func() string) {
+// consistently checks for the duration span that cond keeps returning "". cond returns what is wrong.
+func (b *testBed) consistently(span time.Duration, cond func() string) {
 	b.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
 		if wrong := cond(); wrong != "" {
@@ -183,7 +183,7 @@ func (b *bench) holds(span time.Duration, cond func() string) {
 	}
 }
 
-func (b *bench) pod(name string) *corev1.Pod {
+func (b *testBed) pod(name string) *corev1.Pod {
 	b.Helper()
 	p := &corev1.Pod{}
 	if err := b.Get(context.Background(), "/api/v1/namespaces/"+b.ns+"/pods/"+name, p); err != nil && !cluster.NotFound(err) {
@@ -205,10 +205,10 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) bool {
 
 // awaitReady waits until a pod is Ready, and returns it. Pods in old, which have the same name,
 // don't count.
-func (b *bench) awaitReady(name string, old ...*corev1.Pod) *corev1.Pod {
+func (b *testBed) awaitReady(name string, old ...*corev1.Pod) *corev1.Pod {
 	b.Helper()
 	var p *corev1.Pod
-	b.until(name+" Ready", func() string {
+	b.eventually(name+" Ready", func() string {
 		p = b.pod(name)
 		if !ready(p) || len(old) > 0 && old[0].UID == p.UID {
 			return fmt.Sprintf("%s %+v", p.Status.Phase, p.Status.Conditions)
@@ -228,7 +228,7 @@ func restarts(p *corev1.Pod) int32 {
 
 // volumes creates the default StorageClass and n volumes. Each volume is a directory of root on
 // both nodes.
-func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string {
+func (b *testBed) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string {
 	b.Helper()
 	wait := storagev1.VolumeBindingWaitForFirstConsumer
 	objects := []any{&storagev1.StorageClass{
@@ -265,18 +265,18 @@ func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string 
 	b.apply(objects...)
 	b.Cleanup(func() {
 		for _, dir := range dirs {
-			b.must("delete", "persistentvolume", filepath.Base(dir), "--wait=false")
+			b.mustRun("delete", "persistentvolume", filepath.Base(dir), "--wait=false")
 		}
 	})
 	return dirs
 }
 
-func (b *bench) inPod(pod string, words ...string) result {
-	return b.try(append([]string{"exec", pod, "--"}, words...)...)
+func (b *testBed) execInPod(pod string, words ...string) result {
+	return b.run(append([]string{"exec", pod, "--"}, words...)...)
 }
 
-// second starts the second node, which all tests share.
-func (b *bench) second() {
+// startSecondNode starts the second node, which all tests share.
+func (b *testBed) startSecondNode() {
 	b.Helper()
 	if b.nodes[2] != nil {
 		return

@@ -24,7 +24,7 @@ import (
 
 // symbols builds hinit with its symbols. It ends the test if the running program has other
 // addresses.
-func (b *bench) symbols(pid int) *elf.File {
+func (b *testBed) symbols(pid int) *elf.File {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "hinit")
 	words := []string{"build", "-trimpath", "-o", path}
@@ -56,7 +56,7 @@ func (b *bench) symbols(pid int) *elf.File {
 }
 
 // runtimeOf reads the processor count and the memory limit of the Go runtime in a running hinit.
-func (b *bench) runtimeOf(pid int) (processors int32, memory int64) {
+func (b *testBed) runtimeOf(pid int) (processors int32, memory int64) {
 	b.Helper()
 	f := b.symbols(pid)
 	debug, err := f.DWARF()
@@ -112,11 +112,11 @@ func (b *bench) runtimeOf(pid int) (processors int32, memory int64) {
 	return processors, memory
 }
 
-func (b *bench) exitOf(pod, profile string) *hinit.Exit {
+func (b *testBed) exitOf(pod, profile string) *hinit.Exit {
 	b.Helper()
-	r := b.inPod(pod, "hinit", "status", "--json")
+	r := b.execInPod(pod, "hinit", "status", "--json")
 	var status hinit.Status
-	if err := json.Unmarshal([]byte(r.out), &status); err != nil {
+	if err := json.Unmarshal([]byte(r.output), &status); err != nil {
 		b.Log(err, r)
 		return nil
 	}
@@ -126,17 +126,17 @@ func (b *bench) exitOf(pod, profile string) *hinit.Exit {
 	return nil
 }
 
-// comesBack waits until the kubelet has restarted a pod's container once and it is Ready. It
+// awaitRestart waits until the kubelet has restarted a pod's container once and it is Ready. It
 // returns how the first container ended.
-func (b *bench) comesBack(pod string) *corev1.ContainerStateTerminated {
+func (b *testBed) awaitRestart(pod string) *corev1.ContainerStateTerminated {
 	b.Helper()
-	b.until(pod+" is restarted and Ready", func() string {
-		if p := b.pod(pod); restarts(p) != 1 || !ready(p) || lastEnd(p) == nil {
+	b.eventually(pod+" is restarted and Ready", func() string {
+		if p := b.pod(pod); restarts(p) != 1 || !ready(p) || lastTermination(p) == nil {
 			return p.Status.String()
 		}
 		return ""
 	})
-	return lastEnd(b.pod(pod))
+	return lastTermination(b.pod(pod))
 }
 
 // TestAPodWithLimits checks pods with limits of memory and processors. hinit must report a gateway
@@ -146,7 +146,7 @@ func TestAPodWithLimits(t *testing.T) {
 	b := withNode(t, "limits")
 	b.volumes(2, corev1.ReadWriteOnce)
 	for _, name := range []string{"one", "stopped"} {
-		b.singleWith(map[string]any{"memory.limit": "256Mi", "cpu.limit": "1", "drainSeconds": 0, "stopSeconds": 5}, name, func(s *corev1.PodSpec) {
+		b.createPodWithValues(map[string]any{"memory.limit": "256Mi", "cpu.limit": "1", "drainSeconds": 0, "stopSeconds": 5}, name, func(s *corev1.PodSpec) {
 			s.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("64Mi")}
 			s.Containers[0].LivenessProbe.FailureThreshold = 2
 			if name == "one" { // In the class Guaranteed, the kernel spares PID 1.
@@ -170,17 +170,17 @@ func TestAPodWithLimits(t *testing.T) {
 	if err := syscall.Kill(b.initOf("one"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	end := b.comesBack("one")
+	end := b.awaitRestart("one")
 	t.Logf("killed: %s, code %d, %s", end.Reason, end.ExitCode, end.Message)
-	described := b.must("describe", "pod", "one")
+	described := b.mustRun("describe", "pod", "one")
 	for _, want := range []string{"killed from outside (out of memory, or", "gateway-eater: ", "oom"} {
 		if !strings.Contains(end.Message, want) || !strings.Contains(described, want) {
 			t.Errorf("no %q in the last words: %s\n%s", want, end.Message, described)
 		}
 	}
-	end = b.comesBack("stopped")
-	t.Logf("stopped: restarted after %s at most, code %d, %s", time.Since(began), end.ExitCode, b.unhealthy("stopped"))
-	if said := b.unhealthy("stopped"); !strings.Contains(said, "Liveness probe failed: ") || !strings.HasPrefix(end.Message, "killed from outside") {
+	end = b.awaitRestart("stopped")
+	t.Logf("stopped: restarted after %s at most, code %d, %s", time.Since(began), end.ExitCode, b.failedProbes("stopped"))
+	if said := b.failedProbes("stopped"); !strings.Contains(said, "Liveness probe failed: ") || !strings.HasPrefix(end.Message, "killed from outside") {
 		t.Errorf("the kubelet says of the init that is stopped: %s, and its last words are %s", said, end.Message)
 	}
 	if b.gatewayIn("stopped", "default") == 0 {
@@ -190,27 +190,27 @@ func TestAPodWithLimits(t *testing.T) {
 
 // gatewayIsKilledForMemory lets a gateway exceed the pod's memory. The pod must survive, and hinit
 // must report the cause and restart each gateway that the kernel killed.
-func (b *bench) gatewayIsKilledForMemory(pod string) {
+func (b *testBed) gatewayIsKilledForMemory(pod string) {
 	b.Helper()
-	if r := b.inPod(pod, "sh", "-c", "hermes profile create eater && echo oom=400 > /opt/data/profiles/eater/agent.conf"); r.code != 0 {
+	if r := b.execInPod(pod, "sh", "-c", "hermes profile create eater && echo oom=400 > /opt/data/profiles/eater/agent.conf"); r.exitCode != 0 {
 		b.Fatal(r)
 	}
 	first := b.gatewayIn(pod, "default")
-	b.inPod(pod, "hinit", "start", "--no-wait", "eater")
-	b.until("status tells the cause", func() string {
+	b.execInPod(pod, "hinit", "start", "--no-wait", "eater")
+	b.eventually("status tells the cause", func() string {
 		if exit := b.exitOf(pod, "eater"); exit == nil || exit.Cause != "oom" {
 			return fmt.Sprintf("%+v", exit)
 		}
 		return ""
 	})
-	b.until("hinit stops the gateway", func() string { // Ignore an error, because the kernel may kill the command too.
-		if r := b.inPod(pod, "hinit", "stop", "eater"); r.code != 0 {
+	b.eventually("hinit stops the gateway", func() string { // Ignore an error, because the kernel may kill the command too.
+		if r := b.execInPod(pod, "hinit", "stop", "eater"); r.exitCode != 0 {
 			return r.String()
 		}
 		return ""
 	})
 	var other int
-	b.until("the other gateway runs", func() string {
+	b.eventually("the other gateway runs", func() string {
 		if other = b.gatewayIn(pod, "default"); other == 0 {
 			return "it does not"
 		}
@@ -221,14 +221,14 @@ func (b *bench) gatewayIsKilledForMemory(pod string) {
 			b.Errorf("the other gateway was process %d and is %d, and its last exit is %+v", first, other, exit)
 		}
 	}
-	b.holds(3*time.Second, func() string {
+	b.consistently(3*time.Second, func() string {
 		if p, now := b.pod(pod), b.gatewayIn(pod, "default"); !ready(p) || restarts(p) != 0 || now != other {
 			return fmt.Sprintf("one gateway was killed for memory: Ready %v, %d restarts, the other gateway was process %d and is %d", ready(p), restarts(p), other, now)
 		}
 		return ""
 	})
-	b.until("the last words tell it too", func() string {
-		if said := b.inPod(pod, "cat", "/dev/termination-log").out; !strings.Contains(said, "oom") {
+	b.eventually("the last words tell it too", func() string {
+		if said := b.execInPod(pod, "cat", "/dev/termination-log").output; !strings.Contains(said, "oom") {
 			return said
 		}
 		return ""

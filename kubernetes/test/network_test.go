@@ -10,9 +10,9 @@ import (
 // TestASandboxReachesNoOtherPod checks which connections sandboxes can open, first without and then
 // with enforced NetworkPolicies.
 func TestASandboxReachesNoOtherPod(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withServer(t)
-	if why := b.Enforces(); b.WhyNoNodes == "" && why != "" {
+	if why := b.WhyNoEnforcer(); b.WhyNoNodes == "" && why != "" {
 		t.Skip(why)
 	}
 	a := withSandboxes(t, "HINIT_SANDBOX_NETWORKS=database")
@@ -22,22 +22,22 @@ func TestASandboxReachesNoOtherPod(t *testing.T) {
 		if network != "" {
 			more = append(more, "--network", network)
 		}
-		ids[name] = a.made(a.runWithoutFiles(name, more...))
-		ips[name] = a.must("get", "pod", object(name), "-o", "jsonpath={.status.podIP}")
-		a.sh(ids[name], "setsid sh -c 'while true; do echo hello | nc -l -p 8080; done' > /dev/null 2>&1 < /dev/null &")
+		ids[name] = a.createdID(a.runWithoutFiles(name, more...))
+		ips[name] = a.mustRun("get", "pod", objectName(name), "-o", "jsonpath={.status.podIP}")
+		a.shellIn(ids[name], "setsid sh -c 'while true; do echo hello | nc -l -p 8080; done' > /dev/null 2>&1 < /dev/null &")
 	}
 	reaches := func(name, host, port string) bool {
-		return strings.Contains(a.sh(ids[name], "nc -w 2 "+host+" "+port+" < /dev/null > /dev/null 2>&1 && echo reached").out, "reached")
+		return strings.Contains(a.shellIn(ids[name], "nc -w 2 "+host+" "+port+" < /dev/null > /dev/null 2>&1 && echo reached").output, "reached")
 	}
 	const server = "10.97.0.1"
-	a.until("without a program that enforces, all are reached", func() string {
+	a.eventually("without a program that enforces, all are reached", func() string {
 		if !reaches("hermes-000000e1", ips["hermes-000000e2"], "8080") || !reaches("hermes-000000e1", server, "443") {
 			return "not yet"
 		}
 		return ""
 	})
 
-	if r := a.feed(`
+	if r := a.runWithInput(`
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: database}
@@ -46,11 +46,11 @@ spec:
   policyTypes: [Ingress, Egress]
   ingress: [{from: [{podSelector: {matchLabels: {hinit.dev/network: database}}}]}]
   egress: [{to: [{podSelector: {matchLabels: {hinit.dev/network: database}}}]}]
-`, "apply", "-f", "-"); r.code != 0 {
+`, "apply", "-f", "-"); r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	ids["hermes-000000e5"] = a.made(a.runWithoutFiles("hermes-000000e5", "--network", "database"))
-	stop, err := a.Enforce(t.Context(), "node1")
+	ids["hermes-000000e5"] = a.createdID(a.runWithoutFiles("hermes-000000e5", "--network", "database"))
+	stop, err := a.StartEnforcer(t.Context(), "node1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ spec:
 			t.Error(err)
 		}
 	})
-	a.until("the policies hold", func() string {
+	a.eventually("the policies hold", func() string {
 		if reaches("hermes-000000e1", ips["hermes-000000e2"], "8080") {
 			return "a sandbox reaches another one"
 		}
@@ -81,7 +81,7 @@ spec:
 			t.Errorf("%s reaches %s port %s: %v", try.from, try.host, try.port, got)
 		}
 	}
-	if r := a.sh(ids["hermes-000000e1"], "echo still"); r.out != "still\n" {
+	if r := a.shellIn(ids["hermes-000000e1"], "echo still"); r.output != "still\n" {
 		t.Error("commands have no network, and need none:", r)
 	}
 }

@@ -18,16 +18,16 @@ var manifest = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
 // TestTheServerTakesTheObjectsOfThePages checks that the API server accepts every object in docs/, strictly, by the
 // definitions of the projects that the objects belong to.
 func TestTheServerTakesTheObjectsOfThePages(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withServer(t)
 	dir, err := cluster.Definitions()
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.must("apply", "--server-side", "-f", dir)
-	b.must("apply", "-f", "../deploy/fleet/crds") // The definitions stay, as they do after the tests of a fleet.
-	b.must("wait", "crd", "--all", "--for=condition=Established", "--timeout=1m")
-	t.Cleanup(func() { b.must("delete", "-f", dir) })
+	b.mustRun("apply", "--server-side", "-f", dir)
+	b.mustRun("apply", "-f", "../deploy/fleet/crds") // The definitions stay, as they do after the tests of a fleet.
+	b.mustRun("wait", "crd", "--all", "--for=condition=Established", "--timeout=1m")
+	t.Cleanup(func() { b.mustRun("delete", "-f", dir) })
 	pages, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -49,16 +49,16 @@ func TestTheServerTakesTheObjectsOfThePages(t *testing.T) {
 					continue
 				}
 				kinds[o.Kind] = true
-				if ns := o.Metadata.Namespace; ns != "" && b.try("get", "namespace", ns).code != 0 {
-					b.must("create", "namespace", ns)
-					t.Cleanup(func() { b.must("delete", "namespace", ns, "--wait=false") })
+				if ns := o.Metadata.Namespace; ns != "" && b.run("get", "namespace", ns).exitCode != 0 {
+					b.mustRun("create", "namespace", ns)
+					t.Cleanup(func() { b.mustRun("delete", "namespace", ns, "--wait=false") })
 				}
 				b.ns = "default"
 				if ns := o.Metadata.Namespace; ns != "" {
 					b.ns = ns
 				}
-				r := b.feed(doc, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
-				if r.code != 0 || strings.Contains(r.out, "Warning") {
+				r := b.runWithInput(doc, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+				if r.exitCode != 0 || strings.Contains(r.output, "Warning") {
 					t.Errorf("%s: %v", page, r)
 				}
 				b.ns = "default"
@@ -70,7 +70,7 @@ func TestTheServerTakesTheObjectsOfThePages(t *testing.T) {
 			t.Errorf("no page has a %s", kind)
 		}
 	}
-	if r := b.feed("apiVersion: velero.io/v1\nkind: Schedule\nmetadata: {name: wrong}\nspec: {schedule: x, template: {hook: {}}}\n", "apply", "--dry-run=server", "--validate=strict", "-f", "-"); r.code == 0 {
+	if r := b.runWithInput("apiVersion: velero.io/v1\nkind: Schedule\nmetadata: {name: wrong}\nspec: {schedule: x, template: {hook: {}}}\n", "apply", "--dry-run=server", "--validate=strict", "-f", "-"); r.exitCode == 0 {
 		t.Error("an unknown field was taken:", r)
 	}
 }

@@ -20,11 +20,13 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-func (b *bench) single(name string, change func(*corev1.PodSpec)) { b.singleWith(nil, name, change) }
+func (b *testBed) createPod(name string, change func(*corev1.PodSpec)) {
+	b.createPodWithValues(nil, name, change)
+}
 
-func (b *bench) singleWith(values map[string]any, name string, change func(*corev1.PodSpec)) {
+func (b *testBed) createPodWithValues(values map[string]any, name string, change func(*corev1.PodSpec)) {
 	b.Helper()
-	manifests, err := deploy.Render(deploy.Default(values))
+	manifests, err := deploy.Render(deploy.WithDefaults(values))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -36,7 +38,7 @@ func (b *bench) singleWith(values map[string]any, name string, change func(*core
 				b.Fatal(err)
 			}
 		case "config.yaml":
-			if r := b.feed(string(m.Text), "apply", "-f", "-"); r.code != 0 {
+			if r := b.runWithInput(string(m.Text), "apply", "-f", "-"); r.exitCode != 0 {
 				b.Fatal(r)
 			}
 		}
@@ -60,11 +62,11 @@ func (b *bench) singleWith(values map[string]any, name string, change func(*core
 	}, pod)
 }
 
-// inTrouble waits until the pod has started and its log says why it is not Ready.
-func (b *bench) inTrouble(name, want string) {
+// awaitNotReady waits until the pod has started and its log says why it is not Ready.
+func (b *testBed) awaitNotReady(name, want string) {
 	b.Helper()
-	b.until(name+" says why it is not Ready", func() string {
-		if said := b.unhealthy(name); !strings.Contains(said, want) {
+	b.eventually(name+" says why it is not Ready", func() string {
+		if said := b.failedProbes(name); !strings.Contains(said, want) {
 			return "no " + want + " in " + said
 		}
 		return ""
@@ -77,17 +79,17 @@ func (b *bench) inTrouble(name, want string) {
 // TestNotReadyWhereNothingCanWork checks that pods in which no agent can write are not Ready.
 func TestNotReadyWhereNothingCanWork(t *testing.T) {
 	b := withNode(t, "probes")
-	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // A policy that permits uid 0.
+	b.mustRun("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // A policy that permits uid 0.
 	b.volumes(3, corev1.ReadWriteOnce)
-	b.single("root-owned", func(s *corev1.PodSpec) { s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = nil, nil })
-	b.single("read-only", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].ReadOnly = true })
-	b.single("no-capabilities", func(s *corev1.PodSpec) {
+	b.createPod("root-owned", func(s *corev1.PodSpec) { s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = nil, nil })
+	b.createPod("read-only", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].ReadOnly = true })
+	b.createPod("no-capabilities", func(s *corev1.PodSpec) {
 		root, no := int64(0), false
 		s.SecurityContext.RunAsUser, s.SecurityContext.RunAsGroup, s.SecurityContext.RunAsNonRoot = &root, &root, &no
 		s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = nil, nil
 	})
 	for _, name := range []string{"root-owned", "read-only", "no-capabilities"} {
-		b.inTrouble(name, "not ready: ")
+		b.awaitNotReady(name, "not ready: ")
 	}
 }
 
@@ -96,10 +98,10 @@ func TestNotReadyWhereNothingCanWork(t *testing.T) {
 func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	b := withNode(t, "trouble")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
-	b.single("many", nil)
+	b.createPod("many", nil)
 	b.awaitReady("many")
 	for _, words := range [][]string{{"hermes", "profile", "create", "crashing"}, {"hermes", "profile", "create", "deaf"}} {
-		if r := b.inPod("many", words...); r.code != 0 {
+		if r := b.execInPod("many", words...); r.exitCode != 0 {
 			t.Fatal(r)
 		}
 	}
@@ -110,29 +112,29 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 		}
 	}
 	conf("profiles/crashing", "crash_after=1ms\n")
-	b.inPod("many", "hinit", "start", "deaf")
-	b.inPod("many", "hinit", "start", "--no-wait", "crashing")
+	b.execInPod("many", "hinit", "start", "deaf")
+	b.execInPod("many", "hinit", "start", "--no-wait", "crashing")
 	for _, pid := range gateways()["deaf"] {
 		if process, err := os.FindProcess(pid); err == nil {
 			_ = process.Signal(syscall.SIGSTOP) // A stopped process answers no client.
 		}
 	}
-	b.holds(8*time.Second, func() string {
+	b.consistently(8*time.Second, func() string {
 		if p := b.pod("many"); !ready(p) || restarts(p) != 0 {
 			return fmt.Sprintf("with a gateway that works: Ready %v, %d restarts", ready(p), restarts(p))
 		}
 		return ""
 	})
 	conf("", "crash_after=1ms\n")
-	b.inPod("many", "hinit", "stop", "deaf")
-	b.inPod("many", "hinit", "restart", "--no-wait", "default")
-	b.until("not Ready", func() string {
+	b.execInPod("many", "hinit", "stop", "deaf")
+	b.execInPod("many", "hinit", "restart", "--no-wait", "default")
+	b.eventually("not Ready", func() string {
 		if ready(b.pod("many")) {
 			return "it is Ready"
 		}
 		return ""
 	})
-	b.holds(8*time.Second, func() string {
+	b.consistently(8*time.Second, func() string {
 		if n := restarts(b.pod("many")); n != 0 {
 			return fmt.Sprintf("without a gateway that works: %d restarts", n)
 		}
@@ -142,21 +144,21 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 
 // TestPodsOfOtherShapes checks pods with unusual settings that some clusters require.
 func TestPodsOfOtherShapes(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withNode(t, "shapes")
 	b.volumes(3, corev1.ReadWriteOnce)
-	b.single("plain-run", func(s *corev1.PodSpec) {
+	b.createPod("plain-run", func(s *corev1.PodSpec) {
 		for i := range s.Volumes {
 			if s.Volumes[i].EmptyDir != nil {
 				s.Volumes[i].EmptyDir = &corev1.EmptyDirVolumeSource{}
 			}
 		}
 	})
-	b.single("high-uid", func(s *corev1.PodSpec) {
+	b.createPod("high-uid", func(s *corev1.PodSpec) {
 		uid := int64(1000650000)
 		s.SecurityContext.RunAsUser, s.SecurityContext.RunAsGroup, s.SecurityContext.FSGroup = &uid, nil, &uid
 	})
-	b.single("one-namespace", func(s *corev1.PodSpec) {
+	b.createPod("one-namespace", func(s *corev1.PodSpec) {
 		yes := true
 		s.ShareProcessNamespace = &yes
 		other := s.Containers[0].DeepCopy()
@@ -177,19 +179,19 @@ func TestPodsOfOtherShapes(t *testing.T) {
 	for _, name := range []string{"plain-run", "high-uid", "one-namespace"} {
 		b.awaitReady(name)
 	}
-	r := b.inPod("plain-run", "sh", "-c", "ls -ld /run /run/hinit* /tmp/hinit* 2>/dev/null; hinit status")
-	if r.code != 0 || !strings.Contains(r.out, "/run/hinit") || strings.Contains(r.out, "abstract") || strings.Contains(r.out, "docker") {
+	r := b.execInPod("plain-run", "sh", "-c", "ls -ld /run /run/hinit* /tmp/hinit* 2>/dev/null; hinit status")
+	if r.exitCode != 0 || !strings.Contains(r.output, "/run/hinit") || strings.Contains(r.output, "abstract") || strings.Contains(r.output, "docker") {
 		t.Error(r)
 	}
-	r = b.inPod("high-uid", "sh", "-c", "id -u; hinit status; hinit doctor")
-	if !strings.HasPrefix(r.out, "1000650000\n") || !strings.Contains(r.out, "gateway-default") || strings.Contains(r.out, "docker run") {
+	r = b.execInPod("high-uid", "sh", "-c", "id -u; hinit status; hinit doctor")
+	if !strings.HasPrefix(r.output, "1000650000\n") || !strings.Contains(r.output, "gateway-default") || strings.Contains(r.output, "docker run") {
 		t.Error(r)
 	}
 	answered := map[int]bool{}
 	for _, container := range []string{"agents", "other"} {
-		r := b.try("exec", "one-namespace", "-c", container, "--", "hinit", "status", "--json")
+		r := b.run("exec", "one-namespace", "-c", container, "--", "hinit", "status", "--json")
 		var status struct{ Init struct{ PID int } }
-		if err := json.Unmarshal([]byte(r.out), &status); err != nil {
+		if err := json.Unmarshal([]byte(r.output), &status); err != nil {
 			t.Error(err, r)
 		}
 		answered[status.Init.PID] = true

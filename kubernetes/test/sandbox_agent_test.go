@@ -11,31 +11,31 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// answer is one result that the example agent's terminal tool prints.
-type answer struct {
+// toolResult is one result that the example agent's terminal tool prints.
+type toolResult struct {
 	Output    string `json:"output"`
 	Code      int    `json:"exit_code"`
 	Container string `json:"container"`
 }
 
 // terminal starts the example agent in the agents' pod, and runs commands with its terminal tool.
-func (a *agentPod) terminal(turns ...map[string]any) (out []answer) {
+func (a *agentPod) terminal(turns ...map[string]any) (out []toolResult) {
 	a.t.Helper()
 	var input strings.Builder
 	for _, turn := range turns {
 		line, _ := json.Marshal(turn) // Marshal never fails for strings and numbers.
 		input.Write(append(line, '\n'))
 	}
-	r := a.feed(input.String(), "exec", "-i", "agents-0", "-c", "agents", "--",
+	r := a.runWithInput(input.String(), "exec", "-i", "agents-0", "-c", "agents", "--",
 		"env", "HERMES_DOCKER_BINARY=/opt/hinit/docker", "TERMINAL_DOCKER_IMAGE=hinit-demo",
 		`TERMINAL_DOCKER_EXTRA_ARGS=["-v", "/opt/data/bash:/bin/bash:ro"]`, "/opt/hermes/.venv/bin/hermes", "terminal")
-	for line := range strings.Lines(r.out) {
-		var said answer
+	for line := range strings.Lines(r.output) {
+		var said toolResult
 		if json.Unmarshal([]byte(line), &said) == nil {
 			out = append(out, said)
 		}
 	}
-	if r.code != 0 || len(out) != len(turns) {
+	if r.exitCode != 0 || len(out) != len(turns) {
 		a.t.Fatal(r)
 	}
 	return out
@@ -46,7 +46,7 @@ func command(text string) map[string]any { return map[string]any{"command": text
 // TestTheAgentsTerminalToolRunsInPods checks that the agent's usual docker calls work on a cluster: it makes its
 // container, runs commands and finds the container again.
 func TestTheAgentsTerminalToolRunsInPods(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	bash, err := os.ReadFile(filepath.Join("../../dist/linux-"+runtime.GOARCH, "bash"))
 	if err != nil {
 		t.Skip("no static bash, which the terminal tool needs in a sandbox: make dist/linux-" + runtime.GOARCH + "/bash")
@@ -62,7 +62,7 @@ func TestTheAgentsTerminalToolRunsInPods(t *testing.T) {
 		map[string]any{"command": "setsid sleep 7771 & (sleep 7772 &); echo begun; sleep 7773", "timeout": 1.5},
 		command("ps | grep -c '[s]leep 777'"),
 	)
-	for i, want := range []answer{
+	for i, want := range []toolResult{
 		{"", 0, ""}, {"hello /workspace made\n", 0, ""}, {"", 7, ""}, {"err", 3, ""}, {"[Command timed out after 1.5s]", 124, ""}, {"0\n", 1, ""},
 	} {
 		if said[i].Code != want.Code || !strings.Contains(said[i].Output, want.Output) {
@@ -77,15 +77,15 @@ func TestTheAgentsTerminalToolRunsInPods(t *testing.T) {
 		t.Errorf("another process of the agent has %+v, the first had %+v", again, said[0])
 	}
 
-	done := make(chan []answer, 1)
+	done := make(chan []toolResult, 1)
 	go func() {
 		done <- a.terminal(command("echo ran >> /workspace/ran; sleep 600"), command("cat /workspace/note /workspace/ran"))
 	}()
-	a.until("the command has begun", func() string {
+	a.eventually("the command has begun", func() string {
 		_, err := os.Stat(filepath.Join(a.volume, "sandboxes/docker/default/workspace/ran"))
 		return map[bool]string{true: "not yet"}[err != nil]
 	})
-	a.must("delete", "pods", "-l", "hinit.dev/sandbox", "--wait=false")
+	a.mustRun("delete", "pods", "-l", "hinit.dev/sandbox", "--wait=false")
 	said = <-done
 	lost := said[0].Code == 137 && strings.Contains(said[0].Output, "was not run again")
 	if !lost || said[1].Output != "made\nran\n" || strings.HasPrefix(said[1].Container, again.Container) {

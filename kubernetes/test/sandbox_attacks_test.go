@@ -9,12 +9,12 @@ import (
 
 // attack is a set of options that an agent adds to its call, and the refusal that it must get.
 type attack struct {
-	name string
-	more []string
-	says string
+	name    string
+	options []string
+	refusal string
 }
 
-const namespaces = "a namespace of the host or of another container"
+const sharedNamespaces = "a namespace of the host or of another container"
 
 // attacks are the calls of test/sandbox/escape_test.go that create a container, and some that only
 // a cluster has.
@@ -35,16 +35,16 @@ var attacks = []attack{
 	{"privileges", []string{"--privileged"}, "--privileged is not allowed"},
 	{"a capability", []string{"--cap-add", "SYS_ADMIN"}, "the capability SYS_ADMIN"},
 	{"all capabilities", []string{"--cap-add", "ALL"}, "the capability ALL"},
-	{"the host's processes", []string{"--pid", "host"}, namespaces},
-	{"another's processes", []string{"--pid", "container:agents-0"}, namespaces},
-	{"the host's semaphores", []string{"--ipc", "host"}, namespaces},
-	{"another's semaphores", []string{"--ipc", "container:agents-0"}, namespaces},
-	{"the host's name", []string{"--uts", "host"}, namespaces},
-	{"the host's users", []string{"--userns", "host"}, namespaces},
-	{"the host's control groups", []string{"--cgroupns", "host"}, namespaces},
+	{"the host's processes", []string{"--pid", "host"}, sharedNamespaces},
+	{"another's processes", []string{"--pid", "container:agents-0"}, sharedNamespaces},
+	{"the host's semaphores", []string{"--ipc", "host"}, sharedNamespaces},
+	{"another's semaphores", []string{"--ipc", "container:agents-0"}, sharedNamespaces},
+	{"the host's name", []string{"--uts", "host"}, sharedNamespaces},
+	{"the host's users", []string{"--userns", "host"}, sharedNamespaces},
+	{"the host's control groups", []string{"--cgroupns", "host"}, sharedNamespaces},
 	{"a control group", []string{"--cgroup-parent", "/"}, "--cgroup-parent=/ is not allowed"},
-	{"the host's network", []string{"--network", "host"}, namespaces},
-	{"another's network", []string{"--network", "container:agents-0"}, namespaces},
+	{"the host's network", []string{"--network", "host"}, sharedNamespaces},
+	{"another's network", []string{"--network", "container:agents-0"}, sharedNamespaces},
 	{"another network", []string{"--network", "database"}, `the network "database" is not allowed`},
 	{"a group of the host", []string{"--group-add", "0"}, "the group 0 is not allowed"},
 	{"a device", []string{"--device", "/dev/kmsg"}, "the device /dev/kmsg"},
@@ -64,11 +64,11 @@ var attacks = []attack{
 	{"the name of an object that can't be", []string{"--name", "Hermes_x"}, "lower-case letters"},
 }
 
-// images are disallowed images: by another name, by digest, and by ID.
-var images = []string{"alpine", "hinit-demo@sha256:" + strings.Repeat("0", 64), strings.Repeat("0", 64)}
+// disallowedImages are disallowed images: by another name, by digest, and by ID.
+var disallowedImages = []string{"alpine", "hinit-demo@sha256:" + strings.Repeat("0", 64), strings.Repeat("0", 64)}
 
-// others are calls that hinit does not emulate.
-var others = [][]string{
+// notEmulated are calls that hinit does not emulate.
+var notEmulated = [][]string{
 	{"run", "-d", "--env-file", "/etc/passwd", "hinit-demo", "sleep", "1"},
 	{"cp", "/etc/passwd", "x:/"},
 	{"-H", "unix:///var/run/docker.sock", "ps"},
@@ -84,38 +84,38 @@ func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 	a := withSandboxes(t)
 	var calls [][]string
 	for _, attack := range attacks {
-		calls = append(calls, runWords("hermes-0000000d", attack.more...))
+		calls = append(calls, runWords("hermes-0000000d", attack.options...))
 	}
-	for i, r := range a.each(calls) {
-		if r.code == 0 || !strings.Contains(r.out, attacks[i].says) {
-			t.Errorf("%s %q: %v", attacks[i].name, attacks[i].more, r)
+	for i, r := range a.dockerEach(calls) {
+		if r.exitCode == 0 || !strings.Contains(r.output, attacks[i].refusal) {
+			t.Errorf("%s %q: %v", attacks[i].name, attacks[i].options, r)
 		}
 	}
 	calls = nil
-	for _, image := range images {
+	for _, image := range disallowedImages {
 		calls = append(calls, []string{"run", "-d", image, "sleep", "infinity"})
 	}
-	for i, r := range a.each(calls) {
-		if r.code == 0 || !strings.Contains(r.out, "the image \""+images[i]+"\" is not allowed") {
+	for i, r := range a.dockerEach(calls) {
+		if r.exitCode == 0 || !strings.Contains(r.output, "the image \""+disallowedImages[i]+"\" is not allowed") {
 			t.Error(r)
 		}
 	}
-	for i, r := range a.each(others) {
-		if r.code == 0 || !strings.Contains(r.out, "hinit does not support this call") {
-			t.Errorf("%q: %v", others[i], r)
+	for i, r := range a.dockerEach(notEmulated) {
+		if r.exitCode == 0 || !strings.Contains(r.output, "hinit does not support this call") {
+			t.Errorf("%q: %v", notEmulated[i], r)
 		}
 	}
 	if err := os.Symlink("/etc", filepath.Join(a.volume, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if r := a.run("hermes-0000000d", "-v", "/opt/data/link:/x"); r.code == 0 || !strings.Contains(r.out, "is not allowed") {
+	if r := a.runSandbox("hermes-0000000d", "-v", "/opt/data/link:/x"); r.exitCode == 0 || !strings.Contains(r.output, "is not allowed") {
 		t.Error("a link:", r)
 	}
-	if pods := a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name"); pods != "" {
+	if pods := a.mustRun("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name"); pods != "" {
 		t.Error("something was made:", pods)
 	}
 
-	id := a.made(a.run("hermes-0000000d", "--user", "0:0"))
+	id := a.createdID(a.runSandbox("hermes-0000000d", "--user", "0:0"))
 	for _, attack := range []struct{ name, line, want string }{
 		{"root", "id -u", "10000\n"},
 		{"capabilities", "grep CapEff /proc/self/status", "CapEff:\t0000000000000000\n"},
@@ -131,13 +131,13 @@ func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 		{"a name space of its own", "unshare -U true 2>/dev/null || echo no", "no\n"},
 		{"devices", "ls /dev | grep -c -e sd -e nvme -e kmsg -e mem", "0\n"},
 	} {
-		if r := a.sh(id, attack.line); !strings.HasPrefix(r.out, attack.want) {
+		if r := a.shellIn(id, attack.line); !strings.HasPrefix(r.output, attack.want) {
 			t.Errorf("%s: %v", attack.name, r)
 		}
 	}
 
 	agent := func(line string) string {
-		return a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", line).out
+		return a.run("exec", "agents-0", "-c", "agents", "--", "sh", "-c", line).output
 	}
 	if out := agent("find / -path /proc -prune -o -name token -print 2>/dev/null"); strings.Contains(out, "token") {
 		t.Error("the agents have a token:", out)
@@ -161,19 +161,19 @@ func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 		{"create", "pods", "-n", "default"},
 		{"update", "pods"},
 	} {
-		if r := a.try(append([]string{"auth", "can-i", as}, no...)...); !strings.HasPrefix(r.out, "no") && !strings.Contains(r.out, "\nno") {
+		if r := a.run(append([]string{"auth", "can-i", as}, no...)...); !strings.HasPrefix(r.output, "no") && !strings.Contains(r.output, "\nno") {
 			t.Errorf("the service may %v: %v", no, r)
 		}
 	}
-	spec := a.must("get", "pod", object("hermes-0000000d"), "-o", "jsonpath={.metadata.labels.hinit\\.dev/network} {.spec.automountServiceAccountToken} {.metadata.ownerReferences[0].kind} {.spec.securityContext.seccompProfile.type}")
+	spec := a.mustRun("get", "pod", objectName("hermes-0000000d"), "-o", "jsonpath={.metadata.labels.hinit\\.dev/network} {.spec.automountServiceAccountToken} {.metadata.ownerReferences[0].kind} {.spec.securityContext.seccompProfile.type}")
 	if spec != "default false ConfigMap RuntimeDefault" {
 		t.Error("the pod has", spec)
 	}
 	a.docker("rm", "-f", id)
-	a.made(a.run("hermes-0000000e", "--network", "none"))
-	if label := a.must("get", "pod", object("hermes-0000000e"), "-o", "jsonpath={.metadata.labels.hinit\\.dev/network}"); label != "none" {
+	a.createdID(a.runSandbox("hermes-0000000e", "--network", "none"))
+	if label := a.mustRun("get", "pod", objectName("hermes-0000000e"), "-o", "jsonpath={.metadata.labels.hinit\\.dev/network}"); label != "none" {
 		t.Error("the label of the network is", label)
 	}
-	a.must("delete", "configmap", "agents-sandboxes")
-	a.gone("hermes-0000000e")
+	a.mustRun("delete", "configmap", "agents-sandboxes")
+	a.awaitNoPod("hermes-0000000e")
 }

@@ -15,7 +15,7 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-var span = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes goes on")
+var chaosDuration = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes goes on")
 
 // worker is a script that runs commands in a sandbox as the agent does. It records the number, exit
 // code and output of each command. Its arguments are its name, its sandbox and its task.
@@ -55,14 +55,14 @@ done
 echo over >> $dir/$name.log
 `
 
-// account counts the commands of a worker by their outcome.
-type account struct{ done, lost, notBegun, cut int }
+// commandCounts counts the commands of a worker by their outcome.
+type commandCounts struct{ done, lost, notBegun, cut int }
 
-// settle compares the answers that the worker received with the effects of its commands. Any
+// countCommands compares the answers that the worker received with the effects of its commands. Any
 // difference is a fault of hinit.
-func (a *agentPod) settle(name string) account {
+func (a *agentPod) countCommands(name string) commandCounts {
 	a.t.Helper()
-	var sum account
+	var sum commandCounts
 	ran := map[string]int{}
 	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // An error means that no command ran.
 	for n := range strings.FieldsSeq(string(text)) {
@@ -117,7 +117,7 @@ func (a *agentPod) settle(name string) account {
 	}
 	for n, times := range ran {
 		if times > most[n] || times < least[n] {
-			a.t.Errorf("%s: command %s ran %d times; its answers allow %d to %d:\n%s", name, n, times, least[n], most[n], around(string(text), n))
+			a.t.Errorf("%s: command %s ran %d times; its answers allow %d to %d:\n%s", name, n, times, least[n], most[n], excerptAround(string(text), n))
 		}
 	}
 	for n, times := range least {
@@ -128,8 +128,8 @@ func (a *agentPod) settle(name string) account {
 	return sum
 }
 
-// around returns a worker's output near one command, for an error message.
-func around(text, n string) string {
+// excerptAround returns a worker's output near one command, for an error message.
+func excerptAround(text, n string) string {
 	lines := strings.Split(text, "\n")
 	first, last := len(lines), 0
 	for i, line := range lines {
@@ -143,7 +143,7 @@ func around(text, n string) string {
 // TestEveryCommandIsAccountedFor checks that the result of every command is known, while pods, programs and the API
 // server are killed. It runs once with pods and once with Sandboxes.
 func TestEveryCommandIsAccountedFor(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	t.Run("Pod", func(t *testing.T) { withSandboxes(t).chaos(t) })
 	t.Run("Sandbox", func(t *testing.T) {
 		withServer(t).startController(t, true)
@@ -154,31 +154,31 @@ func TestEveryCommandIsAccountedFor(t *testing.T) {
 // workers are the names of the workers and of their sandboxes.
 var workers = map[string]string{"one": "hermes-000000c1", "two": "hermes-000000c2"}
 
-func (a *agentPod) launch() {
+func (a *agentPod) startWorkers() {
 	for name, box := range workers {
-		a.until("the worker "+name+" is started", func() string {
-			r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh /opt/data/worker "+name+" "+box+" > /opt/data/"+name+".out 2>&1 &")
-			return map[bool]string{false: r.String()}[r.code == 0]
+		a.eventually("the worker "+name+" is started", func() string {
+			r := a.run("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh /opt/data/worker "+name+" "+box+" > /opt/data/"+name+".out 2>&1 &")
+			return map[bool]string{false: r.String()}[r.exitCode == 0]
 		})
 	}
 }
 
 func (a *agentPod) chaos(t *testing.T) {
 	t.Helper()
-	t.Cleanup(func() { a.must("uncordon", "node1") })
+	t.Cleanup(func() { a.mustRun("uncordon", "node1") })
 	if err := os.WriteFile(a.volume+"/worker", []byte(worker), 0o755); err != nil { //nolint:gosec // the agents run this program
 		t.Fatal(err)
 	}
-	a.launch()
+	a.startWorkers()
 	t.Cleanup(func() {
 		for name := range workers {
 			if t.Failed() { // settle ran above; a second call would count the commands twice.
-				t.Logf("worker %s until then: %+v", name, a.settle(name))
+				t.Logf("worker %s until then: %+v", name, a.countCommands(name))
 			}
 		}
 	})
 	faults, counts := a.faults(), map[string]int{}
-	for end, i := time.Now().Add(*span), 0; i < len(faults) || time.Now().Before(end); i++ {
+	for end, i := time.Now().Add(*chaosDuration), 0; i < len(faults) || time.Now().Before(end); i++ {
 		time.Sleep(time.Duration(1500+rand.IntN(4000)) * time.Millisecond)
 		f := faults[i%len(faults)]
 		if i >= len(faults) {
@@ -190,9 +190,9 @@ func (a *agentPod) chaos(t *testing.T) {
 	if err := os.WriteFile(a.volume+"/chaos/stop", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.until("the workers have ended", func() string { return running("sh\x00/opt/data/worker\x00") })
+	a.eventually("the workers have ended", func() string { return matchingCommands("sh\x00/opt/data/worker\x00") })
 	for name := range workers {
-		sum := a.settle(name)
+		sum := a.countCommands(name)
 		t.Logf("worker %s: %+v", name, sum)
 		if sum.done == 0 {
 			t.Errorf("the worker %s has done nothing", name)
@@ -202,8 +202,8 @@ func (a *agentPod) chaos(t *testing.T) {
 	a.nothingLeaked()
 }
 
-// running returns the command lines that contain a text.
-func running(part string) string {
+// matchingCommands returns the command lines that contain a text.
+func matchingCommands(part string) string {
 	var out []string
 	for _, command := range processes() {
 		if strings.Contains(command, part) {
@@ -218,26 +218,26 @@ func (a *agentPod) nothingLeaked() {
 	a.t.Helper()
 	kinds := "persistentvolumeclaims"
 	for _, kind := range []string{"sandboxes.agents.x-k8s.io", "sandboxclaims", "sandboxwarmpools", "sandboxtemplates"} {
-		if a.try("get", kind).code == 0 { // Check Sandboxes only if the cluster has this kind.
+		if a.run("get", kind).exitCode == 0 { // Check Sandboxes only if the cluster has this kind.
 			kinds += "," + kind
 		}
 	}
 	lines := func(text string) int { return len(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })) }
-	a.until("there is one sandbox for each task, and no command", func() string {
-		pods := a.must("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name")
-		if objects := a.must("get", kinds, "-o", "name"); lines(pods) > len(workers) || lines(objects) > 1+len(workers) {
+	a.eventually("there is one sandbox for each task, and no command", func() string {
+		pods := a.mustRun("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name")
+		if objects := a.mustRun("get", kinds, "-o", "name"); lines(pods) > len(workers) || lines(objects) > 1+len(workers) {
 			return pods + objects
 		}
-		if first, served := running(gateInit), running(inside); lines(first) > lines(pods) || lines(served) > lines(pods) {
+		if first, served := matchingCommands(gateInit), matchingCommands(inside); lines(first) > lines(pods) || lines(served) > lines(pods) {
 			return first + "\n" + served
 		}
-		return running("/workspace/done") + running("/opt/hinit/docker\x00")
+		return matchingCommands("/workspace/done") + matchingCommands("/opt/hinit/docker\x00")
 	})
-	a.must("delete", "configmap", "agents-sandboxes")
-	a.until("all sandboxes are gone", func() string {
-		return a.must("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name") + running(gateInit) + running(inside)
+	a.mustRun("delete", "configmap", "agents-sandboxes")
+	a.eventually("all sandboxes are gone", func() string {
+		return a.mustRun("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name") + matchingCommands(gateInit) + matchingCommands(inside)
 	})
-	if objects := a.must("get", kinds, "-o", "name"); objects != "persistentvolumeclaim/agents-data\n" {
+	if objects := a.mustRun("get", kinds, "-o", "name"); objects != "persistentvolumeclaim/agents-data\n" {
 		a.t.Error("objects are left:", objects)
 	}
 }
@@ -251,18 +251,18 @@ type fault struct {
 func (a *agentPod) faults() []fault {
 	box := func() string { return workers[[]string{"one", "two"}[rand.IntN(2)]] }
 	return []fault{
-		{"delete a pod", func() { a.try("delete", "pod", object(box()), "--wait=false") }},
-		{"kill a program inside", func() { kill(inside) }},
-		{"kill a container", func() { kill(gateInit) }},
-		{"kill the service", func() { kill(serving) }},
+		{"delete a pod", func() { a.run("delete", "pod", objectName(box()), "--wait=false") }},
+		{"kill a program inside", func() { killMatching(inside) }},
+		{"kill a container", func() { killMatching(gateInit) }},
+		{"kill the service", func() { killMatching(serving) }},
 		{"drain", func() {
-			a.try("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=40s")
-			a.must("uncordon", "node1")
+			a.run("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=40s")
+			a.mustRun("uncordon", "node1")
 		}},
 		{"kill the API server", func() {
 			a.KillServer()
 			time.Sleep(time.Duration(rand.IntN(4000)) * time.Millisecond)
-			if err := a.Serve(context.Background()); err != nil {
+			if err := a.StartAPIServer(context.Background()); err != nil {
 				a.t.Fatal(err)
 			}
 		}},
@@ -281,16 +281,16 @@ func (a *agentPod) faults() []fault {
 func (a *agentPod) killAgents() {
 	old := a.pod("agents-0")
 	if restarts(old) >= 2 || len(old.Status.InitContainerStatuses) > 0 && old.Status.InitContainerStatuses[0].RestartCount >= 3 {
-		a.try("delete", "pod", "agents-0") // A new pod, because the node would delay a restart of this container by minutes.
+		a.run("delete", "pod", "agents-0") // A new pod, because the node would delay a restart of this container by minutes.
 		a.awaitReady("agents-0", old)
 	} else {
 		for _, pid := range inits() {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // The process may have ended.
 		}
-		a.until("the agents are back", func() string {
+		a.eventually("the agents are back", func() string {
 			p := a.pod("agents-0")
 			return map[bool]string{false: p.Status.String()}[ready(p) && restarts(p) > restarts(old)]
 		})
 	}
-	a.launch()
+	a.startWorkers()
 }

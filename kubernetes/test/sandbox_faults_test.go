@@ -12,16 +12,16 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// lostOne calls fault while a command runs in the sandbox, and returns the command's result. The
+// runDuringFault calls fault while a command runs in the sandbox, and returns the command's result. The
 // command records each of its runs in a file.
-func (a *agentPod) lostOne(id string, fault func()) result {
+func (a *agentPod) runDuringFault(id string, fault func()) result {
 	a.t.Helper()
 	begun := a.volume + "/sandboxes/docker/default/workspace/begun"
 	_ = os.Remove(begun) // An error means that the file does not exist.
 	var r result
 	var done sync.WaitGroup
-	done.Go(func() { r = a.sh(id, "echo once >> /workspace/begun; sleep 60; echo over") })
-	a.until("the command has begun", func() string {
+	done.Go(func() { r = a.shellIn(id, "echo once >> /workspace/begun; sleep 60; echo over") })
+	a.eventually("the command has begun", func() string {
 		if _, err := os.Stat(begun); err != nil {
 			return err.Error()
 		}
@@ -36,8 +36,8 @@ func (a *agentPod) lostOne(id string, fault func()) result {
 	return r
 }
 
-// first makes process 1 of the sandboxes the kernel's first choice when memory runs out.
-func first(t *testing.T) {
+// preferForOOM makes process 1 of the sandboxes the kernel's first choice when memory runs out.
+func preferForOOM(t *testing.T) {
 	t.Helper()
 	found := false
 	for pid, command := range processes() {
@@ -53,24 +53,24 @@ func first(t *testing.T) {
 // TestWhatBefallsASandboxIsSaidInWords injects each fault while a command runs. The answer must
 // describe the fault, and the command must not run again.
 func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	a := withSandboxes(t)
-	t.Cleanup(func() { a.must("uncordon", "node1") })
+	t.Cleanup(func() { a.mustRun("uncordon", "node1") })
 	name := "hermes-0000000a"
-	id := a.made(a.run(name))
+	id := a.createdID(a.runSandbox(name))
 	// again restores the sandbox as the agent does: it finds, starts or creates the container.
 	again := func() {
 		t.Helper()
-		a.until("the sandbox works again", func() string {
-			if r := a.sh(id, "true"); r.code == 0 {
+		a.eventually("the sandbox works again", func() string {
+			if r := a.shellIn(id, "true"); r.exitCode == 0 {
 				return ""
 			}
-			if r := a.docker("start", id); r.code == 0 {
+			if r := a.docker("start", id); r.exitCode == 0 {
 				return "started"
 			}
-			r := a.run(name)
-			if r.code == 0 {
-				id = strings.TrimSpace(r.out)
+			r := a.runSandbox(name)
+			if r.exitCode == 0 {
+				id = strings.TrimSpace(r.output)
 			}
 			return r.String()
 		})
@@ -81,43 +81,43 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"the pod is deleted", func() { a.must("delete", "pod", object(name), "--wait=false") }, 137, []string{"had begun", "the pod " + object(name) + " was deleted", "was not run again"}},
+		{"the pod is deleted", func() { a.mustRun("delete", "pod", objectName(name), "--wait=false") }, 137, []string{"had begun", "the pod " + objectName(name) + " was deleted", "was not run again"}},
 		{"the node is drained", func() {
-			a.must("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=1m")
-			a.must("uncordon", "node1")
+			a.mustRun("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=1m")
+			a.mustRun("uncordon", "node1")
 		}, 137, []string{"had begun", "was evicted from the node node1, which is being drained"}},
 		{"the program inside is killed", func() {
-			if kill(inside) == 0 {
+			if killMatching(inside) == 0 {
 				t.Error("no program inside runs")
 			}
 		}, 137, []string{"had begun", "the container runs"}},
-		{"the service is killed", func() { kill(serving) }, 137, []string{"went away while the command ran", "was not run again"}},
-		{"process 1 of the container is killed", func() { kill(gateInit) }, 137, []string{"had begun", "the container has ended with exit code 137"}},
+		{"the service is killed", func() { killMatching(serving) }, 137, []string{"went away while the command ran", "was not run again"}},
+		{"process 1 of the container is killed", func() { killMatching(gateInit) }, 137, []string{"had begun", "the container has ended with exit code 137"}},
 	} {
-		r := a.lostOne(id, fault.do)
-		if r.code != fault.code {
+		r := a.runDuringFault(id, fault.do)
+		if r.exitCode != fault.code {
 			t.Errorf("%s: %v", fault.name, r)
 		}
 		for _, want := range fault.want {
-			if !strings.Contains(r.out, want) {
-				t.Errorf("%s: it does not say %q: %s", fault.name, want, r.out)
+			if !strings.Contains(r.output, want) {
+				t.Errorf("%s: it does not say %q: %s", fault.name, want, r.output)
 			}
 		}
 		again()
-		t.Logf("%s: %s", fault.name, strings.TrimSpace(r.out))
+		t.Logf("%s: %s", fault.name, strings.TrimSpace(r.output))
 	}
 
 	t.Run("out of memory", func(t *testing.T) {
-		r := a.sh(id, "dd if=/dev/zero of=/dev/null bs=400M count=3 2>&1; echo code $?")
-		if !strings.Contains(r.out, "code 137") && !strings.Contains(r.out, "ran out of memory") { // With cgroup v2, the kernel kills all processes.
+		r := a.shellIn(id, "dd if=/dev/zero of=/dev/null bs=400M count=3 2>&1; echo code $?")
+		if !strings.Contains(r.output, "code 137") && !strings.Contains(r.output, "ran out of memory") { // With cgroup v2, the kernel kills all processes.
 			t.Error("one process has too much:", r)
 		}
 		again()
-		first(t) // Files in memory belong to no process, so the kernel kills process 1, which has the highest score.
-		r = a.lostOne(id, func() {
-			a.sh(id, "for d in /tmp /run /dev/shm /var/tmp; do dd if=/dev/zero of=$d/full bs=1M count=64; done")
+		preferForOOM(t) // Files in memory belong to no process, so the kernel kills process 1, which has the highest score.
+		r = a.runDuringFault(id, func() {
+			a.shellIn(id, "for d in /tmp /run /dev/shm /var/tmp; do dd if=/dev/zero of=$d/full bs=1M count=64; done")
 		})
-		if r.code != 137 || !strings.Contains(r.out, "the container was killed because it ran out of memory (its limit is 128Mi)") {
+		if r.exitCode != 137 || !strings.Contains(r.output, "the container was killed because it ran out of memory (its limit is 128Mi)") {
 			t.Error("the container has too much:", r)
 		}
 		t.Log(r)
@@ -126,31 +126,31 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 	t.Run("a bad image", func(t *testing.T) {
 		began := time.Now()
 		r := a.docker("run", "-d", "--name", "hermes-0000000b", "--label", "hermes-agent=1", "--label", "hermes-task-id=b", "--label", "hermes-profile=default", "hinit-demo:no-such-tag", "sleep", "infinity")
-		if r.code != 125 || !strings.Contains(r.out, "can't be pulled") {
+		if r.exitCode != 125 || !strings.Contains(r.output, "can't be pulled") {
 			t.Error(r)
 		}
-		t.Logf("after %v: %s", time.Since(began), r.out)
-		a.gone("hermes-0000000b")
+		t.Logf("after %v: %s", time.Since(began), r.output)
+		a.awaitNoPod("hermes-0000000b")
 	})
 	t.Run("no node has room", func(t *testing.T) {
-		a.must("cordon", "node1")
-		defer a.must("uncordon", "node1")
+		a.mustRun("cordon", "node1")
+		defer a.mustRun("uncordon", "node1")
 		a.docker("rm", "-f", id)
 		done := make(chan result, 1)
-		go func() { done <- a.run(name) }()
+		go func() { done <- a.runSandbox(name) }()
 		time.Sleep(5 * time.Second)
-		a.must("uncordon", "node1")
-		if r := <-done; r.code != 0 {
+		a.mustRun("uncordon", "node1")
+		if r := <-done; r.exitCode != 0 {
 			t.Error("a node came back, and the sandbox did not:", r)
 		} else {
-			id = strings.TrimSpace(r.out)
+			id = strings.TrimSpace(r.output)
 		}
 	})
 
 	// Run the commands inside the pod, because kubectl would need the API server.
 	later := func(tag, line string) {
 		script := "(" + line + ") > /opt/data/" + tag + ".out 2>&1; echo $? > /opt/data/" + tag + ".code"
-		a.must("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh -c '"+script+"' > /dev/null 2>&1 &")
+		a.mustRun("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh -c '"+script+"' > /dev/null 2>&1 &")
 	}
 	told := func(tag string) (out, code string) {
 		t.Helper()
@@ -165,13 +165,13 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 	}
 	t.Run("the API server is killed", func(t *testing.T) {
 		later("killed", "/opt/hinit/docker exec "+id+" sh -c \"echo once >> /workspace/killed; sleep 30; echo over\"")
-		a.until("the command has begun", func() string {
+		a.eventually("the command has begun", func() string {
 			_, err := os.Stat(a.volume + "/sandboxes/docker/default/workspace/killed")
 			return map[bool]string{true: "not yet"}[err != nil]
 		})
 		a.KillServer()
 		time.Sleep(2 * time.Second)
-		if err := a.Serve(context.Background()); err != nil {
+		if err := a.StartAPIServer(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		out, code := told("killed")
@@ -181,7 +181,7 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 		}
 		t.Log(out)
 		again()
-		if left := a.sh(id, "ps | grep -c '[s]leep 30'"); strings.TrimSpace(left.out) != "0\ncommand terminated with exit code 1" {
+		if left := a.shellIn(id, "ps | grep -c '[s]leep 30'"); strings.TrimSpace(left.output) != "0\ncommand terminated with exit code 1" {
 			t.Error("the tree of the lost command is left:", left)
 		}
 	})
@@ -206,10 +206,10 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 		if err := a.nodes[1].StartKubelet(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if code != "0" || !strings.Contains(out, "is not running (the node node1, on which the pod "+object(name)+" ran, does not answer the cluster any more)") {
+		if code != "0" || !strings.Contains(out, "is not running (the node node1, on which the pod "+objectName(name)+" ran, does not answer the cluster any more)") {
 			t.Errorf("code %s: %s", code, out)
 		}
 		again()
 	})
-	t.Log(a.must("logs", "agents-0", "-c", "sandboxes"))
+	t.Log(a.mustRun("logs", "agents-0", "-c", "sandboxes"))
 }

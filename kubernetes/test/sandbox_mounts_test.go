@@ -17,7 +17,7 @@ import (
 // TestNoMountOfASandboxLeadsElsewhere exchanges the target of a mount's path while sandboxes with
 // this mount start. No sandbox may get another directory.
 func TestNoMountOfASandboxLeadsElsewhere(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	a := withSandboxes(t)
 	t.Run("links below mounts", func(t *testing.T) { a.linksBelowMounts(t, "hermes-0000002a") })
 	t.Run("a race", a.mountRace)
@@ -59,7 +59,7 @@ func (a *agentPod) mountRace(t *testing.T) {
 		go func() { // This goroutine must not read the mounted files before the check of the mount.
 			defer close(looked)
 			for {
-				if r := a.sh(name, look); strings.Contains(r.out, "secret") {
+				if r := a.shellIn(name, look); strings.Contains(r.output, "secret") {
 					t.Errorf("round %d, before the gate was open: %v", i, r)
 				}
 				select {
@@ -69,33 +69,33 @@ func (a *agentPod) mountRace(t *testing.T) {
 				}
 			}
 		}()
-		r := a.run(name, "-v", "/opt/data/work:/work")
+		r := a.runSandbox(name, "-v", "/opt/data/work:/work")
 		close(running)
 		<-looked
-		if r.code != 0 {
-			words := strings.Fields(r.out)
+		if r.exitCode != 0 {
+			words := strings.Fields(r.output)
 			refused[strings.Join(words[:min(12, len(words))], " ")]++
 			continue
 		}
 		made++
-		if r := a.sh(name, look); strings.Contains(r.out, "secret") || !strings.Contains(r.out, "mine") {
+		if r := a.shellIn(name, look); strings.Contains(r.output, "secret") || !strings.Contains(r.output, "mine") {
 			t.Errorf("round %d: %v", i, r)
 		}
 		a.docker("stop", "-t", "0", name)
-		if r := a.docker("start", name); r.code == 0 {
-			if r := a.sh(name, look); r.code == 0 && (strings.Contains(r.out, "secret") || !strings.Contains(r.out, "mine")) {
+		if r := a.docker("start", name); r.exitCode == 0 {
+			if r := a.shellIn(name, look); r.exitCode == 0 && (strings.Contains(r.output, "secret") || !strings.Contains(r.output, "mine")) {
 				t.Errorf("round %d, after a start: %v", i, r)
 			}
 		}
 		a.docker("rm", "-f", name)
 	}
 	t.Logf("%d made, refused %v", made, refused)
-	a.until("nothing is left", func() string { return a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
+	a.eventually("nothing is left", func() string { return a.mustRun("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
 }
 
-// tools returns the directory of the helper in the container.
-func (a *agentPod) tools(name string) string {
-	return a.must("get", "pod", object(name), "-o", `jsonpath={.spec.containers[0].volumeMounts[?(@.name=="tools")].mountPath}`)
+// helperDir returns the directory of the helper in the container.
+func (a *agentPod) helperDir(name string) string {
+	return a.mustRun("get", "pod", objectName(name), "-o", `jsonpath={.spec.containers[0].volumeMounts[?(@.name=="tools")].mountPath}`)
 }
 
 // linksBelowMounts uses a link in one mount to redirect another mount to the helper, which must not be replaced.
@@ -110,10 +110,10 @@ func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.made(a.run(name, "-v", "/opt/data/links:/work", "-v", "/opt/data/evil:/work/s/gate"))
+	a.createdID(a.runSandbox(name, "-v", "/opt/data/links:/work", "-v", "/opt/data/evil:/work/s/gate"))
 	first := func() {
 		t.Helper()
-		if r := a.sh(name, `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init /root sleep infinity") {
+		if r := a.shellIn(name, `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.output, "/gate gate-init /root sleep infinity") {
 			t.Error("the first process is", r)
 		}
 		if _, err := os.Stat(filepath.Join(links, "replaced")); err == nil {
@@ -122,13 +122,13 @@ func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 	}
 	first()
 	// The agent now knows the helper's directory, and a link redirects a mount to it.
-	known := a.tools(name)
+	known := a.helperDir(name)
 	a.docker("stop", "-t", "0", name)
 	if err := errors.Join(os.Remove(filepath.Join(links, "s")), os.Symlink(known, filepath.Join(links, "s"))); err != nil {
 		t.Fatal(err)
 	}
-	if r := a.docker("start", name); r.code == 0 {
-		if now := a.tools(name); now == known || now == "" {
+	if r := a.docker("start", name); r.exitCode == 0 {
+		if now := a.helperDir(name); now == known || now == "" {
 			t.Errorf("the program inside was in %s, and is in %s", known, now)
 		}
 		first()
@@ -136,5 +136,5 @@ func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 		t.Log("the start is refused:", r)
 	}
 	a.docker("rm", "-f", name)
-	a.gone(name)
+	a.awaitNoPod(name)
 }

@@ -14,9 +14,9 @@ import (
 	"hinit/sandbox"
 )
 
-// victim creates a container like the one of the pod like, but with other docker labels. It returns
+// createOther creates a container like the one of the pod like, but with other docker labels. It returns
 // the container's ID.
-func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[string]string)) string {
+func (a *agentPod) createOther(number int, like *corev1.Pod, change func(labels map[string]string)) string {
 	a.t.Helper()
 	id, name := fmt.Sprintf("%08x%024x", 0xabcdef00+number, number), fmt.Sprintf("victim-%d", number)
 	var spec sandbox.Spec
@@ -30,7 +30,7 @@ func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[s
 		a.t.Fatal(err)
 	}
 	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: like.Spec}
-	pod.Name, pod.Labels, pod.Annotations = object(name), map[string]string{}, map[string]string{"hinit.dev/spec": string(note)}
+	pod.Name, pod.Labels, pod.Annotations = objectName(name), map[string]string{}, map[string]string{"hinit.dev/spec": string(note)}
 	maps.Copy(pod.Labels, like.Labels)
 	pod.Labels["hinit.dev/sandbox"], pod.Labels["hinit.dev/name"] = id, name
 	a.apply(pod)
@@ -41,18 +41,18 @@ func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[s
 // TestAnAgentReachesNoSandboxOfAnother checks that an agent can't see sandboxes of other profiles,
 // users and installations, or pods that are no sandboxes.
 func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	a := withSandboxes(t)
-	own := a.made(a.run("hermes-0000001a"))
-	like := a.pod(object("hermes-0000001a"))
+	own := a.createdID(a.runSandbox("hermes-0000001a"))
+	like := a.pod(objectName("hermes-0000001a"))
 	victims := []string{
-		a.victim(1, like, func(labels map[string]string) { labels["hermes-profile"] = "other" }),
-		a.victim(2, like, func(labels map[string]string) { labels["hinit-owner"] = "54321" }),
-		a.victim(3, like, func(labels map[string]string) { labels[sandbox.LabelVolume] = "0123456789abcdef" }),
-		a.victim(4, like, func(labels map[string]string) { clear(labels) }),
+		a.createOther(1, like, func(labels map[string]string) { labels["hermes-profile"] = "other" }),
+		a.createOther(2, like, func(labels map[string]string) { labels["hinit-owner"] = "54321" }),
+		a.createOther(3, like, func(labels map[string]string) { labels[sandbox.LabelVolume] = "0123456789abcdef" }),
+		a.createOther(4, like, func(labels map[string]string) { clear(labels) }),
 	}
-	before := a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", identities)
-	refs := []string{"agents-0", string(a.pod("agents-0").UID), object("hermes-0000001a")}
+	before := a.mustRun("get", "pods", "-l", "hinit.dev/sandbox", "-o", podIdentities)
+	refs := []string{"agents-0", string(a.pod("agents-0").UID), objectName("hermes-0000001a")}
 	for i, id := range victims {
 		refs = append(refs, id, id[:12], fmt.Sprintf("victim-%d", i+1))
 	}
@@ -63,32 +63,32 @@ func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
 		tools = append(tools, []string{"exec", "--in", ref, "true"}, []string{"rm", ref}, []string{"stop", ref},
 			[]string{"show", ref}, []string{"logs", ref}, []string{"shell", "--in", ref})
 	}
-	for _, r := range a.each(calls) {
-		if r.code == 0 || !strings.Contains(r.out, "No such container") && !strings.Contains(r.out, "No such object") {
+	for _, r := range a.dockerEach(calls) {
+		if r.exitCode == 0 || !strings.Contains(r.output, "No such container") && !strings.Contains(r.output, "No such object") {
 			t.Error(r)
 		}
 	}
-	for _, r := range a.eachOf("hinit sandbox", tools) {
-		if r.code == 0 || !strings.Contains(r.out, "no such") && !strings.Contains(r.out, "there is no") {
+	for _, r := range a.runEach("hinit sandbox", tools) {
+		if r.exitCode == 0 || !strings.Contains(r.output, "no such") && !strings.Contains(r.output, "there is no") {
 			t.Error(r)
 		}
 	}
-	for _, r := range a.each([][]string{{"exec", "--privileged", own, "id"}, {"exec", "--user", "0:0", own, "id", "-u"}}) {
-		if r.code == 0 && strings.TrimSpace(r.out) != "10000" {
+	for _, r := range a.dockerEach([][]string{{"exec", "--privileged", own, "id"}, {"exec", "--user", "0:0", own, "id", "-u"}}) {
+		if r.exitCode == 0 && strings.TrimSpace(r.output) != "10000" {
 			t.Error(r)
 		}
 	}
-	if r := a.docker(append([]string{"rm", "-f"}, victims...)...); r.code != 0 || strings.Count(r.out, "No such container") != len(victims) {
+	if r := a.docker(append([]string{"rm", "-f"}, victims...)...); r.exitCode != 0 || strings.Count(r.output, "No such container") != len(victims) {
 		t.Error("what is not there can't be removed:", r)
 	}
-	if r := a.docker("ps", "-a", "--filter", "label=hermes-agent=1", "--format", "{{.ID}}", "--no-trunc"); r.out != own+"\n" {
+	if r := a.docker("ps", "-a", "--filter", "label=hermes-agent=1", "--format", "{{.ID}}", "--no-trunc"); r.output != own+"\n" {
 		t.Error("it sees", r)
 	}
-	if after := a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", identities); after != before {
+	if after := a.mustRun("get", "pods", "-l", "hinit.dev/sandbox", "-o", podIdentities); after != before {
 		t.Errorf("there were\n%sand are\n%s", before, after)
 	}
 }
 
-// identities prints each pod's uid, its restarts, and whether it is being deleted.
-const identities = `jsonpath={range .items[*]}{.metadata.uid} {.status.phase} ` +
+// podIdentities prints each pod's uid, its restarts, and whether it is being deleted.
+const podIdentities = `jsonpath={range .items[*]}{.metadata.uid} {.status.phase} ` +
 	`{.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}{"\n"}{end}`

@@ -33,7 +33,7 @@ const sandboxPatch = `patches:
 
 // agentPod is an agents' pod whose commands run in sandboxes.
 type agentPod struct {
-	*bench
+	*testBed
 	t      *testing.T
 	volume string // Directory of the agents' volume on this machine.
 }
@@ -42,10 +42,10 @@ type agentPod struct {
 // further variables of the service.
 func withSandboxes(t *testing.T, more ...string) *agentPod {
 	t.Helper()
-	b := withNode(t, inManifests)
+	b := withNode(t, manifestNamespace)
 	if b.nodes[2] != nil { // Another test may have started the node already.
-		b.must("cordon", "node2")
-		t.Cleanup(func() { b.must("uncordon", "node2") })
+		b.mustRun("cordon", "node2")
+		t.Cleanup(func() { b.mustRun("uncordon", "node2") })
 	}
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
 	extra := ""
@@ -53,23 +53,23 @@ func withSandboxes(t *testing.T, more ...string) *agentPod {
 		name, value, _ := strings.Cut(m, "=")
 		extra += fmt.Sprintf(", {name: %s, value: %q}", name, value)
 	}
-	b.must("apply", "-k", b.kustomization("sandboxes", fmt.Sprintf(sandboxPatch, extra)))
+	b.mustRun("apply", "-k", b.kustomization("sandboxes", fmt.Sprintf(sandboxPatch, extra)))
 	b.awaitReady("agents-0")
 	a := &agentPod{b, t, volume}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(b.try("logs", "agents-0", "-c", "sandboxes").out)
+			t.Log(b.run("logs", "agents-0", "-c", "sandboxes").output)
 		}
 	})
 	return a
 }
 
 func (a *agentPod) docker(words ...string) result {
-	return a.try(append([]string{"exec", "agents-0", "-c", "agents", "--", "/opt/hinit/docker"}, words...)...)
+	return a.run(append([]string{"exec", "agents-0", "-c", "agents", "--", "/opt/hinit/docker"}, words...)...)
 }
 
-// run runs the command line with which the agent creates its container.
-func (a *agentPod) run(name string, more ...string) result {
+// runSandbox runs the command line with which the agent creates its container.
+func (a *agentPod) runSandbox(name string, more ...string) result {
 	return a.docker(runWords(name, more...)...)
 }
 
@@ -84,10 +84,12 @@ func runWords(name string, more ...string) []string {
 	return append(append(words, more...), "hinit-demo", "sleep", "infinity")
 }
 
-// each runs several docker command lines in one call of kubectl.
-func (a *agentPod) each(calls [][]string) []result { return a.eachOf("/opt/hinit/docker", calls) }
+// dockerEach runs several docker command lines in one call of kubectl.
+func (a *agentPod) dockerEach(calls [][]string) []result {
+	return a.runEach("/opt/hinit/docker", calls)
+}
 
-func (a *agentPod) eachOf(program string, calls [][]string) (out []result) {
+func (a *agentPod) runEach(program string, calls [][]string) (out []result) {
 	a.t.Helper()
 	const mark = "\n=== code "
 	var script strings.Builder
@@ -98,8 +100,8 @@ func (a *agentPod) eachOf(program string, calls [][]string) (out []result) {
 		}
 		script.WriteString(" < /dev/null 2>&1; printf '\\n=== code %s\\n' $?\n")
 	}
-	r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", script.String())
-	rest := r.out
+	r := a.run("exec", "agents-0", "-c", "agents", "--", "sh", "-c", script.String())
+	rest := r.output
 	for _, words := range calls {
 		said, after, found := strings.Cut(rest, mark)
 		code, after, _ := strings.Cut(after, "\n")
@@ -112,36 +114,36 @@ func (a *agentPod) eachOf(program string, calls [][]string) (out []result) {
 	return out
 }
 
-func (a *agentPod) sh(ref, line string) result {
+func (a *agentPod) shellIn(ref, line string) result {
 	return a.docker("exec", ref, "sh", "-c", line)
 }
 
-func (a *agentPod) made(r result) (id string) {
+func (a *agentPod) createdID(r result) (id string) {
 	a.t.Helper()
-	id = strings.TrimSpace(r.out)
-	if r.code != 0 || strings.ContainsAny(id, " \n") {
+	id = strings.TrimSpace(r.output)
+	if r.exitCode != 0 || strings.ContainsAny(id, " \n") {
 		a.t.Fatal(r)
 	}
 	return id
 }
 
-// object returns the name of the pod or Sandbox for a docker name.
-func object(name string) string { return engine.ObjectName(name) }
+// objectName returns the name of the pod or Sandbox for a docker name.
+func objectName(name string) string { return engine.ObjectName(name) }
 
-// gone waits until a sandbox has no pod.
-func (a *agentPod) gone(name string) {
+// awaitNoPod waits until a sandbox has no pod.
+func (a *agentPod) awaitNoPod(name string) {
 	a.t.Helper()
-	a.until(name+" is gone", func() string {
-		if p := a.pod(object(name)); p.Name != "" {
+	a.eventually(name+" is gone", func() string {
+		if p := a.pod(objectName(name)); p.Name != "" {
 			return string(p.Status.Phase)
 		}
 		return ""
 	})
 }
 
-// kill kills all pods' processes whose command lines contain all the words. It returns their
+// killMatching kills all pods' processes whose command lines contain all the words. It returns their
 // number.
-func kill(words ...string) (n int) {
+func killMatching(words ...string) (n int) {
 	for pid, command := range processes() {
 		found := true
 		for _, word := range words {
@@ -165,107 +167,107 @@ const (
 func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	a := withSandboxes(t)
 	began := time.Now()
-	id := a.made(a.run("hermes-1a2b3c4d", "-e", "WORD=of $(HOME)"))
+	id := a.createdID(a.runSandbox("hermes-1a2b3c4d", "-e", "WORD=of $(HOME)"))
 	t.Logf("made in %v, which includes the trial of user namespaces", time.Since(began))
 	line := "id -u; pwd; echo $WORD; echo kept > file; echo gone > /tmp/file; ls -d /run/secrets/kubernetes.io /var/run/secrets/kubernetes.io 2>&1"
-	if r := a.sh(id, line); !strings.HasPrefix(r.out, "10000\n/root\nof $(HOME)\nls: /run/secrets/kubernetes.io: No such file") {
+	if r := a.shellIn(id, line); !strings.HasPrefix(r.output, "10000\n/root\nof $(HOME)\nls: /run/secrets/kubernetes.io: No such file") {
 		t.Error(r)
 	}
 	if text, err := os.ReadFile(a.volume + "/sandboxes/docker/default/home/file"); string(text) != "kept\n" {
 		t.Error("the file of the sandbox is not on the agent's volume:", string(text), err)
 	}
 	find := []string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "label=hermes-task-id=default", "--filter", "label=hermes-profile=default", "--format", "{{.ID}}\t{{.State}}", "--no-trunc"}
-	if r := a.docker(find...); r.out != id+"\trunning\n" {
+	if r := a.docker(find...); r.output != id+"\trunning\n" {
 		t.Error(r)
 	}
-	if r := a.run("hermes-1a2b3c4d"); r.code != 125 || !strings.Contains(r.out, "name") {
+	if r := a.runSandbox("hermes-1a2b3c4d"); r.exitCode != 125 || !strings.Contains(r.output, "name") {
 		t.Error("a second one of the same name:", r)
 	}
 
-	if kill(serving) != 1 {
+	if killMatching(serving) != 1 {
 		t.Error("there is not one service")
 	}
 	var r result
-	a.until("the service serves again", func() string {
-		r = a.sh(id, "cat /tmp/file")
-		return map[bool]string{false: r.String()}[r.code == 0]
+	a.eventually("the service serves again", func() string {
+		r = a.shellIn(id, "cat /tmp/file")
+		return map[bool]string{false: r.String()}[r.exitCode == 0]
 	})
-	if r.out != "gone\n" {
+	if r.output != "gone\n" {
 		t.Error("after a restart of the service it is another container:", r)
 	}
 
-	if r := a.docker("stop", "-t", "1", id); r.code != 0 {
+	if r := a.docker("stop", "-t", "1", id); r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	if r := a.sh(id, "true"); r.code != 1 || !strings.Contains(r.out, "is not running (the sandbox was stopped)") {
+	if r := a.shellIn(id, "true"); r.exitCode != 1 || !strings.Contains(r.output, "is not running (the sandbox was stopped)") {
 		t.Error(r)
 	}
-	if r := a.docker("start", id); r.code != 0 {
+	if r := a.docker("start", id); r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	if r := a.sh(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") { // kubectl keeps the two output streams apart.
+	if r := a.shellIn(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.output, "kept\ncat: can't open '/tmp/file'") { // kubectl keeps the two output streams apart.
 		t.Error(r)
 	}
-	if r := a.docker("rm", "-f", id); r.code != 0 {
+	if r := a.docker("rm", "-f", id); r.exitCode != 0 {
 		t.Error(r)
 	}
-	a.gone("hermes-1a2b3c4d")
-	if r := a.sh(id, "true"); r.code != 1 || !strings.Contains(r.out, "No such container") {
+	a.awaitNoPod("hermes-1a2b3c4d")
+	if r := a.shellIn(id, "true"); r.exitCode != 1 || !strings.Contains(r.output, "No such container") {
 		t.Error(r)
 	}
-	if pods := a.must("get", "pods", "-o", "name"); pods != "pod/agents-0\n" {
+	if pods := a.mustRun("get", "pods", "-o", "name"); pods != "pod/agents-0\n" {
 		t.Error("something is left:", pods)
 	}
-	t.Log(a.must("logs", "agents-0", "-c", "sandboxes"))
+	t.Log(a.mustRun("logs", "agents-0", "-c", "sandboxes"))
 }
 
 // TestTheCommandLineOfSandboxes checks hinit sandbox on a cluster: sessions, background jobs, and
 // copies of files in both directions.
 func TestTheCommandLineOfSandboxes(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	a := withSandboxes(t, "TERMINAL_DOCKER_IMAGE=hinit-demo", "TERMINAL_CONTAINER_MEMORY=128")
 	hinit := func(words ...string) result {
-		return a.try(append([]string{"exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox"}, words...)...)
+		return a.run(append([]string{"exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox"}, words...)...)
 	}
-	if r := hinit("exec", "cd /workspace && export WORD=kept && pwd"); r.out != "/workspace\n" {
+	if r := hinit("exec", "cd /workspace && export WORD=kept && pwd"); r.output != "/workspace\n" {
 		t.Error(r)
 	}
-	if r := hinit("exec", "pwd; echo $WORD"); r.out != "/workspace\nkept\n" {
+	if r := hinit("exec", "pwd; echo $WORD"); r.output != "/workspace\nkept\n" {
 		t.Error("the session did not go on:", r)
 	}
-	if r := hinit("exec", "--background", "sleep 1; echo job > /workspace/job"); r.code != 0 {
+	if r := hinit("exec", "--background", "sleep 1; echo job > /workspace/job"); r.exitCode != 0 {
 		t.Error(r)
 	}
-	if r := hinit("ls"); r.code != 0 || !strings.Contains(r.out, "hermes-") || !strings.Contains(r.out, "running") {
+	if r := hinit("ls"); r.exitCode != 0 || !strings.Contains(r.output, "hermes-") || !strings.Contains(r.output, "running") {
 		t.Error(r)
 	}
-	if r := hinit("exec", "--timeout", "2s", "sleep 100 & sleep 100"); r.code != 124 {
+	if r := hinit("exec", "--timeout", "2s", "sleep 100 & sleep 100"); r.exitCode != 124 {
 		t.Error("out of time:", r)
 	}
-	if r := hinit("exec", "ps | grep -c '[s]leep 100'"); !strings.HasPrefix(r.out, "0\n") {
+	if r := hinit("exec", "ps | grep -c '[s]leep 100'"); !strings.HasPrefix(r.output, "0\n") {
 		t.Error("the tree did not end with its command:", r)
 	}
-	a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "echo file > /opt/data/in; hinit sandbox cp /opt/data/in :/workspace/in; hinit sandbox cp :/workspace/job /opt/data/out")
+	a.run("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "echo file > /opt/data/in; hinit sandbox cp /opt/data/in :/workspace/in; hinit sandbox cp :/workspace/job /opt/data/out")
 	if text, err := os.ReadFile(a.volume + "/out"); string(text) != "job\n" {
 		t.Errorf("out of the sandbox came %q, %v", text, err)
 	}
-	if r := hinit("exec", "cat /workspace/in"); r.out != "file\n" {
+	if r := hinit("exec", "cat /workspace/in"); r.output != "file\n" {
 		t.Error(r)
 	}
-	if r := hinit("rm"); r.code != 0 {
+	if r := hinit("rm"); r.exitCode != 0 {
 		t.Error(r)
 	}
-	a.until("removed", func() string { return a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
+	a.eventually("removed", func() string { return a.mustRun("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
 }
 
 // TestAWarmSandboxIsFast compares commands in a sandbox with docker version, which starts the same
 // program and sends the service one request. The two alternate, so that load affects both alike.
 func TestAWarmSandboxIsFast(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	a := withSandboxes(t)
-	id := a.made(a.run("hermes-1a2b3c4d"))
-	a.sh(id, "true")
-	docker := a.here()
+	id := a.createdID(a.runSandbox("hermes-1a2b3c4d"))
+	a.shellIn(id, "true")
+	docker := a.localDocker()
 	timed := func(words ...string) time.Duration {
 		t.Helper()
 		cmd := docker(words...)
@@ -300,9 +302,9 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 	}
 }
 
-// here returns the agents' docker command as a process of this test, which saves the start of
+// localDocker returns the agents' docker command as a process of this test, which saves the start of
 // kubectl on each call.
-func (a *agentPod) here() func(words ...string) *exec.Cmd {
+func (a *agentPod) localDocker() func(words ...string) *exec.Cmd {
 	a.t.Helper()
 	pids := inits()
 	if len(pids) != 1 {

@@ -15,9 +15,9 @@ import (
 // StatefulSet and then with a Sandbox. The gateway must never run twice, and its files must move
 // along.
 func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b, dir := withFleet(t, 2)
-	own := pool.Pod("pool", "coder")
+	own := pool.SinglePodName("pool", "coder")
 	for name, text := range map[string]string{
 		"kustomization.yaml": "resources: [deploy/fleet]\nimages: [{name: hinit-demo, newName: registry.example.org/hermes-hinit, newTag: \"1\"}]\n",
 		"pool.yaml": "apiVersion: agents.hinit.dev/v1alpha1\nkind: AgentPool\nmetadata: {name: pool}\n" +
@@ -36,9 +36,9 @@ func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		w := watchGateways("coder")
-		b.must("patch", "agentprofile", "coder", "--type=merge", "-p", `{"spec": {"placement": "`+where+`"}}`)
-		b.until("coder ready on "+host, func() string {
-			got := b.must("get", "agentprofile", "coder", "-o", "jsonpath={.status.host} {.status.ready} {.status.move} {.status.message}")
+		b.mustRun("patch", "agentprofile", "coder", "--type=merge", "-p", `{"spec": {"placement": "`+where+`"}}`)
+		b.eventually("coder ready on "+host, func() string {
+			got := b.mustRun("get", "agentprofile", "coder", "-o", "jsonpath={.status.host} {.status.ready} {.status.move} {.status.message}")
 			if strings.TrimSpace(got) == host+" true" && len(gateways()["coder"]) == 1 {
 				return ""
 			}
@@ -46,8 +46,8 @@ func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 		})
 		gap, _ := w.end()
 		t.Logf("%s after %.1f s, without a gateway for %.1f s", where, time.Since(began).Seconds(), gap.Seconds())
-		if w.two > 0 {
-			t.Errorf("%d moments with two gateways", w.two)
+		if w.duplicates > 0 {
+			t.Errorf("%d moments with two gateways", w.duplicates)
 		}
 		if got := b.shell(dir, "kubectl -n fleet exec "+host+" -c agents -- cat "+soul); got != "learnt\n" {
 			t.Errorf("on %s the soul is %q", host, got)
@@ -58,7 +58,7 @@ func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 			b.startController(t, false)
 		}
 		place("pod", own)
-		if got := b.must("get", maker, "-o", "name"); strings.TrimSpace(got) != maker {
+		if got := b.mustRun("get", maker, "-o", "name"); strings.TrimSpace(got) != maker {
 			t.Errorf("there is %q and no %s", got, maker)
 		}
 		if got := b.shell(dir, "hinit-fleet top --once -n fleet; hinit-fleet logs coder -n fleet; hinit-fleet explain coder -n fleet"); !strings.Contains(got, "of coder alone") ||
@@ -66,10 +66,10 @@ func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 			t.Error(got)
 		}
 		place("packed", "pool-0")
-		b.until("the pod gone", func() string {
-			return b.try("get", "pod", own, "--ignore-not-found", "-o", "name").out + b.try("get", maker, "--ignore-not-found", "-o", "name").out
+		b.eventually("the pod gone", func() string {
+			return b.run("get", "pod", own, "--ignore-not-found", "-o", "name").output + b.run("get", maker, "--ignore-not-found", "-o", "name").output
 		})
-		b.must("get", "pvc", "data-"+own)
+		b.mustRun("get", "pvc", "data-"+own)
 	}
 	// An image change works in a Sandbox's pod as in a host.
 	place("pod", own)
@@ -77,9 +77,9 @@ func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 	if got := b.shell(dir, "hinit-fleet rollout pool registry.example.org/hermes-hinit:2 -n fleet | tail -n 1"); !strings.Contains(got, "2 of 2 hosts have") || b.pod(own).UID != uid {
 		t.Error(got)
 	}
-	b.until("coder ready with the new image", func() string {
-		return strings.TrimPrefix(b.must("get", "agentprofile", "coder", "-o", "jsonpath={.status.ready}"), "true")
+	b.eventually("coder ready with the new image", func() string {
+		return strings.TrimPrefix(b.mustRun("get", "agentprofile", "coder", "-o", "jsonpath={.status.ready}"), "true")
 	})
-	b.must("delete", "agentprofile", "coder", "--timeout=1m")
-	b.until("the pod gone with its profile", func() string { return b.try("get", "pod", own, "--ignore-not-found", "-o", "name").out })
+	b.mustRun("delete", "agentprofile", "coder", "--timeout=1m")
+	b.eventually("the pod gone with its profile", func() string { return b.run("get", "pod", own, "--ignore-not-found", "-o", "name").output })
 }

@@ -15,11 +15,11 @@ import (
 // TestAStandbyTakesOver checks standby-without-lease with two pods and one volume. The test ends
 // the serving pod in three ways, and the other must take over.
 func TestAStandbyTakesOver(t *testing.T) {
-	cluster.InFull(t)
-	b := withNode(t, inManifests)
-	b.second()
+	cluster.SkipIfShort(t)
+	b := withNode(t, manifestNamespace)
+	b.startSecondNode()
 	b.volumes(1, corev1.ReadWriteMany)
-	b.must("apply", "-k", b.kustomization("standby-without-lease"))
+	b.mustRun("apply", "-k", b.kustomization("standby-without-lease"))
 	serving := func() (serves, waits string) {
 		for _, name := range []string{"agents-0", "agents-1"} {
 			switch p := b.pod(name); {
@@ -39,30 +39,30 @@ func TestAStandbyTakesOver(t *testing.T) {
 		}
 		return ""
 	}
-	b.until("one serves and one waits", pair)
+	b.eventually("one serves and one waits", pair)
 	began := b.pod(waits)
-	b.holds(15*time.Second, func() string { // A shared check for both probes killed a standby after 12 s.
+	b.consistently(15*time.Second, func() string { // A shared check for both probes killed a standby after 12 s.
 		if p := b.pod(waits); restarts(p) != 0 || ready(p) || p.UID != began.UID {
 			return fmt.Sprintf("the standby: %d restarts, Ready %v", restarts(p), ready(p))
 		}
 		return ""
 	})
-	if r := b.inPod(waits, "hinit", "status"); r.code != 0 || !strings.Contains(r.out, "is held by another hinit") {
+	if r := b.execInPod(waits, "hinit", "status"); r.exitCode != 0 || !strings.Contains(r.output, "is held by another hinit") {
 		t.Error(r)
 	}
 	for what, end := range map[string]func(string){
-		"delete": func(name string) { b.must("delete", "pod", name) },
+		"delete": func(name string) { b.mustRun("delete", "pod", name) },
 		"kill -9 of PID 1": func(name string) {
 			if err := syscall.Kill(b.initOf(name), syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 		},
 	} {
-		b.until("one serves and one waits", pair)
+		b.eventually("one serves and one waits", pair)
 		old, next := serves, waits
 		w := watchGateways("default")
 		end(old)
-		b.until(next+" serves after "+what, func() string {
+		b.eventually(next+" serves after "+what, func() string {
 			if s, _ := serving(); s != next {
 				return "serves: " + s
 			}
@@ -78,15 +78,15 @@ func TestAStandbyTakesOver(t *testing.T) {
 
 // TestADrainedNode checks that the pod moves to the other node when its node is drained.
 func TestADrainedNode(t *testing.T) {
-	cluster.InFull(t)
-	b := withNode(t, inManifests)
-	b.second()
+	cluster.SkipIfShort(t)
+	b := withNode(t, manifestNamespace)
+	b.startSecondNode()
 	b.volumes(1, corev1.ReadWriteOnce)
-	b.must("apply", "-k", base)
+	b.mustRun("apply", "-k", base)
 	pod := b.awaitReady("agents-0")
 	w := watchGateways("default")
-	t.Cleanup(func() { b.must("uncordon", pod.Spec.NodeName) })
-	b.must("drain", pod.Spec.NodeName, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=app.kubernetes.io/name=agents", "--timeout=3m")
+	t.Cleanup(func() { b.mustRun("uncordon", pod.Spec.NodeName) })
+	b.mustRun("drain", pod.Spec.NodeName, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=app.kubernetes.io/name=agents", "--timeout=3m")
 	moved := b.awaitReady("agents-0", pod)
 	gap, many := w.end()
 	t.Logf("a drained node: %v without a gateway", gap)
@@ -97,17 +97,17 @@ func TestADrainedNode(t *testing.T) {
 
 // TestALostKubelet checks that a container keeps running while the kubelet is down.
 func TestALostKubelet(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withNode(t, "lost")
 	b.volumes(1, corev1.ReadWriteOnce)
-	b.single("one", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"kubernetes.io/hostname": "node1"} })
+	b.createPod("one", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"kubernetes.io/hostname": "node1"} })
 	pod := b.awaitReady("one")
 	w := watchGateways("default")
 	b.nodes[1].KillKubelet()
 	if err := b.nodes[1].StartKubelet(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.until("Ready again", func() string {
+	b.eventually("Ready again", func() string {
 		if p := b.pod("one"); !ready(p) || p.UID != pod.UID || restarts(p) != 0 {
 			return p.Status.String()
 		}

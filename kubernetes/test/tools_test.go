@@ -17,7 +17,7 @@ import (
 )
 
 // initOf returns the pid of a pod's init, outside of the pod.
-func (b *bench) initOf(pod string) int {
+func (b *testBed) initOf(pod string) int {
 	b.Helper()
 	for _, pid := range inits() {
 		environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
@@ -33,41 +33,41 @@ func (b *bench) initOf(pod string) int {
 func TestKubectlInAPod(t *testing.T) {
 	b := withNode(t, "tools")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
-	b.single("one", func(s *corev1.PodSpec) {
+	b.createPod("one", func(s *corev1.PodSpec) {
 		s.Containers[0].Env = append(s.Containers[0].Env, corev1.EnvVar{Name: "HINIT_WEB", Value: "1"})
 	})
 	b.awaitReady("one")
-	if r := b.inPod("one", "hermes", "profile", "create", "coder"); r.code != 0 {
+	if r := b.execInPod("one", "hermes", "profile", "create", "coder"); r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	if r := b.inPod("one", "hermes", "chat", "-q", "hello"); r.code != 0 || !strings.Contains(r.out, "echo: hello") {
+	if r := b.execInPod("one", "hermes", "chat", "-q", "hello"); r.exitCode != 0 || !strings.Contains(r.output, "echo: hello") {
 		t.Error(r)
 	}
-	if out := b.must("logs", "one"); !strings.Contains(out, "[hinit]") {
+	if out := b.mustRun("logs", "one"); !strings.Contains(out, "[hinit]") {
 		t.Error("the log of the pod:", out)
 	}
 	local := filepath.Join(t.TempDir(), "SOUL.md")
 	if err := os.WriteFile(local, []byte("a poet\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	b.must("cp", local, "one:/opt/data/profiles/coder/SOUL.md")
+	b.mustRun("cp", local, "one:/opt/data/profiles/coder/SOUL.md")
 	if text, err := os.ReadFile(filepath.Join(volume, "profiles/coder/SOUL.md")); string(text) != "a poet\n" {
 		t.Error("copied:", string(text), err)
 	}
-	b.must("cp", "one:/opt/data/profiles/coder/SOUL.md", local+"2")
+	b.mustRun("cp", "one:/opt/data/profiles/coder/SOUL.md", local+"2")
 
-	r := b.try("debug", "one", "--image=hinit-demo", "--image-pull-policy=IfNotPresent", "--target=agents", "--profile=restricted", "--custom="+b.debugUser(), "-c=look", "--", "hinit", "status")
-	if r.code != 0 {
+	r := b.run("debug", "one", "--image=hinit-demo", "--image-pull-policy=IfNotPresent", "--target=agents", "--profile=restricted", "--custom="+b.debugUser(), "-c=look", "--", "hinit", "status")
+	if r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	b.until("hinit in the debug container has answered", func() string {
-		out := b.try("logs", "one", "-c", "look").out
+	b.eventually("hinit in the debug container has answered", func() string {
+		out := b.run("logs", "one", "-c", "look").output
 		if !strings.Contains(out, "gateway-default") {
 			return out
 		}
 		return ""
 	})
-	b.forwarded("one", 9120, func(url string) {
+	b.withPortForward("one", 9120, func(url string) {
 		answer, err := http.Get(url)
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestKubectlInAPod(t *testing.T) {
 
 // debugUser writes a profile for kubectl debug that sets the container's user, and returns its
 // path.
-func (b *bench) debugUser() string {
+func (b *testBed) debugUser() string {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "user.yaml")
 	if err := os.WriteFile(path, []byte("securityContext: {runAsUser: 10000, runAsGroup: 10000}\n"), 0o600); err != nil {
@@ -91,8 +91,8 @@ func (b *bench) debugUser() string {
 	return path
 }
 
-// forwarded calls do with a URL that leads to a port of a pod.
-func (b *bench) forwarded(pod string, port int, do func(url string)) {
+// withPortForward calls do with a URL that leads to a port of a pod.
+func (b *testBed) withPortForward(pod string, port int, do func(url string)) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -117,12 +117,12 @@ func (b *bench) forwarded(pod string, port int, do func(url string)) {
 func TestTheLastWords(t *testing.T) {
 	b := withNode(t, "words")
 	b.volumes(1, corev1.ReadWriteOnce)
-	b.single("one", func(s *corev1.PodSpec) {
+	b.createPod("one", func(s *corev1.PodSpec) {
 		s.Containers[0].Args = []string{"sh", "-c", "sleep 2; echo the disk is on fire >&2; exit 3"}
 		s.RestartPolicy = corev1.RestartPolicyNever
 	})
 	var end *corev1.ContainerStateTerminated
-	b.until("ended", func() string {
+	b.eventually("ended", func() string {
 		p := b.pod("one")
 		if len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Terminated == nil {
 			return string(p.Status.Phase)
@@ -133,7 +133,7 @@ func TestTheLastWords(t *testing.T) {
 	if end.ExitCode != 3 || !strings.HasPrefix(end.Message, "exit code 3") {
 		t.Errorf("exit code %d, message %q", end.ExitCode, end.Message)
 	}
-	if out := b.must("describe", "pod", "one"); !strings.Contains(out, "exit code 3, after:") {
+	if out := b.mustRun("describe", "pod", "one"); !strings.Contains(out, "exit code 3, after:") {
 		t.Error(out)
 	}
 }

@@ -18,24 +18,24 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-var write = flag.Bool("write", false, "write the output of the commands into the tutorial")
+var updatePages = flag.Bool("write", false, "write the output of the commands into the tutorial")
 
 const tutorial = "../../docs/tutorial/agents-on-a-cluster.md"
 
-// console matches a block of commands and their output.
-var console = regexp.MustCompile("(?s)```console\n(.*?)```")
+// consoleBlock matches a block of commands and their output.
+var consoleBlock = regexp.MustCompile("(?s)```console\n(.*?)```")
 
-// moves matches commands that move the pod. The next "rollout status" waits for the end of the
+// moveCommand matches commands that move the pod. The next "rollout status" waits for the end of the
 // move.
-var moves = regexp.MustCompile(`^kubectl (apply -k \. \||drain )`)
+var moveCommand = regexp.MustCompile(`^kubectl (apply -k \. \||drain )`)
 
 // TestTheTutorial runs the commands of the page: each must succeed and print the lines below it, except for numbers.
 func TestTheTutorial(t *testing.T) {
-	cluster.InFull(t)
-	b := withNode(t, inManifests)
+	cluster.SkipIfShort(t)
+	b := withNode(t, manifestNamespace)
 	// Delete the namespace, because the page's commands create it.
-	b.must("delete", "namespace", inManifests, "--ignore-not-found", "--timeout=3m")
-	b.second()
+	b.mustRun("delete", "namespace", manifestNamespace, "--ignore-not-found", "--timeout=3m")
+	b.startSecondNode()
 	b.volumes(1, corev1.ReadWriteOnce)
 	text, err := os.ReadFile(tutorial)
 	if err != nil {
@@ -55,15 +55,15 @@ func TestTheTutorial(t *testing.T) {
 		t.Fatal(err)
 	}
 	typed, began, two := 0, time.Now(), 0
-	var w *watch
-	var c *commands
+	var w *gatewayWatch
+	var c *commandLoop
 	what := ""
-	page = console.ReplaceAllStringFunc(page, func(block string) string {
+	page = consoleBlock.ReplaceAllStringFunc(page, func(block string) string {
 		var out strings.Builder
 		out.WriteString("```console\n")
-		for _, step := range strings.Split("\n"+console.FindStringSubmatch(block)[1], "\n$ ")[1:] {
+		for _, step := range strings.Split("\n"+consoleBlock.FindStringSubmatch(block)[1], "\n$ ")[1:] {
 			command, want, _ := strings.Cut(step, "\n")
-			if w == nil && moves.MatchString(command) {
+			if w == nil && moveCommand.MatchString(command) {
 				w, what = watchGateways("default", "coder", "writer"), command
 			}
 			got := b.shell(dir, command)
@@ -72,7 +72,7 @@ func TestTheTutorial(t *testing.T) {
 				c = b.sendCommands()
 			}
 			if w != nil && strings.Contains(command, "rollout status") {
-				b.until("all gateways run", func() string {
+				b.eventually("all gateways run", func() string {
 					for _, profile := range []string{"default", "coder", "writer"} {
 						if len(gateways()[profile]) != 1 {
 							return profile
@@ -81,7 +81,7 @@ func TestTheTutorial(t *testing.T) {
 					return ""
 				})
 				gap, many := w.end()
-				two += w.two
+				two += w.duplicates
 				t.Logf("%s: %v without a gateway (%v), %d of a profile at once", what, gap, w, many)
 				if many > 1 || gap > maxGap {
 					t.Error("that is too many, or too long")
@@ -90,7 +90,7 @@ func TestTheTutorial(t *testing.T) {
 			}
 			fmt.Fprintf(&out, "$ %s\n%s", command, got)
 			for line := range strings.SplitSeq(strings.TrimSpace(want), "\n") {
-				if !*write && !strings.Contains(masked(got), masked(line)) {
+				if !*updatePages && !strings.Contains(maskVariable(got), maskVariable(line)) {
 					t.Errorf("%s prints\n%sand not %q", command, got, line)
 				}
 			}
@@ -105,27 +105,27 @@ func TestTheTutorial(t *testing.T) {
 	if typed < 10 || took > 10*time.Minute || two > 0 {
 		t.Error("that is too few commands, too long, or two at once")
 	}
-	if *write && !t.Failed() {
+	if *updatePages && !t.Failed() {
 		if err := os.WriteFile(tutorial, []byte(page), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// commands runs commands in the agents' sandbox while their pod moves.
-type commands struct {
+// commandLoop runs commands in the agents' sandbox while their pod moves.
+type commandLoop struct {
 	stop, stopped chan struct{}
 	answers       map[int]string // Answers to the commands, by number.
 }
 
 // sendCommands starts a loop of commands. Each command records its run on the volume.
-func (b *bench) sendCommands() *commands {
-	c := &commands{stop: make(chan struct{}), stopped: make(chan struct{}), answers: map[int]string{}}
+func (b *testBed) sendCommands() *commandLoop {
+	c := &commandLoop{stop: make(chan struct{}), stopped: make(chan struct{}), answers: map[int]string{}}
 	go func() {
 		defer close(c.stopped)
 		for n := 1; ; n++ {
-			r := b.try("exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox", "exec", fmt.Sprintf("echo %d >> /workspace/ran; echo ok %d", n, n))
-			c.answers[n] = r.out
+			r := b.run("exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox", "exec", fmt.Sprintf("echo %d >> /workspace/ran; echo ok %d", n, n))
+			c.answers[n] = r.output
 			select {
 			case <-c.stop:
 				return
@@ -138,17 +138,17 @@ func (b *bench) sendCommands() *commands {
 
 // end stops the loop, and compares the answers with the recorded runs. A command without an answer
 // was cut off by the move.
-func (c *commands) end(b *bench) string {
+func (c *commandLoop) end(b *testBed) string {
 	b.Helper()
 	close(c.stop)
 	<-c.stopped
 	var r result
-	b.until("the sandbox answers", func() string {
-		r = b.try("exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox", "exec", "cat /workspace/ran")
-		return map[bool]string{false: r.String()}[r.code == 0]
+	b.eventually("the sandbox answers", func() string {
+		r = b.run("exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox", "exec", "cat /workspace/ran")
+		return map[bool]string{false: r.String()}[r.exitCode == 0]
 	})
 	ran := map[string]int{}
-	for n := range strings.FieldsSeq(r.out) {
+	for n := range strings.FieldsSeq(r.output) {
 		ran[n]++
 	}
 	done, lost, unanswered := 0, 0, 0
@@ -177,7 +177,7 @@ func (c *commands) end(b *bench) string {
 }
 
 // shell runs a shell command as the cluster administrator.
-func (b *bench) shell(dir, command string) string {
+func (b *testBed) shell(dir, command string) string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -194,10 +194,10 @@ func (b *bench) shell(dir, command string) string {
 var (
 	digits = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
 	victim = regexp.MustCompile(`takes first: \S+`)
-	blanks = regexp.MustCompile(`[ \t]+`)
+	spaces = regexp.MustCompile(`[ \t]+`)
 )
 
-// masked replaces text that differs between runs: numbers and column widths.
-func masked(text string) string {
-	return blanks.ReplaceAllString(digits.ReplaceAllString(victim.ReplaceAllString(text, ""), "0"), " ")
+// maskVariable replaces text that differs between runs: numbers and column widths.
+func maskVariable(text string) string {
+	return spaces.ReplaceAllString(digits.ReplaceAllString(victim.ReplaceAllString(text, ""), "0"), " ")
 }

@@ -12,39 +12,39 @@ import (
 // TestAVolumeThatExecutesNothing checks that agents work on a volume that is mounted noexec, nosuid
 // and nodev, as on many clusters.
 func TestAVolumeThatExecutesNothing(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withNode(t, "noexec")
 	dir := b.volumes(1, corev1.ReadWriteOnce)[0]
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // Ignore the error: the mount ends with the namespace.
-	b.works(func(*corev1.PodSpec) {})
+	b.checkProfiles(func(*corev1.PodSpec) {})
 }
 
 // TestAPartOfAVolume checks that agents work with a data directory in a subPath.
 func TestAPartOfAVolume(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withNode(t, "part")
 	b.volumes(1, corev1.ReadWriteOnce)
-	b.works(func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].SubPath = "teams/one" })
+	b.checkProfiles(func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].SubPath = "teams/one" })
 }
 
-// works starts a pod and creates a profile in it. A second container of the pod must continue with
+// checkProfiles starts a pod and creates a profile in it. A second container of the pod must continue with
 // the profile.
-func (b *bench) works(change func(*corev1.PodSpec)) {
+func (b *testBed) checkProfiles(change func(*corev1.PodSpec)) {
 	b.Helper()
-	b.single("one", change)
+	b.createPod("one", change)
 	pod := b.awaitReady("one")
 	for _, words := range [][]string{{"hermes", "profile", "create", "coder"}, {"hermes", "-p", "coder", "gateway", "start"}} {
-		if r := b.inPod("one", words...); r.code != 0 {
+		if r := b.execInPod("one", words...); r.exitCode != 0 {
 			b.Fatal(r)
 		}
 	}
 	if err := unix.Kill(b.initOf("one"), unix.SIGKILL); err != nil {
 		b.Fatal(err)
 	}
-	b.until("both gateways run again", func() string {
+	b.eventually("both gateways run again", func() string {
 		if p := b.pod("one"); !ready(p) || p.UID != pod.UID || restarts(p) != 1 {
 			return p.Status.String()
 		}

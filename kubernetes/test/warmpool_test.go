@@ -188,81 +188,81 @@ func (a *agentPod) runWithoutFiles(name string, more ...string) result {
 // TestAClaimTakesASandboxThatWaits checks that docker run without mounts gets a Sandbox from a warm
 // pool, which must behave like a new one.
 func TestAClaimTakesASandboxThatWaits(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	b := withServer(t)
 	b.startController(t, true)
 	a := withSandboxes(t, "HINIT_SANDBOX_KUBERNETES_WARM=1", "HINIT_SANDBOX_KUBERNETES_EXPIRE=1m")
 	began := time.Now()
-	first := a.made(a.runWithoutFiles("hermes-00000001"))
+	first := a.createdID(a.runWithoutFiles("hermes-00000001"))
 	t.Logf("made in %v, with the trial of user namespaces", time.Since(began))
 	waits := func() string {
-		if n := a.must("get", "sandboxwarmpools", "-o", "jsonpath={.items[*].status.readyReplicas}"); n != "1" {
+		if n := a.mustRun("get", "sandboxwarmpools", "-o", "jsonpath={.items[*].status.readyReplicas}"); n != "1" {
 			return "ready are " + n
 		}
 		return ""
 	}
-	a.until("a Sandbox waits", waits)
-	if claims := a.must("get", "sandboxclaims", "-o", "name"); claims != "" {
+	a.eventually("a Sandbox waits", waits)
+	if claims := a.mustRun("get", "sandboxclaims", "-o", "name"); claims != "" {
 		t.Error("the first call had nothing to claim:", claims)
 	}
 
 	began = time.Now()
-	id := a.made(a.runWithoutFiles("hermes-00000002"))
+	id := a.createdID(a.runWithoutFiles("hermes-00000002"))
 	t.Logf("claimed in %v", time.Since(began))
 	const pod = "jsonpath={.items[*].metadata.name}"
-	taken := a.must("get", "pods", "-l", "hinit.dev/sandbox="+id, "-o", pod)
-	if !strings.HasPrefix(taken, "hinit-sandbox-") || taken == object("hermes-00000002") {
+	taken := a.mustRun("get", "pods", "-l", "hinit.dev/sandbox="+id, "-o", pod)
+	if !strings.HasPrefix(taken, "hinit-sandbox-") || taken == objectName("hermes-00000002") {
 		t.Fatal("it is not of the pool:", taken)
 	}
-	if r := a.sh(id, "id -u; pwd; echo mine > file; cat file"); r.out != "10000\n/root\nmine\n" {
+	if r := a.shellIn(id, "id -u; pwd; echo mine > file; cat file"); r.output != "10000\n/root\nmine\n" {
 		t.Error(r)
 	}
 	find := []string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "label=hermes-task-id=hermes-00000002", "--filter", "label=hermes-profile=default", "--format", "{{.ID}}\t{{.State}}", "--no-trunc"}
-	if r := a.docker(find...); r.out != id+"\trunning\n" {
+	if r := a.docker(find...); r.output != id+"\trunning\n" {
 		t.Error(r)
 	}
-	if r := a.sh(first, "ls /root/file"); r.code == 0 {
+	if r := a.shellIn(first, "ls /root/file"); r.exitCode == 0 {
 		t.Error("two sandboxes are one:", r)
 	}
-	if r := a.docker("stop", id); r.code != 0 {
+	if r := a.docker("stop", id); r.exitCode != 0 {
 		t.Error(r)
 	}
-	if r := a.sh(id, "true"); r.code != 1 || !strings.Contains(r.out, "is not running (the sandbox is suspended)") {
+	if r := a.shellIn(id, "true"); r.exitCode != 1 || !strings.Contains(r.output, "is not running (the sandbox is suspended)") {
 		t.Error(r)
 	}
-	if r := a.docker("start", id); r.code != 0 {
+	if r := a.docker("start", id); r.exitCode != 0 {
 		t.Error(r)
 	}
-	if r := a.sh(id, "echo again"); r.out != "again\n" {
+	if r := a.shellIn(id, "echo again"); r.output != "again\n" {
 		t.Error(r)
 	}
 
-	a.until("another Sandbox waits", waits)
-	if r := a.run("hermes-00000003"); r.code != 0 {
+	a.eventually("another Sandbox waits", waits)
+	if r := a.runSandbox("hermes-00000003"); r.exitCode != 0 {
 		t.Error(r)
-	} else if claims := a.must("get", "sandboxclaims", "-o", "jsonpath={.items[*].metadata.name}"); claims != object("hermes-00000002") {
+	} else if claims := a.mustRun("get", "sandboxclaims", "-o", "jsonpath={.items[*].metadata.name}"); claims != objectName("hermes-00000002") {
 		t.Error("a call with files of the agents has a claim:", claims)
 	}
 	for _, ref := range []string{first, id} {
-		if r := a.docker("rm", "-f", ref); r.code != 0 {
+		if r := a.docker("rm", "-f", ref); r.exitCode != 0 {
 			t.Error(r)
 		}
 	}
-	if claims := a.must("get", "sandboxclaims", "-o", "name"); claims != "" {
+	if claims := a.mustRun("get", "sandboxclaims", "-o", "name"); claims != "" {
 		t.Error("a claim is left:", claims)
 	}
-	a.until("the pod is gone", func() string { return a.must("get", "pods", "-o", "name", "--field-selector=metadata.name="+taken) })
+	a.eventually("the pod is gone", func() string { return a.mustRun("get", "pods", "-o", "name", "--field-selector=metadata.name="+taken) })
 
-	a.until("a third Sandbox waits", waits)
-	a.made(a.runWithoutFiles("hermes-00000004"))
-	if claims := a.must("get", "sandboxclaims", "-o", "name"); claims == "" {
+	a.eventually("a third Sandbox waits", waits)
+	a.createdID(a.runWithoutFiles("hermes-00000004"))
+	if claims := a.mustRun("get", "sandboxclaims", "-o", "name"); claims == "" {
 		t.Error("the last call has no claim")
 	}
-	a.must("delete", "statefulset", "agents") // The service never comes back.
-	a.must("patch", "sandboxclaims", object("hermes-00000004"), "--type=merge", "-p", `{"spec": {"lifecycle": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}}`)
-	a.until("the claim has expired", func() string { return a.must("get", "sandboxclaims", "-o", "name") })
-	a.must("delete", "configmap", "agents-sandboxes")
-	a.until("nothing is left", func() string {
-		return a.must("get", "sandboxwarmpools,sandboxtemplates,sandboxes.agents.x-k8s.io", "-o", "name") + a.must("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name")
+	a.mustRun("delete", "statefulset", "agents") // The service never comes back.
+	a.mustRun("patch", "sandboxclaims", objectName("hermes-00000004"), "--type=merge", "-p", `{"spec": {"lifecycle": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}}`)
+	a.eventually("the claim has expired", func() string { return a.mustRun("get", "sandboxclaims", "-o", "name") })
+	a.mustRun("delete", "configmap", "agents-sandboxes")
+	a.eventually("nothing is left", func() string {
+		return a.mustRun("get", "sandboxwarmpools,sandboxtemplates,sandboxes.agents.x-k8s.io", "-o", "name") + a.mustRun("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name")
 	})
 }

@@ -56,19 +56,19 @@ func processes() map[int]string {
 	return out
 }
 
-// watch samples which gateways run, every few milliseconds.
-type watch struct {
-	stop    chan struct{}
-	done    sync.WaitGroup
-	longest map[string]time.Duration // Longest time without a gateway, by profile.
-	most    map[string]int           // Largest number of simultaneous gateways, by profile.
-	down    map[string]time.Duration // Total time without a gateway, by profile.
-	two     int                      // Number of samples with two gateways of one profile.
+// gatewayWatch samples which gateways run, every few milliseconds.
+type gatewayWatch struct {
+	stop       chan struct{}
+	done       sync.WaitGroup
+	longest    map[string]time.Duration // Longest time without a gateway, by profile.
+	maxRunning map[string]int           // Largest number of simultaneous gateways, by profile.
+	down       map[string]time.Duration // Total time without a gateway, by profile.
+	duplicates int                      // Number of samples with two gateways of one profile.
 }
 
 // watchGateways starts to look for the gateways of profiles.
-func watchGateways(profiles ...string) *watch {
-	w := &watch{stop: make(chan struct{}), longest: map[string]time.Duration{}, most: map[string]int{}, down: map[string]time.Duration{}}
+func watchGateways(profiles ...string) *gatewayWatch {
+	w := &gatewayWatch{stop: make(chan struct{}), longest: map[string]time.Duration{}, maxRunning: map[string]int{}, down: map[string]time.Duration{}}
 	w.done.Go(func() {
 		last := map[string]time.Time{} // Time at which each profile's gateway was last seen.
 		now := time.Now()
@@ -80,9 +80,9 @@ func watchGateways(profiles ...string) *watch {
 			seen := gateways()
 			now = time.Now()
 			for _, p := range profiles {
-				w.most[p] = max(w.most[p], len(seen[p]))
+				w.maxRunning[p] = max(w.maxRunning[p], len(seen[p]))
 				if len(seen[p]) > 1 {
-					w.two++
+					w.duplicates++
 				}
 				if len(seen[p]) == 0 {
 					w.down[p] += now.Sub(looked)
@@ -104,7 +104,7 @@ func watchGateways(profiles ...string) *watch {
 }
 
 // String formats each profile's longest time without a gateway. Call it after end.
-func (w *watch) String() string {
+func (w *gatewayWatch) String() string {
 	var out []string
 	for _, p := range slices.Sorted(maps.Keys(w.longest)) {
 		out = append(out, p+" "+w.longest[p].Round(10*time.Millisecond).String())
@@ -114,13 +114,13 @@ func (w *watch) String() string {
 
 // end returns the longest time without a gateway, and the largest number of simultaneous gateways
 // of one profile.
-func (w *watch) end() (gap time.Duration, most int) {
+func (w *gatewayWatch) end() (gap time.Duration, most int) {
 	close(w.stop)
 	w.done.Wait()
 	for _, d := range w.longest {
 		gap = max(gap, d)
 	}
-	for _, n := range w.most {
+	for _, n := range w.maxRunning {
 		most = max(most, n)
 	}
 	return gap.Round(10 * time.Millisecond), most

@@ -35,7 +35,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// bin is the directory with the programs under test.
+// bin is the directory of the tested programs.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -46,12 +46,12 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		bin = dir
-		// Exports in this process close database files that the test's gateway has open too. With OFD locks, that does
-		// not release the gateway's locks.
+		// Exports in this process close database files that the test's gateway has open. OFD locks survive
+		// that.
 		if _, err := sqlite.OFDLocking(true); err != nil {
 			panic(err)
 		}
-		// Some tests wait for half a minute. They run in parallel, on a slow machine too.
+		// Some tests wait for half a minute, so run them in parallel.
 		flag.Parse()
 		_ = flag.Set("test.parallel", "8")
 		if err := errors.Join(os.Chmod(dir, 0o755), testkit.Build(dir, "hinit", "hinit-profile")); err != nil { //nolint:gosec // other users run these programs
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// backup runs the program that copies a database.
+// backup copies a database with the product's program.
 func backup(ctx context.Context, from, to *os.File, name string) error {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", from.Fd()))
 	if err != nil {
@@ -93,7 +93,7 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// database makes a database in WAL mode with two accounts, which have 100 together.
+// database creates a database in WAL mode with two accounts, which hold 100 together.
 func database(t testing.TB, path string) *sql.DB {
 	t.Helper()
 	db := must(sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)"))(t)
@@ -120,7 +120,7 @@ func total(t testing.TB, path string) (n int) {
 	return n
 }
 
-// home makes a home with files of each kind.
+// home creates a home with files of each kind.
 func home(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "coder")
@@ -213,7 +213,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", ".hinit-intent.json", "out", "above", "sly"} {
 		delete(want, name)
 	}
-	// The copy of a database has the same rows, but other bytes.
+	// A copy of a database has the same rows, but other bytes.
 	for _, name := range []string{"state.db", "state.db-wal", "state.db-shm"} {
 		delete(want, name)
 		delete(have, name)
@@ -238,8 +238,8 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	}
 }
 
-// TestAHomeThatHoldsStillIsSentAsItIs checks that an idle home is archived without a copy. A second archive must have
-// the same bytes. After a change in the home, the archive must begin anew.
+// TestAHomeThatHoldsStillIsSentAsItIs checks that an idle home is archived without a copy, and that
+// a second archive has the same bytes.
 func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
@@ -304,8 +304,8 @@ func TestWhatIsSecretByItsName(t *testing.T) {
 	}
 }
 
-// A database must be consistent in the archive although the gateway writes to it. The writer moves money between two
-// accounts, so a mix of old and new pages would have another sum.
+// TestADatabaseIsWholeWhileTheGatewayWrites checks that a database in the archive is consistent
+// although the gateway writes to it.
 func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 	dir := home(t)
 	db := database(t, filepath.Join(dir, "busy.db"))
@@ -321,7 +321,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 			}
 		}
 	}()
-	// The loop repeats, because on a busy machine no write may happen during an export.
+	// On a busy machine, no write may happen during an export, so repeat it.
 	for moved, tries := 0, 0; moved < 3; tries++ {
 		out, head, _ := exported(t, archive.Export{Home: dir})
 		if head.Moment == archive.Inconsistent && slices.Equal(head.Moved, []string{"busy.db"}) {
@@ -344,7 +344,7 @@ func TestAFileThatNeverHoldsStillIsNamed(t *testing.T) {
 	dir := home(t)
 	f := must(os.Create(filepath.Join(dir, "restless.log")))(t)
 	defer f.Close()
-	// Each pass copies the database, because the previous pass has changed it. So each pass also finds another log.
+	// The hook changes the database in each pass, so each pass copies it again.
 	x := archive.Export{Home: dir, Name: "coder", Backup: func(ctx context.Context, from, to *os.File, name string) error {
 		_, err := fmt.Fprintln(f, name)
 		return errors.Join(err, backup(ctx, from, to, name), os.Chtimes(filepath.Join(dir, name), time.Now(), time.Now()))
@@ -379,7 +379,8 @@ func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
 	}
 }
 
-// The error of a write must be printed once. It was printed twice, as "write: broken pipe; write: broken pipe".
+// TestTheErrorOfAnExportWasPrintedTwice checks that a write error is printed once, not as "broken
+// pipe; write: broken pipe".
 func TestTheErrorOfAnExportWasPrintedTwice(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
@@ -388,7 +389,7 @@ func TestTheErrorOfAnExportWasPrintedTwice(t *testing.T) {
 	}
 }
 
-// failing is a writer that writes nothing.
+// failing is a writer that always fails.
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, errors.New("no reader") }
@@ -408,7 +409,7 @@ func TestTwoExportsAtOnce(t *testing.T) {
 	}
 }
 
-// short is a writer that fails after `room` bytes.
+// short is a writer that fails after a number of bytes.
 type short struct {
 	bytes.Buffer
 
@@ -423,7 +424,8 @@ func (s *short) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// An import must go on where the previous one was interrupted. The stream breaks at random bytes.
+// TestAnImportGoesOnWhereItStood checks that an import continues after an interruption at random
+// bytes.
 func TestAnImportGoesOnWhereItStood(t *testing.T) {
 	dir := home(t)
 	write(t, filepath.Join(dir, "large"), string(make([]byte, 1<<20)))
@@ -444,7 +446,7 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 		x.Snapshot = head.Snapshot
 		snapshot, now, whereErr := im.InterruptedAt()
 		switch {
-		case at == 0 && !errors.Is(err, archive.ErrInterrupted): // cut so early that not even the head arrived
+		case at == 0 && !errors.Is(err, archive.ErrInterrupted): // The cut was so early that not even the head arrived.
 		case !errors.Is(err, archive.ErrInterrupted) || whereErr != nil || snapshot != head.Snapshot || now < at:
 			t.Fatal(err, whereErr, snapshot, now, at)
 		default:
@@ -473,7 +475,7 @@ func TestAStreamThatBeginsElsewhereChangesNothing(t *testing.T) {
 	}
 }
 
-// packed makes an archive from headers. The content of each file is its name.
+// packed builds an archive from headers. The content of each file is its name.
 func packed(t *testing.T, head archive.Head, headers ...tar.Header) *bytes.Buffer {
 	t.Helper()
 	var out bytes.Buffer
@@ -565,13 +567,12 @@ func TestHostileArchives(t *testing.T) {
 	}
 }
 
-// TestAnArchiveOfSparseFilesFillsNoVolume checks that the size of a file in an archive can't overflow the sum of all sizes. The
-// file of this archive is a hole of 2^63-1 bytes, and its import would write zeros until the volume is full.
+// TestAnArchiveOfSparseFilesFillsNoVolume checks that a file of 2^63-1 bytes in an archive can't
+// overflow the sum of sizes and fill the volume.
 func TestAnArchiveOfSparseFilesFillsNoVolume(t *testing.T) {
 	dir := mounted(t, "size=16m")
 	soul := tar.Header{Name: "profile/SOUL.md", Mode: 0o644}
-	// The content of the file is its name: a list of no data, in a block of its own. The writer of a tar archive refuses the right
-	// names of these records.
+	// The tar writer refuses the real names of these sparse records, so build them by hand.
 	hole := tar.Header{Name: "0\n" + strings.Repeat("x", 510), Mode: 0o644, PAXRecords: map[string]string{
 		"NUL.sparse.major": "1", "NUL.sparse.minor": "0", "NUL.sparse.name": "profile/x", "NUL.sparse.realsize": fmt.Sprint(int64(math.MaxInt64)),
 	}}
@@ -583,8 +584,8 @@ func TestAnArchiveOfSparseFilesFillsNoVolume(t *testing.T) {
 	}
 }
 
-// All files in the archive must be from one moment. The writer counts in a database and then in a file, so the file
-// must be equal to the database or one behind.
+// TestOneMomentIsOneMoment checks that all files in the archive are from one moment. The writer
+// counts in a database, then in a file.
 func TestOneMomentIsOneMoment(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := home(t)
@@ -629,7 +630,7 @@ func TestOneMomentIsOneMoment(t *testing.T) {
 	}
 }
 
-// flushed is a writer that can be flushed, like an HTTP response.
+// flushed is a writer with Flush, like an HTTP response.
 type flushed struct {
 	bytes.Buffer
 	flush func(text string)
@@ -637,7 +638,8 @@ type flushed struct {
 
 func (f *flushed) Flush() { f.flush(f.String()) }
 
-// sparse makes a file without data whose size is a share of its file system's, and returns the size.
+// sparse creates an empty sparse file whose size is a share of its file system's, and returns the
+// size.
 func sparse(t *testing.T, path string, share, of int64) {
 	t.Helper()
 	write(t, path, "")
@@ -648,8 +650,7 @@ func sparse(t *testing.T, path string, share, of int64) {
 	}
 }
 
-// TestAHugeSparseFileIsNotSent checks that an export of a huge sparse file fails at once. A host would otherwise read
-// terabytes of zeros while the other host waits for the beginning of the archive.
+// TestAHugeSparseFileIsNotSent checks that an export of a huge sparse file fails at once.
 func TestAHugeSparseFileIsNotSent(t *testing.T) {
 	dir := home(t)
 	sparse(t, dir+"/!a", 2, 1)
@@ -660,8 +661,8 @@ func TestAHugeSparseFileIsNotSent(t *testing.T) {
 	}
 }
 
-// TestAReaderThatHasGoneEndsTheReadingOfAFile checks that an export sends its head before it reads the first file, and
-// stops reading when the request ends.
+// TestAReaderThatHasGoneEndsTheReadingOfAFile checks that an export sends its head first, and stops
+// when the request ends.
 func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
 	dir := home(t)
 	sparse(t, dir+"/!a", 7, 8)
@@ -676,15 +677,15 @@ func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
 	}}
 	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true}
 	_, _, _, err := x.Run(ctx, out)
-	// on a busy machine the reading may not have begun yet
+	// On a busy machine, the reading may not have begun yet.
 	ended := errors.Is(err, os.ErrClosed) || errors.Is(err, context.Canceled)
 	if !ended || time.Since(began) > 5*time.Second {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }
 
-// TestAnExportNamesTheFileThatChanges checks that the error names a file that is cut while it is exported. "EOF" alone
-// would not help.
+// TestAnExportNamesTheFileThatChanges checks that the error names a file that is truncated during
+// the export.
 func TestAnExportNamesTheFileThatChanges(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/data", strings.Repeat("x", 1<<20))
@@ -695,7 +696,7 @@ func TestAnExportNamesTheFileThatChanges(t *testing.T) {
 	}
 }
 
-// shortening is a writer that cuts the file when the file's header is written.
+// shortening is a writer that truncates a file after its header was written.
 type shortening struct{ file string }
 
 func (s *shortening) Write(p []byte) (int, error) {
@@ -705,15 +706,15 @@ func (s *shortening) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAnArchiveIsRefusedByItsHead checks that an import refuses a wrong archive as soon as it has the head, without
-// waiting for content.
+// TestAnArchiveIsRefusedByItsHead checks that an import refuses a wrong archive after its head,
+// without waiting for content.
 func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 	whole, _, _ := exported(t, archive.Export{Home: home(t), IncludeSecrets: true})
 	dir := t.TempDir()
 	write(t, dir+"/two/SOUL.md", "soul")
 	r, w := io.Pipe()
 	defer w.Close()
-	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // the stream contains the head and nothing else
+	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // The stream contains only the head.
 	said := make(chan error, 1)
 	go func() {
 		_, _, err := (&archive.Import{Dir: dir, Name: "two"}).Run(r)
@@ -729,8 +730,8 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 	}
 }
 
-// TestAStreamThatEndsInItsHeadIsNotComplete checks that a stream that ends within its head is reported as incomplete,
-// not as something that is no archive. A failed export or a broken connection ends so.
+// TestAStreamThatEndsInItsHeadIsNotComplete checks that a stream that ends in its head is reported
+// as incomplete.
 func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
 	whole, _, _ := exported(t, archive.Export{Home: home(t)})
 	says := func(in io.Reader) string {
@@ -751,8 +752,8 @@ func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatStopsGrowingDelaysItsExportForAMinute checks that an export waits at most a minute for a copy of a
-// database that does not grow. An agent may stop the copying program, at a database of 100 GB for a day.
+// TestADatabaseThatStopsGrowingDelaysItsExportForAMinute checks that an export waits at most a
+// minute for a database copy that does not grow. An agent may stop the copying program.
 func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
 	for name, grows := range map[string]bool{"stops": false, "grows slowly": true} {
 		t.Run(name, func(t *testing.T) {
@@ -786,8 +787,8 @@ func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
 	}
 }
 
-// TestAnEnvFileThatIsReadOnlyIsImported checks that a .env of mode 0400, which is usual for secrets, can be imported by
-// another user than root. The import must not open the file again for writing.
+// TestAnEnvFileThatIsReadOnlyIsImported checks that an unprivileged user can import a .env of mode
+// 0400.
 func TestAnEnvFileThatIsReadOnlyIsImported(t *testing.T) {
 	testkit.NeedRoot(t)
 	from, dir := smallHome(t), t.TempDir()

@@ -17,7 +17,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// crowd makes a home in memory that has a directory with 30,000 links with long names.
+// crowd creates an in-memory home with 30,000 links with long names.
 func crowd(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "crowd") //nolint:usetesting // the directory is in memory, where 30,000 links take no time
@@ -38,7 +38,6 @@ func crowd(t *testing.T) string {
 	return dir
 }
 
-// live returns the number of bytes of the heap that are in use.
 func live() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -46,7 +45,7 @@ func live() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// meter is a writer that measures the memory after each 16 MB.
+// meter is a writer that measures the heap after each 16 MB.
 type meter struct {
 	n    int
 	most int64
@@ -60,8 +59,8 @@ func (m *meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestADirectoryOfManyFilesEndsNoHost checks that an export does not keep all names of a large directory in memory. The
-// kernel would kill the host of a fleet, which has 256 MiB, at each move of such a profile.
+// TestADirectoryOfManyFilesEndsNoHost checks that an export of a large directory needs little
+// memory. A host has only 256 MiB.
 func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := crowd(t)
@@ -77,8 +76,8 @@ func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 	}
 }
 
-// TestManyLinesInAnEnvHoldUpNoClone checks that a clone handles each line of .env once. If it copied all previous lines
-// for each line, a megabyte of empty lines would take minutes.
+// TestManyLinesInAnEnvHoldUpNoClone checks that a clone of a .env with very many lines takes linear
+// time.
 func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, ".env"), strings.Repeat("\n", 100_000)+"A_BOT_TOKEN=1:a\nB=2\n")
@@ -95,8 +94,7 @@ func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
 	}
 }
 
-// TestATokenOfSeveralLinesIsNotCloned checks that a clone leaves out a quoted token with all its lines. If only the
-// first line were cut, two gateways would have the rest.
+// TestATokenOfSeveralLinesIsNotCloned checks that a clone omits all lines of a quoted token.
 func TestATokenOfSeveralLinesIsNotCloned(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "SOUL.md"), "soul")
@@ -107,8 +105,8 @@ func TestATokenOfSeveralLinesIsNotCloned(t *testing.T) {
 	}
 }
 
-// TestADirectoryOfManyFilesIsSentInOneOrder cuts the archive of such a profile in its middle. Names come in the order of the file
-// system, and the rest must follow the part that was sent.
+// TestADirectoryOfManyFilesIsSentInOneOrder checks that a continued archive keeps the file order of
+// the interrupted one.
 func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
@@ -145,8 +143,8 @@ func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
 	}
 }
 
-// TestAnImportRemovesADeepTree checks that an import removes the tree of an interrupted import, although that tree is
-// deeper than a path can be long.
+// TestAnImportRemovesADeepTree checks that an import can remove a leftover tree that is deeper than
+// a path can be long.
 func TestAnImportRemovesADeepTree(t *testing.T) {
 	whole, _, _ := exported(t, archive.Export{Home: home(t), IncludeSecrets: true})
 	dir := t.TempDir()
@@ -167,8 +165,8 @@ func TestAnImportRemovesADeepTree(t *testing.T) {
 	}
 }
 
-// TestFilesWithLongNamesComeBack checks that an archive can be imported from a pipe if the names are longer than the files. Its head
-// also names many files that the archive leaves out.
+// TestFilesWithLongNamesComeBack checks that an archive whose names are longer than its files can
+// be imported from a pipe.
 func TestFilesWithLongNamesComeBack(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()

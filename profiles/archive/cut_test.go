@@ -13,8 +13,8 @@ import (
 	"hinit/profiles/archive"
 )
 
-// smallHome makes a home whose archive is small. It has files with no block, a whole block, and a part of a block. It
-// also has a directory, a link, and a name that needs a header of its own.
+// smallHome creates a home with a small archive: files of several sizes, a directory, a link and a
+// long name.
 func smallHome(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "coder")
@@ -27,7 +27,7 @@ func smallHome(t *testing.T) string {
 	return dir
 }
 
-// cutter moves a profile again and again, and cuts the stream each time.
+// cutter repeatedly moves a profile, and interrupts the stream.
 type cutter struct {
 	testing.TB
 
@@ -35,15 +35,15 @@ type cutter struct {
 	export    archive.Export
 	whole     []byte
 	sum       string
-	want      map[string]string // content of the exported home
-	old       map[string]string // content of the profile that the import is to replace
+	want      map[string]string // Content of the exported home.
+	old       map[string]string // Content of the profile that the import replaces.
 }
 
 func newCutter(t *testing.T) *cutter {
 	t.Helper()
 	dir := t.TempDir()
 	if os.Geteuid() == 0 {
-		dir = mounted(t, "size=16m") // a file system in memory, where a sync takes no time
+		dir = mounted(t, "size=16m") // On an in-memory file system, a sync takes no time.
 	}
 	c := &cutter{TB: t, from: smallHome(t), dir: dir}
 	c.export = archive.Export{Home: c.from, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
@@ -54,7 +54,7 @@ func newCutter(t *testing.T) *cutter {
 	return c
 }
 
-// run imports a stream that begins at offset `from` of the archive.
+// run imports a stream that begins at an offset of the archive.
 func (c *cutter) run(name string, from int64, stream []byte) (string, error) {
 	im := archive.Import{Dir: c.dir, Name: name, Marker: "SOUL.md", AllowOutsideLinks: true, Offset: from, MayReplace: name == "old"}
 	_, sum, err := im.Run(bytes.NewReader(stream))
@@ -70,7 +70,7 @@ func (c *cutter) listed(name string) map[string]string {
 	return listing(c, filepath.Join(c.dir, name))
 }
 
-// reset removes the imported profile, or puts the old profile back.
+// reset removes the imported profile, or restores the old one.
 func (c *cutter) reset(name string) {
 	c.Helper()
 	must(0, os.RemoveAll(filepath.Join(c.dir, name)))(c)
@@ -80,8 +80,7 @@ func (c *cutter) reset(name string) {
 	}
 }
 
-// rest returns the part of the archive that an import lacks, as the export would send it. Without a part to continue,
-// it is the whole archive.
+// rest returns the part of the archive that an import still needs.
 func (c *cutter) rest(name string, cut int) (from int64, stream []byte) {
 	c.Helper()
 	snapshot, at, err := (&archive.Import{Dir: c.dir, Name: name}).InterruptedAt()
@@ -111,7 +110,7 @@ func (c *cutter) cut(name string, at int) {
 	}
 	before := c.listed(name)
 	if sum, err := c.run(name, 0, part.Bytes()); err == nil && sum == c.sum && maps.Equal(c.listed(name), c.want) {
-		c.reset(name) // only padding is missing
+		c.reset(name) // Only padding is missing.
 		return
 	} else if err == nil {
 		c.Fatalf("an import that was cut after byte %d reports no error", at)
@@ -134,9 +133,8 @@ func (c *cutter) cut(name string, at int) {
 
 var eachByte = flag.Bool("each-byte", false, "cut archives after each byte, and not only at each block and every 11 bytes")
 
-// TestAnArchiveIsCutAnywhere ends the stream of an export around each boundary of a block and at each offset in a
-// block, as a crash or a broken connection does. The import must make no profile from a part, and keep the profile that
-// it was to replace. With the rest, the profile must be complete. The home of the export must stay as it is.
+// TestAnArchiveIsCutAnywhere interrupts an export at each kind of offset. The import must never
+// create a partial profile, and must complete it with the rest.
 func TestAnArchiveIsCutAnywhere(t *testing.T) {
 	c := newCutter(t)
 	n := 0
@@ -152,14 +150,14 @@ func TestAnArchiveIsCutAnywhere(t *testing.T) {
 	t.Logf("an archive of %d bytes was cut in %d places", len(c.whole), n)
 }
 
-// TestAPartThatLostItsEndInACrashIsRefused zeroes the end of the part that an import keeps, as a loss of power can. The
-// rest must then make no profile, and the next import must begin anew instead of going on at the end for ever.
+// TestAPartThatLostItsEndInACrashIsRefused zeroes the end of a kept part, as a power loss can. The
+// import must reject it and begin anew.
 func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
 	c := newCutter(t)
 	for at := 1536; at < len(c.whole); at += 101 {
 		_, err := c.run("two", 0, c.whole[:at])
 		if err == nil {
-			break // only padding is missing
+			break // Only padding is missing.
 		} else if !errors.Is(err, archive.ErrInterrupted) {
 			t.Fatalf("after byte %d: %v", at, err)
 		}
@@ -167,7 +165,7 @@ func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
 		part := must(os.ReadFile(kept))(t)
 		clear(part[max(1536, at-600):])
 		if bytes.Equal(part, c.whole[:at]) {
-			continue // cuts nothing, because these bytes were zero before
+			continue // These bytes were zero before, so nothing is cut.
 		}
 		must(0, os.WriteFile(kept, part, 0o600))(t)
 		if _, err := c.run("two", int64(at), c.whole[at:]); err == nil || c.listed("two") != nil {

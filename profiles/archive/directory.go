@@ -43,8 +43,8 @@ func lstat(in *os.Root, rel string) (info fs.FileInfo, target string, err error)
 type directory struct {
 	*os.Root
 
-	file *os.File // the directory as a file, for flock and fstat
-	name string   // name in the parent directory
+	file *os.File // The directory as a file, for flock and fstat.
+	name string   // Name in the parent directory.
 }
 
 // openNoLink opens the subdirectory name of in. It refuses a symbolic link, because an agent could have made the link.

@@ -21,29 +21,29 @@ import (
 
 // Export makes an archive of one profile. Set the fields and call Run.
 type Export struct {
-	Home              string   // home of the profile
-	Name              string   // name of the profile
-	Version           string   // version of hinit
-	SkipPaths         []string // paths in the home that belong to other profiles or to no profile; the archive omits them, and the head doesn't mention them
-	ScratchDir        string   // directory for the snapshot, as an absolute path; "" means the home
-	IncludeSecrets    bool     // include files that contain secrets
-	ForClone          bool     // the archive is for a second profile: leave out identities such as bot tokens, which two profiles must not share
-	AllowOutsideLinks bool     // include symbolic links that lead out of the profile
+	Home              string   // Home of the profile.
+	Name              string   // Name of the profile.
+	Version           string   // Version of hinit.
+	SkipPaths         []string // Paths in the home that belong to other profiles or to none. The archive omits them, and the head does not mention them.
+	ScratchDir        string   // Absolute path of the directory for the snapshot; "" means the home.
+	IncludeSecrets    bool     // Include files that contain secrets.
+	ForClone          bool     // Omit identities such as bot tokens, because two profiles must not share them.
+	AllowOutsideLinks bool     // Include symbolic links that lead out of the profile.
 	// HomeIdle says that no process writes to the home. Then Run sends the files of the home itself, without a snapshot. In this
 	// case Snapshot is the Head.Snapshot of an interrupted archive. If the home has changed since then, Run ignores Offset and
 	// sends the whole archive.
 	HomeIdle     bool
-	KeepSnapshot bool   // keep the snapshot after Run
-	Snapshot     string // name of a kept snapshot to send; "" makes a new one (with HomeIdle, see above)
-	Offset       int64  // offset in the archive at which to begin, to continue an interrupted transfer
+	KeepSnapshot bool   // Keep the snapshot after Run.
+	Snapshot     string // Name of a kept snapshot to send; "" makes a new one (with HomeIdle, see above).
+	Offset       int64  // Offset in the archive at which to begin, to continue an interrupted transfer.
 
 	// Backup copies the SQLite database name from one directory to the other. An agent may change the home at the same time, so
 	// Backup must not follow links out of the two directories. It must return soon after the end of ctx, even if an agent blocks
 	// the copy.
 	Backup         func(ctx context.Context, from, to *os.File, name string) error
-	StopGateway    func() error     // called before the second pass, so that later passes find few changes; may be nil
-	RestartGateway func() error     // called after the last pass; the gateway may run again; may be nil
-	BeforeSend     func(from int64) // called with HomeIdle before the first byte is sent; from is its offset in the archive; may be nil
+	StopGateway    func() error     // Called before the second pass, so that later passes find few changes; may be nil.
+	RestartGateway func() error     // Called after the last pass; the gateway may run again; may be nil.
+	BeforeSend     func(from int64) // Called with HomeIdle before the first byte is sent. from is its offset in the archive; may be nil.
 }
 
 // Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
@@ -53,7 +53,7 @@ type Export struct {
 // An agent may put links into its home at any time. So Run resolves all names relative to open directories, and follows no link
 // out of them.
 func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string, kept bool, err error) {
-	home, err := os.OpenRoot(x.Home) // the open directory stays the same if the home is renamed
+	home, err := os.OpenRoot(x.Home) // The open directory stays the same if the home is renamed.
 	if err != nil {
 		return head, "", false, err
 	}
@@ -89,7 +89,7 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	kept = taken && (x.KeepSnapshot || err != nil) && !x.ForClone
 	if !kept {
 		err = errors.Join(err, base.RemoveAll(dir.name))
-		_ = at.Remove(stagingDir) // Remove fails if the directory contains other snapshots
+		_ = at.Remove(stagingDir) // Remove fails if the directory contains other snapshots.
 	}
 	return head, sum, kept, err
 }
@@ -103,7 +103,7 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 		}
 		return base, dir, err
 	}
-	for try := 0; try < 10 && dir == nil; try++ { // another export may remove the new directory before it is locked, so try again
+	for try := 0; try < 10 && dir == nil; try++ { // Another export may remove the new directory before it is locked, so try again.
 		if err = at.Mkdir(stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			break
 		}
@@ -147,7 +147,7 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 	head = Head{Format: formatVersion, Profile: x.Name, Hinit: x.Version, Moment: Consistent, Secrets: x.IncludeSecrets, Clone: x.ForClone, LeftOut: make(map[string]NameList)}
 	content := sha256.New()
 	var st unix.Statfs_t
-	_ = unix.Statfs(x.Home, &st) // after an error, st is zero, and the size is not checked
+	_ = unix.Statfs(x.Home, &st) // After an error, st is zero, and the size is not checked.
 	err = x.eachFile(ctx, files, ".", head.recordLeftOut, func(rel, target string, info fs.FileInfo) error {
 		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
 		head.count(info)
@@ -179,7 +179,7 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.Offset}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
-	if f, is := out.(interface{ Flush() }); is { // send the head now, so that the receiver can refuse the archive before the first file comes
+	if f, is := out.(interface{ Flush() }); is { // Send the head now, so that the receiver can refuse the archive before the first file.
 		f.Flush()
 	}
 	if err == nil {
@@ -191,7 +191,7 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 		sum = all.text()
 		err = pack(w, &tar.Header{Name: sumsName, Mode: 0o600, Size: int64(len(sum))}, bytes.NewReader([]byte(sum)))
 	}
-	return sum, cmp.Or(err, w.Close()) // Close returns an earlier write error again
+	return sum, cmp.Or(err, w.Close()) // Close returns an earlier write error again.
 }
 
 // eachFile calls do for each file below dir that belongs in the archive, in the order of the archive. files is the top of the
@@ -242,9 +242,9 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 		return err
 	}
 	defer f.Close()
-	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // when ctx ends, the reads below fail
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // When ctx ends, the reads below fail.
 	sum := sha256.New()
-	if _, err = io.CopyN(sum, f, h.Size); err == nil { // read only as many bytes as the header says: the file may grow without end
+	if _, err = io.CopyN(sum, f, h.Size); err == nil { // Read only as many bytes as the header says: the file may grow without end.
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err == nil {

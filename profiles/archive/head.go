@@ -15,22 +15,22 @@ import (
 
 const (
 	formatVersion = 1
-	headName      = "HEAD.json" // name of the first file in an archive
-	sumsName      = "SHA256"    // name of the last file in an archive
-	filePrefix    = "profile/"  // prefix for the names of the profile's files in an archive
+	headName      = "HEAD.json" // Name of the first file in an archive.
+	sumsName      = "SHA256"    // Name of the last file in an archive.
+	filePrefix    = "profile/"  // Prefix for the names of the profile's files in an archive.
 	// sumRecord is the PAX record in a tar header with the SHA-256 of the file. tar and other programs show it as an extended
 	// attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
 	maxHead    = 1 << 20
-	maxNamed   = 100      // maximum number of names in each list of a head
-	nameLength = 10 << 10 // maximum total length of the names in a list, in bytes, so that all lists fit into maxHead
+	maxNamed   = 100      // Maximum number of names in each list of a head.
+	nameLength = 10 << 10 // Maximum total length of the names in a list, in bytes, so that all lists fit into maxHead.
 )
 
 // The values of Head.Moment, which says whether the archive shows all files as they were at one moment.
 const (
-	Consistent   = "one moment"      // no file changed during the last pass of the export
-	Inconsistent = "several moments" // some files changed during the last pass; Head.Moved names them
+	Consistent   = "one moment"      // No file changed during the last pass of the export.
+	Inconsistent = "several moments" // Some files changed during the last pass; Head.Moved names them.
 )
 
 // Head is the first file of an archive, which describes the archive.
@@ -41,13 +41,13 @@ type Head struct {
 	Created  time.Time           `json:"created"`
 	Hinit    string              `json:"hinit"`
 	Moment   string              `json:"moment"`
-	Secrets  bool                `json:"secrets"` // the archive includes files with secrets
-	Clone    bool                `json:"clone"`   // made for a second profile; identities such as bot tokens were left out
-	Files    int64               `json:"files"`   // number of files, directories and links
+	Secrets  bool                `json:"secrets"` // Whether the archive includes files with secrets.
+	Clone    bool                `json:"clone"`   // Whether the archive is for a second profile, and so omits identities such as bot tokens.
+	Files    int64               `json:"files"`   // Number of files, directories and links.
 	Bytes    int64               `json:"bytes"`
-	Moved    NameList            `json:"moved"`    // files that changed during the last pass
-	Torn     NameList            `json:"torn"`     // files that changed while they were copied
-	LeftOut  map[string]NameList `json:"left_out"` // files that were left out, by the reason
+	Moved    NameList            `json:"moved"`    // Files that changed during the last pass.
+	Torn     NameList            `json:"torn"`     // Files that changed while they were copied.
+	LeftOut  map[string]NameList `json:"left_out"` // Omitted files, by the reason.
 }
 
 // recordLeftOut records in the head that the file rel was left out, and why.

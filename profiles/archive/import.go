@@ -30,26 +30,26 @@ var ErrSwap = errors.New("this file system can't swap two directories in one ste
 
 // Import creates a profile from an archive. Set the fields and call Run.
 type Import struct {
-	Dir                 string       // directory with the homes of profiles; created if it is missing
-	Name                string       // name of the new profile
-	Marker              string       // file that every profile must have; "" for none
-	MayReplace          bool         // an existing profile may be replaced; then BeforeCommit must stop its gateway
-	ExistsElsewhere     bool         // whether a profile of this name exists elsewhere, which the caller replaces after Run
-	AllowWithoutSecrets bool         // allow an archive without secrets to replace a profile
-	AllowOutsideLinks   bool         // allow symbolic links that lead out of the profile
-	Offset              int64        // offset in the archive at which the stream begins, to continue an interrupted import
-	BeforeCommit        func() error // called before the final rename, when all files are checked and synced; may be nil
+	Dir                 string       // Directory with the homes of profiles; created if it is missing.
+	Name                string       // Name of the new profile.
+	Marker              string       // File that every profile must have; "" for none.
+	MayReplace          bool         // Whether an existing profile may be replaced; then BeforeCommit must stop its gateway.
+	ExistsElsewhere     bool         // Whether a profile of this name exists elsewhere, which the caller replaces after Run.
+	AllowWithoutSecrets bool         // Allow an archive without secrets to replace a profile.
+	AllowOutsideLinks   bool         // Allow symbolic links that lead out of the profile.
+	Offset              int64        // Offset in the archive at which the stream begins, to continue an interrupted import.
+	BeforeCommit        func() error // Called before the final rename, when all files are checked and synced; may be nil.
 }
 
 // unpacking is the state of one call of Import.Run.
 type unpacking struct {
 	*Import
 
-	tempDir       string     // path of the temporary directory
-	lockedTempDir *directory // the directory tempDir, open and locked
-	archive       *os.File   // the archive: a copy in the temporary directory, or the input itself if it is a regular file
-	canContinue   bool       // whether archive is a copy in the temporary directory, so that a later import can continue
-	newHome       *os.Root   // the new home, while it is being unpacked
+	tempDir       string     // Path of the temporary directory.
+	lockedTempDir *directory // The directory tempDir, open and locked.
+	archive       *os.File   // The archive: a copy in the temporary directory, or the input itself if it is a regular file.
+	canContinue   bool       // Whether archive is a copy in the temporary directory, so that a later import can continue.
+	newHome       *os.Root   // The new home, while it is being unpacked.
 	head          Head
 	sums          checksum
 	files         int64
@@ -83,7 +83,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err == nil {
 		sum = u.sums.text()
 	}
-	if !errors.Is(err, ErrInterrupted) { // keep the directory only for a continuation; after a replacement, it contains the old home
+	if !errors.Is(err, ErrInterrupted) { // Keep the directory only for a continuation; after a replacement, it contains the old home.
 		removeErr := removeAll(im.Dir, u.lockedTempDir.name)
 		if err == nil && removeErr != nil {
 			removeErr = fmt.Errorf("the profile is imported, but what it replaced is left: %w", removeErr)
@@ -119,7 +119,7 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 		if lockErr != nil || err == nil || u.Offset > 0 {
 			return held, lockErr
 		}
-		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // remove the directory of an interrupted import
+		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // Remove the directory of an interrupted import.
 			return nil, err
 		}
 	}
@@ -140,7 +140,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	}
 	start := u.headReader()
 	if u.Offset == 0 {
-		start = io.TeeReader(in, u.archive) // a TeeReader reads no byte beyond the head, and the sender may take long for the first file
+		start = io.TeeReader(in, u.archive) // A TeeReader reads no byte beyond the head, and the sender may take long for the first file.
 	}
 	err = cmp.Or(u.readHead(start), u.checkTarget())
 	at, seekErr := u.archive.Seek(0, io.SeekEnd)
@@ -150,7 +150,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if u.Offset > 0 && u.Offset != at {
 		return ErrInterrupted
 	}
-	most := u.head.Bytes + 16<<10*(u.head.Files+1024) - at // per header, allow for a path and a link target of 4096 bytes each
+	most := u.head.Bytes + 16<<10*(u.head.Files+1024) - at // Per header, allow for a path and a link target of 4096 bytes each.
 	n, err := io.Copy(u.archive, io.LimitReader(in, most))
 	if err == nil && n == most {
 		return errors.New("the archive is larger than its head says")
@@ -166,9 +166,9 @@ func (u *unpacking) headReader() io.Reader { return io.NewSectionReader(u.archiv
 
 // readHead reads the head of the archive from start. It reads no byte beyond the head.
 func (u *unpacking) readHead(start io.Reader) error {
-	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // no valid head is larger
+	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // No valid head is larger.
 	h, err := t.Next()
-	if errors.Is(err, io.EOF) { // the stream is empty, for example because the export has failed at its start
+	if errors.Is(err, io.EOF) { // The stream is empty, for example because the export has failed at its start.
 		return io.ErrUnexpectedEOF
 	} else if err != nil && !errors.Is(err, tar.ErrHeader) {
 		return err
@@ -233,7 +233,7 @@ func (u *unpacking) makeProfile() (err error) {
 	if _, markErr := u.newHome.Lstat(cmp.Or(u.Marker, ".")); err == nil && markErr != nil {
 		err = fmt.Errorf("it has no %s, which every profile has: %w", u.Marker, markErr)
 	}
-	if _, missing := u.newHome.Lstat(".env"); err == nil && missing != nil { // make an empty .env, because every profile needs this file
+	if _, missing := u.newHome.Lstat(".env"); err == nil && missing != nil { // Every profile needs a .env, so create an empty one.
 		err = u.newHome.WriteFile(".env", nil, 0o600)
 	}
 	if err = cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd()))); err == nil && u.BeforeCommit != nil {
@@ -250,14 +250,14 @@ func (u *unpacking) makeProfile() (err error) {
 func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
 	all := io.NewSectionReader(u.archive, 0, math.MaxInt64)
 	t := tar.NewReader(all)
-	if _, err := t.Next(); err != nil { // skip the head
+	if _, err := t.Next(); err != nil { // Skip the head.
 		return err
 	}
 	for {
 		h, err := t.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			if n, _ := all.Read(make([]byte, 1)); n > 0 { // zeros end a tar stream, and a crash can leave zeros in a part that was received
+			if n, _ := all.Read(make([]byte, 1)); n > 0 { // Zeros end a tar stream, and a crash can leave zeros in a received part.
 				return errors.New("the archive is damaged: it ends before its checksum; import it from the beginning")
 			}
 			return io.ErrUnexpectedEOF
@@ -288,7 +288,7 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	u.sums.add(h)
 	u.files, u.bytes = u.files+1, u.bytes+h.Size
 	switch {
-	case u.files > u.head.Files || h.Size > u.head.Bytes || u.bytes > u.head.Bytes: // check each size alone, too: their sum may overflow
+	case u.files > u.head.Files || h.Size > u.head.Bytes || u.bytes > u.head.Bytes: // Check each size alone, too: their sum may overflow.
 		return fmt.Errorf("the archive has more than the %d files and %d bytes of its head", u.head.Files, u.head.Bytes)
 	case h.Typeflag == tar.TypeSymlink:
 		return nil
@@ -325,7 +325,7 @@ func (u *unpacking) installHome(home string) error {
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		return ErrSwap
 	} else if errors.Is(err, unix.EINVAL) {
-		err = os.Rename(home, at) // without RENAME_NOREPLACE on this file system: Rename itself replaces only an empty directory
+		err = os.Rename(home, at) // Without RENAME_NOREPLACE, Rename itself replaces only an empty directory.
 	}
 	return cmp.Or(err, unix.Syncfs(int(u.lockedTempDir.file.Fd())))
 }

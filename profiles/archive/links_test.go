@@ -19,7 +19,7 @@ import (
 
 const secret = "SECRET=of-another-profile"
 
-// neighbour makes a profile beside a home, with a secret in each of its files.
+// neighbour creates a profile beside a home, with a secret in each of its files.
 func neighbour(t *testing.T, home string) (dir string) {
 	t.Helper()
 	dir = filepath.Join(filepath.Dir(home), "writer")
@@ -35,14 +35,12 @@ func neighbour(t *testing.T, home string) (dir string) {
 	return dir
 }
 
-// link puts a link in place of a file or a directory, as an agent can at any time.
 func link(t *testing.T, target, at string) {
 	t.Helper()
 	must(0, os.RemoveAll(at))(t)
 	must(0, os.Symlink(target, at))(t)
 }
 
-// unchanged fails the test if a directory differs from its listing.
 func unchanged(t *testing.T, dir string, before map[string]string) {
 	t.Helper()
 	if after := listing(t, dir); !maps.Equal(after, before) {
@@ -78,8 +76,8 @@ func TestAnExportRemovesNothingOfAnotherProfile(t *testing.T) {
 	}
 }
 
-// An export must send no file of another profile. Here the agent replaces the copy of its home by a link, after the copy
-// is complete and before it is sent.
+// TestAnExportArchivesNothingOfAnotherProfile checks that an export sends no foreign file although
+// the agent replaces the snapshot by a link.
 func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 	dir := home(t)
 	neighbour(t, dir)
@@ -98,7 +96,7 @@ func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 	if err != nil || !kept || !bytes.Contains(out.Bytes(), []byte("soul")) {
 		t.Errorf("the profile itself is not in the archive: %v", err)
 	}
-	// A kept copy that has become a link must be refused, too.
+	// A kept snapshot that has become a link must be refused, too.
 	out.Reset()
 	x.Snapshot = head.Snapshot
 	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() != 0 {
@@ -106,8 +104,8 @@ func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 	}
 }
 
-// An export must write nothing into another profile, although the agent replaces a directory of the copy by a link
-// between two passes.
+// TestAnExportWritesNothingIntoAnotherProfile checks that an export follows no link that the agent
+// puts into the snapshot.
 func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
 	dir := home(t)
 	other := neighbour(t, dir)
@@ -124,8 +122,8 @@ func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
 	unchanged(t, other, before)
 }
 
-// The copy of a home must contain nothing of another profile, although the agent replaces a directory of its home by a
-// link while the export reads it. The agent can read the copy.
+// TestACopyHasNothingOfAnotherProfile checks that a snapshot contains no foreign file although the
+// agent replaces a directory by a link during the export.
 func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	dir := home(t)
 	other := neighbour(t, dir)
@@ -136,7 +134,7 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	must(0, os.Rename(dir+"/state.db", dir+"/sessions/state.db"))(t)
 	seen := false
 	x := archive.Export{Home: dir, Name: "coder", Backup: func(_ context.Context, _, _ *os.File, _ string) error {
-		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // only the first call of this function succeeds
+		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // Only the first call succeeds.
 			link(t, "../writer/sessions", dir+"/sessions")
 		}
 		return os.ErrInvalid
@@ -152,8 +150,8 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	}
 }
 
-// A database that the agent replaces by a link must not be copied. The agent does so after the export has examined it
-// and before SQLite opens it.
+// TestADatabaseThatBecomesALinkIsNotCopied checks that SQLite does not open a database that the
+// agent replaces by a link.
 func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 	if isolation.LandlockABI() == 0 {
 		t.Skip("this kernel has no Landlock, by which a profile is isolated")
@@ -178,7 +176,7 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 	}
 }
 
-// noSecret fails the test for each file of a tree that contains the secret of the neighbour.
+// noSecret fails the test for each file of a tree that contains the neighbour's secret.
 func noSecret(t *testing.T, dir string) {
 	t.Helper()
 	for name := range listing(t, dir) {
@@ -188,7 +186,8 @@ func noSecret(t *testing.T, dir string) {
 	}
 }
 
-// An export must not wait although the agent has put a FIFO in place of the head of a kept copy.
+// TestAnExportWaitsForNoPipe checks that a FIFO in place of a snapshot's head does not block an
+// export.
 func TestAnExportWaitsForNoPipe(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup, KeepSnapshot: true}

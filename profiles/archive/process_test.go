@@ -27,8 +27,7 @@ import (
 
 const agent = 21345
 
-// volume makes a data volume with the profile coder, which belongs to the agent's user. It returns a function that runs
-// hinit profile there as root, and the directory of profiles.
+// volume creates a data volume with the profile coder. command runs hinit profile on it as root.
 func volume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, profiles string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -44,7 +43,7 @@ func volume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, p
 	if out, err := exec.Command("cp", "-a", from, profiles).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // the agent's user must be able to reach the directory
+	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // The agent's user must be able to reach the directory.
 		_ = os.Chmod(at, 0o755)
 	}
 	if out, err := exec.Command("chown", "-R", fmt.Sprint(agent), filepath.Join(dir, "home")).CombinedOutput(); err != nil {
@@ -126,11 +125,11 @@ func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
 	fails(t, command("export", "coder", "-"), 6)
 }
 
-// The flag kills is how often an import, and an export, is killed.
+// kills is how often an import, and an export, is killed.
 var kills = flag.Int("kills", 40, "how often an import, and an export, is killed")
 
-// An import that is killed at any moment must leave either no profile or a complete one. If it replaces a profile, it
-// must leave either the old one or the new one.
+// TestAnImportIsKilledAtAnyMoment checks that a killed import leaves no partial profile, and keeps
+// the profile that it was to replace.
 func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
@@ -153,7 +152,7 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 		}
 		cmd.Stdin = must(os.Open(file))(t)
 		if i%4 > 1 {
-			cmd.Args[4] = "-" // an archive on standard input is received completely before the import
+			cmd.Args[4] = "-" // An archive on standard input is received completely before the import.
 		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -163,7 +162,7 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 		if cmd.Wait() != nil {
 			killed++
 			long += long / 10
-		} else { // the import has ended before the kill, because the measured import was slower
+		} else { // The import ended before the kill.
 			long -= long / 10
 		}
 		after := map[string]string{}
@@ -190,8 +189,8 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A killed export must leave the profile as it is, and no file under the requested name. The next export must remove
-// the copy.
+// TestAnExportIsKilledAtAnyMoment checks that a killed export leaves the profile unchanged and no
+// file under the requested name.
 func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
@@ -204,7 +203,7 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 	size := must(os.Stat(file))(t).Size()
 	stays := func() map[string]string {
 		all := listing(t, profiles+"/coder")
-		delete(all, "state.db-shm") // readers of SQLite share this file
+		delete(all, "state.db-shm") // Readers of SQLite share this file.
 		return all
 	}
 	before, killed := stays(), 0
@@ -219,7 +218,7 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		if cmd.Wait() != nil {
 			killed++
 			long += long / 10
-		} else { // the export has ended before the kill, because the measured export was slower
+		} else { // The export ended before the kill.
 			long -= long / 10
 		}
 		if info, err := os.Stat(file); err == nil && info.Size() != size {
@@ -229,11 +228,10 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d were killed at work", killed, *kills)
-	if left := must(filepath.Glob(filepath.Dir(file) + "/.coder.tar.*"))(t); len(left) > 1 { // a kill just before the last rename leaves one
+	if left := must(filepath.Glob(filepath.Dir(file) + "/.coder.tar.*"))(t); len(left) > 1 { // A kill just before the last rename leaves one.
 		t.Errorf("the killed exports have left %d parts of archives: %q", len(left), left)
 	}
-	// A child between fork and execve may still hold the lock of the copy. Then the next export leaves the copy to a
-	// later one.
+	// A child between fork and execve may still hold the snapshot's lock, so try again.
 	for range 5 {
 		if run(t, command("export", "coder", "-o", file)); maps.Equal(stays(), before) {
 			break
@@ -245,8 +243,7 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// TestAKilledExportEndsTheCopyOfADatabase checks that the program that copies a database ends with its export.
-// Otherwise it would write into a copy that the next export removes.
+// TestAKilledExportEndsTheCopyOfADatabase checks that the copying program ends with its export.
 func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
 	command, _ := volume(t, t.TempDir())
 	dir := t.TempDir()
@@ -266,7 +263,7 @@ func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
 	must(0, cmd.Process.Kill())(t)
 	_ = cmd.Wait()
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		// A process that has ended and is not reaped yet has an empty command line too.
+		// An unreaped process has an empty command line too.
 		if text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline"); len(text) == 0 {
 			return
 		}
@@ -277,7 +274,7 @@ func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
 	}
 }
 
-// withCopier returns the path of a hinit whose hinit-profile runs shell commands before it copies a database.
+// withCopier returns a hinit whose hinit-profile runs shell commands before it copies a database.
 func withCopier(t *testing.T, commands string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -290,7 +287,7 @@ func withCopier(t *testing.T, commands string) string {
 	return dir + "/hinit"
 }
 
-// atEachOpen calls do each time a process opens a file. The process waits meanwhile.
+// atEachOpen calls do each time a process opens a file, and delays the process until do returns.
 func atEachOpen(t *testing.T, path string, do func(path string) error) {
 	t.Helper()
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC)
@@ -307,7 +304,7 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 			if err != nil {
 				return
 			}
-			for rest := buf[:n]; len(rest) > 0; rest = rest[binary.NativeEndian.Uint32(rest):] { // the data has the form of struct fanotify_event_metadata
+			for rest := buf[:n]; len(rest) > 0; rest = rest[binary.NativeEndian.Uint32(rest):] { // The data consists of struct fanotify_event_metadata.
 				opened := binary.NativeEndian.Uint32(rest[16:])
 				if err := do(path); err != nil {
 					t.Error(err)
@@ -325,12 +322,12 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 	})
 }
 
-// TestAnExportOfAllSaysWhichProfileItLacks checks that an export of all profiles fails if it could not look into one of them. Else a
-// nightly backup would lack this profile although every export had succeeded.
+// TestAnExportOfAllSaysWhichProfileItLacks checks that an export of all profiles fails if it can't
+// read one of them.
 func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
 	command, profiles := volume(t, t.TempDir())
 	write(t, profiles+"/closed/SOUL.md", "soul")
-	must(0, os.Chmod(profiles+"/closed", 0o700))(t) // root's, so the agent's user may not enter it
+	must(0, os.Chmod(profiles+"/closed", 0o700))(t) // Root owns the directory, so the agent's user can't enter it.
 	to := t.TempDir()
 	if said := fails(t, command("export", "--all", to), 1); !strings.Contains(said, `cannot export all profiles: cannot use profile directory "closed"`) {
 		t.Error(said)
@@ -340,8 +337,8 @@ func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
 	}
 }
 
-// TestAnExportReplacesNoDevice checks that an export to /dev/null, a FIFO or /dev/stdout fails. For root it put an archive in the place
-// of the device, and each program of the container that opened /dev/null then got a file on the disk.
+// TestAnExportReplacesNoDevice checks that an export to /dev/null, a FIFO or /dev/stdout fails
+// instead of replacing the device.
 func TestAnExportReplacesNoDevice(t *testing.T) {
 	command, _ := volume(t, t.TempDir())
 	dir := t.TempDir()
@@ -354,8 +351,8 @@ func TestAnExportReplacesNoDevice(t *testing.T) {
 	}
 }
 
-// TestAnArchiveInTheHomeIsNotArchived checks that an archive in its own home does not contain the archive that it replaces. Otherwise
-// each archive would be larger than the last.
+// TestAnArchiveInTheHomeIsNotArchived checks that an archive in its own home does not contain the
+// archive that it replaces.
 func TestAnArchiveInTheHomeIsNotArchived(t *testing.T) {
 	command, profiles := volume(t, t.TempDir())
 	file := profiles + "/coder/coder.tar"
@@ -370,19 +367,18 @@ func TestAnArchiveInTheHomeIsNotArchived(t *testing.T) {
 	}
 }
 
-// TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted checks that root can replace and delete a profile in which root has made files.
-// Before, an import that had replaced the profile was reported as failed, and a deletion left such a file in a directory that was no
-// profile any more.
+// TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted checks that root can replace and delete a
+// profile that contains files of root.
 func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 	command, profiles := volume(t, t.TempDir())
 	file := filepath.Join(t.TempDir(), "coder.tar")
 	run(t, command("export", "coder", "-o", file, "--secrets"))
 	write(t, profiles+"/coder/roots/file", "root")
-	if said := run(t, command("import", "coder", file, "--replace")); strings.Contains(said, "was stopped") { // without an init, nothing was stopped
+	if said := run(t, command("import", "coder", file, "--replace")); strings.Contains(said, "was stopped") { // Without an init, nothing was stopped.
 		t.Error(said)
 	}
 	write(t, profiles+"/coder/roots/file", "root")
-	// The agent may have moved a file of root into the home. It is removed without being given to the agent, who could read it.
+	// A file of root in the home is removed without giving it to the agent, who could read it.
 	write(t, profiles+"/coder/moved", "root")
 	moved := must(os.Open(profiles + "/coder/moved"))(t)
 	defer moved.Close()
@@ -393,7 +389,7 @@ func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 	if info := must(moved.Stat())(t); owner(info) != 0 {
 		t.Errorf("uid %d had root's file", owner(info))
 	}
-	// Files of a third user, such as a profile that had a user of its own, are not given to the agent, who could read them.
+	// Files of a third user are not given to the agent, who could read them.
 	write(t, profiles+"/other/SOUL.md", "soul")
 	write(t, profiles+"/other/secret/key", "x")
 	must(0, errors.Join(os.Chown(profiles+"/other/secret", agent+1, agent+1), os.Chown(profiles+"/other/secret/key", agent+1, agent+1)))(t)
@@ -403,8 +399,8 @@ func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 	}
 }
 
-// TestAnExportOfAllWaitsForNoProfile checks that an export of all profiles goes on although one profile holds it up.
-// Its agent may put a FIFO where SQLite opens a journal, or stop the program that copies databases.
+// TestAnExportOfAllWaitsForNoProfile checks that a profile can't block the export of all profiles,
+// for example with a FIFO.
 func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
@@ -442,11 +438,10 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatBecomesAFIFODelaysItsExportOnce checks that a database which becomes a FIFO delays the export only
-// once: later databases are copied without SQLite. The agent exchanges the file or its journal after the export has
-// examined it and before SQLite opens it.
+// TestADatabaseThatBecomesAFIFODelaysItsExportOnce checks that a database that becomes a FIFO
+// delays an export only once.
 func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	for _, name := range []string{"", "-journal"} {
 		t.Run("state.db"+name, func(t *testing.T) {
 			t.Parallel()
@@ -469,7 +464,7 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 			got := imported(t, &out)
 			for _, db := range []string{"state.db", "second.db"} {
 				if _, err := os.Stat(got + "/" + db); err != nil && name == "" {
-					continue // now the database is a FIFO
+					continue // The database is a FIFO now.
 				}
 				if n := total(t, got+"/"+db); n != 100 {
 					t.Errorf("the accounts of %s have %d together", db, n)
@@ -497,7 +492,7 @@ func TestAFullVolume(t *testing.T) {
 	dir := mounted(t, "size=100m")
 	command, profiles := volume(t, dir)
 	large(t, profiles, 45<<20)
-	// The export must leave 64 MB for gateways, so the copy must go elsewhere.
+	// The export must leave 64 MB for gateways, so the snapshot must go elsewhere.
 	if said := fails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "has no room") {
 		t.Error(said)
 	}
@@ -517,7 +512,7 @@ func TestAFullVolume(t *testing.T) {
 	if after := listing(t, profiles); !maps.Equal(after, before) {
 		t.Errorf("%d files in the place of %d", len(after), len(before))
 	}
-	// A file that appears under its name on another file system must be complete.
+	// A file on another file system must be complete as soon as it has its name.
 	full := mounted(t, "size=1m")
 	fails(t, command("export", "coder", "-o", full+"/coder.tar", "--scratch", scratch), 1)
 	if left := must(os.ReadDir(full))(t); len(left) != 0 {
@@ -555,5 +550,4 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 	}
 }
 
-// owner returns the uid of a file's owner.
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }

@@ -65,7 +65,7 @@ func (x *Export) whyLeftOut(rel, target string, info fs.FileInfo) (why string, s
 		return "", true
 	case !fs.ValidPath(rel):
 		return "name that is not UTF-8", false
-	case slices.Contains(runtimeState, rel), strings.HasPrefix(rel, ".hinit-"): // hinit's own files record orders and measurements that are valid only in this container
+	case slices.Contains(runtimeState, rel), strings.HasPrefix(rel, ".hinit-"): // hinit's own files contain commands and measurements that are valid only in this container.
 		return "state of the running gateway", false
 	case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
 		return "neither a file nor a directory nor a link", false
@@ -84,8 +84,8 @@ func (x *Export) whyLeftOut(rel, target string, info fs.FileInfo) (why string, s
 // withoutIdentity returns the text of a .env file without the variables that two running gateways must not share (see
 // [profiles.Store.ExclusiveValues]). It also returns the names of these variables.
 func withoutIdentity(text string) (kept string, names []string) {
-	var b strings.Builder // an agent decides how many lines exist, so keep no list of them
-	end := 0              // end of the last removed variable
+	var b strings.Builder // An agent decides how many lines exist, so keep no list of them.
+	end := 0              // End of the last removed variable.
 	for _, v := range dotenv.Parse(text) {
 		if strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT" {
 			b.WriteString(text[end:v.Begin])

@@ -29,16 +29,16 @@ const (
 	// An agent can block SQLite, with a FIFO or with a signal to the program that runs it.
 	backupTime    = 30 * time.Second
 	blockTime     = 500 * time.Microsecond
-	growthTimeout = time.Minute // cancel a copy that has not grown for this time; the agent controls the size of the database
-	maxDepth      = 500         // maximum depth of directories, because each stays open while its content is copied
-	minFreeBytes  = 64 << 20    // free bytes that snapshots leave on the volume for the gateways
+	growthTimeout = time.Minute // Cancel a copy that has not grown for this time; the agent controls the size of the database.
+	maxDepth      = 500         // Maximum depth of directories, because each stays open while its content is copied.
+	minFreeBytes  = 64 << 20    // Free bytes that snapshots leave on the volume for the gateways.
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
 // copiedFile is the record of one copied file in a snapshot.
 type copiedFile struct {
-	stamp uint64 // stamp of the original when it was copied; 0: it must be copied again
-	pass  uint8  // last pass that has found the original
+	stamp uint64 // Stamp of the original when it was copied; 0: it must be copied again.
+	pass  uint8  // Last pass that has found the original.
 	dir   bool
 	db    bool
 }
@@ -49,16 +49,16 @@ type snapshot struct {
 
 	ctx             context.Context //nolint:containedctx // context of this copy only
 	home            *os.Root
-	top             *os.File // the home as a file, for Backup
+	top             *os.File // The home as a file, for Backup.
 	files           *directory
 	seed            maphash.Seed
 	copied          map[uint64]copiedFile
-	failedDatabases map[string]bool // databases that SQLite could not copy or must not open; they are copied as ordinary files
-	sqliteTooSlow   bool            // SQLite was too slow once, so it opens no further databases
+	failedDatabases map[string]bool // Databases that SQLite could not copy or must not open; they are copied as ordinary files.
+	sqliteTooSlow   bool            // Whether SQLite was too slow once, so that it opens no further databases.
 	pass            uint8
-	changed         int // number of files that changed, appeared or disappeared in this pass
+	changed         int // Number of files that changed, appeared or disappeared in this pass.
 	freeBytes       int64
-	removedVars     []string // names of the variables that a clone leaves out of .env
+	removedVars     []string // Names of the variables that a clone omits from .env.
 	head            Head
 }
 
@@ -93,7 +93,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		}
 		for _, n := range s.copied {
 			if n.pass == s.pass-1 {
-				s.changed++ // a removed file counts as changed
+				s.changed++ // A removed file counts as changed.
 			}
 		}
 		if s.changed == 0 || s.pass == maxPasses {
@@ -161,7 +161,7 @@ func (s *snapshot) copyEntry(rel string) error {
 			return err
 		}
 		if _, err := s.files.Lstat(rel); err != nil {
-			return nil // the file is gone, or this user may not read it
+			return nil // The file is gone, or this user may not read it.
 		}
 		s.changed++
 		if !n.dir {
@@ -266,7 +266,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 		_, writeErr := io.WriteString(to, kept)
 		return false, errors.Join(err, writeErr)
 	}
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // the file system can't share blocks between files, so copy the content
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // The file system can't share blocks between files, so copy the content.
 		if _, err := io.Copy(to, io.LimitReader(from, before.Size())); err != nil {
 			return false, err
 		}

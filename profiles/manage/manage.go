@@ -1,6 +1,6 @@
-// Package manage creates, deletes and renames the homes of profiles for the command line. PID 1 notices the changes on the
-// volume, as it notices changes by an agent. Only one goroutine of a process may call the package at a time. It owns no
-// goroutine.
+// Package manage creates, deletes and renames the homes of profiles for the command line. PID 1
+// notices the changes on the volume. Only one goroutine of a process may call the package at a
+// time. It owns no goroutine.
 package manage
 
 import (
@@ -39,14 +39,14 @@ func Create(s *profiles.Store, name string) error {
 			return ErrExists
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.NewPrefix+name)
-		err := d.RemoveAll(temp) // an interrupted Create may have left it
+		err := d.RemoveAll(temp) // An interrupted Create may have left it.
 		if err == nil {
 			err = fillHome(s, d, temp, name)
 		}
 		if err == nil {
 			err = d.Rename(temp, home)
 		}
-		return errors.Join(err, d.RemoveAll(temp)) // after the rename there is nothing to remove
+		return errors.Join(err, d.RemoveAll(temp)) // After the rename, nothing is left to remove.
 	})
 }
 
@@ -71,7 +71,7 @@ func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.D
 			}
 			defer homes.Close()
 			lock, _ := homes.Lock(waitForLock)
-			defer lock.Close() // after an error lock is nil, and Close does nothing
+			defer lock.Close() // After an error lock is nil, and Close does nothing.
 			_ = homes.RemoveAll(profiles.OldPrefix + names[0])
 			return fn(d, home, lock)
 		})
@@ -120,10 +120,10 @@ func Delete(s *profiles.Store, name string) error {
 			return err
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.OldPrefix+name)
-		if err := d.Rename(home, temp); err != nil { // Rename fails, for example, if the home is a mount point
+		if err := d.Rename(home, temp); err != nil { // Rename fails, for example, if the home is a mount point.
 			return d.RemoveAll(home)
 		}
-		_ = lock.Close() // other commands need not wait until all files are removed
+		_ = lock.Close() // Other commands need not wait until all files are removed.
 		if err := d.RemoveAll(temp); err != nil {
 			return errors.Join(fmt.Errorf("%w; its other files are removed, and the rest has its old name again", err), d.Rename(temp, home))
 		}

@@ -9,7 +9,8 @@ import (
 	"hinit/profiles"
 )
 
-// An agent that locked the directory of profiles kept root from creating, deleting and renaming profiles.
+// TestAHeldLockKeepsNoProfileFromBeingCreated checks that an agent's lock on the directory of
+// profiles does not block root's commands.
 func TestAHeldLockKeepsNoProfileFromBeingCreated(t *testing.T) {
 	s := profiles.Open(t.TempDir(), nil, "")
 	was := lockTimeout

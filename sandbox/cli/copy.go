@@ -76,7 +76,7 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 	}
 	fd, err := wholefile.OpenForRoot(to)
 	switch {
-	case err == nil:
+	case err == nil: // The target is a directory, so the copy keeps its name inside the target.
 		_ = unix.Close(fd) // This is only a check; [openLocal] opens the directory again.
 		to = filepath.Join(to, path.Base(path.Clean("/"+from)))
 	case strings.HasSuffix(to, "/") || errors.Is(err, fsutil.ErrSymlink):

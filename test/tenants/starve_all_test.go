@@ -173,8 +173,8 @@ func (c *container) recover(t *testing.T) {
 	}
 }
 
-// TestNoTenantStarvesAnother lets one profile take all of each resource, in each mode, and prints
-// what another profile then lacks.
+// TestNoTenantStarvesAnother lets one profile take all of each resource, in each mode.
+// It prints the effects on another profile.
 func TestNoTenantStarvesAnother(t *testing.T) {
 	testkit.Parallel(t)
 	testkit.NeedRoot(t)

@@ -97,7 +97,7 @@ type output struct {
 	text bytes.Buffer
 }
 
-// start runs a program until the test ends.
+// Write implements io.Writer.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

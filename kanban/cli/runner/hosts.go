@@ -152,7 +152,7 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 	where := ""
 	if profile != "" {
 		where = " in the isolation of profile " + profile + ", which is not possible with isolation: user"
-		spec.Path, _ = cmdline.HinitPath() // HinitPath fails only without /proc, where starting the command fails, too
+		spec.Path, _ = cmdline.HinitPath() // HinitPath fails only without /proc, where starting the command fails, too.
 		spec.Dir = "/"
 		spec.Argv = slices.Concat([]string{"hinit", "shell", profile, "--", "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", dir}, args)
 	}
@@ -217,7 +217,7 @@ func runCommand(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _ = io.ReadAll(io.NewSectionReader(file, 0, maxGitOutput)) // reading can't fail, because the file is in memory
+	text, _ = io.ReadAll(io.NewSectionReader(file, 0, maxGitOutput)) // Reading can't fail, because the file is in memory.
 	switch x := exitOf(run); {
 	case !x.Known:
 		err = errors.New(run.End.Error)

@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A dispatcher without hinit must refuse to start the worker of an isolated profile, because only hinit can isolate it.
+// TestAWorkerOfAnIsolatedProfileNeedsHinit checks that a dispatcher without hinit refuses to start
+// the worker of an isolated profile.
 func TestAWorkerOfAnIsolatedProfileNeedsHinit(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hinit.yaml")
@@ -34,8 +35,8 @@ func TestAWorkerOfAnIsolatedProfileNeedsHinit(t *testing.T) {
 	}
 }
 
-// Two boards whose tasks start again at the same time must both learn that nothing is left of earlier attempts. One of them waited
-// for a minute, with a warning.
+// TestTwoBoardsMayLookForProcessesAtATime checks that two boards can scan for leftover processes at
+// the same time. One of them waited for a minute.
 func TestTwoBoardsMayLookForProcessesAtATime(t *testing.T) {
 	r := &Runner{}
 	var all sync.WaitGroup
@@ -49,7 +50,8 @@ func TestTwoBoardsMayLookForProcessesAtATime(t *testing.T) {
 	all.Wait()
 }
 
-// The runs that an agent starts all the time must not fill the dispatcher's memory.
+// TestEndedRunsAreForgotten checks that the many runs that an agent starts don't fill the
+// dispatcher's memory.
 func TestEndedRunsAreForgotten(t *testing.T) {
 	r := &Runner{runs: make(map[string]client.Run), runEnded: make(chan struct{}), workerEnded: make(chan struct{}, 1)}
 	r.storeRun(client.Run{Tag: "alive", Seq: 1})

@@ -34,12 +34,12 @@ type host interface {
 type Runner struct {
 	host       host
 	cancel     context.CancelFunc
-	followDone <-chan struct{} // channel that is closed when the goroutine that follows the runs has ended
+	followDone <-chan struct{} // Closed when the goroutine that follows the runs has ended.
 
 	mu          sync.Mutex
-	runs        map[string]client.Run // runs by their tag
-	adoptedPIDs map[int]bool          // pids of workers that an earlier dispatcher started; a goroutine for each waits for its exit
-	runEnded    chan struct{}         // channel that is closed when a run has ended, and then replaced by a new one
+	runs        map[string]client.Run // Runs by tag.
+	adoptedPIDs map[int]bool          // Pids of an earlier dispatcher's workers; one goroutine waits for the exit of each.
+	runEnded    chan struct{}         // Closed when a run has ended, and then replaced.
 	workerEnded chan struct{}
 }
 
@@ -95,12 +95,12 @@ func (r *Runner) storeRun(run client.Run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, had := r.runs[run.Tag]
-	if had && known.End != nil { // the run has already ended, so this report is older than the stored one
+	if had && known.End != nil { // The run has already ended, so this report is outdated.
 		return
 	}
 	r.runs[run.Tag] = run
 	if run.End != nil {
-		if len(r.runs) > 2*runs.MaxEndedRuns { // limit the map: the agent can start any number of other runs
+		if len(r.runs) > 2*runs.MaxEndedRuns { // The agent can start any number of other runs, so limit the map.
 			maps.DeleteFunc(r.runs, func(_ string, old client.Run) bool { return old.End != nil && old.Seq+runs.MaxEndedRuns < run.Seq })
 		}
 		close(r.runEnded)
@@ -112,7 +112,7 @@ func (r *Runner) storeRun(run client.Run) {
 // runTag returns the name of an attempt's run. It is different for each attempt on any board of the container.
 func runTag(ref kanban.RunRef) string {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(ref.DB)) // writing to a hash never fails
+	_, _ = h.Write([]byte(ref.DB)) // Writing to a hash never fails.
 	return fmt.Sprintf("%s.%x/%s/%d", ref.Board, h.Sum64(), ref.Task, ref.Run)
 }
 

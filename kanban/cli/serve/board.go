@@ -20,16 +20,16 @@ import (
 type board struct {
 	server      *Server
 	slug        string
-	workerEnded chan struct{} // channel that receives a value when a worker of any board has ended
-	lockTried   chan struct{} // channel that is closed after the first try to lock the board, or when the board can't be opened
+	workerEnded chan struct{} // Receives a value when a worker of any board has ended.
+	lockTried   chan struct{} // Closed after the first try to lock the board, or when the board can't be opened.
 
 	dispatcher       *kanban.Dispatcher
-	changes          <-chan struct{} // channel that receives a value after a change of the board's file
-	version          int64           // data version of the board before the last pass, see [kanban.Store.DataVersion]
-	lastPassDuration time.Duration   // duration of the last pass
-	stuckSince       time.Time       // when the oldest wait of ready tasks began, while none is started; zero: no ready task waits
-	lastWarning      time.Time       // time of the last warning about stuck tasks
-	lastSummary      time.Time       // time of the last summary
+	changes          <-chan struct{} // Receives a value after a change of the board's file.
+	version          int64           // Data version of the board before the last pass, see [kanban.Store.DataVersion].
+	lastPassDuration time.Duration   // Duration of the last pass.
+	stuckSince       time.Time       // Start of the oldest wait of ready tasks while none is started; zero: no ready task waits.
+	lastWarning      time.Time       // Time of the last warning about stuck tasks.
+	lastSummary      time.Time       // Time of the last summary.
 }
 
 const (
@@ -87,7 +87,7 @@ func (b *board) serve(ctx context.Context) {
 			b.finalPasses()
 		}
 		stop()
-		_ = b.dispatcher.Store.Close() // ignore the error, because all writes are already done
+		_ = b.dispatcher.Store.Close() // Ignore the error, because all writes are already done.
 	}
 }
 
@@ -165,14 +165,14 @@ func (b *board) runPasses(ctx context.Context) {
 		case <-b.changes:
 			changed = true
 		case <-b.workerEnded:
-		case <-due: // the first pass comes at once
+		case <-due: // The first pass comes at once.
 		}
 		if !b.server.Boards.Exists(b.slug) || !b.dispatcher.Store.IsFileInPlace() {
 			return
 		}
 		if changed {
 			if v, err := b.dispatcher.Store.DataVersion(ctx); err == nil && v == b.version {
-				continue // the change is from the server's own pass, so keep the planned time
+				continue // The change is from the server's own pass, so keep the planned time.
 			}
 			if !b.pauseBeforePass(ctx) {
 				return

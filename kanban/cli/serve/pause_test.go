@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A program that changes a board of 100,000 tasks all the time must not keep a processor busy. A pass takes half a second there,
-// and the next pass must wait for as long.
+// TestALargeBusyBoardLeavesHalfTheProcessor checks the pause after a pass over a large board that
+// changes all the time. The pause must be as long as the pass.
 func TestALargeBusyBoardLeavesHalfTheProcessor(t *testing.T) {
 	t.Parallel()
 	b := &board{lastPassDuration: 500 * time.Millisecond, workerEnded: make(chan struct{}, 1)}
@@ -16,7 +16,7 @@ func TestALargeBusyBoardLeavesHalfTheProcessor(t *testing.T) {
 	}
 	b.lastPassDuration = time.Hour
 	b.workerEnded <- struct{}{}
-	if !b.pauseBeforePass(t.Context()) { // the end of a worker ends the pause
+	if !b.pauseBeforePass(t.Context()) { // The end of a worker ends the pause.
 		t.Error("no pass")
 	}
 }

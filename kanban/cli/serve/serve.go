@@ -26,24 +26,24 @@ type Server struct {
 	Boards *kanban.Boards
 	// OpenBoard opens a board and returns a new dispatcher for it. The Server closes the dispatcher's store.
 	OpenBoard   func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
-	WorkerEnded <-chan struct{} // channel that receives a value when a worker has ended
-	// function that shows a text about all boards on the status page; trouble is the part about problems that a person must
-	// solve, or ""
+	WorkerEnded <-chan struct{} // Receives a value when a worker has ended.
+	// Shows a text about all boards on the status page. trouble is the part about problems that a
+	// person must solve, or "".
 	ShowStatus func(text, trouble string)
-	OnReady    func() // function that is called once: when each board's lock was tried, or after maxReadyDelay
+	OnReady    func() // Called once, when each board's lock was tried or after maxReadyDelay.
 	// IsStopping reports whether the container is stopping, and so ends its workers. nil means that it never stops.
 	IsStopping func() bool
 	Log        *slog.Logger
 	Now        func() time.Time
 
 	mu              sync.Mutex
-	served          map[string]*board // served boards by slug
-	boardsAtWarning int               // number of boards in the last warning about too many boards; 0: no warning yet
-	boardEnded      chan struct{}     // channel that receives a value when the server stops serving a board
+	served          map[string]*board // Served boards by slug.
+	boardsAtWarning int               // Number of boards in the last warning about too many boards; 0: no warning yet.
+	boardEnded      chan struct{}     // Receives a value when the server stops serving a board.
 
-	textsLock sync.Mutex           // guards texts and lastTexts, and lets only one call of ShowStatus run at a time
-	texts     map[string]boardText // texts for ShowStatus by the board's slug
-	lastTexts [2]string            // arguments of the last call of ShowStatus
+	textsLock sync.Mutex           // Guards texts and lastTexts, and serialises calls of ShowStatus.
+	texts     map[string]boardText // Texts for ShowStatus, by the board's slug.
+	lastTexts [2]string            // Arguments of the last call of ShowStatus.
 }
 
 // boardText is the text about one board for [Server.ShowStatus]. problem is true if a person must solve a problem.
@@ -90,7 +90,7 @@ func (s *Server) Run(ctx context.Context) error {
 			if s.boardsAtWarning > 0 {
 				s.scanBoards(ctx, &all)
 			}
-		case <-s.WorkerEnded: // tell all boards, because any of them may have started the worker
+		case <-s.WorkerEnded: // Any of the boards may have started the worker, so tell all.
 			s.mu.Lock()
 			for _, b := range s.served {
 				pause.Wake(b.workerEnded)
@@ -148,7 +148,7 @@ func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.served, m.Slug)
-			pause.Wake(s.boardEnded) // read the list again, because there is room for another board now
+			pause.Wake(s.boardEnded) // Read the list again, because another board can be served now.
 		})
 	}
 }

@@ -31,10 +31,10 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// workerHost is the host of workers in these tests: its workers are entries of a map.
+// workerHost imitates the host of workers: its workers are map entries.
 type workerHost struct {
 	mu   sync.Mutex
-	jobs map[string]kanban.Liveness // state of each worker, by task and run
+	jobs map[string]kanban.Liveness // State of each worker, by task and run.
 	all  []string
 	wake chan struct{}
 }
@@ -98,7 +98,7 @@ func (o *workerHost) started() int {
 	return len(o.all)
 }
 
-// installation is an installation with boards.
+// installation is a set of boards with a server's log.
 type installation struct {
 	*testing.T
 	boards  *kanban.Boards
@@ -133,7 +133,7 @@ func (p *installation) logged(text string) int {
 	return strings.Count(p.log.String(), text)
 }
 
-// serve runs a server until the test calls the returned function.
+// serve runs a server until the test calls stop.
 func (p *installation) serve(o *workerHost) (stop func()) {
 	p.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -194,7 +194,7 @@ func TestAChangeOfTheBoardWakesIt(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	p.serve(o)
 	s := p.open("")
-	for n := range 3 { // one change after the other, because each must wake the server again
+	for n := range 3 { // Make one change after the other, because each must wake the server.
 		p.create(s)
 		await(t, "a worker", func() bool { return o.started() == n+1 })
 	}
@@ -229,7 +229,8 @@ func TestANewBoardNeedsNoRestart(t *testing.T) {
 	await(t, "a worker of the new board", func() bool { return o.started() == 1 })
 }
 
-// The status line of the service must not name boards that were removed.
+// TestARemovedBoardIsNotSpokenOf checks that the service's status line does not name removed
+// boards.
 func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
@@ -260,8 +261,8 @@ func (p *installation) spoken() bool {
 	return len(p.said) > 0
 }
 
-// The service must watch a limited number of boards. Directories of boards cost an agent nothing, and each would use up
-// one of its user's inotify watches.
+// TestManyBoardsAreBounded checks that the service watches only a limited number of boards, because
+// agents can create any number.
 func TestManyBoardsAreBounded(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	for n := range 80 {
@@ -283,7 +284,8 @@ func TestManyBoardsAreBounded(t *testing.T) {
 	await(t, "a worker of the default board", func() bool { return o.started() == 1 })
 }
 
-// A board beyond the limit of 64 must be served when another board is removed.
+// TestABoardTakesAFreePlace checks that a board beyond the limit of 64 is served after another one
+// is removed.
 func TestABoardTakesAFreePlace(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	for n := range 64 {
@@ -300,7 +302,8 @@ func TestABoardTakesAFreePlace(t *testing.T) {
 	await(t, "a worker of the last board", func() bool { return o.started() == 1 })
 }
 
-// After a backup has replaced the board's file, the service must go on with the new file.
+// TestABackupInPlaceOfTheBoardIsServed checks that the service continues with a backup that
+// replaces the board's file.
 func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	s := p.open("")
@@ -312,9 +315,9 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	if err := s.Backup(t.Context(), backup); err != nil {
 		t.Fatal(err)
 	}
-	_ = s.Close() // an error of Close does not matter: nothing was written to this file
+	_ = s.Close() // Ignore the error: nothing was written to this file.
 	for _, name := range []string{"-wal", "-shm"} {
-		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // Remove fails if the file does not exist
+		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // Remove fails if the file does not exist.
 	}
 	if err := os.Rename(backup, filepath.Join(p.boards.Root, "kanban.db")); err != nil {
 		t.Fatal(err)
@@ -323,8 +326,8 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	await(t, "a worker of the new file", func() bool { return o.started() == 2 })
 }
 
-// If the board's write-ahead log or its index is removed, the service must open the file anew. Otherwise it would write
-// to other files than other programs, and tasks would be lost.
+// TestABoardWhoseLogWasRemovedIsServed checks that the service reopens a board whose write-ahead
+// log was removed. Otherwise tasks would be lost.
 func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	for _, end := range []string{"-wal", "-shm"} {
 		t.Run(end, func(t *testing.T) {
@@ -345,8 +348,8 @@ func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	}
 }
 
-// A broken board must cause one error in the log and must not disturb others. It must be served again when its file is
-// repaired (contract, 28.12).
+// TestACorruptBoardIsLoggedOnceAndLeftAlone checks that a broken board is logged once and does not
+// disturb others (contract, 28.12).
 func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
@@ -374,7 +377,7 @@ func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	await(t, "the end of the trouble", func() bool { return p.troubled() == "" })
 }
 
-// Of two servers for the same boards, the second must wait, and take over when the first ends.
+// TestTheNextTakesOver checks that a second server waits, and takes over when the first ends.
 func TestTheNextTakesOver(t *testing.T) {
 	p, first, second := newPlace(t), newOffice(), newOffice()
 	stop := p.serve(first)
@@ -394,7 +397,7 @@ func TestTheNextTakesOver(t *testing.T) {
 	stopSecond()
 }
 
-// A dispatch by hand beside the service must start no task a second time.
+// TestNothingIsStartedTwice checks that a manual dispatch beside the service starts no task twice.
 func TestNothingIsStartedTwice(t *testing.T) {
 	p, o, byHand := newPlace(t), newOffice(), newOffice()
 	p.serve(o)

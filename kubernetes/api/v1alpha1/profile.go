@@ -361,11 +361,11 @@ type AgentProfileList struct {
 	Items []AgentProfile `json:"items"`
 }
 
-// Alone reports whether the spec asks for a pod of its own.
-func (p *AgentProfile) Alone() bool { return p.Spec.Placement == PlacementPod }
+// WantsOwnPod reports whether the spec asks for a pod of its own.
+func (p *AgentProfile) WantsOwnPod() bool { return p.Spec.Placement == PlacementPod }
 
-// Wanted reports whether the spec asks for a running gateway. This is the default.
-func (p *AgentProfile) Wanted() bool { return p.Spec.Running == nil || *p.Spec.Running }
+// WantsGateway reports whether the spec asks for a running gateway. This is the default.
+func (p *AgentProfile) WantsGateway() bool { return p.Spec.Running == nil || *p.Spec.Running }
 
 // InstalledAssignment returns the assignment for which the owner last confirmed that it has the data, or 0. It is normally in
 // status.installed. The host of a new profile confirms the assignment earlier: in an annotation that it writes together with

@@ -37,7 +37,7 @@ func run() int {
 	end, last := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(end, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	signal.Notify(last, unix.SIGPWR)
-	s, err := lease.Read(os.Getenv)
+	s, err := lease.ReadSettings(os.Getenv)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			say("%s", strings.TrimSpace(line))

@@ -63,8 +63,8 @@ func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 // is only valid for 127.0.0.1.
 func (c *Cluster) Port() string { return c.port }
 
-// Authority returns the path of the CA certificate that signed the API server's certificate.
-func (c *Cluster) Authority() string { return filepath.Join(filepath.Dir(c.Config), "ca.crt") }
+// CAFile returns the path of the CA certificate that signed the API server's certificate.
+func (c *Cluster) CAFile() string { return filepath.Join(filepath.Dir(c.Config), "ca.crt") }
 
 // Kubectl returns a command that runs kubectl as the administrator, with the given arguments.
 func (c *Cluster) Kubectl(ctx context.Context, words ...string) *exec.Cmd {

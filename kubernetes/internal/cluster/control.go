@@ -34,7 +34,7 @@ type Cluster struct {
 	admin     func() (*http.Client, error)
 
 	store, server *process
-	serverRun     []string // Command line of the API server.
+	serverArgs    []string // Command line of the API server.
 }
 
 // Start starts etcd, the API server, the controllers and the scheduler. If no cluster can run on this machine, c is nil and
@@ -65,7 +65,7 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 	}
 	pki := filepath.Join(c.dir, "pki")
 	c.Config = filepath.Join(pki, "admin.kubeconfig")
-	if err := certificates(pki, "https://127.0.0.1:"+c.port, maxNodes); err != nil {
+	if err := createCertificates(pki, "https://127.0.0.1:"+c.port, maxNodes); err != nil {
 		return nil, "", err
 	}
 	return c, "", c.startStore(ctx, pki)
@@ -78,7 +78,7 @@ func (c *Cluster) startStore(ctx context.Context, pki string) error {
 		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=c="+peers, "--unsafe-no-fsync", "--log-level=warn"); err != nil {
 		return err
 	}
-	c.serverRun = []string{
+	c.serverArgs = []string{
 		"--etcd-servers=" + store, "--bind-address=0.0.0.0", "--advertise-address=" + nodeAddress(1),
 		"--endpoint-reconciler-type=none", "--secure-port=" + c.port,
 		"--tls-cert-file=" + pki + "/apiserver.crt", "--tls-private-key-file=" + pki + "/apiserver.key", "--client-ca-file=" + pki + "/ca.crt",
@@ -88,16 +88,16 @@ func (c *Cluster) startStore(ctx context.Context, pki string) error {
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=" + serviceRange,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 	}
-	return c.Serve(ctx)
+	return c.StartAPIServer(ctx)
 }
 
-// Serve starts the API server and waits until it is ready.
-func (c *Cluster) Serve(ctx context.Context) error {
+// StartAPIServer starts the API server and waits until it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	var err error
-	if c.server, err = c.spawn("kube-apiserver", "kube-apiserver", c.serverRun...); err != nil {
+	if c.server, err = c.spawn("kube-apiserver", "kube-apiserver", c.serverArgs...); err != nil {
 		return err
 	}
-	return c.await(ctx, "the API server is ready", c.server, func() bool { return c.Get(ctx, "/readyz", nil) == nil })
+	return c.waitFor(ctx, "the API server is ready", c.server, func() bool { return c.Get(ctx, "/readyz", nil) == nil })
 }
 
 // KillServer kills the API server with SIGKILL. The other programs keep running.
@@ -137,7 +137,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		go c.restartForever(p, words)
 	}
 	// Wait for the default ServiceAccount, which the controllers create. Pods can't be created without it.
-	return c.await(ctx, "the controllers work", nil, func() bool {
+	return c.waitFor(ctx, "the controllers work", nil, func() bool {
 		return c.Get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
 	})
 }
@@ -183,9 +183,9 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// await polls cond until it returns true. It returns an error after three minutes, or when the program p ends before. p may
+// waitFor polls cond until it returns true. It returns an error after three minutes, or when the program p ends before. p may
 // be nil. The text what describes the condition in errors.
-func (c *Cluster) await(ctx context.Context, what string, p *process, cond func() bool) error {
+func (c *Cluster) waitFor(ctx context.Context, what string, p *process, cond func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	ended := make(chan struct{})

@@ -34,7 +34,7 @@ func fetchDefinitions(cache string) error {
 	for _, d := range definitions {
 		name := strings.NewReplacer("/", "_", "@", "_").Replace(d.module) + ".yaml"
 		names = append(names, name)
-		if has(filepath.Join(dir, name)) {
+		if fileExists(filepath.Join(dir, name)) {
 			continue
 		}
 		cmd := exec.Command("go", "mod", "download", "-json", d.module)

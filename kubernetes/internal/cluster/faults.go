@@ -3,7 +3,7 @@ package cluster
 import "syscall"
 
 // PauseServer stops the API server with SIGSTOP. The caller resumes it with the returned function.
-func (c *Cluster) PauseServer() (goOn func(), err error) {
+func (c *Cluster) PauseServer() (resume func(), err error) {
 	if err := c.server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return nil, err
 	}

@@ -15,12 +15,12 @@ import (
 
 const groupsRoot = "/sys/fs/cgroup"
 
-// group is the parent control group of both nodes. Each cache has its own group, because runs with different caches can run
+// parentGroup is the parent control group of both nodes. Each cache has its own group, because runs with different caches can run
 // at the same time. A kubelet kills all processes in its group that it doesn't know.
-var group = "hinit-kubernetes" + ownName()
+var parentGroup = "hinit-kubernetes" + cacheSuffix()
 
-// ownName returns a suffix for names that differs between caches, or "" for the default cache.
-func ownName() string {
+// cacheSuffix returns a suffix for names that differs between caches, or "" for the default cache.
+func cacheSuffix() string {
 	dir := os.Getenv(CacheVar)
 	if dir == "" {
 		return ""
@@ -29,16 +29,16 @@ func ownName() string {
 	return "-" + hex.EncodeToString(sum[:4])
 }
 
-// unified reports whether this machine uses only cgroup v2.
-func unified() bool {
+// onlyCgroupV2 reports whether this machine uses only cgroup v2.
+func onlyCgroupV2() bool {
 	var st unix.Statfs_t
 	return unix.Statfs(groupsRoot, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// hierarchies returns the root directories of the control groups. There is one with cgroup v2, and one for each controller
+// cgroupRoots returns the root directories of the control groups. There is one with cgroup v2, and one for each controller
 // with cgroup v1.
-func hierarchies() []string {
-	if unified() {
+func cgroupRoots() []string {
+	if onlyCgroupV2() {
 		return []string{groupsRoot}
 	}
 	entries, err := os.ReadDir(groupsRoot)
@@ -54,11 +54,11 @@ func hierarchies() []string {
 	return out
 }
 
-func makeGroups() error {
-	for _, h := range hierarchies() {
-		for _, dir := range []string{group, group + "/" + nodeName(1), group + "/" + nodeName(2)} {
+func createGroups() error {
+	for _, h := range cgroupRoots() {
+		for _, dir := range []string{parentGroup, parentGroup + "/" + nodeName(1), parentGroup + "/" + nodeName(2)} {
 			parent, path := filepath.Dir(filepath.Join(h, dir)), filepath.Join(h, dir)
-			if unified() {
+			if onlyCgroupV2() {
 				if err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+cpu +cpuset +memory +pids"), 0); err != nil {
 					return err
 				}
@@ -89,9 +89,9 @@ func makeGroups() error {
 func removeGroups() {
 	for range 50 {
 		left := false
-		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // Include the hierarchy in which runc creates groups.
+		for _, h := range append(cgroupRoots(), groupsRoot+"/unified") { // Include the hierarchy in which runc creates groups.
 			var dirs []string
-			_ = filepath.WalkDir(filepath.Join(h, group), func(path string, d fs.DirEntry, err error) error {
+			_ = filepath.WalkDir(filepath.Join(h, parentGroup), func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {
 					dirs = append(dirs, path)
 				}

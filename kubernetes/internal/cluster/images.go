@@ -12,25 +12,25 @@ import (
 // NextImage is another name of the demo image. Tests of an update use it as the next version.
 const NextImage = "hinit-demo:next"
 
-// podImages are the names that the demo image gets on each node: the names in the manifests and the tutorial, and the name of
+// demoImageNames are the names that the demo image gets on each node: the names in the manifests and the tutorial, and the name of
 // a sandbox image.
-var podImages = []string{
+var demoImageNames = []string{
 	"docker.io/library/hinit-demo:latest", "docker.io/library/" + NextImage, "registry.example.org/hermes-hinit:1", "registry.example.org/hermes-hinit:2",
 	"docker.io/nikolaik/python-nodejs:python3.11-nodejs20",
 }
 
 var (
-	builtImage = "hinit-kubernetes-test" + ownName() + ":latest"
-	pauseName  = "hinit-kubernetes-pause" + ownName() + ":latest"
+	builtImage = "hinit-kubernetes-test" + cacheSuffix() + ":latest"
+	pauseName  = "hinit-kubernetes-pause" + cacheSuffix() + ":latest"
 	pauseImage = "docker.io/library/" + pauseName
 )
 
-// images builds the demo image from the binaries of the repository, and saves it with the pause image into a file. If that is
+// buildImages builds the demo image from the binaries of the repository, and saves it with the pause image into a file. If that is
 // not possible on this machine, left says why.
-func images(bin, repository, file string) (left string, err error) {
+func buildImages(bin, repository, file string) (left string, err error) {
 	dist := "dist/linux-" + runtime.GOARCH
 	for _, name := range []string{"hinit", "busybox", "hinit-lease-kubernetes", "hinit-fleet", "hinit-sandbox-kubernetes"} {
-		if !has(filepath.Join(repository, dist, name)) {
+		if !fileExists(filepath.Join(repository, dist, name)) {
 			return dist + "/" + name + " is missing; make build build-kubernetes " + dist + "/busybox", nil
 		}
 	}

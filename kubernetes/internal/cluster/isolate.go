@@ -29,43 +29,43 @@ const (
 // Main uses three processes. The first builds the image of the pods and waits. The second is process 1 of the new namespaces
 // and reaps orphans. The third runs the tests. Without root, there are no namespaces and no nodes, and the second process
 // runs the tests.
-func Main(m *testing.M) int { return run(m, true) }
+func Main(m *testing.M) int { return runTests(m, true) }
 
 // MainServer is [Main] for tests that need only an API server, see [StartServer].
-func MainServer(m *testing.M) int { return run(m, false) }
+func MainServer(m *testing.M) int { return runTests(m, false) }
 
-// InFull skips the calling test in a short run (go test -short). Such a run tests each requirement only once.
-func InFull(t testing.TB) {
+// SkipIfShort skips the calling test in a short run (go test -short). Such a run tests each requirement only once.
+func SkipIfShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a short run tries each requirement once; make test-kubernetes runs all tests")
 	}
 }
 
-func run(m *testing.M, nodes bool) int {
+func runTests(m *testing.M, nodes bool) int {
 	switch os.Getenv(stageVar) {
 	case "init":
-		return reap()
+		return runInit()
 	case "tests":
 		return m.Run()
 	}
-	code, err := outside(nodes)
+	code, err := runOutside(nodes)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		return 1
 	}
-	if code == withoutCluster {
+	if code == runWithoutCluster {
 		return m.Run()
 	}
 	return code
 }
 
-// withoutCluster makes Main run the tests without a cluster. Each test then skips and prints the
+// runWithoutCluster makes Main run the tests without a cluster. Each test then skips and prints the
 // reason.
-const withoutCluster = -1
+const runWithoutCluster = -1
 
-func outside(nodes bool) (int, error) {
-	p, err := findPlace()
+func runOutside(nodes bool) (int, error) {
+	p, err := findDirectories()
 	if err != nil {
 		return 0, err
 	}
@@ -74,8 +74,8 @@ func outside(nodes bool) (int, error) {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return 0, err
 	}
-	if !p.built() {
-		return withoutCluster, os.Setenv(leftVar, "the programs of the cluster are not in "+cache+"; make test-kubernetes builds them")
+	if !p.isBuilt() {
+		return runWithoutCluster, os.Setenv(leftVar, "the programs of the cluster are not in "+cache+"; make test-kubernetes builds them")
 	}
 	if nodes || os.Geteuid() != 0 {
 		unlock, err := lock(filepath.Join(cache, "lock"))
@@ -85,12 +85,12 @@ func outside(nodes bool) (int, error) {
 		defer unlock()
 	}
 	image := filepath.Join(cache, "images.tar")
-	left := noNodes()
+	left := whyNoNodes()
 	if !nodes {
 		left = "the tests need none"
 	}
 	if left == "" {
-		left, err = images(bin, filepath.Dir(p.root), image)
+		left, err = buildImages(bin, filepath.Dir(p.root), image)
 		if err != nil {
 			return 0, err
 		}
@@ -103,7 +103,7 @@ func outside(nodes bool) (int, error) {
 	if left != "" && nodes {
 		fmt.Fprintln(os.Stderr, "cluster: only an API server runs, without nodes:", left)
 	}
-	return inside()
+	return runInside()
 }
 
 // lock takes an exclusive lock on the file path, and waits while another process holds it. Main has one such file for the
@@ -120,9 +120,9 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// inside executes this program again to run the tests, and returns the exit code. If this process is root, the new process
+// runInside executes this program again to run the tests, and returns the exit code. If this process is root, the new process
 // gets its own namespaces.
-func inside() (int, error) {
+func runInside() (int, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -148,10 +148,10 @@ func inside() (int, error) {
 	return 0, err
 }
 
-// reap is the main function of process 1 of the namespaces. It prepares the namespaces, starts the tests, and reaps children
+// runInit is the main function of process 1 of the namespaces. It prepares the namespaces, starts the tests, and reaps children
 // until the tests have ended.
-func reap() int {
-	if err := prepare(); err != nil {
+func runInit() int {
+	if err := prepareNamespaces(); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster: cannot prepare the namespaces:", err)
 		return 1
 	}
@@ -180,9 +180,9 @@ func reap() int {
 	}
 }
 
-// prepare sets up the new namespaces: private mounts on /proc, /run, /var/lib and /var/log, and a network. For nodes, it also
+// prepareNamespaces sets up the new namespaces: private mounts on /proc, /run, /var/lib and /var/log, and a network. For nodes, it also
 // creates control groups. Only these are visible outside.
-func prepare() error {
+func prepareNamespaces() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
 	}
@@ -219,5 +219,5 @@ func prepare() error {
 	if os.Getenv(leftVar) != "" {
 		return nil
 	}
-	return makeGroups()
+	return createGroups()
 }

@@ -15,11 +15,11 @@ import (
 type Node struct {
 	Name string
 
-	c          *Cluster
-	dir        string
-	runtime    *process
-	kubelet    *process
-	kubeletRun []string
+	cluster     *Cluster
+	dir         string
+	runtime     *process
+	kubelet     *process
+	kubeletArgs []string
 }
 
 const (
@@ -27,19 +27,19 @@ const (
 	plugins = "/usr/lib/cni"
 )
 
-func noNodes() string {
+func whyNoNodes() string {
 	switch {
 	case os.Geteuid() != 0:
 		return "a kubelet needs root"
-	case !has(runc) || !has(plugins+"/bridge"):
+	case !fileExists(runc) || !fileExists(plugins+"/bridge"):
 		return "runc or the CNI plugins are missing; apt-get install runc containernetworking-plugins iproute2"
-	case len(hierarchies()) == 0:
+	case len(cgroupRoots()) == 0:
 		return "there are no control groups below " + groupsRoot
 	}
 	return ""
 }
 
-func has(path string) bool {
+func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
@@ -107,14 +107,14 @@ exec BIN/shim "$@"
 // Debian 12 lacks the id-mapped mounts that the kubelet requests.
 const MappedRuntime = "mapped"
 
-// Maps reports whether the nodes have the handler [MappedRuntime].
-func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
+// HasMappedRuntime reports whether the nodes have the handler [MappedRuntime].
+func (c *Cluster) HasMappedRuntime() bool { return fileExists(filepath.Join(c.Bin, "runc")) }
 
 // GvisorRuntime is the RuntimeClass handler of gVisor, which gives each pod its own kernel.
 const GvisorRuntime = "gvisor"
 
 // HasGvisor reports whether the nodes have the handler [GvisorRuntime].
-func (c *Cluster) HasGvisor() bool { return has(filepath.Join(c.Bin, "runsc")) }
+func (c *Cluster) HasGvisor() bool { return fileExists(filepath.Join(c.Bin, "runsc")) }
 
 // kubeletConfig is a template like containerdConfig, with four more placeholders: NODE (the node's name), ADDRESS, PKI (the
 // directory of the certificates) and GROUP (the parent control group).
@@ -158,7 +158,7 @@ func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	node.kubeletRun = []string{
+	node.kubeletArgs = []string{
 		"--config", node.dir + "/kubelet.yaml", "--kubeconfig", filepath.Join(filepath.Dir(c.Config), node.Name+".kubeconfig"),
 		"--root-dir", node.dir + "/kubelet", "--cert-dir", node.dir + "/certs", "--hostname-override", node.Name, "--node-ip", nodeAddress(n),
 	}
@@ -166,8 +166,8 @@ func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
 }
 
 func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
-	node := &Node{Name: nodeName(n), c: c, dir: filepath.Join(c.dir, nodeName(n))}
-	fill := strings.NewReplacer("DIR", node.dir, "BIN", c.Bin, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
+	node := &Node{Name: nodeName(n), cluster: c, dir: filepath.Join(c.dir, nodeName(n))}
+	fill := strings.NewReplacer("DIR", node.dir, "BIN", c.Bin, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", parentGroup, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
 	for name, text := range map[string]string{
 		"containerd.toml": containerdConfig, "gvisor.toml": gvisorConfig, "gvisor-shim": gvisorShim, "kubelet.yaml": kubeletConfig, "cni/10-pods.conflist": networkConfig, "resolv.conf": "nameserver 127.0.0.1\n",
 	} {
@@ -184,14 +184,14 @@ func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 	if node.runtime, err = c.spawn("containerd-"+node.Name, "containerd", "--config", node.dir+"/containerd.toml"); err != nil {
 		return nil, err
 	}
-	if err := c.await(ctx, "containerd answers", node.runtime, func() bool { return node.ctr(ctx, "version") == nil }); err != nil {
+	if err := c.waitFor(ctx, "containerd answers", node.runtime, func() bool { return node.runCtr(ctx, "version") == nil }); err != nil {
 		return nil, err
 	}
-	if err := node.ctr(ctx, "images", "import", "--local", os.Getenv(imageVar)); err != nil {
+	if err := node.runCtr(ctx, "images", "import", "--local", os.Getenv(imageVar)); err != nil {
 		return nil, err
 	}
-	for _, name := range podImages {
-		if err := node.ctr(ctx, "images", "tag", "--local", "docker.io/library/"+builtImage, name); err != nil {
+	for _, name := range demoImageNames {
+		if err := node.runCtr(ctx, "images", "tag", "--local", "docker.io/library/"+builtImage, name); err != nil {
 			return nil, err
 		}
 	}
@@ -201,12 +201,12 @@ func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 // StartKubelet starts the kubelet and waits until the node is Ready.
 func (n *Node) StartKubelet(ctx context.Context) error {
 	var err error
-	if n.kubelet, err = n.c.spawn("kubelet-"+n.Name, "kubelet", n.kubeletRun...); err != nil {
+	if n.kubelet, err = n.cluster.spawn("kubelet-"+n.Name, "kubelet", n.kubeletArgs...); err != nil {
 		return err
 	}
-	return n.c.await(ctx, n.Name+" is Ready", n.kubelet, func() bool {
+	return n.cluster.waitFor(ctx, n.Name+" is Ready", n.kubelet, func() bool {
 		var node corev1.Node
-		if n.c.Get(ctx, "/api/v1/nodes/"+n.Name, &node) != nil {
+		if n.cluster.Get(ctx, "/api/v1/nodes/"+n.Name, &node) != nil {
 			return false
 		}
 		for _, cond := range node.Status.Conditions {
@@ -221,11 +221,11 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 // KillKubelet kills the kubelet. The node's containers keep running.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
-// Plugins returns the directory in which the kubelet looks for plugins.
-func (n *Node) Plugins() string { return filepath.Join(n.dir, "kubelet/plugins_registry") }
+// PluginsDir returns the directory in which the kubelet looks for plugins.
+func (n *Node) PluginsDir() string { return filepath.Join(n.dir, "kubelet/plugins_registry") }
 
-func (n *Node) ctr(ctx context.Context, words ...string) error {
-	out, err := exec.CommandContext(ctx, filepath.Join(n.c.Bin, "ctr"), append([]string{"-a", n.dir + "/containerd.sock", "-n", "k8s.io"}, words...)...).CombinedOutput()
+func (n *Node) runCtr(ctx context.Context, words ...string) error {
+	out, err := exec.CommandContext(ctx, filepath.Join(n.cluster.Bin, "ctr"), append([]string{"-a", n.dir + "/containerd.sock", "-n", "k8s.io"}, words...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ctr %s: %w: %s", strings.Join(words, " "), err, out)
 	}

@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-type authority struct {
+type certificateAuthority struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// identity is the content of a certificate: its subject (name and group), the hosts for which it is valid, and the name of
+// certificateSpec is the content of a certificate: its subject (name and group), the hosts for which it is valid, and the name of
 // its file.
-type identity struct {
+type certificateSpec struct {
 	file, name, group string
 	hosts             []string
 }
 
-// certificates creates the certificates of a cluster in a directory, and a kubeconfig for each client of the API server.
-func certificates(dir, server string, nodes int) error {
+// createCertificates creates the certificates of a cluster in a directory, and a kubeconfig for each client of the API server.
+func createCertificates(dir, server string, nodes int) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func certificates(dir, server string, nodes int) error {
 	if err != nil {
 		return err
 	}
-	all := []identity{
+	all := []certificateSpec{
 		{"apiserver", "kube-apiserver", "", []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost", "127.0.0.1", nodeAddress(1), serviceAddress}},
 		{"kubelet-client", "kube-apiserver-kubelet-client", "system:masters", nil},
 		{"admin", "admin", "system:masters", nil},
@@ -45,7 +45,7 @@ func certificates(dir, server string, nodes int) error {
 		{"scheduler", "system:kube-scheduler", "", []string{"localhost", "127.0.0.1"}},
 	}
 	for n := 1; n <= nodes; n++ {
-		all = append(all, identity{nodeName(n), "system:node:" + nodeName(n), "system:nodes", []string{nodeName(n), nodeAddress(n)}})
+		all = append(all, certificateSpec{nodeName(n), "system:node:" + nodeName(n), "system:nodes", []string{nodeName(n), nodeAddress(n)}})
 	}
 	for _, id := range all {
 		if err := ca.issue(id); err != nil {
@@ -76,26 +76,26 @@ current-context: c
 	return writeKey(filepath.Join(dir, "accounts.key"), key)
 }
 
-func newAuthority(dir string) (*authority, error) {
+func newAuthority(dir string) (*certificateAuthority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	cert := template("hinit-test-cluster")
+	cert := certificateTemplate("hinit-test-cluster")
 	cert.IsCA, cert.BasicConstraintsValid, cert.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
 	if err != nil {
 		return nil, err
 	}
-	return &authority{dir, cert, key}, writePEM(filepath.Join(dir, "ca.crt"), "CERTIFICATE", der)
+	return &certificateAuthority{dir, cert, key}, writePEM(filepath.Join(dir, "ca.crt"), "CERTIFICATE", der)
 }
 
-func (ca *authority) issue(id identity) error {
+func (ca *certificateAuthority) issue(id certificateSpec) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-	cert := template(id.name)
+	cert := certificateTemplate(id.name)
 	cert.KeyUsage = x509.KeyUsageDigitalSignature
 	cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	if id.group != "" {
@@ -118,8 +118,8 @@ func (ca *authority) issue(id identity) error {
 	return writeKey(filepath.Join(ca.dir, id.file+".key"), key)
 }
 
-// template returns an unsigned certificate for name. It is valid from yesterday, because a test may set its clock back.
-func template(name string) *x509.Certificate {
+// certificateTemplate returns an unsigned certificate for name. It is valid from yesterday, because a test may set its clock back.
+func certificateTemplate(name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(7 * 24 * time.Hour),

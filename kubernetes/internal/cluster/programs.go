@@ -18,15 +18,15 @@ import (
 // user's cache directory.
 const CacheVar = "HINIT_KUBERNETES_CACHE"
 
-// version is the Kubernetes version of the cluster, the same as in programs/kube/go.mod.
-const version = "v1.37.2"
+// kubernetesVersion is the Kubernetes version of the cluster, the same as in programs/kube/go.mod.
+const kubernetesVersion = "v1.37.2"
 
 // module is a Go module below programs/, and the programs that are built from it.
 type module struct {
 	dir      string
 	packages []string
 	flags    []string
-	c        string // C library that the module links with; "" if it needs none.
+	cLibrary string // C library that the module links with; "" if it needs none.
 	optional bool   // A short build skips the module, and tests that need its programs are skipped.
 }
 
@@ -46,29 +46,29 @@ var allModules = []module{
 		},
 		flags: []string{
 			"-gcflags=k8s.io/kubernetes/...=-l -dwarf=false", // These flags make the build a third faster.
-			"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + version +
+			"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
 				" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37",
 		},
 	},
-	{dir: "programs/runc", packages: []string{"github.com/opencontainers/runc"}, flags: []string{"-tags=seccomp", "-ldflags=-s -w"}, c: "libseccomp", optional: true},
+	{dir: "programs/runc", packages: []string{"github.com/opencontainers/runc"}, flags: []string{"-tags=seccomp", "-ldflags=-s -w"}, cLibrary: "libseccomp", optional: true},
 	{dir: "programs/gvisor", packages: []string{"gvisor.dev/gvisor/runsc", "gvisor.dev/gvisor/shim"}, flags: []string{"-ldflags=-s -w"}, optional: true},
 	{dir: "programs/kube-router", packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, flags: []string{"-ldflags=-s -w"}, optional: true},
 }
 
-func (m module) programs() (names []string) {
+func (m module) programNames() (names []string) {
 	for _, p := range m.packages {
 		names = append(names, path.Base(path.Join(m.dir, p)))
 	}
 	return names
 }
 
-func (m module) builtIn(bin string) bool {
-	return !slices.ContainsFunc(m.programs(), func(name string) bool { return !has(filepath.Join(bin, name)) })
+func (m module) isBuilt(bin string) bool {
+	return !slices.ContainsFunc(m.programNames(), func(name string) bool { return !fileExists(filepath.Join(bin, name)) })
 }
 
-// compiles reports whether this machine has the C compiler and the C library that the module needs.
-func (m module) compiles() bool {
-	return m.c == "" || exec.Command("pkg-config", "--exists", m.c).Run() == nil && exec.Command("gcc", "--version").Run() == nil
+// canCompile reports whether this machine has the C compiler and the C library that the module needs.
+func (m module) canCompile() bool {
+	return m.cLibrary == "" || exec.Command("pkg-config", "--exists", m.cLibrary).Run() == nil && exec.Command("gcc", "--version").Run() == nil
 }
 
 // CacheDir returns the cache directory, see [CacheVar].
@@ -80,9 +80,9 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "hinit-kubernetes"), err
 }
 
-// programs returns the directory below cache for the programs of the module at root. Its name contains a hash of the sources
+// programsDir returns the directory below cache for the programs of the module at root. Its name contains a hash of the sources
 // and of the Go version, so that the programs always fit the sources.
-func programs(cache, root string) (string, error) {
+func programsDir(cache, root string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, runtime.Version(), allModules)
 	sources, err := filepath.Glob(filepath.Join(root, "internal/cluster/programs/*/*"))
@@ -105,7 +105,7 @@ type directories struct {
 	cache, root, bin string
 }
 
-func findPlace() (directories, error) {
+func findDirectories() (directories, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return directories{}, err
@@ -114,20 +114,20 @@ func findPlace() (directories, error) {
 	if err != nil {
 		return directories{}, err
 	}
-	bin, err := programs(cache, root)
+	bin, err := programsDir(cache, root)
 	return directories{cache, root, bin}, err
 }
 
-// built reports whether the cache contains all programs, except for the optional ones.
-func (p directories) built() bool {
-	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
+// isBuilt reports whether the cache contains all programs, except for the optional ones.
+func (p directories) isBuilt() bool {
+	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.isBuilt(p.bin) })
 }
 
 // Build builds the programs that are not in the cache yet, and returns their directory. A short build leaves out the optional
 // programs and the definitions of other projects, which only a few tests need. Without Go's build cache, a build takes
 // minutes.
 func Build(out io.Writer, short bool) (bin string, err error) {
-	p, err := findPlace()
+	p, err := findDirectories()
 	if err != nil {
 		return "", err
 	}
@@ -145,7 +145,7 @@ func Build(out io.Writer, short bool) (bin string, err error) {
 		}
 	}
 	for _, m := range allModules {
-		if m.builtIn(p.bin) || m.optional && (short || !m.compiles()) {
+		if m.isBuilt(p.bin) || m.optional && (short || !m.canCompile()) {
 			continue
 		}
 		if err := p.build(m, out); err != nil {
@@ -166,12 +166,12 @@ func (p directories) build(m module, out io.Writer) error {
 	words := slices.Concat([]string{"-n", "19", "go", "build", "-trimpath", "-buildvcs=false", "-o", unfinished + "/"}, m.flags, m.packages)
 	cmd := exec.Command("nice", words...)
 	cmd.Dir = filepath.Join(p.root, "internal/cluster", m.dir)
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED="+map[bool]string{true: "0", false: "1"}[m.c == ""])
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED="+map[bool]string{true: "0", false: "1"}[m.cLibrary == ""])
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		return err
 	}
-	for _, name := range m.programs() {
+	for _, name := range m.programNames() {
 		if err := os.Rename(filepath.Join(unfinished, name), filepath.Join(p.bin, name)); err != nil {
 			return err
 		}

@@ -46,11 +46,11 @@ func (f *fleet) carryOutOne(ctx context.Context, v *view, a placement.Action) er
 	case placement.MarkUnreachable:
 		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			word := v1alpha1.PhaseLost
-			if a.What == placement.HostRestarts {
+			if a.Condition == placement.HostRestarts {
 				word = v1alpha1.PhaseWaiting
 			}
 			setPhase(st, word, a.Reason)
-			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.ReachableCondition, Status: metav1.ConditionFalse, Reason: a.What, Message: a.Reason})
+			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.ReachableCondition, Status: metav1.ConditionFalse, Reason: a.Condition, Message: a.Reason})
 		})
 	case placement.MarkReachable:
 		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
@@ -90,7 +90,7 @@ func setPhase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message stri
 
 // updateStatus changes the status of a profile with the function change, and writes it by compare-and-swap.
 func (f *fleet) updateStatus(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
-	old := v.state.written.newer(v.profiles[name])
+	old := v.state.written.newest(v.profiles[name])
 	next := old.DeepCopy()
 	change(&next.Status)
 	err := f.api.Status().Patch(ctx, next, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
@@ -127,7 +127,7 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 	last := fmt.Sprintf("%s-%d", v.pool.Name, hosts-1)
 	for _, field := range []string{"status.host", "status.move.to"} {
 		found := &v1alpha1.AgentProfileList{}
-		if err := f.fresh.List(ctx, found, client.InNamespace(v.pool.Namespace), client.MatchingFields{field: last}, client.Limit(1)); err != nil {
+		if err := f.uncached.List(ctx, found, client.InNamespace(v.pool.Namespace), client.MatchingFields{field: last}, client.Limit(1)); err != nil {
 			return hosts, fmt.Errorf("cannot look for profiles on host %q: %w", last, err)
 		}
 		if len(found.Items) > 0 {
@@ -145,10 +145,10 @@ const checksumAnnotation = v1alpha1.Group + "/applied"
 // applyAll applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only
 // changed objects, but all objects once in each applyInterval.
 func (f *fleet) applyAll(ctx context.Context, v *view, hosts int) error {
-	all := v.now.Sub(v.state.applied) > applyInterval
+	all := v.now.Sub(v.state.lastApplied) > applyInterval
 	err := errors.Join(f.applyRights(ctx, v, all), f.applyPool(ctx, v, hosts, all))
 	if err == nil && all {
-		v.state.applied = v.now
+		v.state.lastApplied = v.now
 	}
 	return err
 }
@@ -158,7 +158,7 @@ func (f *fleet) applyAll(ctx context.Context, v *view, hosts int) error {
 func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) error {
 	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
 	// Compare the number of hosts too, because a user may have scaled the StatefulSet.
-	if !all && v.set != nil && v.set.Annotations[checksumAnnotation] == wanted && v.set.Spec.Replicas != nil && int(*v.set.Spec.Replicas) == hosts {
+	if !all && v.statefulSet != nil && v.statefulSet.Annotations[checksumAnnotation] == wanted && v.statefulSet.Spec.Replicas != nil && int(*v.statefulSet.Spec.Replicas) == hosts {
 		return nil
 	}
 	objects, _, err := pool.Objects(v.pool, hosts)
@@ -182,7 +182,7 @@ func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) err
 func (f *fleet) applyOwn(ctx context.Context, p *v1alpha1.AgentPool, o *unstructured.Unstructured) error {
 	old := &metav1.PartialObjectMetadata{}
 	old.SetGroupVersionKind(o.GroupVersionKind())
-	err := f.fresh.Get(ctx, client.ObjectKeyFromObject(o), old)
+	err := f.uncached.Get(ctx, client.ObjectKeyFromObject(o), old)
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
@@ -212,7 +212,7 @@ const hostRole = "hinit-fleet-host"
 func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 	configMaps, secrets, leftOut := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
-	if v.state.allowed == wanted && !all {
+	if v.state.grantedRights == wanted && !all {
 		return nil
 	}
 	if leftOut > 0 {
@@ -223,13 +223,13 @@ func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 			return err
 		}
 	}
-	v.state.allowed = wanted
+	v.state.grantedRights = wanted
 	return nil
 }
 
 // rightsObjects returns the objects that give the hosts of a pool their rights: the ServiceAccount, its roles and their bindings.
 func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured.Unstructured {
-	account := pool.Account(p.Name)
+	account := pool.ServiceAccountName(p.Name)
 	object := func(api, kind, name string, more map[string]any) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": api, "kind": kind}}
 		maps.Copy(u.Object, more)
@@ -306,7 +306,7 @@ func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reas
 			})
 		case c == nil || c.Reason != placement.HostLost:
 			work = append(work, func() error {
-				return f.carryOutOne(ctx, v, placement.MarkUnreachable{Profile: p.Name, What: placement.HostLost, Reason: reason})
+				return f.carryOutOne(ctx, v, placement.MarkUnreachable{Profile: p.Name, Condition: placement.HostLost, Reason: reason})
 			})
 		}
 	}
@@ -314,7 +314,7 @@ func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reas
 		return false, nil
 	}
 	pods := &corev1.PodList{}
-	err = f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1))
+	err = f.uncached.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1))
 	if err != nil || len(pods.Items) > 0 {
 		return true, err
 	}

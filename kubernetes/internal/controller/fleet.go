@@ -25,25 +25,25 @@ import (
 )
 
 const (
-	// roundTime is the shortest time between the starts of two rounds of a pool. In a round, the controller reads the state
+	// minRoundInterval is the shortest time between the starts of two rounds of a pool. In a round, the controller reads the state
 	// of the pool, decides and acts. One round handles all changes since the last one.
-	roundTime = 500 * time.Millisecond
+	minRoundInterval = 500 * time.Millisecond
 	// resyncInterval is the interval of rounds while no change is reported. Some faults can be seen only because time has
 	// passed.
 	resyncInterval = 5 * time.Second
 	// applyInterval is how often the objects of a pool are applied again although the pool has not changed. A user may have
 	// deleted or changed one of them.
 	applyInterval = 10 * time.Minute
-	// writers is the maximum number of writes that a round runs at the same time.
-	writers = 16
+	// maxParallelWrites is the maximum number of writes that a round runs at the same time.
+	maxParallelWrites = 16
 )
 
 type fleet struct {
-	api    client.Client // Client that reads from a cache and writes to the API server.
-	fresh  client.Reader // Client that reads directly from the API server.
-	events events.EventRecorder
-	log    *slog.Logger
-	nodes  *nodes
+	api      client.Client // Client that reads from a cache and writes to the API server.
+	uncached client.Reader // Client that reads directly from the API server.
+	events   events.EventRecorder
+	log      *slog.Logger
+	nodes    *nodes
 
 	mu    sync.Mutex
 	pools map[client.ObjectKey]*poolState
@@ -53,31 +53,31 @@ type fleet struct {
 // state is forgotten when the pool is deleted and no profile names it, because users can make any number of pools and
 // profiles.
 type poolState struct {
-	begun time.Time    // Start of the last reconciliation round.
-	seen  observations // Observed values of the pool, each with the time of its last change.
+	roundStart   time.Time    // Start of the last reconciliation round.
+	observations observations // Observed values of the pool, each with the time of its last change.
 	// Status of each profile in the last round; recordEvents compares it with the current one.
-	phases  map[types.UID]v1alpha1.AgentProfileStatus
-	allowed string    // Rights that the controller last granted to the hosts.
-	applied time.Time // Time of the last application of all objects.
+	phases        map[types.UID]v1alpha1.AgentProfileStatus
+	grantedRights string    // Rights that the controller last granted to the hosts.
+	lastApplied   time.Time // Time of the last application of all objects.
 	// When the profile of a single pod was first seen on another host, by the UID of the object that creates the pod.
-	leaving map[types.UID]time.Time
-	written writtenProfiles
-	mu      sync.Mutex
-	refused map[string]string // Error that prevents the creation of a single profile's pod, by profile name.
+	leaving  map[types.UID]time.Time
+	written  writtenProfiles
+	mu       sync.Mutex
+	refusals map[string]string // Error that prevents the creation of a single profile's pod, by profile name.
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
-	return &fleet{api: api, fresh: fresh, events: recorder, log: log, pools: map[client.ObjectKey]*poolState{}}
+	return &fleet{api: api, uncached: fresh, events: recorder, log: log, pools: map[client.ObjectKey]*poolState{}}
 }
 
 // reconcile makes one round for a pool: it reads the state, decides, and carries the decision out.
 func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	now := time.Now()
 	state := f.stateOf(r.NamespacedName)
-	if wait := roundTime - now.Sub(state.begun); wait > 0 {
+	if wait := minRoundInterval - now.Sub(state.roundStart); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	state.begun = now
+	state.roundStart = now
 	p := &v1alpha1.AgentPool{}
 	if err := f.api.Get(ctx, r.NamespacedName, p); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -92,7 +92,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	state.seen.begin()
+	state.observations.begin()
 	v, err := f.observe(ctx, p, template, state, now)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot look at pool %q: %w", p.Name, err)
@@ -100,9 +100,9 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	in, profiles := decisionInput(v)
 	plan := placement.Decide(in, profiles, v.hosts, now)
 	if !plan.SpareSince.IsZero() {
-		v.seen.observe(spareKey, "", now)
+		v.observations.observe(spareKey, "", now)
 	}
-	v.seen.end()
+	v.observations.end()
 	if plan.Replicas < in.Replicas {
 		if plan.Replicas, err = f.confirmEmpty(ctx, v, in.Replicas); err != nil {
 			return reconcile.Result{}, err
@@ -112,7 +112,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	if err != nil { // Continue after an error: an object that the API server refuses must not delay the profiles.
 		plan.Doing = clipReason("can't keep its objects: " + err.Error())
 	}
-	err = errors.Join(err, f.applySinglePods(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
+	err = errors.Join(err, f.applySinglePods(ctx, v, plan.SinglePods, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
 	f.recordEvents(v)
 	err = errors.Join(err, f.report(ctx, v, plan))
 	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
@@ -123,7 +123,7 @@ func (f *fleet) stateOf(pool client.ObjectKey) *poolState {
 	defer f.mu.Unlock()
 	if f.pools[pool] == nil {
 		f.pools[pool] = &poolState{
-			leaving: map[types.UID]time.Time{}, refused: map[string]string{}, written: writtenProfiles{by: map[types.UID]*v1alpha1.AgentProfile{}},
+			leaving: map[types.UID]time.Time{}, refusals: map[string]string{}, written: writtenProfiles{profiles: map[types.UID]*v1alpha1.AgentProfile{}},
 		}
 	}
 	return f.pools[pool]
@@ -185,7 +185,7 @@ func runParallel(work []func() error) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
-	for range min(writers, len(work)) {
+	for range min(maxParallelWrites, len(work)) {
 		all.Go(func() {
 			for one := range todo {
 				if err := one(); err != nil {
@@ -208,7 +208,7 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	next := v.pool.DeepCopy()
 	s := &next.Status
 	*s = v1alpha1.AgentPoolStatus{
-		ObservedGeneration: v.pool.Generation, Wanted: int32(plan.Replicas + len(plan.Alone)), Hosts: int32(len(v.hosts)), Profiles: int32(len(v.profiles)),
+		ObservedGeneration: v.pool.Generation, Wanted: int32(plan.Replicas + len(plan.SinglePods)), Hosts: int32(len(v.hosts)), Profiles: int32(len(v.profiles)),
 		Doing: plan.Doing, Leaving: plan.Leaving,
 	}
 	for _, h := range v.hosts {
@@ -287,18 +287,18 @@ func (f *fleet) listProfiles(ctx context.Context, pool client.ObjectKey, state *
 	out := map[string]*v1alpha1.AgentProfile{}
 	for i := range list.Items {
 		if one := &list.Items[i]; one.Spec.Pool == pool.Name {
-			out[one.Name] = state.written.newer(one)
+			out[one.Name] = state.written.newest(one)
 		}
 	}
-	state.written.keep(out)
+	state.written.retainOnly(out)
 	return out, nil
 }
 
 // writtenProfiles holds the profiles that this controller has written, until the cache shows the same versions. Otherwise a
 // round could decide with a state from before its own last write.
 type writtenProfiles struct {
-	mu sync.Mutex
-	by map[types.UID]*v1alpha1.AgentProfile
+	mu       sync.Mutex
+	profiles map[types.UID]*v1alpha1.AgentProfile
 }
 
 // record records the result of a write of the profile p. After a conflict it forgets p, because it is not the newest version:
@@ -308,26 +308,26 @@ func (w *writtenProfiles) record(p *v1alpha1.AgentProfile, err error) {
 	defer w.mu.Unlock()
 	switch {
 	case apierrors.IsConflict(err), err == nil && p.DeletionTimestamp != nil && len(p.Finalizers) == 0:
-		delete(w.by, p.UID)
+		delete(w.profiles, p.UID)
 	case err == nil:
-		w.by[p.UID] = p
+		w.profiles[p.UID] = p
 	}
 }
 
-// keep forgets all profiles that are not in exist.
-func (w *writtenProfiles) keep(exist map[string]*v1alpha1.AgentProfile) {
+// retainOnly forgets all profiles that are not in exist.
+func (w *writtenProfiles) retainOnly(exist map[string]*v1alpha1.AgentProfile) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.by, func(uid types.UID, p *v1alpha1.AgentProfile) bool {
+	maps.DeleteFunc(w.profiles, func(uid types.UID, p *v1alpha1.AgentProfile) bool {
 		return exist[p.Name] == nil || exist[p.Name].UID != uid
 	})
 }
 
-// newer returns the profile p from the cache, or the version that this controller has written if that is newer.
-func (w *writtenProfiles) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
+// newest returns the profile p from the cache, or the version that this controller has written if that is newer.
+func (w *writtenProfiles) newest(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	own := w.by[p.UID]
+	own := w.profiles[p.UID]
 	if own == nil {
 		return p
 	}
@@ -336,6 +336,6 @@ func (w *writtenProfiles) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile
 	if err == nil && err2 == nil && a > b {
 		return own
 	}
-	delete(w.by, p.UID)
+	delete(w.profiles, p.UID)
 	return p
 }

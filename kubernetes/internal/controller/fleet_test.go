@@ -34,9 +34,9 @@ import (
 // cluster is an API server with a controller. It records what the controller applies.
 type cluster struct {
 	*fleet
-	t       *testing.T
-	applied []*unstructured.Unstructured
-	refused string // Kind of object that the fake API server refuses.
+	t           *testing.T
+	applied     []*unstructured.Unstructured
+	refusedKind string // Kind of object that the fake API server refuses.
 }
 
 func newCluster(t *testing.T, objects ...client.Object) *cluster {
@@ -47,8 +47,8 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 		Apply: func(_ context.Context, _ client.WithWatch, o runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
 			text, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 			one := &unstructured.Unstructured{Object: text}
-			if err == nil && one.GetKind() == c.refused {
-				err = apierrors.NewForbidden(schema.GroupResource{Resource: c.refused}, one.GetName(), nil)
+			if err == nil && one.GetKind() == c.refusedKind {
+				err = apierrors.NewForbidden(schema.GroupResource{Resource: c.refusedKind}, one.GetName(), nil)
 			}
 			c.applied = append(c.applied, one)
 			return err
@@ -60,7 +60,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	return c
 }
 
-func (c *cluster) round() error {
+func (c *cluster) reconcileOnce() error {
 	_, err := c.reconcile(c.t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "agents", Name: "pool"}})
 	return err
 }
@@ -74,8 +74,8 @@ func (c *cluster) profile(name string) *v1alpha1.AgentProfile {
 	return p
 }
 
-// kinds returns the kinds of the objects that the controller applied since the last call.
-func (c *cluster) kinds() (out []string) {
+// takeAppliedKinds returns the kinds of the objects that the controller applied since the last call.
+func (c *cluster) takeAppliedKinds() (out []string) {
 	for _, o := range c.applied {
 		out = append(out, o.GetKind())
 	}
@@ -83,30 +83,30 @@ func (c *cluster) kinds() (out []string) {
 	return out
 }
 
-func aPool() *v1alpha1.AgentPool {
+func newPool() *v1alpha1.AgentPool {
 	return &v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: "pool", Namespace: "agents", UID: "pool", Generation: 1}, Spec: v1alpha1.AgentPoolSpec{
 		Image: "agent:1", Hosts: v1alpha1.HostRange{Min: 1, Max: 3}, MemoryBound: 80, TopologyKey: "zone", ProfileMemory: resource.MustParse("64Mi"),
 		Resources: v1alpha1.HostResources{Memory: resource.MustParse("1Gi"), CPU: resource.MustParse("1")},
 	}}
 }
 
-func aProfile(name string, status v1alpha1.AgentProfileStatus) *v1alpha1.AgentProfile {
+func newProfile(name string, status v1alpha1.AgentProfileStatus) *v1alpha1.AgentProfile {
 	return &v1alpha1.AgentProfile{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "agents", UID: types.UID("u-" + name), Finalizers: []string{v1alpha1.Finalizer}},
 		Spec:       v1alpha1.AgentProfileSpec{Pool: "pool"}, Status: status,
 	}
 }
 
-func aHost(name string) (*corev1.Pod, *coordinationv1.Lease) {
+func newHost(name string) (*corev1.Pod, *coordinationv1.Lease) {
 	labels := map[string]string{v1alpha1.PoolLabel: "pool", v1alpha1.Group + "/host": name}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "agents", UID: types.UID("u-" + name), Labels: labels}}
 	p.Spec.Containers = []corev1.Container{{Name: "agents", Image: "agent:1"}}
 	p.Status.Phase = corev1.PodRunning
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agents", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-	return p, lease(name, string(p.UID), labels)
+	return p, newLease(name, string(p.UID), labels)
 }
 
-func lease(host, holder string, labels map[string]string) *coordinationv1.Lease {
+func newLease(host, holder string, labels map[string]string) *coordinationv1.Lease {
 	now, seconds := metav1.NowMicro(), int32(270)
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: "hinit-fleet." + host, Namespace: "agents", Labels: labels},
@@ -118,12 +118,12 @@ func lease(host, holder string, labels map[string]string) *coordinationv1.Lease 
 // ignored. The admission policy permits a host any label on its own Lease. Otherwise the labelled host would seem to
 // restart, and be lost after ten minutes.
 func TestAHostDoesNotSpeakForAnother(t *testing.T) {
-	pod, own := aHost("pool-0")
-	forged := lease("strange-7", "u-strange-7", own.Labels)
-	c := newCluster(t, aPool(), pod, own, forged)
-	state := c.stateOf(client.ObjectKeyFromObject(aPool()))
-	state.seen.begin()
-	v, err := c.observe(t.Context(), aPool(), "", state, time.Now())
+	pod, own := newHost("pool-0")
+	forged := newLease("strange-7", "u-strange-7", own.Labels)
+	c := newCluster(t, newPool(), pod, own, forged)
+	state := c.stateOf(client.ObjectKeyFromObject(newPool()))
+	state.observations.begin()
+	v, err := c.observe(t.Context(), newPool(), "", state, time.Now())
 	if err != nil || len(v.hosts) != 1 || v.hosts[0].WhyUnusable != "" {
 		t.Errorf("%v, %+v", err, v.hosts)
 	}
@@ -145,11 +145,11 @@ func scaledByHand(t *testing.T, p *v1alpha1.AgentPool, hosts int32) *appsv1.Stat
 // TestAPoolThatSomebodyScaledToZeroComesBack checks that the controller restores the number of
 // hosts after a user scales the StatefulSet to zero.
 func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
-	p := aPool()
+	p := newPool()
 	set := scaledByHand(t, p, 0)
-	c := newCluster(t, p, set, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-1", Assignment: 1, Installed: 1}))
-	c.stateOf(client.ObjectKeyFromObject(p)).applied = time.Now()
-	if err := c.round(); err != nil {
+	c := newCluster(t, p, set, newProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-1", Assignment: 1, Installed: 1}))
+	c.stateOf(client.ObjectKeyFromObject(p)).lastApplied = time.Now()
+	if err := c.reconcileOnce(); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range c.applied {
@@ -160,19 +160,19 @@ func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("the StatefulSet is not scaled, only %q are applied", c.kinds())
+	t.Errorf("the StatefulSet is not scaled, only %q are applied", c.takeAppliedKinds())
 }
 
 // TestObjectsThatSomebodyDeletedComeBack checks that objects that were deleted by mistake, such as a NetworkPolicy or a
 // Role, are made again without a change of the pool.
 func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := aPool()
+		p := newPool()
 		c := newCluster(t, p)
-		if err := c.round(); err != nil {
+		if err := c.reconcileOnce(); err != nil {
 			t.Fatal(err)
 		}
-		all := c.kinds()
+		all := c.takeAppliedKinds()
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "pool", Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool"}}}
 		_, template, err := pool.Objects(p, 1)
 		one := int32(1)
@@ -182,15 +182,15 @@ func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 		}
 		for range 10 { // A fleet at rest causes no writes.
 			time.Sleep(resyncInterval)
-			if err := c.round(); err != nil || len(c.applied) > 0 {
-				t.Fatalf("%v, %q are applied again", err, c.kinds())
+			if err := c.reconcileOnce(); err != nil || len(c.applied) > 0 {
+				t.Fatalf("%v, %q are applied again", err, c.takeAppliedKinds())
 			}
 		}
 		time.Sleep(applyInterval)
-		if err := c.round(); err != nil {
+		if err := c.reconcileOnce(); err != nil {
 			t.Fatal(err)
 		}
-		if again := c.kinds(); len(all) < 8 || !slices.Equal(again, all) {
+		if again := c.takeAppliedKinds(); len(all) < 8 || !slices.Equal(again, all) {
 			t.Errorf("%q are applied, and at first %q", again, all)
 		}
 	})
@@ -200,19 +200,19 @@ func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 // lost if the API server refuses a NetworkPolicy of the pool. The pool's status must name the
 // refusal.
 func TestARefusedObjectHoldsNoProfile(t *testing.T) {
-	c := newCluster(t, aPool(), aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
-	c.refused = "NetworkPolicy"
-	if err := c.round(); !apierrors.IsForbidden(err) {
+	c := newCluster(t, newPool(), newProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
+	c.refusedKind = "NetworkPolicy"
+	if err := c.reconcileOnce(); !apierrors.IsForbidden(err) {
 		t.Errorf("the round ends with %v", err)
 	}
-	if slices.Contains(c.kinds(), "StatefulSet") {
+	if slices.Contains(c.takeAppliedKinds(), "StatefulSet") {
 		t.Error("pods are made without their NetworkPolicy")
 	}
 	if st := c.profile("coder").Status; st.Phase != v1alpha1.PhaseWaiting || st.Ready {
 		t.Errorf("the profile is %+v", st)
 	}
 	p := &v1alpha1.AgentPool{}
-	if err := c.api.Get(t.Context(), client.ObjectKeyFromObject(aPool()), p); err != nil || !strings.Contains(p.Status.Doing, `can't keep its objects: cannot apply NetworkPolicy "pool"`) {
+	if err := c.api.Get(t.Context(), client.ObjectKeyFromObject(newPool()), p); err != nil || !strings.Contains(p.Status.Doing, `can't keep its objects: cannot apply NetworkPolicy "pool"`) {
 		t.Errorf("%v, the pool %q", err, p.Status.Doing)
 	}
 }
@@ -220,16 +220,16 @@ func TestARefusedObjectHoldsNoProfile(t *testing.T) {
 // TestAProfileOfADeletedPoolIsLost checks that the profile of a deleted pool does not stay "Running" and ready.
 func TestAProfileOfADeletedPoolIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pod, _ := aHost("pool-0")
-		c := newCluster(t, pod, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
-		if err := c.round(); err != nil || !c.profile("coder").Status.Ready {
+		pod, _ := newHost("pool-0")
+		c := newCluster(t, pod, newProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
+		if err := c.reconcileOnce(); err != nil || !c.profile("coder").Status.Ready {
 			t.Fatalf("while its pod runs: %v, %+v", err, c.profile("coder").Status)
 		}
 		if err := c.api.Delete(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(resyncInterval)
-		if err := c.round(); err != nil {
+		if err := c.reconcileOnce(); err != nil {
 			t.Fatal(err)
 		}
 		st := c.profile("coder").Status
@@ -245,11 +245,11 @@ func TestAProfileOfADeletedPoolIsLost(t *testing.T) {
 // TestARestoredEtcdIsWrittenToAgain checks that the controller can write after an operator restores
 // etcd from an older backup, whose resource versions are lower.
 func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
-	p := aProfile("coder", v1alpha1.AgentProfileStatus{})
+	p := newProfile("coder", v1alpha1.AgentProfileStatus{})
 	c := newCluster(t, p)
 	later := c.profile("coder")
 	later.ResourceVersion = "100000"
-	state := c.stateOf(client.ObjectKeyFromObject(aPool()))
+	state := c.stateOf(client.ObjectKeyFromObject(newPool()))
 	state.written.record(later, nil)
 	write := func() error {
 		v := &view{state: state, profiles: map[string]*v1alpha1.AgentProfile{"coder": c.profile("coder")}}
@@ -264,7 +264,7 @@ func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	gone := c.profile("coder")
 	now := metav1.Now()
 	gone.DeletionTimestamp, gone.Finalizers = &now, nil
-	if state.written.record(gone, nil); len(state.written.by) > 0 {
+	if state.written.record(gone, nil); len(state.written.profiles) > 0 {
 		t.Error("a deleted profile stays in memory")
 	}
 }
@@ -273,18 +273,18 @@ func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 // clock of its host is two days off.
 func TestAFailedMoveWaitsWhateverTheClockOfItsHostSays(t *testing.T) {
 	for _, off := range []time.Duration{-48 * time.Hour, 0, 48 * time.Hour} {
-		v := &view{pool: aPool(), state: &poolState{}, seen: &observations{}, now: time.Now()}
+		v := &view{pool: newPool(), state: &poolState{}, observations: &observations{}, now: time.Now()}
 		fail := &v1alpha1.MoveFailure{Attempts: 1, To: "pool-1", At: metav1.NewTime(v.now.Add(off))}
-		v.profiles = map[string]*v1alpha1.AgentProfile{"coder": aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", MoveFailure: fail})}
+		v.profiles = map[string]*v1alpha1.AgentProfile{"coder": newProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", MoveFailure: fail})}
 		for _, c := range []struct {
 			after time.Duration
 			waits bool
 		}{{0, true}, {4 * time.Minute, true}, {2 * time.Minute, false}} {
 			v.now = v.now.Add(c.after)
-			v.seen.begin()
+			v.observations.begin()
 			_, profiles := decisionInput(v)
-			v.seen.end()
-			if profiles[0].LastMove.Waits != c.waits {
+			v.observations.end()
+			if profiles[0].LastMove.MustWait != c.waits {
 				t.Errorf("a clock that is off by %v: after %v it waits: %t", off, c.after, !c.waits)
 			}
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	askEvery       = 2 * time.Second
+	probeInterval  = 2 * time.Second
 	connectTimeout = 2 * time.Second
 	// maxSilent is how many connections in a row must fail before a node counts as silent.
 	maxSilent = 3
@@ -35,32 +35,32 @@ type nodes struct {
 	log       *slog.Logger
 	podEvents chan event.GenericEvent // Channel that receives every pod of a node that became silent or answers again.
 
-	mu sync.Mutex
-	by map[string]*node
+	mu     sync.Mutex
+	byName map[string]*node
 }
 
 type node struct {
-	answered time.Time
-	failed   int // number of failed connections in a row since the last answer
+	lastAnswer time.Time
+	failures   int // number of failed connections in a row since the last answer
 }
 
 func newNodes(api client.Reader, log *slog.Logger) *nodes {
-	return &nodes{api: api, log: log, podEvents: make(chan event.GenericEvent), by: map[string]*node{}}
+	return &nodes{api: api, log: log, podEvents: make(chan event.GenericEvent), byName: map[string]*node{}}
 }
 
-// silent reports whether a node that has answered before has stopped answering.
-func (n *nodes) silent(name string, now time.Time) bool {
+// isSilent reports whether a node that has answered before has stopped answering.
+func (n *nodes) isSilent(name string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	one := n.by[name]
-	return one != nil && one.failed >= maxSilent && now.Sub(one.answered) < silentLimit
+	one := n.byName[name]
+	return one != nil && one.failures >= maxSilent && now.Sub(one.lastAnswer) < silentLimit
 }
 
 // Start implements controller-runtime's manager.Runnable. It connects to all nodes every two seconds until ctx ends. It runs only
 // in the leading controller.
 func (n *nodes) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
-		next := time.After(askEvery)
+		next := time.After(probeInterval)
 		n.probeAll(ctx)
 		select {
 		case <-ctx.Done():
@@ -85,16 +85,16 @@ func (n *nodes) probeAll(ctx context.Context) {
 		}
 	}
 	n.mu.Lock()
-	for name := range n.by {
+	for name := range n.byName {
 		if on[name] == nil {
-			delete(n.by, name)
+			delete(n.byName, name)
 		}
 	}
 	n.mu.Unlock()
 	var all sync.WaitGroup
 	for name, hosts := range on {
 		all.Go(func() {
-			if n.recordAnswer(name, n.answers(ctx, name)) {
+			if n.recordAnswer(name, n.probe(ctx, name)) {
 				for _, pod := range hosts {
 					select {
 					case n.podEvents <- event.GenericEvent{Object: pod}:
@@ -107,8 +107,8 @@ func (n *nodes) probeAll(ctx context.Context) {
 	all.Wait()
 }
 
-// answers reports whether a node's machine accepts or refuses a connection. Both show that it runs.
-func (n *nodes) answers(ctx context.Context, name string) bool {
+// probe reports whether a node's machine accepts or refuses a connection. Both show that it runs.
+func (n *nodes) probe(ctx context.Context, name string) bool {
 	one := &corev1.Node{}
 	if n.api.Get(ctx, client.ObjectKey{Name: name}, one) != nil {
 		return false
@@ -132,17 +132,17 @@ func (n *nodes) answers(ctx context.Context, name string) bool {
 // recordAnswer records whether a node has answered. news is true if the node has just become silent, or answers again.
 func (n *nodes) recordAnswer(name string, answers bool) (news bool) {
 	now := time.Now()
-	was := n.silent(name, now)
+	was := n.isSilent(name, now)
 	n.mu.Lock()
-	one := n.by[name]
+	one := n.byName[name]
 	switch {
 	case answers:
-		n.by[name] = &node{answered: now}
+		n.byName[name] = &node{lastAnswer: now}
 	case one != nil:
-		one.failed++
+		one.failures++
 	}
 	n.mu.Unlock()
-	is := n.silent(name, now)
+	is := n.isSilent(name, now)
 	if is != was {
 		n.log.Info("node", "name", name, "silent", is)
 	}

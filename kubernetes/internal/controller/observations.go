@@ -10,9 +10,9 @@ type observations struct {
 }
 
 type observation struct {
-	value string
-	since time.Time // Time at which this controller first saw the value.
-	moved bool      // Whether the value changed after the first round of this controller.
+	value   string
+	since   time.Time // Time at which this controller first saw the value.
+	changed bool      // Whether the value changed after the first round of this controller.
 }
 
 // begin starts a round. The observations of a round that fails before [observations.end] are lost.
@@ -25,7 +25,7 @@ func (s *observations) end() { s.previous = s.current }
 func (s *observations) observe(key, value string, now time.Time) observation {
 	one, known := s.previous[key]
 	if !known || one.value != value {
-		one = observation{value: value, since: now, moved: s.previous != nil}
+		one = observation{value: value, since: now, changed: s.previous != nil}
 	}
 	s.current[key] = one
 	return one

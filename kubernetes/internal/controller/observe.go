@@ -27,17 +27,17 @@ import (
 
 // view is the state of one pool, as read at the start of a round.
 type view struct {
-	pool      *v1alpha1.AgentPool
-	state     *poolState
-	seen      *observations
-	now       time.Time
-	template  string              // Checksum of the wanted pod template.
-	set       *appsv1.StatefulSet // StatefulSet of the hosts; nil if there is none
-	profiles  map[string]*v1alpha1.AgentProfile
-	hosts     []placement.Host
-	pods      map[string]*corev1.Pod
-	podOwners []*metav1.PartialObjectMetadata // StatefulSets and Sandboxes that create the pods of single profiles.
-	ownersErr error                           // Error that made podOwners incomplete.
+	pool         *v1alpha1.AgentPool
+	state        *poolState
+	observations *observations
+	now          time.Time
+	template     string              // Checksum of the wanted pod template.
+	statefulSet  *appsv1.StatefulSet // StatefulSet of the hosts; nil if there is none
+	profiles     map[string]*v1alpha1.AgentProfile
+	hosts        []placement.Host
+	pods         map[string]*corev1.Pod
+	podOwners    []*metav1.PartialObjectMetadata // StatefulSets and Sandboxes that create the pods of single profiles.
+	ownersErr    error                           // Error that made podOwners incomplete.
 	// Whether agent-sandbox is installed. It stays false while no profile has or wants its own pod.
 	sandboxes bool
 }
@@ -48,7 +48,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	if err != nil {
 		return nil, err
 	}
-	v := &view{pool: p, state: state, seen: &state.seen, now: now, template: template, profiles: profiles, pods: map[string]*corev1.Pod{}}
+	v := &view{pool: p, state: state, observations: &state.observations, now: now, template: template, profiles: profiles, pods: map[string]*corev1.Pod{}}
 	only := []client.ListOption{client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: p.Name}}
 	sets := &appsv1.StatefulSetList{}
 	if err := f.api.List(ctx, sets, only...); err != nil {
@@ -57,7 +57,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	for i := range sets.Items {
 		set := &sets.Items[i]
 		if set.Name == p.Name {
-			v.set = set
+			v.statefulSet = set
 		} else if set.Labels[v1alpha1.ProfileLabel] != "" {
 			m := &metav1.PartialObjectMetadata{ObjectMeta: set.ObjectMeta}
 			m.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
@@ -78,7 +78,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 		return nil, err
 	}
 	for i := range pods.Items {
-		f.observeHost(ctx, v, &pods.Items[i], beats[pool.Lease(pods.Items[i].Name)])
+		f.observeHost(ctx, v, &pods.Items[i], beats[pool.LeaseName(pods.Items[i].Name)])
 	}
 	v.ownersErr = f.observeSandboxes(ctx, v, only)
 	return v, nil
@@ -88,10 +88,10 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 // last is the state of the host's Lease.
 func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last leaseState) {
 	p := v.pool
-	h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel], Unheard: !last.renewed}
+	h := placement.Host{Name: pod.Name, OnlyProfile: pod.Labels[v1alpha1.ProfileLabel], NeverSeen: !last.renewed}
 	var err error
 	h.Ordinal, err = strconv.Atoi(strings.TrimPrefix(pod.Name, p.Name+"-"))
-	if h.For == "" && err != nil || h.For != "" && pod.Name != pool.Pod(p.Name, h.For) {
+	if h.OnlyProfile == "" && err != nil || h.OnlyProfile != "" && pod.Name != pool.SinglePodName(p.Name, h.OnlyProfile) {
 		return
 	}
 	v.pods[pod.Name] = pod
@@ -101,13 +101,13 @@ func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last 
 		h.Zone = node.Labels[p.Spec.TopologyKey]
 	}
 	lost := notReadyReason(node)
-	if lost == "" && f.nodes.silent(pod.Spec.NodeName, v.now) {
+	if lost == "" && f.nodes.isSilent(pod.Spec.NodeName, v.now) {
 		lost = "does not answer"
 	}
 	if h.WhyUnusable = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
 		h.WhyUnusable, h.Replacing = v.whyUnusable(pod, last)
-		h.Broken = h.WhyUnusable != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !agentsRun(pod)
-		h.Serving = h.Replacing && agentsRun(pod) && last.pod == string(pod.UID) && !last.silent
+		h.Broken = h.WhyUnusable != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !agentsRunning(pod)
+		h.Serving = h.Replacing && agentsRunning(pod) && last.pod == string(pod.UID) && !last.silent
 	}
 	h.Ready = h.WhyUnusable == "" && !h.Replacing
 	v.hosts = append(v.hosts, h)
@@ -116,13 +116,13 @@ func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last 
 // observeSandboxes lists the Sandboxes of a pool, if it can have any. It does not use the cache, because agent-sandbox may be
 // installed or removed at any time.
 func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.ListOption) error {
-	if !slices.ContainsFunc(v.hosts, func(h placement.Host) bool { return h.For != "" }) &&
-		!slices.ContainsFunc(slices.Collect(maps.Values(v.profiles)), (*v1alpha1.AgentProfile).Alone) {
+	if !slices.ContainsFunc(v.hosts, func(h placement.Host) bool { return h.OnlyProfile != "" }) &&
+		!slices.ContainsFunc(slices.Collect(maps.Values(v.profiles)), (*v1alpha1.AgentProfile).WantsOwnPod) {
 		return nil
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(pool.Sandbox)
-	err := f.fresh.List(ctx, list, append(only, client.HasLabels{v1alpha1.ProfileLabel})...)
+	err := f.uncached.List(ctx, list, append(only, client.HasLabels{v1alpha1.ProfileLabel})...)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -150,9 +150,9 @@ func (v *view) evaluateLease(name string, l *coordinationv1.LeaseSpec) leaseStat
 	if l.HolderIdentity == nil || l.RenewTime == nil {
 		return leaseState{}
 	}
-	one := v.seen.observe("lease "+name, *l.HolderIdentity+" "+l.RenewTime.Format(time.RFC3339Nano), v.now)
+	one := v.observations.observe("lease "+name, *l.HolderIdentity+" "+l.RenewTime.Format(time.RFC3339Nano), v.now)
 	d := l.LeaseDurationSeconds
-	return leaseState{pod: *l.HolderIdentity, renewed: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
+	return leaseState{pod: *l.HolderIdentity, renewed: one.changed, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
 
 // whyUnusable returns the reason why a host can't be used although its node is healthy, or "" if it can be used. If the
@@ -163,7 +163,7 @@ func (v *view) whyUnusable(pod *corev1.Pod, last leaseState) (reason string, rep
 		if s := pod.DeletionGracePeriodSeconds; s != nil {
 			limit += time.Duration(*s) * time.Second
 		}
-		if v.now.Sub(v.seen.observe("end "+string(pod.UID), "", v.now).since) > limit {
+		if v.now.Sub(v.observations.observe("end "+string(pod.UID), "", v.now).since) > limit {
 			return "its pod does not end", false
 		}
 		return "its pod is being replaced", true
@@ -207,7 +207,7 @@ func notReadyReason(node *corev1.Node) string {
 	return ""
 }
 
-func agentsRun(pod *corev1.Pod) bool {
+func agentsRunning(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
@@ -242,7 +242,7 @@ func (v *view) overdue(host string) bool {
 	if i >= 0 && (!v.hosts[i].Replacing || v.hosts[i].Serving) {
 		return false
 	}
-	return v.now.Sub(v.seen.observe("away "+host, "", v.now).since) > restartLimit
+	return v.now.Sub(v.observations.observe("away "+host, "", v.now).since) > restartLimit
 }
 
 // phasesWithData are the phases that a host reports only if it has the profile's data.
@@ -254,18 +254,18 @@ var phasesWithData = []v1alpha1.Phase{
 func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 	p := v.pool
 	in := placement.Pool{
-		Name: p.Name, Min: int(p.Spec.Hosts.Min), Max: int(p.Spec.Hosts.Max), Room: pool.Room(p), Drain: p.Spec.Drain,
+		Name: p.Name, Min: int(p.Spec.Hosts.Min), Max: int(p.Spec.Hosts.Max), HostMemory: pool.HostMemory(p), Drain: p.Spec.Drain,
 		MaxUnavailable: int(p.Spec.Rollout.MaxUnavailable), Leaving: p.Status.Leaving,
 	}
 	in.Replicas = in.Min
-	if v.set != nil && v.set.Spec.Replicas != nil {
-		in.Replicas = int(*v.set.Spec.Replicas)
+	if v.statefulSet != nil && v.statefulSet.Spec.Replicas != nil {
+		in.Replicas = int(*v.statefulSet.Spec.Replicas)
 		// A user may have scaled the StatefulSet up, so use the controller's own last number of hosts.
-		if last, err := strconv.Atoi(path.Base(v.set.Annotations[checksumAnnotation])); err == nil {
+		if last, err := strconv.Atoi(path.Base(v.statefulSet.Annotations[checksumAnnotation])); err == nil {
 			in.Replicas = min(in.Replicas, last)
 		}
 	}
-	in.SpareSince = v.seen.previous[spareKey].since
+	in.SpareSince = v.observations.previous[spareKey].since
 	var out []placement.Profile
 	overdue := map[string]bool{} // Cached results by host, because many profiles share one host.
 	for _, one := range v.profiles {
@@ -275,7 +275,7 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 		}
 		q := placement.Profile{
 			Name: one.Name, Owner: s.Host, Installed: one.InstalledAssignment() == s.Assignment && s.Assignment > 0 && !s.Missing, Memory: pool.ReservedMemory(p, one), Priority: one.Spec.Priority,
-			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), OwnPod: one.Alone(), Refused: v.state.refused[one.Name], Deleting: one.DeletionTimestamp != nil,
+			Pin: one.Spec.Pin, Pod: pool.SinglePodName(p.Name, one.Name), OwnPod: one.WantsOwnPod(), Refused: v.state.refusals[one.Name], Deleting: one.DeletionTimestamp != nil,
 		}
 		for _, c := range s.Conditions {
 			if c.Type == v1alpha1.ReachableCondition {
@@ -286,13 +286,13 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 			}
 		}
 		if s.Move != nil {
-			since := v.seen.observe("moving "+string(one.UID), s.Move.Since.String(), v.now).since
-			q.To, q.Stuck = s.Move.To, v.now.Sub(since) > moveLimit
+			since := v.observations.observe("moving "+string(one.UID), s.Move.Since.String(), v.now).since
+			q.MoveTarget, q.MoveStuck = s.Move.To, v.now.Sub(since) > moveLimit
 		}
 		if fail := s.MoveFailure; fail != nil {
 			// Use this controller's clock, because fail.At is from a node's clock.
-			since := v.seen.observe("move "+string(one.UID), fail.At.String(), v.now).since
-			q.LastMove = placement.LastMove{FailedTo: fail.To, Waits: v.now.Sub(since) < placement.MoveDelay(fail.Attempts)}
+			since := v.observations.observe("move "+string(one.UID), fail.At.String(), v.now).since
+			q.LastMove = placement.LastMove{FailedTo: fail.To, MustWait: v.now.Sub(since) < placement.MoveDelay(fail.Attempts)}
 		}
 		if r := one.Spec.Recover; r != nil {
 			q.LostHost = r.LostHost
@@ -300,7 +300,7 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 		q.Handled = equality.Semantic.DeepEqual(one.Spec.Recover, s.Recovered)
 		q.Overdue = overdue[s.Host]
 		q.Missing = q.Lost == "" && s.Phase == v1alpha1.PhaseLost
-		q.Here = q.Lost == "" && slices.Contains(phasesWithData, s.Phase)
+		q.Present = q.Lost == "" && slices.Contains(phasesWithData, s.Phase)
 		out = append(out, q)
 	}
 	return in, out

@@ -12,24 +12,24 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// rounds simulates a controller that observes one pod and its Lease, round after round.
-type rounds struct {
+// roundSimulation simulates a controller that observes one pod and its Lease, round after round.
+type roundSimulation struct {
 	seen observations
 	now  time.Time
 	pod  corev1.Pod
 }
 
-func newRounds() *rounds {
-	r := &rounds{now: time.Now()}
+func newRoundSimulation() *roundSimulation {
+	r := &roundSimulation{now: time.Now()}
 	r.pod.UID, r.pod.Status.Phase = "one", corev1.PodRunning
 	return r
 }
 
-// look simulates a round after the duration after. The pod's clock shows renewed at its last
+// simulate simulates a round after the duration after. The pod's clock shows renewed at its last
 // renewal of the Lease.
-func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, replacing, heard bool) {
+func (r *roundSimulation) simulate(after time.Duration, renewed time.Time) (trouble string, replacing, heard bool) {
 	r.now = r.now.Add(after)
-	v := &view{seen: &r.seen, now: r.now}
+	v := &view{observations: &r.seen, now: r.now}
 	r.seen.begin()
 	defer r.seen.end()
 	seconds, uid, at := int32(270), string(r.pod.UID), metav1.NewMicroTime(renewed)
@@ -42,40 +42,40 @@ func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, r
 // reports must not be lost, and a host that has ended must be.
 func TestAHostWhoseClockIsOffIsNotLost(t *testing.T) {
 	for name, off := range map[string]time.Duration{"behind": -time.Hour, "ahead": time.Hour, "right": 0} {
-		r := newRounds()
+		r := newRoundSimulation()
 		clock := r.now.Add(off)
 		for range 10 {
 			clock = clock.Add(90 * time.Second)
-			if trouble, _, _ := r.look(90*time.Second, clock); trouble != "" {
+			if trouble, _, _ := r.simulate(90*time.Second, clock); trouble != "" {
 				t.Fatalf("%s: it reports and has trouble: %s", name, trouble)
 			}
 		}
-		if trouble, _, heard := r.look(4*time.Minute, clock); trouble != "" || !heard {
+		if trouble, _, heard := r.simulate(4*time.Minute, clock); trouble != "" || !heard {
 			t.Errorf("%s: trouble %q too early, heard %v", name, trouble, heard)
 		}
-		if trouble, replacing, _ := r.look(time.Minute, clock); trouble != "its hinit-fleet does not report" || replacing {
+		if trouble, replacing, _ := r.simulate(time.Minute, clock); trouble != "its hinit-fleet does not report" || replacing {
 			t.Errorf("%s: after five minutes: %q, replacing %v", name, trouble, replacing)
 		}
-		if trouble, _, _ := r.look(time.Second, clock.Add(-time.Hour)); trouble != "" { // The host's clock was set back by an hour.
+		if trouble, _, _ := r.simulate(time.Second, clock.Add(-time.Hour)); trouble != "" { // The host's clock was set back by an hour.
 			t.Errorf("%s: it reports again and has trouble: %s", name, trouble)
 		}
 	}
 }
 
 // TestANewControllerTakesNoOldLeaseForASignOfLife checks that a new controller does not report a
-// host as back because it finds an old Lease that nobody renews.
+// host as back because it finds an old Lease, which is not renewed.
 func TestANewControllerTakesNoOldLeaseForASignOfLife(t *testing.T) {
-	r := newRounds()
+	r := newRoundSimulation()
 	old := r.now.Add(-time.Hour)
 	for range 4 {
-		if trouble, _, heard := r.look(time.Minute, old); trouble != "" || heard {
+		if trouble, _, heard := r.simulate(time.Minute, old); trouble != "" || heard {
 			t.Fatalf("trouble %q, heard %v", trouble, heard)
 		}
 	}
-	if trouble, _, heard := r.look(2*time.Minute, old); trouble == "" || heard {
+	if trouble, _, heard := r.simulate(2*time.Minute, old); trouble == "" || heard {
 		t.Errorf("trouble %q, heard %v", trouble, heard)
 	}
-	if trouble, _, heard := r.look(time.Second, old.Add(time.Second)); trouble != "" || !heard {
+	if trouble, _, heard := r.simulate(time.Second, old.Add(time.Second)); trouble != "" || !heard {
 		t.Errorf("after a renewal: trouble %q, heard %v", trouble, heard)
 	}
 }
@@ -83,15 +83,15 @@ func TestANewControllerTakesNoOldLeaseForASignOfLife(t *testing.T) {
 // TestTheEndOfAPodIsMeasuredHere checks that the grace period of a deleted pod counts by the controller's clock. The
 // time of deletion is from the clock of an API server, which is an hour late.
 func TestTheEndOfAPodIsMeasuredHere(t *testing.T) {
-	r := newRounds()
+	r := newRoundSimulation()
 	at, grace := metav1.NewTime(r.now.Add(-time.Hour)), int64(60)
 	r.pod.DeletionTimestamp, r.pod.DeletionGracePeriodSeconds = &at, &grace
 	for _, after := range []time.Duration{time.Second, 80 * time.Second} {
-		if trouble, replacing, _ := r.look(after, r.now); trouble != "its pod is being replaced" || !replacing {
+		if trouble, replacing, _ := r.simulate(after, r.now); trouble != "its pod is being replaced" || !replacing {
 			t.Errorf("%q, replacing %v", trouble, replacing)
 		}
 	}
-	if trouble, replacing, _ := r.look(11*time.Second, r.now); trouble != "its pod does not end" || replacing {
+	if trouble, replacing, _ := r.simulate(11*time.Second, r.now); trouble != "its pod does not end" || replacing {
 		t.Errorf("%q, replacing %v", trouble, replacing)
 	}
 }
@@ -102,7 +102,7 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 	seen, now := &observations{}, time.Now()
 	overdue := func(after time.Duration, hosts ...placement.Host) bool {
 		now = now.Add(after)
-		v := &view{seen: seen, now: now, hosts: hosts}
+		v := &view{observations: seen, now: now, hosts: hosts}
 		seen.begin()
 		defer seen.end()
 		return v.overdue("pool-0")
@@ -121,13 +121,13 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 // TestAPoolIsSpareByTheClockOfThisController checks that this controller measures by its own clock for how long a host has been
 // spare.
 func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
-	v := &view{pool: &v1alpha1.AgentPool{}, state: &poolState{}, seen: &observations{}, now: time.Now()}
+	v := &view{pool: &v1alpha1.AgentPool{}, state: &poolState{}, observations: &observations{}, now: time.Now()}
 	if in, _ := decisionInput(v); !in.SpareSince.IsZero() {
 		t.Errorf("spare since %s, and this controller has seen nothing yet", in.SpareSince)
 	}
-	v.seen.begin()
-	v.seen.observe(spareKey, "", v.now)
-	v.seen.end()
+	v.observations.begin()
+	v.observations.observe(spareKey, "", v.now)
+	v.observations.end()
 	if in, _ := decisionInput(v); !in.SpareSince.Equal(v.now) {
 		t.Errorf("spare since %s", in.SpareSince)
 	}

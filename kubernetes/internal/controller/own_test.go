@@ -29,13 +29,13 @@ func TestAPoolTakesNoObjectThatIsNotItsOwn(t *testing.T) {
 		"without its label":        {metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: "pool", Controller: &yes}}}, true},
 	} {
 		c.meta.Name, c.meta.Namespace = "pool", "agents"
-		there := newCluster(t, aPool(), &corev1.Service{ObjectMeta: c.meta})
-		err := there.round()
-		if taken := slices.Contains(there.kinds(), "Service"); taken != c.taken || (err == nil) != c.taken {
+		there := newCluster(t, newPool(), &corev1.Service{ObjectMeta: c.meta})
+		err := there.reconcileOnce()
+		if taken := slices.Contains(there.takeAppliedKinds(), "Service"); taken != c.taken || (err == nil) != c.taken {
 			t.Errorf("a Service %s is taken: %t, with %v", what, taken, err)
 		}
 		p := &v1alpha1.AgentPool{}
-		if err := there.api.Get(t.Context(), client.ObjectKeyFromObject(aPool()), p); err != nil {
+		if err := there.api.Get(t.Context(), client.ObjectKeyFromObject(newPool()), p); err != nil {
 			t.Fatal(err)
 		}
 		if said := strings.Contains(p.Status.Doing, `Service "pool": there is one that is not of pool "pool"`); said == c.taken {
@@ -50,18 +50,18 @@ func TestAPoolTakesNoObjectThatIsNotItsOwn(t *testing.T) {
 func TestAProfileGetsNoVolumeOfAnother(t *testing.T) {
 	for of, taken := range map[string]bool{"victim": false, "coder": true} {
 		volume := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-			Name: "data-" + pool.Pod("pool", "coder"), Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool", v1alpha1.ProfileLabel: of},
+			Name: "data-" + pool.SinglePodName("pool", "coder"), Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool", v1alpha1.ProfileLabel: of},
 		}}
-		p := aProfile("coder", v1alpha1.AgentProfileStatus{})
+		p := newProfile("coder", v1alpha1.AgentProfileStatus{})
 		p.Spec.Placement = v1alpha1.PlacementPod
-		c := newCluster(t, aPool(), p, volume)
-		if err := c.round(); err != nil {
+		c := newCluster(t, newPool(), p, volume)
+		if err := c.reconcileOnce(); err != nil {
 			t.Fatal(err)
 		}
-		if kinds := c.kinds(); slices.Contains(kinds, "PersistentVolumeClaim") != taken || slices.Contains(kinds, pool.Sandbox.Kind) != taken {
+		if kinds := c.takeAppliedKinds(); slices.Contains(kinds, "PersistentVolumeClaim") != taken || slices.Contains(kinds, pool.Sandbox.Kind) != taken {
 			t.Errorf("beside the volume of %s, %q are applied", of, kinds)
 		}
-		if refused := c.stateOf(client.ObjectKeyFromObject(aPool())).refused["coder"]; strings.Contains(refused, `there is one of profile "victim"`) == taken {
+		if refused := c.stateOf(client.ObjectKeyFromObject(newPool())).refusals["coder"]; strings.Contains(refused, `there is one of profile "victim"`) == taken {
 			t.Errorf("beside the volume of %s, the reason is %q", of, refused)
 		}
 	}

@@ -41,9 +41,9 @@ type Settings struct {
 // after half a minute. A leader that shuts down releases the Lease. Two leaders at the same time do no harm, because each
 // write is a compare-and-swap.
 const (
-	leaseTime = 30 * time.Second
-	renewTime = 20 * time.Second
-	retryTime = 10 * time.Second
+	leaseDuration = 30 * time.Second
+	renewDeadline = 20 * time.Second
+	retryPeriod   = 10 * time.Second
 )
 
 // Run waits until this process is the leader, and then controls the pools of the cluster until ctx ends. It returns an error
@@ -56,14 +56,14 @@ func Run(ctx context.Context, s Settings) error {
 		return err
 	}
 	pools := cache.ByObject{Label: labels.NewSelector().Add(*ours)}
-	lease, renew, retry, once := leaseTime, renewTime, retryTime, true
+	lease, renew, retry, once := leaseDuration, renewDeadline, retryPeriod, true
 	options := ctrl.Options{
 		Scheme: v1alpha1.Scheme(), Logger: logger,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Pod{}: pools, &coordinationv1.Lease{}: pools, &appsv1.StatefulSet{}: pools,
-				&corev1.Node{}: {Transform: slimNode},
+				&corev1.Node{}: {Transform: pruneNode},
 			},
 		},
 		Metrics:        server.Options{BindAddress: cmp.Or(s.Metrics, "0")},
@@ -89,10 +89,10 @@ func Run(ctx context.Context, s Settings) error {
 	err = ctrl.NewControllerManagedBy(m).Named("pools").
 		For(&v1alpha1.AgentPool{}).
 		Owns(&appsv1.StatefulSet{}).
-		Watches(&v1alpha1.AgentProfile{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
-		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
-		WatchesRawSource(source.Channel(nodes.podEvents, handler.EnqueueRequestsFromMapFunc(poolOf))).
+		Watches(&v1alpha1.AgentProfile{}, handler.EnqueueRequestsFromMapFunc(poolRequests)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolRequests)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(poolRequests)).
+		WatchesRawSource(source.Channel(nodes.podEvents, handler.EnqueueRequestsFromMapFunc(poolRequests))).
 		WithOptions(controllerOptions()).
 		Complete(reconcile.Func(f.reconcile))
 	if err != nil {
@@ -105,12 +105,12 @@ func Run(ctx context.Context, s Settings) error {
 // not delay the detection of other faults.
 func controllerOptions() controller.Options {
 	return controller.Options{
-		MaxConcurrentReconciles: 2, RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](roundTime, resyncInterval),
+		MaxConcurrentReconciles: 2, RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRoundInterval, resyncInterval),
 	}
 }
 
-// poolOf returns a request to reconcile the pool to which an object belongs.
-func poolOf(_ context.Context, o client.Object) []reconcile.Request {
+// poolRequests returns a request to reconcile the pool to which an object belongs.
+func poolRequests(_ context.Context, o client.Object) []reconcile.Request {
 	name := o.GetLabels()[v1alpha1.PoolLabel]
 	if p, is := o.(*v1alpha1.AgentProfile); is {
 		name = p.Spec.Pool
@@ -118,8 +118,8 @@ func poolOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace(), Name: name}}}
 }
 
-// slimNode removes the fields of a Node that the controller does not use, to save memory in the cache.
-func slimNode(o any) (any, error) {
+// pruneNode removes the fields of a Node that the controller does not use, to save memory in the cache.
+func pruneNode(o any) (any, error) {
 	n, is := o.(*corev1.Node)
 	if !is {
 		return o, nil

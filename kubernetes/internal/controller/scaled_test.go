@@ -11,11 +11,11 @@ import (
 // TestAPoolThatSomebodyScaledUpGoesBackAtOnce checks that the controller removes all surplus hosts
 // in one round after a user scales the StatefulSet up.
 func TestAPoolThatSomebodyScaledUpGoesBackAtOnce(t *testing.T) {
-	p := aPool()
+	p := newPool()
 	set := scaledByHand(t, p, 1000)
-	extra, beat := aHost("pool-7")
-	c := newCluster(t, p, set, extra, beat, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-2", Assignment: 1, Installed: 1}), aProfile("writer", v1alpha1.AgentProfileStatus{}))
-	if err := c.round(); err != nil {
+	extra, beat := newHost("pool-7")
+	c := newCluster(t, p, set, extra, beat, newProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-2", Assignment: 1, Installed: 1}), newProfile("writer", v1alpha1.AgentProfileStatus{}))
+	if err := c.reconcileOnce(); err != nil {
 		t.Fatal(err)
 	}
 	replicas := int64(0)

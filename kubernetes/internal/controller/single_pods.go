@@ -16,12 +16,12 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// leaveTime is how long the pod of a single profile is kept after the profile has moved to another host. The pod needs this time
+// movedPodRetention is how long the pod of a single profile is kept after the profile has moved to another host. The pod needs this time
 // to delete its copy of the data.
-const leaveTime = time.Minute
+const movedPodRetention = time.Minute
 
-// maxReason limits the length of a reason in bytes, so that the reason fits into a status.
-const maxReason = 800
+// maxReasonBytes limits the length of a reason in bytes, so that the reason fits into a status.
+const maxReasonBytes = 800
 
 // applySinglePods applies the objects for the pods of the named profiles, which have their own pods. It removes pods that are
 // no longer needed. In this file, a maker is the object that creates such a pod: a StatefulSet or a Sandbox.
@@ -35,7 +35,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 		uid := o.GetUID()
 		work = append(work, func() error { return client.IgnoreNotFound(f.api.Delete(ctx, o, client.Preconditions{UID: &uid})) })
 	}
-	maps.DeleteFunc(v.state.refused, func(name, _ string) bool { return v.profiles[name] == nil })
+	maps.DeleteFunc(v.state.refusals, func(name, _ string) bool { return v.profiles[name] == nil })
 	for _, m := range v.podOwners { // StatefulSets come first in the list.
 		name := m.Labels[v1alpha1.ProfileLabel]
 		wanted := slices.Contains(names, name)
@@ -55,7 +55,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 			f.setRefusal(v.state, name, f.applySinglePod(ctx, v, v.profiles[name], makers[name]))
 			return nil
 		})
-		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
+		if pod := v.pods[pool.SinglePodName(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
 			remove(pod) // Remove the ended pod, because agent-sandbox creates no new pod while the old one exists.
 		}
 	}
@@ -63,13 +63,13 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 }
 
 // mustRemove reports whether the maker m must be deleted now. wanted is true if its pod is still needed, and there is true if
-// the pod's profile exists. A pod whose profile has moved is kept for leaveTime.
+// the pod's profile exists. A pod whose profile has moved is kept for movedPodRetention.
 func (s *poolState) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
 	since, leaving := s.leaving[m.UID]
 	switch {
 	case wanted:
 		delete(s.leaving, m.UID)
-	case !there || leaving && now.Sub(since) >= leaveTime:
+	case !there || leaving && now.Sub(since) >= movedPodRetention:
 		delete(s.leaving, m.UID)
 		return true
 	case !leaving:
@@ -78,8 +78,10 @@ func (s *poolState) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bo
 	return false
 }
 
-// clipReason cuts a text to at most maxReason bytes.
-func clipReason(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
+// clipReason cuts a text to at most maxReasonBytes bytes.
+func clipReason(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxReasonBytes)], "")
+}
 
 // setRefusal records err as the reason why the pod of a profile can't be created. The profile's status shows it, and other
 // profiles are not delayed. A nil err clears the reason.
@@ -87,14 +89,14 @@ func (f *fleet) setRefusal(s *poolState, profile string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		delete(s.refused, profile)
+		delete(s.refusals, profile)
 		return
 	}
 	reason := clipReason(err.Error())
-	if s.refused[profile] != reason {
+	if s.refusals[profile] != reason {
 		f.log.Warn("pod can't be made", "profile", profile, "error", err)
 	}
-	s.refused[profile] = reason
+	s.refusals[profile] = reason
 }
 
 // applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, or nil.

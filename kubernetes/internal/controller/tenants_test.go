@@ -31,21 +31,21 @@ func TestNamesOfPoolsThatDoNotExistCostNothingLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		lists := 0
-		c.fleet.fresh = interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+		c.fleet.uncached = interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
 			List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 				lists++
 				return api.List(ctx, list, options...)
 			},
 		})
 		for i := range 20 {
-			p := aProfile("coder", v1alpha1.AgentProfileStatus{})
+			p := newProfile("coder", v1alpha1.AgentProfileStatus{})
 			p.Finalizers, p.Spec.Pool = nil, fmt.Sprint("nowhere", i)
 			key := client.ObjectKey{Namespace: "agents", Name: p.Spec.Pool}
 			if err := c.api.Create(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
-				time.Sleep(roundTime)
+				time.Sleep(minRoundInterval)
 				if _, err := c.reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 					t.Fatal(err)
 				}
@@ -56,7 +56,7 @@ func TestNamesOfPoolsThatDoNotExistCostNothingLater(t *testing.T) {
 			if err := c.api.Delete(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(roundTime)
+			time.Sleep(minRoundInterval)
 			if again, err := c.reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil || again != (reconcile.Result{}) {
 				t.Fatalf("there is another round: %v, %v", again, err)
 			}
@@ -71,16 +71,16 @@ func TestNamesOfPoolsThatDoNotExistCostNothingLater(t *testing.T) {
 // a host has no finalizer, so the controller never sees that it is being deleted.
 func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, aPool())
-		c.refused = pool.Sandbox.Kind // A quota refuses Sandboxes.
+		c := newCluster(t, newPool())
+		c.refusedKind = pool.Sandbox.Kind // A quota refuses Sandboxes.
 		for i := range 10 {
-			p := aProfile(fmt.Sprint("coder", i), v1alpha1.AgentProfileStatus{})
+			p := newProfile(fmt.Sprint("coder", i), v1alpha1.AgentProfileStatus{})
 			p.Finalizers, p.Spec.Placement = nil, v1alpha1.PlacementPod
 			if err := c.api.Create(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(roundTime)
-			_ = c.round() // The API server refuses this profile's pod.
+			time.Sleep(minRoundInterval)
+			_ = c.reconcileOnce() // The API server refuses this profile's pod.
 			if c.profile(p.Name).Status.Phase != v1alpha1.PhasePending {
 				t.Fatalf("%+v", c.profile(p.Name).Status)
 			}
@@ -88,11 +88,11 @@ func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(roundTime)
-		_ = c.round()
-		s := c.stateOf(client.ObjectKeyFromObject(aPool()))
-		if len(s.phases)+len(s.refused)+len(s.written.by) > 0 {
-			t.Errorf("%d phases, %d refusals and %d objects are remembered", len(s.phases), len(s.refused), len(s.written.by))
+		time.Sleep(minRoundInterval)
+		_ = c.reconcileOnce()
+		s := c.stateOf(client.ObjectKeyFromObject(newPool()))
+		if len(s.phases)+len(s.refusals)+len(s.written.profiles) > 0 {
+			t.Errorf("%d phases, %d refusals and %d objects are remembered", len(s.phases), len(s.refusals), len(s.written.profiles))
 		}
 	})
 }
@@ -101,13 +101,13 @@ func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 // long for a status. Otherwise the API server refuses the status and the profile seems to be
 // Running.
 func TestALongReasonOfTheSchedulerIsReported(t *testing.T) {
-	pod, beat := aHost("pool-0")
+	pod, beat := newHost("pool-0")
 	pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodPending, nil
 	pod.Status.Conditions = []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/900 nodes are available: " + strings.Repeat("1 node had an untolerated taint, ", 100),
 	}}
-	c := newCluster(t, aPool(), pod, beat, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}))
-	if err := c.round(); err != nil {
+	c := newCluster(t, newPool(), pod, beat, newProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}))
+	if err := c.reconcileOnce(); err != nil {
 		t.Fatal(err)
 	}
 	if st := c.profile("coder").Status; st.Phase != v1alpha1.PhaseWaiting || len(st.Message) > 1024 {
@@ -120,10 +120,10 @@ func TestALongReasonOfTheSchedulerIsReported(t *testing.T) {
 func TestALongMessageOfAnAgentMakesAnEvent(t *testing.T) {
 	said := events.NewFakeRecorder(10)
 	f := newFleet(nil, nil, said, nil)
-	v := &view{state: &poolState{}, profiles: map[string]*v1alpha1.AgentProfile{"coder": aProfile("coder", v1alpha1.AgentProfileStatus{})}}
+	v := &view{state: &poolState{}, profiles: map[string]*v1alpha1.AgentProfile{"coder": newProfile("coder", v1alpha1.AgentProfileStatus{})}}
 	f.recordEvents(v)
 	long := strings.Repeat("x", 1000)
-	v.profiles["coder"] = aProfile("coder", v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseBackoff, Cause: long, Message: long})
+	v.profiles["coder"] = newProfile("coder", v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseBackoff, Cause: long, Message: long})
 	f.recordEvents(v)
 	if one := <-said.Events; len(one) > 1024 || !strings.Contains(one, "CrashLoop") {
 		t.Errorf("an event of %d bytes", len(one))
@@ -147,8 +147,8 @@ func TestAnErrorThatStaysDelaysNoRound(t *testing.T) {
 			t.Fatal(err)
 		}
 		news := make(chan event.GenericEvent, 1)
-		news <- event.GenericEvent{Object: aProfile("coder", v1alpha1.AgentProfileStatus{})}
-		if err := c.Watch(source.Channel(news, handler.EnqueueRequestsFromMapFunc(poolOf))); err != nil {
+		news <- event.GenericEvent{Object: newProfile("coder", v1alpha1.AgentProfileStatus{})}
+		if err := c.Watch(source.Channel(news, handler.EnqueueRequestsFromMapFunc(poolRequests))); err != nil {
 			t.Fatal(err)
 		}
 		ctx, end := context.WithCancel(t.Context())
@@ -165,10 +165,10 @@ func TestAnErrorThatStaysDelaysNoRound(t *testing.T) {
 // TestABrokenKindOfAnotherProjectHoldsNoProfile checks that a pool notices a lost host although the
 // API server can't list Sandboxes, for example because agent-sandbox's webhook is down.
 func TestABrokenKindOfAnotherProjectHoldsNoProfile(t *testing.T) {
-	alone := aProfile("alone", v1alpha1.AgentProfileStatus{})
+	alone := newProfile("alone", v1alpha1.AgentProfileStatus{})
 	alone.Spec.Placement = v1alpha1.PlacementPod
-	c := newCluster(t, aPool(), alone, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
-	c.fleet.fresh = interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+	c := newCluster(t, newPool(), alone, newProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
+	c.fleet.uncached = interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
 		List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			if strings.HasPrefix(list.GetObjectKind().GroupVersionKind().Kind, pool.Sandbox.Kind) {
 				return errors.New("conversion webhook failed")
@@ -176,7 +176,7 @@ func TestABrokenKindOfAnotherProjectHoldsNoProfile(t *testing.T) {
 			return api.List(ctx, list, options...)
 		},
 	})
-	if err := c.round(); err == nil || !strings.Contains(err.Error(), "conversion webhook failed") {
+	if err := c.reconcileOnce(); err == nil || !strings.Contains(err.Error(), "conversion webhook failed") {
 		t.Errorf("the round ends with %v", err)
 	}
 	if st := c.profile("coder").Status; st.Phase != v1alpha1.PhaseWaiting || st.Ready {

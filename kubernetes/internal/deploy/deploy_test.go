@@ -45,8 +45,8 @@ func loadChart(t *testing.T) *chart.Chart {
 	return c
 }
 
-// helm returns the objects of the chart as Helm renders them.
-func helm(t *testing.T, values map[string]any) (map[string]any, error) {
+// renderHelm returns the objects of the chart as Helm renders them.
+func renderHelm(t *testing.T, values map[string]any) (map[string]any, error) {
 	t.Helper()
 	c := loadChart(t)
 	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "any", Namespace: "agents"}, nil)
@@ -57,11 +57,11 @@ func helm(t *testing.T, values map[string]any) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return objects(t, strings.Join(slices.Collect(maps.Values(files)), "\n---\n")), nil
+	return parseObjects(t, strings.Join(slices.Collect(maps.Values(files)), "\n---\n")), nil
 }
 
-// objects parses YAML documents. It drops namespaces and empty lists, which Helm does not render.
-func objects(t *testing.T, text string) map[string]any {
+// parseObjects parses YAML documents. It drops namespaces and empty lists, which Helm does not render.
+func parseObjects(t *testing.T, text string) map[string]any {
 	t.Helper()
 	out := map[string]any{}
 	for doc := range strings.SplitSeq(text, "\n---\n") {
@@ -87,9 +87,9 @@ func objects(t *testing.T, text string) map[string]any {
 	return out
 }
 
-// sorted formats a value with its lists sorted by name, because patches append in another order
+// formatSorted formats a value with its lists sorted by name, because patches append in another order
 // than templates.
-func sorted(v any) string {
+func formatSorted(v any) string {
 	var walk func(v any)
 	walk = func(v any) {
 		switch v := v.(type) {
@@ -117,8 +117,8 @@ func text(v any) string {
 	return string(out)
 }
 
-// kustomize returns the output of kubectl kustomize for the base with components.
-func kustomize(t *testing.T, components ...string) (string, error) {
+// renderKustomize returns the output of kubectl kustomize for the base with components.
+func renderKustomize(t *testing.T, components ...string) (string, error) {
 	t.Helper()
 	kubectl, err := exec.LookPath("kubectl")
 	if err != nil {
@@ -148,12 +148,12 @@ func TestTheChartAndTheBaseAgree(t *testing.T) {
 		}
 	}
 	for name, values := range sets {
-		out, err := kustomize(t, strings.Fields(name)...)
+		out, err := renderKustomize(t, strings.Fields(name)...)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, out)
 		}
-		base := objects(t, out)
-		rendered, err := helm(t, values)
+		base := parseObjects(t, out)
+		rendered, err := renderHelm(t, values)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestTheChartAndTheBaseAgree(t *testing.T) {
 			continue
 		}
 		for key := range base {
-			if a, b := sorted(base[key]), sorted(rendered[key]); a != b {
+			if a, b := formatSorted(base[key]), formatSorted(rendered[key]); a != b {
 				t.Errorf("component %q, %s: kustomize has\n%s\nHelm has\n%s", name, key, a, b)
 			}
 		}
@@ -173,7 +173,7 @@ func TestTheChartAndTheBaseAgree(t *testing.T) {
 // which may be a public one of either family.
 func TestSandboxesDontReachTheAPIServer(t *testing.T) {
 	for address, want := range map[string]string{"203.0.113.7/32": `"169.254.0.0/16",      "203.0.113.7/32"`, "2001:db8::7/128": `"fe80::/10",      "2001:db8::7/128"`, "0.0.0.0/0": `"169.254.0.0/16"     ]`} {
-		all, err := helm(t, map[string]any{"sandboxes": map[string]any{"enabled": true, "apiServer": address}})
+		all, err := renderHelm(t, map[string]any{"sandboxes": map[string]any{"enabled": true, "apiServer": address}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,11 +188,11 @@ func TestSandboxesDontReachTheAPIServer(t *testing.T) {
 func TestSandboxesAndALeaseAreRefused(t *testing.T) {
 	on := map[string]any{"enabled": true}
 	for _, other := range []string{"lease", "standby"} {
-		if _, err := helm(t, map[string]any{"sandboxes": on, other: on}); err == nil || !strings.Contains(err.Error(), "sandboxes.enabled and a lease can't be together") {
+		if _, err := renderHelm(t, map[string]any{"sandboxes": on, other: on}); err == nil || !strings.Contains(err.Error(), "sandboxes.enabled and a lease can't be together") {
 			t.Error(other, err)
 		}
 	}
-	if _, err := helm(t, map[string]any{"sandboxes": on, "standby": map[string]any{"enabled": true, "lease": false}}); err != nil {
+	if _, err := renderHelm(t, map[string]any{"sandboxes": on, "standby": map[string]any{"enabled": true, "lease": false}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -201,11 +201,11 @@ func TestSandboxesAndALeaseAreRefused(t *testing.T) {
 // Otherwise agents would get a token that may make pods.
 func TestSandboxesAndALeaseDoNotAgreeInKustomizeEither(t *testing.T) {
 	for _, components := range [][]string{{"lease", "sandboxes"}, {"sandboxes", "standby"}} {
-		if out, err := kustomize(t, components...); err == nil || !strings.Contains(out, "ID conflict") || !strings.Contains(out, "RoleBinding") {
+		if out, err := renderKustomize(t, components...); err == nil || !strings.Contains(out, "ID conflict") || !strings.Contains(out, "RoleBinding") {
 			t.Errorf("%v: %v\n%s", components, err, out)
 		}
 	}
-	if out, err := kustomize(t, "sandboxes", "standby-without-lease"); err != nil {
+	if out, err := renderKustomize(t, "sandboxes", "standby-without-lease"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -214,7 +214,7 @@ func TestSandboxesAndALeaseDoNotAgreeInKustomizeEither(t *testing.T) {
 // depend on the locks of its file system.
 func TestAStandbyHasALease(t *testing.T) {
 	for name, want := range map[string]bool{"standby": true, "standby-without-lease": false} {
-		out, err := kustomize(t, name)
+		out, err := renderKustomize(t, name)
 		if has := strings.Contains(out, "HINIT_LEASE_IDENTITY"); err != nil || has != want || !strings.Contains(out, "replicas: 2") {
 			t.Errorf("%s: a lease %v, %v\n%s", name, has, err, out)
 		}
@@ -224,7 +224,7 @@ func TestAStandbyHasALease(t *testing.T) {
 // TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents checks that the sandbox service gets the agents'
 // hinit.yaml. Without it, the service would not know which profiles are isolated, and would not refuse them.
 func TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents(t *testing.T) {
-	all, err := helm(t, map[string]any{"sandboxes": map[string]any{"enabled": true}, "config": "isolation: files\n"})
+	all, err := renderHelm(t, map[string]any{"sandboxes": map[string]any{"enabled": true}, "config": "isolation: files\n"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents(t *testing.T) {
 }
 
 func TestValuesReachThePod(t *testing.T) {
-	all, err := helm(t, map[string]any{
+	all, err := renderHelm(t, map[string]any{
 		"name": "team", "user": 1000650000, "stopSeconds": 120, "drainSeconds": 60, "secret": "keys", "config": "agent: {env_file: /run/secrets/agent}\n# \"quoted\"\n", "env": map[string]any{"TZ": "Europe/Berlin"}, "cpu": map[string]any{"limit": "2"},
 		"storage": map[string]any{"existingClaim": "old"}, "networkPolicy": map[string]any{"enabled": false},
 	})

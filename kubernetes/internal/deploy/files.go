@@ -29,7 +29,7 @@ metadata:
 // Files returns the generated files of kubernetes/deploy, by their path below that directory.
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
-	base, err := Render(Default(nil))
+	base, err := Render(WithDefaults(nil))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func Files() (map[string][]byte, error) {
 // addComponent adds the files of the kustomize component in dir: patches for objects of the base, and new objects. The
 // component changes the base in the same way as the given values change the chart.
 func addComponent(files map[string][]byte, dir string, base []Manifest, values map[string]any) error {
-	with, err := Render(Default(values))
+	with, err := Render(WithDefaults(values))
 	if err != nil {
 		return err
 	}

@@ -28,11 +28,11 @@ func TestPrometheusOperatorTakesThePodMonitor(t *testing.T) {
 	if yaml.UnmarshalStrict([]byte(wrong), new(monitoringv1.PodMonitor)) == nil {
 		t.Error("an unknown field was taken")
 	}
-	out, err := kustomize(t, "metrics")
+	out, err := renderKustomize(t, "metrics")
 	if err != nil {
 		t.Fatal(err, out)
 	}
-	set, _ := objects(t, out)["StatefulSet/agents"].(map[string]any)
+	set, _ := parseObjects(t, out)["StatefulSet/agents"].(map[string]any)
 	pod, err := yaml.Marshal(set["spec"].(map[string]any)["template"])
 	if err != nil {
 		t.Fatal(err)

@@ -31,8 +31,8 @@ func Components() map[string]map[string]any {
 	return out
 }
 
-// order is the order of the files in the base. A file stands before the files that need it.
-var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "sandboxes-owner.yaml", "sandboxes-role.yaml", "sandboxes-binding.yaml", "sandboxes-closed.yaml", "sandboxes-open.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
+// baseOrder is the order of the files in the base. A file stands before the files that need it.
+var baseOrder = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "sandboxes-owner.yaml", "sandboxes-role.yaml", "sandboxes-binding.yaml", "sandboxes-closed.yaml", "sandboxes-open.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
 
 // Manifest is one Kubernetes object as text.
 type Manifest struct {
@@ -53,7 +53,7 @@ func Render(values map[string]any) ([]Manifest, error) {
 		"div":      func(a, b int) int64 { return int64(a / b) },
 	}
 	var out []Manifest
-	for _, name := range order {
+	for _, name := range baseOrder {
 		text, err := fs.ReadFile(source, path.Join("source", name))
 		if err != nil {
 			return nil, err
@@ -102,7 +102,7 @@ func patch(file string, from, to []byte) ([]byte, error) {
 	if err := yaml.Unmarshal(diff, &change); err != nil {
 		return nil, err
 	}
-	withoutOrder(change)
+	removeOrderDirectives(change)
 	change["apiVersion"], change["kind"] = object["apiVersion"], object["kind"]
 	metadata, _ := change["metadata"].(map[string]any)
 	if metadata == nil {
@@ -113,9 +113,9 @@ func patch(file string, from, to []byte) ([]byte, error) {
 	return yaml.Marshal(change)
 }
 
-// withoutOrder removes the directives about the order of lists from a patch, to make it shorter. Without them, the lists keep
+// removeOrderDirectives removes the directives about the order of lists from a patch, to make it shorter. Without them, the lists keep
 // the order of the patches.
-func withoutOrder(v any) {
+func removeOrderDirectives(v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, value := range v {
@@ -123,11 +123,11 @@ func withoutOrder(v any) {
 				delete(v, key)
 				continue
 			}
-			withoutOrder(value)
+			removeOrderDirectives(value)
 		}
 	case []any:
 		for _, value := range v {
-			withoutOrder(value)
+			removeOrderDirectives(value)
 		}
 	}
 }

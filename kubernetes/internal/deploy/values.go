@@ -95,8 +95,8 @@ func Values() []Value {
 	}
 }
 
-// Default returns all values of the chart: the value in set for each path in it, and the default for every other path.
-func Default(set map[string]any) map[string]any {
+// WithDefaults returns all values of the chart: the value in set for each path in it, and the default for every other path.
+func WithDefaults(set map[string]any) map[string]any {
 	out := map[string]any{}
 	for _, v := range Values() {
 		value := v.Default

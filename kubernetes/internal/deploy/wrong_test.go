@@ -121,7 +121,7 @@ func TestAWrongValueIsRefusedByItsName(t *testing.T) {
 		t.Error("too few")
 	}
 	for _, wrong := range wrongValues {
-		_, err := helm(t, parse(t, wrong.values))
+		_, err := renderHelm(t, parse(t, wrong.values))
 		// The schema library writes paths with slashes. An unknown name has no path.
 		path := "'/" + strings.ReplaceAll(wrong.name, ".", "/") + "'"
 		if err == nil || !strings.Contains(err.Error(), path) && !strings.Contains(err.Error(), "'"+wrong.name+"'") {
@@ -137,7 +137,7 @@ func TestAnUnusualValueIsTaken(t *testing.T) {
 		"lease: {apiServer: fd00::1/128}", "lease: {apiServer: 10.96.0.1/32}", "env: {_a: ''}", "scratch: {run: 500k}",
 	} {
 		text := strings.NewReplacer("0.25", "'0.25'", "1073741824", "'1073741824'").Replace(right)
-		if _, err := helm(t, parse(t, text)); err != nil {
+		if _, err := renderHelm(t, parse(t, text)); err != nil {
 			t.Errorf("%q: %v", right, err)
 		}
 	}
@@ -154,7 +154,7 @@ func TestHinitRefusesAWrongConfigurationByItsName(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	check := func(values string) (string, error) {
-		all, err := helm(t, parse(t, values))
+		all, err := renderHelm(t, parse(t, values))
 		if err != nil {
 			t.Fatalf("%q: %v", values, err)
 		}

@@ -42,20 +42,20 @@ const maxWarmPools = 4
 // false, and the caller must create a new Sandbox. In that case, createClaim also makes a pool for later containers with this
 // spec, if a pool can serve them.
 func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (bool, error) {
-	if e.s.Warm == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
+	if e.settings.WarmSandboxes == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
 		return false, nil // A running pod can't get more mounts, so there is no claim.
 	}
 	name, err := poolName(r, pod)
 	if err != nil {
 		return false, err
 	}
-	pool, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).Get(ctx, name, metav1.GetOptions{})
+	pool, err := e.objects.Resource(poolKind).Namespace(e.settings.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		err = e.makePool(ctx, name, pod)
 	}
 	if err != nil || pool == nil {
 		if err != nil {
-			e.say("cannot keep sandboxes ready: %v", err)
+			e.logf("cannot keep sandboxes ready: %v", err)
 		}
 		return false, nil
 	}
@@ -74,8 +74,8 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 		return false, err
 	}
 	body := map[string]any{"warmPoolRef": map[string]any{"name": name}}
-	if e.s.Expire > 0 {
-		body["lifecycle"] = map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}
+	if e.settings.ExpireAfter > 0 {
+		body["lifecycle"] = map[string]any{"shutdownTime": e.expiryTime(), "shutdownPolicy": "Delete"}
 	}
 	notes := maps.Clone(pod.Annotations)
 	notes[annotationSpec] = string(note)
@@ -95,7 +95,7 @@ func poolName(r *record, pod *corev1.Pod) (string, error) {
 
 // makePool makes a warm pool and its template, unless the cluster already has maxWarmPools pools.
 func (e *Engine) makePool(ctx context.Context, name string, pod *corev1.Pod) error {
-	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
+	pools, err := e.objects.Resource(poolKind).Namespace(e.settings.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
 	if err != nil || len(pools.Items) >= maxWarmPools {
 		return err
 	}
@@ -108,7 +108,7 @@ func (e *Engine) makePool(ctx context.Context, name string, pod *corev1.Pod) err
 		"podTemplate":             map[string]any{"metadata": map[string]any{"labels": toAnyMap(labels)}, "spec": spec},
 		"networkPolicyManagement": "Unmanaged", // don't make NetworkPolicies: the policies in the manifests apply
 	}
-	pool := map[string]any{"replicas": int64(e.s.Warm), "sandboxTemplateRef": map[string]any{"name": name}}
+	pool := map[string]any{"replicas": int64(e.settings.WarmSandboxes), "sandboxTemplateRef": map[string]any{"name": name}}
 	labels[labelPool] = "true"
 	notes := map[string]string{annotationSpec: pod.Annotations[annotationSpec]}
 	err = e.createObject(ctx, templateResource, "SandboxTemplate", name, form, labels, nil, pod.OwnerReferences)
@@ -120,10 +120,10 @@ func (e *Engine) makePool(ctx context.Context, name string, pod *corev1.Pod) err
 
 // waitingClaims returns the containers whose claims have no Sandbox yet.
 func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record, error) {
-	if e.s.Warm == 0 {
+	if e.settings.WarmSandboxes == 0 {
 		return nil, nil
 	}
-	list, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	list, err := e.objects.Resource(claimKind).Namespace(e.settings.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if apierrors.IsNotFound(err) { // The cluster lacks agent-sandbox's extensions.
 		return nil, nil
 	}
@@ -155,7 +155,7 @@ func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok
 func (e *Engine) bind(ctx context.Context, r *record) error {
 	name := ""
 	for name == "" {
-		o, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).Get(ctx, r.claim.GetName(), metav1.GetOptions{})
+		o, err := e.objects.Resource(claimKind).Namespace(e.settings.Namespace).Get(ctx, r.claim.GetName(), metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -169,32 +169,32 @@ func (e *Engine) bind(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.objects.Resource(sandboxResource).Namespace(e.s.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = e.objects.Resource(sandboxResource).Namespace(e.settings.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
 // postponeClaimExpiry postpones the expiry of a claim and its Sandbox, if they expire soon.
 func (e *Engine) postponeClaimExpiry(ctx context.Context, name string) error {
-	ask, cancel := context.WithTimeout(ctx, answerTime)
+	ask, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	o, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).Get(ask, name, metav1.GetOptions{})
+	o, err := e.objects.Resource(claimKind).Namespace(e.settings.Namespace).Get(ask, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	if text, _, _ := unstructured.NestedString(o.Object, "spec", "lifecycle", "shutdownTime"); !e.endsSoon(text) {
+	if text, _, _ := unstructured.NestedString(o.Object, "spec", "lifecycle", "shutdownTime"); !e.expiresSoon(text) {
 		return nil
 	}
-	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}})
+	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expiryTime(), "shutdownPolicy": "Delete"}})
 }
 
 // deleteUnusedPools deletes each warm pool from which no container was made during the idle time. since is the start of this
 // process, before which uses are unknown.
 func (e *Engine) deleteUnusedPools(ctx context.Context, since time.Time) error {
-	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
+	if e.settings.WarmSandboxes == 0 || e.settings.IdleTime == 0 || time.Since(since) < e.settings.IdleTime {
 		return nil
 	}
-	defer limitTime(&ctx)()
-	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
+	defer withRequestTimeout(&ctx)()
+	pools, err := e.objects.Resource(poolKind).Namespace(e.settings.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -202,11 +202,11 @@ func (e *Engine) deleteUnusedPools(ctx context.Context, since time.Time) error {
 		return err
 	}
 	for _, pool := range pools.Items {
-		if time.Since(e.lastUse(pool.GetName())) < e.s.Idle {
+		if time.Since(e.lastUse(pool.GetName())) < e.settings.IdleTime {
 			continue
 		}
 		for _, of := range []schema.GroupVersionResource{poolKind, templateResource} {
-			if gone := e.objects.Resource(of).Namespace(e.s.Namespace).Delete(ctx, pool.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(gone) {
+			if gone := e.objects.Resource(of).Namespace(e.settings.Namespace).Delete(ctx, pool.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(gone) {
 				err = errors.Join(err, gone)
 			}
 		}

@@ -26,16 +26,16 @@ import (
 
 // Engine runs containers on a Kubernetes cluster. Several goroutines may use it.
 type Engine struct {
-	s           Settings
+	settings    Settings
 	core        kubernetes.Interface
 	objects     dynamic.Interface
-	say         func(format string, args ...any) // Function that reports messages to the operator.
+	logf        func(format string, args ...any) // Function that reports messages to the operator.
 	programPath string                           // Path of this program in its image.
 
-	probing sync.Mutex // Serialises test pods, see [Engine.haveUserNamespaces].
+	probeMutex sync.Mutex // Serialises test pods, see [Engine.haveUserNamespaces].
 
 	mu             sync.Mutex
-	own            *ownPodInfo
+	ownInfo        *ownPodInfo
 	kind           string               // Kind of new containers; "" until the engine knows it.
 	userNamespaces *bool                // Whether pods get user namespaces (hostUsers: false); nil until the engine knows it.
 	goneReasons    map[string]string    // Reasons why containers disappeared, by container ID.
@@ -54,7 +54,7 @@ type ownPodInfo struct {
 // New returns an engine for a cluster. It does not connect yet. The function say tells the operator what the cluster can't
 // do, and what the engine does without a request.
 func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
-	e := &Engine{s: s, say: say, goneReasons: map[string]string{}, lastUsed: map[string]time.Time{}}
+	e := &Engine{settings: s, logf: say, goneReasons: map[string]string{}, lastUsed: map[string]time.Time{}}
 	if s.HostUsers != "" {
 		mapped := s.HostUsers == "false"
 		e.userNamespaces = &mapped
@@ -74,11 +74,11 @@ func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 	return e, nil
 }
 
-// answerTime limits a single request to the API server.
-const answerTime = 10 * time.Second
+// requestTimeout limits a single request to the API server.
+const requestTimeout = 10 * time.Second
 
-func limitTime(ctx *context.Context) (cancel context.CancelFunc) {
-	*ctx, cancel = context.WithTimeout(*ctx, answerTime)
+func withRequestTimeout(ctx *context.Context) (cancel context.CancelFunc) {
+	*ctx, cancel = context.WithTimeout(*ctx, requestTimeout)
 	return cancel
 }
 
@@ -87,7 +87,7 @@ func (e *Engine) Close() error { return nil }
 
 // Info implements [sandbox.Engine].
 func (e *Engine) Info(ctx context.Context) (sandbox.Info, error) {
-	defer limitTime(&ctx)()
+	defer withRequestTimeout(&ctx)()
 	text, err := e.core.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
 	if err != nil {
 		return sandbox.Info{}, apiError("ask the cluster what it is", err)
@@ -117,7 +117,7 @@ const claimsDir = "/claims/"
 
 // Self implements [sandbox.Cluster]. The mounts of the result are the PersistentVolumeClaims of this process's container.
 func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
-	if e.s.Pod == "" {
+	if e.settings.Pod == "" {
 		return sandbox.Container{}, nil
 	}
 	o, err := e.ownPod(ctx)
@@ -131,7 +131,7 @@ func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
 			claims[v.Name] = v.PersistentVolumeClaim.ClaimName
 		}
 	}
-	for _, m := range containerOf(o.pod, e.s.Container).VolumeMounts {
+	for _, m := range containerOf(o.pod, e.settings.Container).VolumeMounts {
 		if claim := claims[m.Name]; claim != "" && m.SubPathExpr == "" {
 			source := claimsDir + claim
 			if m.SubPath != "" {
@@ -166,10 +166,10 @@ func mountOf(c corev1.Container, at string) *corev1.VolumeMount {
 	return out
 }
 
-// oneConfiguration returns an error unless all containers that can reach the service's socket have the same hinit.yaml as
+// checkSharedConfiguration returns an error unless all containers that can reach the service's socket have the same hinit.yaml as
 // this container. That file says which profiles are isolated, and an isolated profile must get no sandbox. If the socket is
 // in the abstract namespace, every container of the pod can reach it.
-func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
+func (s *Settings) checkSharedConfiguration(pod *corev1.Pod) error {
 	self := containerOf(pod, s.Container)
 	socket := mountOf(self, s.Paths.socket)
 	reaches := func(c corev1.Container) bool {
@@ -200,24 +200,24 @@ func (s *Settings) oneConfiguration(pod *corev1.Pod) error {
 func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.own != nil {
-		return e.own, nil
+	if e.ownInfo != nil {
+		return e.ownInfo, nil
 	}
-	if e.s.Pod == "" {
-		e.own = &ownPodInfo{pod: &corev1.Pod{}, image: e.s.Image}
-		return e.own, nil
+	if e.settings.Pod == "" {
+		e.ownInfo = &ownPodInfo{pod: &corev1.Pod{}, image: e.settings.Image}
+		return e.ownInfo, nil
 	}
-	defer limitTime(&ctx)()
-	pod, err := e.core.CoreV1().Pods(e.s.Namespace).Get(ctx, e.s.Pod, metav1.GetOptions{})
+	defer withRequestTimeout(&ctx)()
+	pod, err := e.core.CoreV1().Pods(e.settings.Namespace).Get(ctx, e.settings.Pod, metav1.GetOptions{})
 	if err != nil {
-		return nil, apiError("ask for this pod, "+e.s.Pod, err)
+		return nil, apiError("ask for this pod, "+e.settings.Pod, err)
 	}
-	self := containerOf(pod, e.s.Container)
-	o := &ownPodInfo{pod: pod, image: cmp.Or(e.s.Image, self.Image), claims: map[string]bool{}}
+	self := containerOf(pod, e.settings.Container)
+	o := &ownPodInfo{pod: pod, image: cmp.Or(e.settings.Image, self.Image), claims: map[string]bool{}}
 	if self.Name == "" {
-		return nil, fmt.Errorf("cannot find the container %s in the pod %s; set %sCONTAINER", e.s.Container, e.s.Pod, prefix)
+		return nil, fmt.Errorf("cannot find the container %s in the pod %s; set %sCONTAINER", e.settings.Container, e.settings.Pod, prefix)
 	}
-	if err := e.s.oneConfiguration(pod); err != nil {
+	if err := e.settings.checkSharedConfiguration(pod); err != nil {
 		return nil, err
 	}
 	for _, v := range pod.Spec.Volumes {
@@ -225,7 +225,7 @@ func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 			continue
 		}
 		name := v.PersistentVolumeClaim.ClaimName
-		claim, err := e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).Get(ctx, name, metav1.GetOptions{})
+		claim, err := e.core.CoreV1().PersistentVolumeClaims(e.settings.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, apiError("ask for the claim "+name, err)
 		}
@@ -234,23 +234,23 @@ func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 			o.claims[name] = o.claims[name] || mode == corev1.ReadWriteMany
 		}
 	}
-	e.own = o
+	e.ownInfo = o
 	return o, nil
 }
 
 // owner returns the owner reference for all objects that the engine creates. When the owner is deleted, the cluster deletes
 // the objects. The reference marks the owner as controller, because kubectl drain would otherwise need --force.
 func (e *Engine) owner(ctx context.Context) ([]metav1.OwnerReference, error) {
-	if e.s.Owner == "" {
+	if e.settings.Owner == "" {
 		return nil, nil
 	}
-	defer limitTime(&ctx)()
-	m, err := e.core.CoreV1().ConfigMaps(e.s.Namespace).Get(ctx, e.s.Owner, metav1.GetOptions{})
+	defer withRequestTimeout(&ctx)()
+	m, err := e.core.CoreV1().ConfigMaps(e.settings.Namespace).Get(ctx, e.settings.Owner, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, refused("there is no ConfigMap %s, which owns all sandboxes; see %sOWNER", e.s.Owner, prefix)
+		return nil, unsupported("there is no ConfigMap %s, which owns all sandboxes; see %sOWNER", e.settings.Owner, prefix)
 	}
 	if err != nil {
-		return nil, apiError("ask for the owner of sandboxes, "+e.s.Owner, err)
+		return nil, apiError("ask for the owner of sandboxes, "+e.settings.Owner, err)
 	}
 	controls := true
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: m.Name, UID: m.UID, Controller: &controls}}, nil

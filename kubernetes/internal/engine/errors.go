@@ -45,7 +45,7 @@ func apiError(what string, err error) error {
 	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
 }
 
-// refused returns an error for a setting that a pod can't have.
-func refused(format string, args ...any) error {
+// unsupported returns an error for a setting that a pod can't have.
+func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{sandbox.ErrRefused}, args...)...)
 }

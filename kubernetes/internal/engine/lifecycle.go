@@ -25,7 +25,7 @@ func shortID(id string) string { return id[:min(12, len(id))] }
 
 // List implements [sandbox.Engine].
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]sandbox.Container, error) {
-	defer limitTime(&ctx)()
+	defer withRequestTimeout(&ctx)()
 	selector := labelID
 	if home := labels[sandbox.LabelVolume]; home != "" {
 		selector += "," + labelHome + "=" + home
@@ -45,7 +45,7 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]sandbox.
 
 // records returns all containers whose labels match selector.
 func (e *Engine) records(ctx context.Context, selector string) ([]*record, error) {
-	pods, err := e.core.CoreV1().Pods(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	pods, err := e.core.CoreV1().Pods(e.settings.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +70,9 @@ func (e *Engine) records(ctx context.Context, selector string) ([]*record, error
 	return out, nil
 }
 
-// find returns a container by its id, by the first digits of its id (at least 12), or by its name.
-func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
-	defer limitTime(&ctx)()
+// findRecord returns a container by its id, by the first digits of its id (at least 12), or by its name.
+func (e *Engine) findRecord(ctx context.Context, ref string) (*record, error) {
+	defer withRequestTimeout(&ctx)()
 	what := "inspect the sandbox " + shortID(ref)
 	selector := labelID
 	// Look for the id first, because a name may look like an id.
@@ -99,7 +99,7 @@ func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
 
 // Inspect implements [sandbox.Engine].
 func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, error) {
-	r, err := e.find(ctx, id)
+	r, err := e.findRecord(ctx, id)
 	if err != nil {
 		return sandbox.Container{}, err
 	}
@@ -142,7 +142,7 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 	if err != nil {
 		return "", apiError(what, err)
 	}
-	defer limitTime(&ctx)()
+	defer withRequestTimeout(&ctx)()
 	kind, err := e.objectKind(ctx)
 	switch {
 	case err != nil:
@@ -153,14 +153,14 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 		}
 	default:
 		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: startGate}}
-		_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+		_, err = e.core.CoreV1().Pods(e.settings.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	}
 	return r.id, apiError(what, err)
 }
 
 // Start implements [sandbox.Engine]. It returns when the container is running.
 func (e *Engine) Start(ctx context.Context, id string) error {
-	r, err := e.find(ctx, id)
+	r, err := e.findRecord(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -190,9 +190,9 @@ func (e *Engine) ungate(ctx context.Context, r *record) error {
 	if len(r.pod.Spec.SchedulingGates) == 0 {
 		return nil
 	}
-	defer limitTime(&ctx)()
+	defer withRequestTimeout(&ctx)()
 	patch := []byte(`{"spec":{"schedulingGates":null}}`)
-	_, err := e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err := e.core.CoreV1().Pods(e.settings.Namespace).Patch(ctx, r.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -206,8 +206,8 @@ func (e *Engine) replace(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	defer limitTime(&ctx)()
-	_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	defer withRequestTimeout(&ctx)()
+	_, err = e.core.CoreV1().Pods(e.settings.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // Another caller has already created the pod.
 	}
@@ -218,10 +218,10 @@ func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	if pod == nil {
 		return nil
 	}
-	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	pods := e.core.CoreV1().Pods(e.settings.Namespace)
 	grace := int64(1)
 	options := metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}}
-	ask, cancel := context.WithTimeout(ctx, answerTime)
+	ask, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := pods.Delete(ask, pod.Name, options); apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // The pod is already gone; another pod may have its name.
@@ -272,8 +272,8 @@ func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error 
 
 // lastEvent returns the last warning event about a container's pod. Only an event says what a node could not mount or create.
 func (e *Engine) lastEvent(ctx context.Context, id string) string {
-	defer limitTime(&ctx)()
-	pods, err := e.core.CoreV1().Pods(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelID + "=" + id})
+	defer withRequestTimeout(&ctx)()
+	pods, err := e.core.CoreV1().Pods(e.settings.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelID + "=" + id})
 	if err != nil || len(pods.Items) == 0 {
 		return ""
 	}
@@ -284,9 +284,9 @@ func (e *Engine) lastEvent(ctx context.Context, id string) string {
 }
 
 func (e *Engine) failureEvent(ctx context.Context, pod *corev1.Pod) string {
-	defer limitTime(&ctx)()
+	defer withRequestTimeout(&ctx)()
 	options := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()}
-	events, err := e.core.CoreV1().Events(e.s.Namespace).List(ctx, options)
+	events, err := e.core.CoreV1().Events(e.settings.Namespace).List(ctx, options)
 	if err != nil {
 		return ""
 	}
@@ -301,7 +301,7 @@ func (e *Engine) failureEvent(ctx context.Context, pod *corev1.Pod) string {
 // await calls done with the pod that matches the selectors, or with nil if no pod matches. It
 // repeats the call after each change, until done returns true or an error.
 func (e *Engine) await(ctx context.Context, field, label string, done func(*corev1.Pod) (bool, error)) error {
-	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	pods := e.core.CoreV1().Pods(e.settings.Namespace)
 	options := metav1.ListOptions{FieldSelector: field, LabelSelector: label}
 	for {
 		list, err := pods.List(ctx, options)
@@ -361,11 +361,11 @@ func (e *Engine) Unpause(context.Context, string) error { return nil }
 // Stop implements [sandbox.Engine]. A pod always has two seconds to end, so grace only limits how long Stop waits. The
 // container's files outside of mounts are lost.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
-	r, err := e.find(ctx, id)
+	r, err := e.findRecord(ctx, id)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, grace+2*answerTime)
+	ctx, cancel := context.WithTimeout(ctx, grace+2*requestTimeout)
 	defer cancel()
 	what := "stop the sandbox " + r.name
 	if c := r.container(); c.State == sandbox.Exited || r.claim != nil ||
@@ -377,7 +377,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	}
 	// The node ends a pod with a short deadline, while the pod's object stays.
 	patch := []byte(`{"spec":{"activeDeadlineSeconds":1}}`)
-	_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = e.core.CoreV1().Pods(e.settings.Namespace).Patch(ctx, r.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err == nil {
 		err = e.await(ctx, fields.OneTermEqualSelector("metadata.name", r.pod.Name).String(), "", func(pod *corev1.Pod) (bool, error) {
 			return pod == nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded, nil
@@ -388,9 +388,9 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 
 // Remove implements [sandbox.Engine].
 func (e *Engine) Remove(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*answerTime)
+	ctx, cancel := context.WithTimeout(ctx, 3*requestTimeout)
 	defer cancel()
-	r, err := e.find(ctx, id)
+	r, err := e.findRecord(ctx, id)
 	switch {
 	case errors.Is(err, sandbox.ErrGone):
 		return nil
@@ -410,5 +410,5 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 
 // Rename implements [sandbox.FullEngine]. It always returns an error, because an object of a cluster can't be renamed.
 func (e *Engine) Rename(_ context.Context, id, _ string) error {
-	return apiError("rename the sandbox "+shortID(id), refused("objects of a cluster keep their names"))
+	return apiError("rename the sandbox "+shortID(id), unsupported("objects of a cluster keep their names"))
 }

@@ -49,7 +49,9 @@ func (e *Engine) objectKind(ctx context.Context) (string, error) {
 	return e.kind, nil
 }
 
-func (e *Engine) expires() string { return time.Now().Add(e.s.Expire).UTC().Format(time.RFC3339) }
+func (e *Engine) expiryTime() string {
+	return time.Now().Add(e.settings.ExpireAfter).UTC().Format(time.RFC3339)
+}
 
 // createSandbox creates a suspended Sandbox with pod as its template.
 func (e *Engine) createSandbox(ctx context.Context, pod *corev1.Pod) error {
@@ -58,8 +60,8 @@ func (e *Engine) createSandbox(ctx context.Context, pod *corev1.Pod) error {
 		return err
 	}
 	body := map[string]any{"podTemplate": template, "operatingMode": modeSuspended}
-	if e.s.Expire > 0 {
-		body["shutdownTime"], body["shutdownPolicy"] = e.expires(), "Delete"
+	if e.settings.ExpireAfter > 0 {
+		body["shutdownTime"], body["shutdownPolicy"] = e.expiryTime(), "Delete"
 	}
 	return e.createObject(ctx, sandboxResource, "Sandbox", pod.Name, body, pod.Labels, pod.Annotations, pod.OwnerReferences)
 }
@@ -72,7 +74,7 @@ func (e *Engine) createObject(ctx context.Context, of schema.GroupVersionResourc
 	o.SetLabels(labels)
 	o.SetAnnotations(notes)
 	o.SetOwnerReferences(owner)
-	_, err := e.objects.Resource(of).Namespace(e.s.Namespace).Create(ctx, o, metav1.CreateOptions{})
+	_, err := e.objects.Resource(of).Namespace(e.settings.Namespace).Create(ctx, o, metav1.CreateOptions{})
 	return err
 }
 
@@ -96,7 +98,7 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	if err != nil || kind != "Sandbox" {
 		return nil, err
 	}
-	list, err := e.objects.Resource(sandboxResource).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	list, err := e.objects.Resource(sandboxResource).Namespace(e.settings.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +118,7 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	return out, err
 }
 
-func suspended(object *unstructured.Unstructured) bool {
+func isSuspended(object *unstructured.Unstructured) bool {
 	mode, _, _ := unstructured.NestedString(object.Object, "spec", "operatingMode")
 	return mode == modeSuspended
 }
@@ -134,15 +136,15 @@ func objectReason(object *unstructured.Unstructured) string {
 }
 
 // patch changes the annotations (notes) and the spec of an object of agent-sandbox.
-func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name string, notes, spec map[string]any) error {
-	defer limitTime(&ctx)()
+func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name string, annotations, spec map[string]any) error {
+	defer withRequestTimeout(&ctx)()
 	body := map[string]any{"spec": spec}
-	if notes != nil { // Omit the key, because null would remove all annotations.
-		body["metadata"] = map[string]any{"annotations": notes}
+	if annotations != nil { // Omit the key, because null would remove all annotations.
+		body["metadata"] = map[string]any{"annotations": annotations}
 	}
 	patch, err := json.Marshal(body)
 	if err == nil {
-		_, err = e.objects.Resource(of).Namespace(e.s.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = e.objects.Resource(of).Namespace(e.settings.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	return err
 }
@@ -152,7 +154,7 @@ func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name
 // to it.
 func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
 	again := r.pod == nil && r.object.GetAnnotations()[annotationStopped] != ""
-	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
+	if r.pod != nil && (c.State == sandbox.Exited || isSuspended(r.object)) {
 		if err := e.suspend(ctx, r); err != nil {
 			return err
 		}
@@ -160,8 +162,8 @@ func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) err
 	}
 	spec, notes := map[string]any{"operatingMode": modeRunning}, map[string]any{annotationStopped: nil}
 	_, claimed := claimOf(r.object) // A Sandbox of a claim has no mounts that a link could redirect.
-	if e.s.Expire > 0 && !claimed {
-		spec["shutdownTime"] = e.expires()
+	if e.settings.ExpireAfter > 0 && !claimed {
+		spec["shutdownTime"] = e.expiryTime()
 	}
 	if again && !claimed {
 		renewHelperPath(r)
@@ -188,7 +190,7 @@ func (e *Engine) suspend(ctx context.Context, r *record) error {
 
 // removeSandbox deletes a Sandbox and waits until its pod is gone.
 func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
-	ask, cancel := context.WithTimeout(ctx, answerTime)
+	ask, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	of, name, uid, policy := sandboxResource, "", types.UID(""), metav1.DeletePropagationBackground
 	if r.claim != nil {
@@ -198,7 +200,7 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	} else {
 		name, uid = r.object.GetName(), r.object.GetUID()
 	}
-	err := e.objects.Resource(of).Namespace(e.s.Namespace).Delete(ask, name, metav1.DeleteOptions{
+	err := e.objects.Resource(of).Namespace(e.settings.Namespace).Delete(ask, name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &policy,
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -210,21 +212,21 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 // postponeExpiry postpones the expiry of a Sandbox. If the service has crashed or was removed, the expiry is no longer
 // postponed, and the cluster deletes the Sandbox.
 func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
-	if r.object == nil || e.s.Expire == 0 {
+	if r.object == nil || e.settings.ExpireAfter == 0 {
 		return nil
 	}
 	if claim, claimed := claimOf(r.object); claimed {
 		return e.postponeClaimExpiry(ctx, claim.Name)
 	}
 	text, _, _ := unstructured.NestedString(r.object.Object, "spec", "shutdownTime")
-	if !e.endsSoon(text) {
+	if !e.expiresSoon(text) {
 		return nil
 	}
-	return e.patch(ctx, sandboxResource, r.object.GetName(), nil, map[string]any{"shutdownTime": e.expires()})
+	return e.patch(ctx, sandboxResource, r.object.GetName(), nil, map[string]any{"shutdownTime": e.expiryTime()})
 }
 
-// endsSoon reports whether the time in text is so near that the expiry must be postponed.
-func (e *Engine) endsSoon(text string) bool {
+// expiresSoon reports whether the time in text is so near that the expiry must be postponed.
+func (e *Engine) expiresSoon(text string) bool {
 	end, err := time.Parse(time.RFC3339, text)
-	return err != nil || time.Until(end) <= e.s.Expire/expireSoon
+	return err != nil || time.Until(end) <= e.settings.ExpireAfter/expireSoon
 }

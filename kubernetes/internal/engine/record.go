@@ -32,7 +32,7 @@ const (
 	annotationVolume  = "hinit.dev/volume"
 	startGate         = "hinit.dev/start" // Scheduling gate that keeps a pod from starting before [Engine.Start].
 
-	container = "sandbox" // name of the main container in each pod
+	mainContainerName = "sandbox" // name of the main container in each pod
 )
 
 // record is one container, with the objects that the cluster has for it.
@@ -82,9 +82,9 @@ func (r *record) hasLabels(labels map[string]string) bool {
 	return true
 }
 
-// status returns the status of the main container in a pod. It returns the zero value if the pod does not report one.
-func status(pod *corev1.Pod) corev1.ContainerStatus {
-	at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
+// mainStatus returns the status of the main container in a pod. It returns the zero value if the pod does not report one.
+func mainStatus(pod *corev1.Pod) corev1.ContainerStatus {
+	at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == mainContainerName })
 	if at < 0 {
 		return corev1.ContainerStatus{}
 	}
@@ -109,10 +109,10 @@ func (r *record) container() sandbox.Container {
 		fillState(&c, r.pod)
 	case r.claim != nil && r.claim.GetDeletionTimestamp() != nil, r.object != nil && r.object.GetDeletionTimestamp() != nil:
 		c.State = sandbox.Removing
-	case r.claim == nil && suspended(r.object) && r.object.GetAnnotations()[annotationStopped] != "":
+	case r.claim == nil && isSuspended(r.object) && r.object.GetAnnotations()[annotationStopped] != "":
 		c.State, c.Finished = sandbox.Exited, parseTime(r.object.GetAnnotations()[annotationStopped], r.created)
 		c.Reason = "the sandbox is suspended"
-	case r.claim != nil, suspended(r.object):
+	case r.claim != nil, isSuspended(r.object):
 		c.State = sandbox.Created
 	default:
 		c.State, c.Reason = sandbox.Restarting, "the pod is gone, and the cluster makes another: "+objectReason(r.object)
@@ -122,7 +122,7 @@ func (r *record) container() sandbox.Container {
 
 // fillState sets the fields of c that describe the state of a pod.
 func fillState(c *sandbox.Container, pod *corev1.Pod) {
-	s := status(pod)
+	s := mainStatus(pod)
 	ended := s.State.Terminated
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -202,7 +202,7 @@ func endReason(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
 }
 
 func limitOf(pod *corev1.Pod) string {
-	q := containerOf(pod, container).Resources.Limits[corev1.ResourceMemory]
+	q := containerOf(pod, mainContainerName).Resources.Limits[corev1.ResourceMemory]
 	if q.IsZero() {
 		return "the node's memory"
 	}
@@ -217,7 +217,7 @@ func waitReason(pod *corev1.Pod) (why string, err error) {
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if ended := s.State.Terminated; ended != nil && ended.ExitCode != 0 {
 			text := fmt.Sprintf("the container %s of the pod %s has failed with exit code %d: %s", s.Name, pod.Name, ended.ExitCode, ended.Message)
-			return text, refused("%s", text)
+			return text, unsupported("%s", text)
 		}
 		w := s.State.Waiting
 		if w == nil {
@@ -230,7 +230,7 @@ func waitReason(pod *corev1.Pod) (why string, err error) {
 			return text, fmt.Errorf("%w: %s", sandbox.ErrNoImage, text)
 		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff":
 			text = "the node can't start the container: " + text
-			return text, refused("%s", text)
+			return text, unsupported("%s", text)
 		case "PodInitializing", "ContainerCreating":
 			why = cmp.Or(why, "the node makes the container")
 		default:

@@ -16,7 +16,7 @@ import (
 func pod(change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "hermes-1", UID: "u", Labels: map[string]string{labelID: "i"}, Annotations: map[string]string{annotationSpec: `{}`}},
-		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: container}}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: mainContainerName}}},
 		Status:     corev1.PodStatus{Phase: corev1.PodPending},
 	}
 	change(p)
@@ -25,7 +25,7 @@ func pod(change func(*corev1.Pod)) *corev1.Pod {
 
 func running(p *corev1.Pod) {
 	p.Status.Phase = corev1.PodRunning
-	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: mainContainerName, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}
 	conditions(p, corev1.PodReady, corev1.ConditionTrue, corev1.ContainersReady, corev1.ConditionTrue)
 }
 
@@ -39,7 +39,7 @@ func conditions(p *corev1.Pod, words ...any) {
 func ended(code int32, reason string) func(p *corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodFailed
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: mainContainerName, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}}
 	}
 }
 
@@ -106,7 +106,7 @@ func TestAStartThatIsNoUseFailsAtOnce(t *testing.T) {
 		"ErrImagePull": sandbox.ErrNoImage, "ImagePullBackOff": sandbox.ErrNoImage, "InvalidImageName": sandbox.ErrNoImage, "CreateContainerConfigError": sandbox.ErrRefused, "ContainerCreating": nil,
 	} {
 		_, err := waitReason(pod(func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, Image: "x", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: mainContainerName, Image: "x", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
 		}))
 		if !errors.Is(err, want) || want == nil && err != nil {
 			t.Errorf("%s: %v", reason, err)
@@ -196,9 +196,9 @@ func TestAContainerIsFoundByALongName(t *testing.T) {
 		Name: ObjectName(name), Namespace: "sandboxes", Labels: map[string]string{labelID: strings.Repeat("a", idLength)},
 		Annotations: map[string]string{annotationSpec: `{"Name":"` + name + `"}`},
 	}}
-	e := &Engine{s: Settings{Namespace: "sandboxes"}, kind: "Pod", core: fake.NewClientset(pod)}
+	e := &Engine{settings: Settings{Namespace: "sandboxes"}, kind: "Pod", core: fake.NewClientset(pod)}
 	for _, ref := range []string{name, strings.Repeat("a", idLength), strings.Repeat("a", 12)} {
-		if r, err := e.find(t.Context(), ref); err != nil || r.name != name {
+		if r, err := e.findRecord(t.Context(), ref); err != nil || r.name != name {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}

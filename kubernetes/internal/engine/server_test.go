@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(cluster.MainServer(m)) }
 
-// onServer returns an engine on a real API server, without nodes.
-func onServer(t *testing.T) *Engine {
+// newServerEngine returns an engine on a real API server, without nodes.
+func newServerEngine(t *testing.T) *Engine {
 	t.Helper()
 	c, left, err := cluster.StartServer(t.Context())
 	if err != nil {
@@ -34,7 +34,7 @@ func onServer(t *testing.T) *Engine {
 		t.Fatal(err)
 	}
 	e, err := New(Settings{
-		Namespace: "sandboxes", Image: "hinit", Owner: "owner", HostUsers: "true", API: config, Storage: resource.MustParse("1Gi"), Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi"),
+		Namespace: "sandboxes", Image: "hinit", Owner: "owner", HostUsers: "true", API: config, VolumeSize: resource.MustParse("1Gi"), Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi"),
 	}, t.Logf)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func onServer(t *testing.T) *Engine {
 
 // TestOnAnAPIServer checks all engine calls that need no node against a real API server.
 func TestOnAnAPIServer(t *testing.T) {
-	e := onServer(t)
+	e := newServerEngine(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	spec := sandbox.Spec{
@@ -68,7 +68,7 @@ func TestOnAnAPIServer(t *testing.T) {
 	if _, err := e.core.CoreV1().ConfigMaps("sandboxes").Create(ctx, owner, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	e.endedProbesGo(t)
+	e.checkEndedProbesRemoved(t)
 	id, err := e.Create(ctx, spec)
 	if err != nil {
 		t.Fatal("a restricted namespace takes it not:", err)
@@ -174,8 +174,8 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// endedProbesGo checks that the engine removes test pods of a killed service.
-func (e *Engine) endedProbesGo(t *testing.T) {
+// checkEndedProbesRemoved checks that the engine removes test pods of a killed service.
+func (e *Engine) checkEndedProbesRemoved(t *testing.T) {
 	t.Helper()
 	ctx, pods, no := t.Context(), e.core.CoreV1().Pods("sandboxes"), false
 	yes, profile := true, &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
@@ -197,7 +197,7 @@ func (e *Engine) endedProbesGo(t *testing.T) {
 	for _, c := range []struct {
 		now  time.Time
 		left int
-	}{{time.Now(), 3}, {time.Now().Add(probeTime + time.Minute), 1}} {
+	}{{time.Now(), 3}, {time.Now().Add(probeTimeout + time.Minute), 1}} {
 		err := e.deleteEndedProbes(ctx, c.now)
 		list, err2 := pods.List(ctx, metav1.ListOptions{LabelSelector: labelProbe})
 		if err != nil || err2 != nil || len(list.Items) != c.left {

@@ -37,17 +37,17 @@ type Settings struct {
 	Paths     paths  // paths of shared files in the container of this process
 	Kind      string // Pod or Sandbox; "" for Sandbox if the cluster has that kind, otherwise Pod
 
-	Runtime     string // RuntimeClass of sandboxes; "" for the cluster's default
-	HostUsers   string // Value of hostUsers in pods: "true" or "false". "" means false if the nodes support user namespaces.
-	PullPolicy  string
-	PullSecrets []string
-	CPU, Memory resource.Quantity // CPU time and memory that a sandbox requests.
-	Disk        resource.Quantity // maximum disk space of a sandbox on its node
-	Storage     resource.Quantity // size of a volume
-	Class       string            // StorageClass of volumes; "" for the cluster's default
-	Idle        time.Duration     // Idle time after which a sandbox is suspended; 0: never. Background jobs count as use.
-	Expire      time.Duration     // Time after which the cluster deletes a Sandbox that no service renews; 0: never.
-	Warm        int               // Number of ready Sandboxes in each warm pool.
+	Runtime       string // RuntimeClass of sandboxes; "" for the cluster's default
+	HostUsers     string // Value of hostUsers in pods: "true" or "false". "" means false if the nodes support user namespaces.
+	PullPolicy    string
+	PullSecrets   []string
+	CPU, Memory   resource.Quantity // CPU time and memory that a sandbox requests.
+	Disk          resource.Quantity // maximum disk space of a sandbox on its node
+	VolumeSize    resource.Quantity // size of a volume
+	StorageClass  string            // StorageClass of volumes; "" for the cluster's default
+	IdleTime      time.Duration     // Idle time after which a sandbox is suspended; 0: never. Background jobs count as use.
+	ExpireAfter   time.Duration     // Time after which the cluster deletes a Sandbox that no service renews; 0: never.
+	WarmSandboxes int               // Number of ready Sandboxes in each warm pool.
 
 	API *rest.Config
 }
@@ -102,13 +102,13 @@ func ReadSettings(lookup func(string) string) (Settings, error) {
 		Namespace: name("NAMESPACE"), Pod: name("POD"), Container: get("CONTAINER", "sandboxes"), Image: get("IMAGE", ""), Owner: name("OWNER"),
 		Kind: word("KIND", "", "Pod", "Sandbox"), Runtime: name("RUNTIME"), HostUsers: word("HOST_USERS", "", "true", "false"),
 		PullPolicy: word("PULL_POLICY", "", "Always", "IfNotPresent", "Never"),
-		CPU:        size("CPU", "10m"), Memory: size("MEMORY", "64Mi"), Disk: size("DISK", "10Gi"), Storage: size("STORAGE", "1Gi"), Class: name("STORAGE_CLASS"),
-		Idle: span("IDLE", "24h", 10*time.Second), Expire: span("EXPIRE", "168h", time.Minute),
+		CPU:        size("CPU", "10m"), Memory: size("MEMORY", "64Mi"), Disk: size("DISK", "10Gi"), VolumeSize: size("STORAGE", "1Gi"), StorageClass: name("STORAGE_CLASS"),
+		IdleTime: span("IDLE", "24h", 10*time.Second), ExpireAfter: span("EXPIRE", "168h", time.Minute),
 	}
 	s.Paths.socket = dial.SandboxSocket(func(name string) (string, bool) { return lookup(name), true })
 	s.Paths.config = cmp.Or(lookup(configVar), config.DefaultPath)
 	var err error
-	if s.Warm, err = strconv.Atoi(get("WARM", "0")); err != nil || s.Warm < 0 || s.Warm > maxWarm {
+	if s.WarmSandboxes, err = strconv.Atoi(get("WARM", "0")); err != nil || s.WarmSandboxes < 0 || s.WarmSandboxes > maxWarm {
 		bad(prefix+"WARM", get("WARM", "0"), fmt.Sprintf("a number from 0 to %d", maxWarm))
 	}
 	for secret := range strings.SplitSeq(get("PULL_SECRETS", ""), ",") {
@@ -126,14 +126,14 @@ func ReadSettings(lookup func(string) string) (Settings, error) {
 // maxWarm is the largest allowed value of Settings.Warm.
 const maxWarm = 64
 
-var imageWord = regexp.MustCompile(`^[^\s]+$`)
+var imagePattern = regexp.MustCompile(`^[^\s]+$`)
 
 // connect sets the address of the API server and the path of the token.
 func (s *Settings) connect(lookup func(string) string, dir string, bad func(name, value, expected string)) error {
 	if !filepath.IsAbs(dir) {
 		bad(prefix+"CREDENTIALS", dir, "an absolute path")
 	}
-	if s.Image != "" && !imageWord.MatchString(s.Image) {
+	if s.Image != "" && !imagePattern.MatchString(s.Image) {
 		bad(prefix+"IMAGE", s.Image, "an image")
 	}
 	host, port := lookup(hostVar), lookup(portVar)

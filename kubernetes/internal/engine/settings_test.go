@@ -29,10 +29,10 @@ func TestSettings(t *testing.T) {
 		})
 	}
 	s, err := read()
-	if err != nil || s.Namespace != "agents" || s.Idle != 24*time.Hour || s.API.Host != "https://10.0.0.1:443" || s.Container != "sandboxes" {
+	if err != nil || s.Namespace != "agents" || s.IdleTime != 24*time.Hour || s.API.Host != "https://10.0.0.1:443" || s.Container != "sandboxes" {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if s, err = read("HOST_USERS=false", "PULL_SECRETS=a, b", "IDLE=0"); err != nil || len(s.PullSecrets) != 2 || s.Idle != 0 {
+	if s, err = read("HOST_USERS=false", "PULL_SECRETS=a, b", "IDLE=0"); err != nil || len(s.PullSecrets) != 2 || s.IdleTime != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, wrong := range []string{"NAMESPACE=A_b", "OWNER=a b", "KIND=pod", "HOST_USERS=no", "PULL_POLICY=always", "CPU=lots", "MEMORY=-1Gi", "STORAGE=0", "DISK=0", "IDLE=1s", "EXPIRE=soon", "WARM=all", "RUNTIME=gVisor", "IMAGE=a b", "CREDENTIALS=here"} {
@@ -99,13 +99,13 @@ func TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses(t *testing.
 			ObjectMeta: metav1.ObjectMeta{Name: "agents-0", Namespace: "agents"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{agents, other}, InitContainers: []corev1.Container{service}},
 		}
-		e := &Engine{s: s, core: fake.NewClientset(pod)}
+		e := &Engine{settings: s, core: fake.NewClientset(pod)}
 		_, err := e.Self(t.Context())
 		if (err == nil) != one.known || err != nil && !strings.Contains(err.Error(), "cannot tell whether profiles are isolated: the container agents may have another") {
 			t.Errorf("%s: %v", what, err)
 		}
-		abstract := &Engine{s: s, core: fake.NewClientset(pod)}
-		abstract.s.Paths.socket = "@sandboxes"
+		abstract := &Engine{settings: s, core: fake.NewClientset(pod)}
+		abstract.settings.Paths.socket = "@sandboxes"
 		if _, err := abstract.Self(t.Context()); err == nil {
 			t.Errorf("%s: the container logs reaches an abstract socket, and may have another file", what)
 		}

@@ -44,7 +44,7 @@ func checkSpec(s *sandbox.Spec) error {
 		{label(s.Name), "the name " + strconv.Quote(s.Name) + "; take lower-case letters, digits and dashes"},
 	} {
 		if !rule.kept {
-			return refused("a sandbox on a cluster can't have %s", rule.what)
+			return unsupported("a sandbox on a cluster can't have %s", rule.what)
 		}
 	}
 	return nil
@@ -72,17 +72,17 @@ func (e *Engine) buildPod(ctx context.Context, r *record) (*corev1.Pod, error) {
 	argv := slices.Concat(r.spec.Entrypoint, r.spec.Cmd)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: ObjectName(r.name), Namespace: e.s.Namespace, Labels: objectLabels(r),
+			Name: ObjectName(r.name), Namespace: e.settings.Namespace, Labels: objectLabels(r),
 			Annotations: map[string]string{annotationSpec: string(note), annotationCreated: r.created.UTC().Format(time.RFC3339Nano)},
 		},
 		Spec: e.podSpec(r, security, hostUsers(mapped)),
 	}
 	pod.Spec.InitContainers = []corev1.Container{e.helperContainer(o, r, tools, security)}
 	pod.Spec.Containers = []corev1.Container{e.mainContainer(r, argv, security)}
-	if class := cmp.Or(r.spec.Runtime, e.s.Runtime); class != "" {
+	if class := cmp.Or(r.spec.Runtime, e.settings.Runtime); class != "" {
 		pod.Spec.RuntimeClassName = &class
 	}
-	for _, secret := range e.s.PullSecrets {
+	for _, secret := range e.settings.PullSecrets {
 		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: secret})
 	}
 	if pod.OwnerReferences, err = e.owner(ctx); err != nil {
@@ -111,7 +111,7 @@ func (e *Engine) podSpec(r *record, s security, hostUsers *bool) corev1.PodSpec 
 func (e *Engine) helperContainer(o *ownPodInfo, r *record, tools string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{
-		Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.programPath, "install", tools},
+		Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.settings.PullPolicy), Command: []string{e.programPath, "install", tools},
 		SecurityContext: s.helper, VolumeMounts: []corev1.VolumeMount{{Name: "tools", MountPath: tools}},
 		Resources:                corev1.ResourceRequirements{Limits: limits, Requests: requests},
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -121,7 +121,7 @@ func (e *Engine) helperContainer(o *ownPodInfo, r *record, tools string, s secur
 func (e *Engine) mainContainer(r *record, argv []string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{
-		Name: container, Image: r.spec.Image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: argv, WorkingDir: r.spec.Dir,
+		Name: mainContainerName, Image: r.spec.Image, ImagePullPolicy: corev1.PullPolicy(e.settings.PullPolicy), Command: argv, WorkingDir: r.spec.Dir,
 		Env: environment(r.spec.Env), SecurityContext: s.main, Resources: corev1.ResourceRequirements{Limits: limits, Requests: requests},
 	}
 }
@@ -199,7 +199,7 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	for _, group := range s.Groups {
 		gid, err := strconv.ParseInt(group, 10, 32)
 		if err != nil || gid <= 0 {
-			return out, refused("a sandbox on a cluster can't have the group %q", group)
+			return out, unsupported("a sandbox on a cluster can't have the group %q", group)
 		}
 		out.groups = append(out.groups, gid)
 	}
@@ -213,7 +213,7 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 		helper = uid
 	case !mapped:
 		text := "root inside takes user namespaces, which the nodes don't give; unset HINIT_SANDBOX_ROOT, or set %sHOST_USERS=false if they do"
-		return out, refused(text, prefix)
+		return out, unsupported(text, prefix)
 	case s.User != "":
 		out.main.RunAsUser, out.main.RunAsGroup = &uid, &gid
 	}
@@ -234,7 +234,7 @@ func parseUser(user string) (uid, gid int64, err error) {
 		gid = uid
 	}
 	if err != nil || uid < 0 || gid < 0 {
-		return 0, 0, refused("a sandbox on a cluster can't have the user %q: give numbers, as 1000:1000", user)
+		return 0, 0, unsupported("a sandbox on a cluster can't have the user %q: give numbers, as 1000:1000", user)
 	}
 	return uid, gid, nil
 }
@@ -250,8 +250,8 @@ func hostUsers(mapped bool) *bool {
 // resources returns the resource limits and requests of a container. It requests a disk space of 0. Without this request,
 // Kubernetes would request as much as the limit, and nodes that do not report their disk space would take no sandbox.
 func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
-	limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: e.s.Disk}
-	requests = corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory, corev1.ResourceEphemeralStorage: {}}
+	limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: e.settings.Disk}
+	requests = corev1.ResourceList{corev1.ResourceCPU: e.settings.CPU, corev1.ResourceMemory: e.settings.Memory, corev1.ResourceEphemeralStorage: {}}
 	if s.CPUs > 0 {
 		limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(1, int64(s.CPUs*1000)), resource.DecimalSI)
 	}
@@ -306,7 +306,7 @@ func (e *Engine) addMounts(pod *corev1.Pod, r *record, o *ownPodInfo) error {
 			rest, ok := strings.CutPrefix(path.Clean(m.Source), claimsDir)
 			name, below, _ := strings.Cut(rest, "/")
 			if _, known := o.claims[name]; !ok || !known {
-				return refused("bind source path does not exist: %s is on no volume of this pod, and no path of a node is mounted", m.Source)
+				return unsupported("bind source path does not exist: %s is on no volume of this pod, and no path of a node is mounted", m.Source)
 			}
 			id, source := claim(name)
 			at.Name, at.SubPath = id, below
@@ -335,7 +335,7 @@ func parseTmpfs(options string) (size *resource.Quantity, readOnly bool, err err
 		case option == "ro":
 			readOnly = true
 		case name == "size" && strings.HasSuffix(value, "%"), name == "size" && value == "":
-			return nil, false, refused("a sandbox on a cluster can't have a tmpfs with the size %q", value)
+			return nil, false, unsupported("a sandbox on a cluster can't have a tmpfs with the size %q", value)
 		case name == "size":
 			unit := strings.ToUpper(strings.TrimLeft(value, "0123456789"))
 			if unit != "" {
@@ -343,7 +343,7 @@ func parseTmpfs(options string) (size *resource.Quantity, readOnly bool, err err
 			}
 			q, err := resource.ParseQuantity(strings.TrimRight(value, "kKmMgG") + strings.Replace(unit, "B", "", 1))
 			if err != nil {
-				return nil, false, refused("a sandbox on a cluster can't have a tmpfs with the size %q", value)
+				return nil, false, unsupported("a sandbox on a cluster can't have a tmpfs with the size %q", value)
 			}
 			size = &q
 		}

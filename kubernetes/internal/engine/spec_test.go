@@ -19,19 +19,19 @@ import (
 	"hinit/sandbox"
 )
 
-// offline returns an engine without a cluster, for containers of the given kind.
-func offline(kind string) *Engine {
+// newOfflineEngine returns an engine without a cluster, for containers of the given kind.
+func newOfflineEngine(kind string) *Engine {
 	mapped := false
 	return &Engine{
-		s:    Settings{Namespace: "agents", Image: "hinit", Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi")},
-		core: fake.NewClientset(), kind: kind, userNamespaces: &mapped, goneReasons: map[string]string{}, lastUsed: map[string]time.Time{},
+		settings: Settings{Namespace: "agents", Image: "hinit", Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi")},
+		core:     fake.NewClientset(), kind: kind, userNamespaces: &mapped, goneReasons: map[string]string{}, lastUsed: map[string]time.Time{},
 	}
 }
 
-// made returns the pod that the engine builds for a sandbox with this docker name.
-func made(t *testing.T, name string) corev1.Pod {
+// buildTestPod returns the pod that the engine builds for a sandbox with this docker name.
+func buildTestPod(t *testing.T, name string) corev1.Pod {
 	t.Helper()
-	e := offline("Pod")
+	e := newOfflineEngine("Pod")
 	spec := sandbox.Spec{Name: name, Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000"}
 	id, err := e.Create(t.Context(), spec)
 	if err != nil {
@@ -58,7 +58,7 @@ func made(t *testing.T, name string) corev1.Pod {
 // TestASandboxTakesNoNameOfTheAgentsPods checks that a sandbox's pod can't have the name of an
 // agents' pod. Otherwise a sandbox could block the replacement of that pod.
 func TestASandboxTakesNoNameOfTheAgentsPods(t *testing.T) {
-	if pod := made(t, "agents-1"); pod.Name == "agents-1" || pod.Name != ObjectName("agents-1") || pod.Labels[labelName] != "agents-1" {
+	if pod := buildTestPod(t, "agents-1"); pod.Name == "agents-1" || pod.Name != ObjectName("agents-1") || pod.Labels[labelName] != "agents-1" {
 		t.Errorf("the pod is %s, with labels %v", pod.Name, pod.Labels)
 	}
 }
@@ -66,7 +66,7 @@ func TestASandboxTakesNoNameOfTheAgentsPods(t *testing.T) {
 // TestASandboxDoesNotFillTheDiskOfItsNode checks that each container of a sandbox has a limit of disk space. Without
 // it, the node would evict pods of others.
 func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
-	pod := made(t, "hermes-1")
+	pod := buildTestPod(t, "hermes-1")
 	for _, c := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
 		// Without a request, Kubernetes uses the limit as the request.
 		sure, asked := c.Resources.Requests[corev1.ResourceEphemeralStorage]
@@ -79,7 +79,7 @@ func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
 // TestASandboxThatStartsAgainHasItsProgramElsewhere checks that the helper's directory changes at
 // each start. Otherwise an agent could replace the helper through a link in a mount.
 func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
-	e := offline("Sandbox")
+	e := newOfflineEngine("Sandbox")
 	kinds := map[schema.GroupVersionResource]string{sandboxResource: "SandboxList"}
 	e.objects = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	spec := sandbox.Spec{
@@ -131,7 +131,7 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 // TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited checks that docker run fails at once if a
 // user deletes the pod during the start.
 func TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited(t *testing.T) {
-	e := offline("Pod")
+	e := newOfflineEngine("Pod")
 	id, err := e.Create(t.Context(), sandbox.Spec{Name: "hermes-1", Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000"})
 	if err != nil {
 		t.Fatal(err)

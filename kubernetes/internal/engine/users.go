@@ -28,15 +28,15 @@ func Mapped() bool {
 	return err == nil && len(words) >= 3 && (words[0] != "0" || words[1] != "0")
 }
 
-// probeTime is how long the test pod may take to start and end.
-const probeTime = 40 * time.Second
+// probeTimeout is how long the test pod may take to start and end.
+const probeTimeout = 40 * time.Second
 
 // haveUserNamespaces reports whether pods get user namespaces. The first call runs a test pod to find that out, and blocks
 // until the result is known. The test pod mounts the claims of this process, because some file systems can't be mounted in a
 // user namespace.
 func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
-	e.probing.Lock()
-	defer e.probing.Unlock()
+	e.probeMutex.Lock()
+	defer e.probeMutex.Unlock()
 	e.mu.Lock()
 	known := e.userNamespaces
 	e.mu.Unlock()
@@ -52,9 +52,9 @@ func (e *Engine) haveUserNamespaces(ctx context.Context) (bool, error) {
 		return false, apiError("find out whether pods get users of their own", err)
 	}
 	if mapped {
-		e.say("sandboxes have users of their own (hostUsers: false): root inside is nobody outside")
+		e.logf("sandboxes have users of their own (hostUsers: false): root inside is nobody outside")
 	} else {
-		e.say("sandboxes have no users of their own (hostUsers: false is not possible here): %s", why)
+		e.logf("sandboxes have no users of their own (hostUsers: false is not possible here): %s", why)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,21 +68,21 @@ var unmappable = regexp.MustCompile(`FailedCreatePodSandBox|user namespace|idmap
 // probe runs a test pod with hostUsers: false. mapped is true if the pod got a user namespace. Otherwise why tells the
 // operator the reason.
 func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	r := &record{id: "", name: "hinit-sandbox-users-" + strings.ToLower(rand.Text()[:8]), spec: sandbox.Spec{User: "65532:65532"}}
 	s, err := securityOf(&r.spec, true)
 	if err != nil {
 		return false, "", err
 	}
-	grace, most := int64(0), int64(probeTime/time.Second)
+	grace, most := int64(0), int64(probeTimeout/time.Second)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{managedBy: "hinit-sandbox", labelNetwork: "none", labelProbe: "true"},
+		Name: r.name, Namespace: e.settings.Namespace, Labels: map[string]string{managedBy: "hinit-sandbox", labelNetwork: "none", labelProbe: "true"},
 	}}
 	pod.Spec = e.podSpec(r, s, hostUsers(true))
 	pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds, pod.Spec.Volumes = &grace, &most, nil
 	pod.Spec.Containers = []corev1.Container{{
-		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.programPath, "users"}, SecurityContext: s.helper,
+		Name: mainContainerName, Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.settings.PullPolicy), Command: []string{e.programPath, "users"}, SecurityContext: s.helper,
 	}}
 	main := &pod.Spec.Containers[0]
 	for name := range o.claims {
@@ -95,13 +95,13 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 			pod.Spec.Affinity = sameNode(o.pod)
 		}
 	}
-	if e.s.Runtime != "" {
-		pod.Spec.RuntimeClassName = &e.s.Runtime
+	if e.settings.Runtime != "" {
+		pod.Spec.RuntimeClassName = &e.settings.Runtime
 	}
 	if pod.OwnerReferences, err = e.owner(ctx); err != nil {
 		return false, "", err
 	}
-	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	pods := e.core.CoreV1().Pods(e.settings.Namespace)
 	if pod, err = pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return false, "", err
 	}
@@ -115,7 +115,7 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 		if err != nil {
 			return false, "", err
 		}
-		if ended := status(now).State.Terminated; ended != nil {
+		if ended := mainStatus(now).State.Terminated; ended != nil {
 			return ended.ExitCode == 0, fmt.Sprintf("the pod has the users of its node (exit code %d)", ended.ExitCode), nil
 		}
 		if text, bad := waitReason(now); bad != nil {
@@ -131,15 +131,15 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 }
 
 // deleteEndedProbes deletes the test pods of services that were killed while they waited for the result. A test pod ends by
-// its deadline, probeTime after its start. No service waits longer than that.
+// its deadline, probeTimeout after its start. No service waits longer than that.
 func (e *Engine) deleteEndedProbes(ctx context.Context, now time.Time) error {
-	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	pods := e.core.CoreV1().Pods(e.settings.Namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: labelProbe})
 	if err != nil {
 		return err
 	}
 	for _, p := range list.Items {
-		if ended := p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded; ended && now.Sub(p.CreationTimestamp.Time) > probeTime {
+		if ended := p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded; ended && now.Sub(p.CreationTimestamp.Time) > probeTimeout {
 			if gone := pods.Delete(ctx, p.Name, metav1.DeleteOptions{}); !apierrors.IsNotFound(gone) {
 				err = errors.Join(err, gone)
 			}

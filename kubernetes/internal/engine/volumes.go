@@ -24,8 +24,8 @@ func ObjectName(name string) string {
 
 // Volumes implements [sandbox.Engine].
 func (e *Engine) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
-	defer limitTime(&ctx)()
-	list, err := e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelVolume})
+	defer withRequestTimeout(&ctx)()
+	list, err := e.core.CoreV1().PersistentVolumeClaims(e.settings.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelVolume})
 	if err != nil {
 		return nil, apiError("list volumes", err)
 	}
@@ -61,14 +61,14 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: e.s.Storage}},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: e.settings.VolumeSize}},
 		},
 	}
-	if e.s.Class != "" {
-		claim.Spec.StorageClassName = &e.s.Class
+	if e.settings.StorageClass != "" {
+		claim.Spec.StorageClassName = &e.settings.StorageClass
 	}
-	defer limitTime(&ctx)()
-	_, err = e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).Create(ctx, claim, metav1.CreateOptions{})
+	defer withRequestTimeout(&ctx)()
+	_, err = e.core.CoreV1().PersistentVolumeClaims(e.settings.Namespace).Create(ctx, claim, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 
 // RemoveVolume implements [sandbox.FullEngine]. It fails while a container mounts the volume.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
-	defer limitTime(&ctx)()
+	defer withRequestTimeout(&ctx)()
 	what := "remove the volume " + name
 	records, err := e.records(ctx, labelID)
 	if err != nil {
@@ -86,9 +86,9 @@ func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	for _, r := range records {
 		for _, m := range r.spec.Mounts {
 			if m.Type == "volume" && m.Source == name {
-				return apiError(what, refused("the sandbox %s has it", r.name))
+				return apiError(what, unsupported("the sandbox %s has it", r.name))
 			}
 		}
 	}
-	return apiError(what, e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).Delete(ctx, ObjectName(name), metav1.DeleteOptions{}))
+	return apiError(what, e.core.CoreV1().PersistentVolumeClaims(e.settings.Namespace).Delete(ctx, ObjectName(name), metav1.DeleteOptions{}))
 }

@@ -25,7 +25,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 	if _, err := e.haveUserNamespaces(ctx); err != nil {
 		return err
 	}
-	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	pods := e.core.CoreV1().Pods(e.settings.Namespace)
 	options := metav1.ListOptions{LabelSelector: labelID}
 	list, err := pods.List(ctx, options)
 	if err != nil {
@@ -63,7 +63,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 // maintainSandboxes suspends idle containers, postpones expiries, and deletes unused warm pools and ended test pods. It does
 // so until ctx ends.
 func (e *Engine) maintainSandboxes(ctx context.Context) {
-	tick := time.NewTicker(min(sandboxCheckInterval, max(e.s.Idle/4, time.Second)))
+	tick := time.NewTicker(min(sandboxCheckInterval, max(e.settings.IdleTime/4, time.Second)))
 	defer tick.Stop()
 	since := time.Now()
 	for {
@@ -73,7 +73,7 @@ func (e *Engine) maintainSandboxes(ctx context.Context) {
 		}
 		err = errors.Join(err, e.deleteUnusedPools(ctx, since), e.deleteEndedProbes(ctx, time.Now()))
 		if err != nil && ctx.Err() == nil {
-			e.say("cannot look after the sandboxes: %v", err)
+			e.logf("cannot look after the sandboxes: %v", err)
 		}
 		select {
 		case <-tick.C:
@@ -87,7 +87,7 @@ func (e *Engine) maintainSandboxes(ctx context.Context) {
 // this process, before which uses are unknown.
 func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) error {
 	c := r.container()
-	if e.s.Idle == 0 || c.State != sandbox.Running {
+	if e.settings.IdleTime == 0 || c.State != sandbox.Running {
 		return nil
 	}
 	last := e.lastUse(r.id)
@@ -96,14 +96,14 @@ func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) er
 			last = at
 		}
 	}
-	if time.Since(last) < e.s.Idle {
+	if time.Since(last) < e.settings.IdleTime {
 		return nil
 	}
 	busy, err := e.hasJobs(ctx, r)
 	if err != nil || busy || e.lastUse(r.id).After(last) {
 		return err
 	}
-	e.say("suspends the sandbox %s: unused for %v; the next command brings it back", r.name, e.s.Idle)
+	e.logf("suspends the sandbox %s: unused for %v; the next command brings it back", r.name, e.settings.IdleTime)
 	return e.Stop(ctx, r.id, 0)
 }
 
@@ -115,14 +115,14 @@ func (e *Engine) lastUse(id string) time.Time {
 
 // hasJobs asks the helper whether a background job is running. This question does not count as a use of the container.
 func (e *Engine) hasJobs(ctx context.Context, r *record) (bool, error) {
-	defer limitTime(&ctx)()
+	defer withRequestTimeout(&ctx)()
 	before := e.lastUse(r.id)
 	conn, err := e.Exec(ctx, r.id, r.container().AttachSpec(path.Join(helperDir(r), gate.Name), true))
 	if err != nil {
 		return false, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	conn.(*attachment).quiet.Store(true)
+	conn.(*attachment).untracked.Store(true)
 	c, err := mux.NewClient(conn, "")
 	if err != nil {
 		_ = conn.Close()

@@ -40,43 +40,43 @@ func runExport(ctx context.Context, c *call) error {
 			}
 		}
 	}
-	return (&exporter{f, outside(*to), rand.Text(), *limit}).exportAll(ctx, names, *dry)
+	return (&exporter{f, newOutsideHinit(*to), rand.Text(), *limit}).exportAll(ctx, names, *dry)
 }
 
 // exporter is one call of `hinit-fleet export`.
 type exporter struct {
 	*fleet
-	o     outsideHinit
-	by    string // Random ID of this command, which marks its notes on AgentProfiles, see [migrationNote].
-	limit time.Duration
+	outside   outsideHinit
+	commandID string // Random ID of this command, which marks its notes on AgentProfiles, see [migrationNote].
+	timeout   time.Duration
 }
 
 // exportAll exports profiles. If dry is true, it only prints what it would do. If one of the profiles can't be exported, it
 // changes nothing.
 func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) error {
-	all, err := e.o.profiles(ctx)
+	all, err := e.outside.profiles(ctx)
 	if err != nil {
 		return err
 	}
-	var plans []planned
+	var plans []migrationPlan
 	for _, name := range names {
 		p, err := e.profile(ctx, name)
 		if err != nil {
 			return err
 		}
-		one := planned{from: outsideProfile{Name: name, Want: "down"}, name: name, step: "copy"}
-		n := exportNote(p)
-		if p.Wanted() || n.up {
+		one := migrationPlan{from: outsideProfile{Name: name, Want: "down"}, name: name, step: "copy"}
+		n := exportRecord(p)
+		if p.WantsGateway() || n.wasRunning {
 			one.from.Want, one.step = "up", "stop, copy, start outside"
 			if !slices.ContainsFunc(all, func(there outsideProfile) bool { return there.Want != "" }) {
-				one.refused = "no hinit answers there, which could start its gateway: start its container"
+				one.refusal = "no hinit answers there, which could start its gateway: start its container"
 			}
 		}
 		for _, there := range all {
 			switch {
 			case there.Name != name:
 			case n.state != copied && there.Want == "up":
-				one.refused = "it runs outside: hinit stop " + name
+				one.refusal = "it runs outside: hinit stop " + name
 			case n.state != copied:
 				one.step += "; replaces the profile outside"
 			}
@@ -94,11 +94,11 @@ func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) erro
 	return nil
 }
 
-// exportNote returns the note of an earlier export. If the profile was started in the fleet since that export copied it, the
+// exportRecord returns the note of an earlier export. If the profile was started in the fleet since that export copied it, the
 // copy is outdated. The returned note then has no state.
-func exportNote(p *v1alpha1.AgentProfile) migrationNote {
-	n := readNote(p, v1alpha1.ExportAnnotation)
-	if n.state == copied && p.DeletionTimestamp.IsZero() && p.Wanted() {
+func exportRecord(p *v1alpha1.AgentProfile) migrationRecord {
+	n := readMigrationRecord(p, v1alpha1.ExportAnnotation)
+	if n.state == copied && p.DeletionTimestamp.IsZero() && p.WantsGateway() {
 		n.state = copying
 	}
 	return n
@@ -107,10 +107,10 @@ func exportNote(p *v1alpha1.AgentProfile) migrationNote {
 // exportProfile stops a profile of the fleet, copies it to the hinit outside, and deletes its object in the cluster. If the
 // copy fails, the profile runs in the fleet again. After a crash, the next call continues the export.
 func (e *exporter) exportProfile(ctx context.Context, name string) error {
-	n, no := migrationNote{}, false
+	n, no := migrationRecord{}, false
 	err := e.update(ctx, name, func(p *v1alpha1.AgentProfile) error {
-		earlier := exportNote(p)
-		n = migrationNote{cmp.Or(earlier.state, copying), p.Wanted() || earlier.up, name, e.by}
+		earlier := exportRecord(p)
+		n = migrationRecord{cmp.Or(earlier.state, copying), p.WantsGateway() || earlier.wasRunning, name, e.commandID}
 		n.write(p, v1alpha1.ExportAnnotation)
 		p.Spec.Running = &no
 		return nil
@@ -121,11 +121,11 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	}
 	if err != nil {
 		back := e.update(context.WithoutCancel(ctx), name, func(p *v1alpha1.AgentProfile) error {
-			if now := readNote(p, v1alpha1.ExportAnnotation); now != n || now.state == copied {
+			if now := readMigrationRecord(p, v1alpha1.ExportAnnotation); now != n || now.state == copied {
 				return nil // Another command continues the export.
 			}
 			delete(p.Annotations, v1alpha1.ExportAnnotation)
-			p.Spec.Running = &n.up
+			p.Spec.Running = &n.wasRunning
 			return nil
 		})
 		return errors.Join(err, back)
@@ -135,14 +135,14 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	if err := e.api.Delete(ctx, p); err != nil {
 		return fmt.Errorf("%w; type the same command again", err)
 	}
-	if err := e.awaitCondition(ctx, e.limit, name+" has left its host", func() (bool, string, error) {
+	if err := e.awaitCondition(ctx, e.timeout, name+" has left its host", func() (bool, string, error) {
 		p, err := e.profile(ctx, name)
 		return err == nil && !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer), "", err
 	}); err != nil {
 		return fmt.Errorf("%w; type the same command again", err)
 	}
-	if n.up {
-		if err := e.o(ctx, nil, nil, "start", name); err != nil {
+	if n.wasRunning {
+		if err := e.outside(ctx, nil, nil, "start", name); err != nil {
 			return fmt.Errorf("%w; type the same command again", err)
 		}
 	}
@@ -159,9 +159,9 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 
 // copyOut copies a stopped profile to the hinit outside, unless the note n says that an earlier command has already copied
 // it. It returns the AgentProfile with [v1alpha1.ExportFinalizer] and a note that the copy is complete.
-func (e *exporter) copyOut(ctx context.Context, name string, n migrationNote) (*v1alpha1.AgentProfile, error) {
+func (e *exporter) copyOut(ctx context.Context, name string, n migrationRecord) (*v1alpha1.AgentProfile, error) {
 	if n.state != copied {
-		host, err := e.awaitStopped(ctx, e.limit, name)
+		host, err := e.awaitStopped(ctx, e.timeout, name)
 		if err != nil {
 			return nil, err
 		}
@@ -169,13 +169,13 @@ func (e *exporter) copyOut(ctx context.Context, name string, n migrationNote) (*
 		if err != nil {
 			return nil, err
 		}
-		if err := e.o.runPiped(ctx, false, func(archive *os.File) error {
+		if err := e.outside.runPiped(ctx, false, func(archive *os.File) error {
 			return e.exec(ctx, host, nil, archive, "hinit", "profile", "export", "--secrets", name)
 		}, "profile", "import", "--replace", name); err != nil {
 			return nil, err
 		}
-		if err := e.advanceNote(ctx, name, v1alpha1.ExportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
-			if p.Generation != before.Generation || !equality.Semantic.DeepEqual(p.Status.LastExit, before.Status.LastExit) || p.Wanted() {
+		if err := e.advanceMigration(ctx, name, v1alpha1.ExportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
+			if p.Generation != before.Generation || !equality.Semantic.DeepEqual(p.Status.LastExit, before.Status.LastExit) || p.WantsGateway() {
 				return errors.New("it was started or changed meanwhile")
 			}
 			controllerutil.AddFinalizer(p, v1alpha1.ExportFinalizer)

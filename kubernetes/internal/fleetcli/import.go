@@ -25,10 +25,10 @@ import (
 // importer is one call of `hinit-fleet import`.
 type importer struct {
 	*fleet
-	o     outsideHinit
-	pool  string
-	by    string // Random ID of this command, which marks its notes on AgentProfiles, see [migrationNote].
-	limit time.Duration
+	outside   outsideHinit
+	pool      string
+	commandID string // Random ID of this command, which marks its notes on AgentProfiles, see [migrationNote].
+	timeout   time.Duration
 }
 
 func runImport(ctx context.Context, c *call) error {
@@ -42,7 +42,7 @@ func runImport(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	i := &importer{f, outside(*from), words[0], rand.Text(), *limit}
+	i := &importer{f, newOutsideHinit(*from), words[0], rand.Text(), *limit}
 	size, err := resource.ParseQuantity(*volume)
 	if err != nil {
 		return fmt.Errorf("cannot make pool %q: --volume is no size: %w", i.pool, err)
@@ -59,8 +59,8 @@ func runImport(ctx context.Context, c *call) error {
 
 // plans returns what an import will do with each profile outside of the fleet. words names the profiles, as NAME or NAME=NEW.
 // If words is empty, the result has all profiles except the root profile.
-func (i *importer) plans(ctx context.Context, words []string) (plans []planned, err error) {
-	all, err := i.o.profiles(ctx)
+func (i *importer) plans(ctx context.Context, words []string) (plans []migrationPlan, err error) {
+	all, err := i.outside.profiles(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -79,18 +79,18 @@ func (i *importer) plans(ctx context.Context, words []string) (plans []planned, 
 		if at < 0 {
 			return nil, codeError{cmdline.Unknown, fmt.Errorf("cannot import profile %q: there is no such profile", name)}
 		}
-		one := planned{from: all[at], name: cmp.Or(to, name)}
-		if one.refused = servedByAnother(all[at], all); one.refused == "" {
-			one.step, one.refused = i.plan(ctx, one)
+		one := migrationPlan{from: all[at], name: cmp.Or(to, name)}
+		if one.refusal = whyCantLeave(all[at], all); one.refusal == "" {
+			one.step, one.refusal = i.plan(ctx, one)
 		}
 		plans = append(plans, one)
 	}
 	return plans, nil
 }
 
-// servedByAnother returns the reason why a profile can't leave the hinit outside, or "". A profile can't leave if the gateway
+// whyCantLeave returns the reason why a profile can't leave the hinit outside, or "". A profile can't leave if the gateway
 // of the root profile also serves it. The root profile can't leave while its gateway serves others.
-func servedByAnother(p outsideProfile, all []outsideProfile) string {
+func whyCantLeave(p outsideProfile, all []outsideProfile) string {
 	for _, one := range all {
 		switch serves := one.Name != "default" && strings.Contains(one.Served, "default"); {
 		case serves && one.Name == p.Name:
@@ -103,21 +103,21 @@ func servedByAnother(p outsideProfile, all []outsideProfile) string {
 }
 
 // plan returns what an import will do with one profile (step), or the reason why it can't import the profile (refused).
-func (i *importer) plan(ctx context.Context, one planned) (step, refused string) {
+func (i *importer) plan(ctx context.Context, one migrationPlan) (step, refused string) {
 	p := &v1alpha1.AgentProfile{}
 	err := i.api.Get(ctx, client.ObjectKey{Namespace: i.namespace, Name: one.name}, p)
-	n := readNote(p, v1alpha1.ImportAnnotation)
+	n := readMigrationRecord(p, v1alpha1.ImportAnnotation)
 	switch {
 	case one.from.Want == "":
 		return "", "no hinit answers there, which could keep its gateway from starting: start its container"
 	case apierrors.IsNotFound(err):
-		if err := i.api.Create(ctx, i.object(one, migrationNote{}), client.DryRunAll); err != nil {
+		if err := i.api.Create(ctx, i.object(one, migrationRecord{}), client.DryRunAll); err != nil {
 			return "", err.Error()
 		}
 		step = "copy"
 	case err != nil:
 		return "", err.Error()
-	case n.from != one.from.Name || p.Spec.Pool != i.pool:
+	case n.source != one.from.Name || p.Spec.Pool != i.pool:
 		return "", fmt.Sprintf("the fleet has another profile of that name; hinit-fleet import %s %s=NEW gives it a new one", i.pool, one.from.Name)
 	case n.state == copied && one.from.Want == "up":
 		return "", "it was imported before, and was started outside since: hinit stop " + one.from.Name
@@ -134,7 +134,7 @@ func (i *importer) plan(ctx context.Context, one planned) (step, refused string)
 
 // importAll imports all planned profiles. If dry is true, it only prints the plans. If the pool p does not exist and p has an
 // image, it creates the pool. If one of the plans is refused, it changes nothing.
-func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans []planned, dry bool) error {
+func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans []migrationPlan, dry bool) error {
 	_, err := i.fleet.pool(ctx, i.pool)
 	if missing, is := errors.AsType[codeError](err); is && missing.code == cmdline.Unknown && p.Spec.Image != "" {
 		if err = i.api.Create(ctx, p.DeepCopy(), client.DryRunAll); err == nil && dry {
@@ -167,7 +167,7 @@ func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans [
 
 // object returns the AgentProfile for a profile that is being imported. The profile is stopped and has the note n. Deleting
 // the object also deletes its data, so that nothing remains if the import fails.
-func (i *importer) object(one planned, n migrationNote) *v1alpha1.AgentProfile {
+func (i *importer) object(one migrationPlan, n migrationRecord) *v1alpha1.AgentProfile {
 	no := false
 	p := &v1alpha1.AgentProfile{
 		ObjectMeta: metav1.ObjectMeta{Name: one.name, Namespace: i.namespace}, Spec: v1alpha1.AgentProfileSpec{Pool: i.pool, Running: &no, OnDelete: "Delete"},
@@ -178,8 +178,8 @@ func (i *importer) object(one planned, n migrationNote) *v1alpha1.AgentProfile {
 
 // importProfile copies a profile into a pool. It first stops the profile outside, and leaves its files in place. After an
 // error, it starts the profile outside again if it ran before. After a crash, the next call continues the import.
-func (i *importer) importProfile(ctx context.Context, one planned) error {
-	n := migrationNote{copying, one.from.Want == "up", one.from.Name, i.by}
+func (i *importer) importProfile(ctx context.Context, one migrationPlan) error {
+	n := migrationRecord{copying, one.from.Want == "up", one.from.Name, i.commandID}
 	p, err := i.profile(ctx, one.name)
 	if err == nil && p.DeletionTimestamp != nil {
 		p, err = i.awaitDeleted(ctx, one.name)
@@ -187,16 +187,16 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 	switch coded, is := errors.AsType[codeError](err); {
 	case is && coded.code == cmdline.Unknown:
 		err = i.api.Create(ctx, i.object(one, n))
-	case err == nil && readNote(p, v1alpha1.ImportAnnotation).state == copied:
+	case err == nil && readMigrationRecord(p, v1alpha1.ImportAnnotation).state == copied:
 		fmt.Fprintf(i.Out, "%s was imported before\n", one.name)
 		return nil
 	case err == nil:
 		err = i.update(ctx, one.name, func(p *v1alpha1.AgentProfile) error {
-			earlier := readNote(p, v1alpha1.ImportAnnotation)
-			if earlier.from != one.from.Name || earlier.state == copied {
-				return errTaken
+			earlier := readMigrationRecord(p, v1alpha1.ImportAnnotation)
+			if earlier.source != one.from.Name || earlier.state == copied {
+				return errOtherCommand
 			}
-			n.up = n.up || earlier.up
+			n.wasRunning = n.wasRunning || earlier.wasRunning
 			n.write(p, v1alpha1.ImportAnnotation)
 			return nil
 		})
@@ -208,11 +208,11 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 	if err != nil {
 		return i.undoImport(ctx, one, n, err, false)
 	}
-	if err := i.advanceNote(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
+	if err := i.advanceMigration(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
 		if p.Status.Host != host || p.Status.Move != nil { // The fleet moved the home before the copy was complete.
 			return fmt.Errorf("it left host %s meanwhile; try again when no host is drained", host)
 		}
-		p.Spec.Running, p.Spec.OnDelete = &n.up, ""
+		p.Spec.Running, p.Spec.OnDelete = &n.wasRunning, ""
 		return nil
 	}); err != nil {
 		return i.undoImport(ctx, one, n, err, true)
@@ -223,7 +223,7 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 
 // awaitDeleted waits until the AgentProfile of an undone import is deleted. It then returns the result of [fleet.profile].
 func (i *importer) awaitDeleted(ctx context.Context, name string) (p *v1alpha1.AgentProfile, err error) {
-	err2 := i.awaitCondition(ctx, i.limit, name+" of an earlier import is deleted", func() (bool, string, error) {
+	err2 := i.awaitCondition(ctx, i.timeout, name+" of an earlier import is deleted", func() (bool, string, error) {
 		p, err = i.profile(ctx, name)
 		return err != nil || p.DeletionTimestamp == nil, "", nil
 	})
@@ -231,21 +231,21 @@ func (i *importer) awaitDeleted(ctx context.Context, name string) (p *v1alpha1.A
 }
 
 // copyIn stops the profile outside and copies its data into the fleet. It returns the host that has the data.
-func (i *importer) copyIn(ctx context.Context, one planned) (host string, err error) {
-	if host, err = i.awaitStopped(ctx, i.limit, one.name); err != nil {
+func (i *importer) copyIn(ctx context.Context, one migrationPlan) (host string, err error) {
+	if host, err = i.awaitStopped(ctx, i.timeout, one.name); err != nil {
 		return "", err
 	}
 	if one.from.Want == "up" {
-		if err := i.o(ctx, nil, nil, "stop", one.from.Name); err != nil {
+		if err := i.outside(ctx, nil, nil, "stop", one.from.Name); err != nil {
 			return "", err
 		}
 	}
-	if err := i.o.runPiped(ctx, true, func(archive *os.File) error {
+	if err := i.outside.runPiped(ctx, true, func(archive *os.File) error {
 		return i.exec(ctx, host, archive, io.Discard, "hinit", "profile", "import", "--replace", one.name)
 	}, "profile", "export", "--secrets", one.from.Name); err != nil {
 		return "", err
 	}
-	all, err := i.o.profiles(ctx)
+	all, err := i.outside.profiles(ctx)
 	if err == nil && slices.ContainsFunc(all, func(p outsideProfile) bool { return p.Name == one.from.Name && p.Want != "down" }) {
 		err = errors.New("it was started outside meanwhile")
 	}
@@ -255,22 +255,22 @@ func (i *importer) copyIn(ctx context.Context, one planned) (host string, err er
 // undoImport starts the profile outside again if it ran before, and deletes its object in the fleet. If handed is true, the
 // fleet may already run the profile; the object then shows which of the two may run. undoImport returns nil if the import has
 // succeeded after all.
-func (i *importer) undoImport(ctx context.Context, one planned, n migrationNote, err error, handed bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.limit)
+func (i *importer) undoImport(ctx context.Context, one migrationPlan, n migrationRecord, err error, handed bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.timeout)
 	defer cancel()
-	back := i.advanceNote(ctx, one.name, v1alpha1.ImportAnnotation, n, undone, func(*v1alpha1.AgentProfile) error { return nil })
+	back := i.advanceMigration(ctx, one.name, v1alpha1.ImportAnnotation, n, undone, func(*v1alpha1.AgentProfile) error { return nil })
 	gone, is := errors.AsType[codeError](back)
 	switch {
-	case errors.Is(back, errTaken):
-		if p, err2 := i.profile(ctx, one.name); err2 == nil && readNote(p, v1alpha1.ImportAnnotation) == (migrationNote{copied, n.up, n.from, n.by}) {
+	case errors.Is(back, errOtherCommand):
+		if p, err2 := i.profile(ctx, one.name); err2 == nil && readMigrationRecord(p, v1alpha1.ImportAnnotation) == (migrationRecord{copied, n.wasRunning, n.source, n.commandID}) {
 			return nil
 		}
 		return errors.Join(err, back)
 	case back != nil && handed && (!is || gone.code != cmdline.Unknown):
 		return errors.Join(err, back, errors.New("the fleet may run the profile, so it stays stopped outside; type the same command again"))
 	}
-	if n.up {
-		if err2 := i.o(ctx, nil, nil, "start", one.from.Name); err2 != nil {
+	if n.wasRunning {
+		if err2 := i.outside(ctx, nil, nil, "start", one.from.Name); err2 != nil {
 			return errors.Join(err, err2)
 		}
 	}
@@ -285,8 +285,8 @@ func (i *importer) deleteUndone(ctx context.Context, name string) error {
 		if err := i.api.Get(ctx, client.ObjectKey{Namespace: i.namespace, Name: name}, p); err != nil {
 			return err
 		}
-		if n := readNote(p, v1alpha1.ImportAnnotation); n.by != i.by || n.state == copied {
-			return errTaken
+		if n := readMigrationRecord(p, v1alpha1.ImportAnnotation); n.commandID != i.commandID || n.state == copied {
+			return errOtherCommand
 		}
 		return i.api.Delete(ctx, p, client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
 	}))

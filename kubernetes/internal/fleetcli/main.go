@@ -46,8 +46,8 @@ type call struct {
 
 // verb is a subcommand of hinit-fleet. The help shows args, its arguments, and doing, its purpose.
 type verb struct {
-	name, args, doing string
-	run               func(ctx context.Context, c *call) error
+	name, args, summary string
+	run                 func(ctx context.Context, c *call) error
 }
 
 func verbs() []verb {
@@ -77,7 +77,7 @@ func Main(argv []string, out, errs io.Writer) int {
 	}
 	for _, v := range verbs() {
 		if v.name == name {
-			described := cmdline.Verb{Program: "hinit-fleet", Name: v.name, Args: v.args, Summary: v.doing}
+			described := cmdline.Verb{Program: "hinit-fleet", Name: v.name, Args: v.args, Summary: v.summary}
 			c := &call{Call: cmdline.NewCall(described, argv[2:], out, errs)}
 			c.Flags.StringVar(&c.config, "kubeconfig", "", "the kubeconfig `FILE`, instead of the usual places")
 			c.Flags.StringVar(&c.namespace, "namespace", "", "the `NAMESPACE`, instead of the one of the kubeconfig")
@@ -103,7 +103,7 @@ func (c *call) printError(err error) int {
 func usage(w io.Writer) {
 	fmt.Fprint(w, "hinit-fleet shows and changes a fleet of agents on Kubernetes.\n\n")
 	for _, v := range verbs() {
-		fmt.Fprintf(w, "  hinit-fleet %-46s %s\n", strings.TrimSpace(v.name+" "+v.args), v.doing)
+		fmt.Fprintf(w, "  hinit-fleet %-46s %s\n", strings.TrimSpace(v.name+" "+v.args), v.summary)
 	}
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
@@ -168,7 +168,7 @@ func runHost(ctx context.Context, c *call) error {
 	if _, err := c.parseArgs(0, 0); err != nil {
 		return err
 	}
-	if err := host.Refuse(); err != nil {
+	if err := host.CheckNotRoot(); err != nil {
 		return err
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // Prevent other processes of the user from reading the tokens in this process's memory.

@@ -25,9 +25,9 @@ type outsideHinit func(ctx context.Context, in, out *os.File, words ...string) e
 // outsideHelp is the help of the flags --from and --to.
 const outsideHelp = "run hinit outside of the fleet with `COMMAND` before it, such as \"docker exec -i agents\"; without COMMAND, it is the hinit of this machine"
 
-// outside returns a function that runs commands of the hinit outside of the fleet. command is the part of the command line
+// newOutsideHinit returns a function that runs commands of the hinit outside of the fleet. command is the part of the command line
 // before "hinit", such as docker exec -i agents.
-func outside(command string) outsideHinit {
+func newOutsideHinit(command string) outsideHinit {
 	return func(ctx context.Context, in, out *os.File, words ...string) error {
 		argv := slices.Concat(strings.Fields(command), []string{"hinit"}, words)
 		x, err := proc.Run(ctx, proc.Spec{ID: 1, Argv: argv, Env: os.Environ(), Files: []*os.File{in, out, os.Stderr}, SameSession: true})
@@ -73,7 +73,7 @@ func (o outsideHinit) profiles(ctx context.Context) (all []outsideProfile, err e
 	return all, err
 }
 
-// The states of an import or export. A [migrationNote] in an annotation of the AgentProfile records the state, so that a
+// The states of an import or export. A [migrationRecord] in an annotation of the AgentProfile records the state, so that a
 // second command can continue after a crash of the first one.
 const (
 	copying = "copying" // The command copies the data, and the gateway in the fleet is stopped.
@@ -81,35 +81,35 @@ const (
 	copied  = "copied"  // The copy is complete, and the profile belongs to the destination.
 )
 
-// migrationNote is the state of an import or export, see [v1alpha1.ImportAnnotation].
-type migrationNote struct {
-	state string
-	up    bool   // Whether the gateway ran before the migration, and so must run after it.
-	from  string // Name of the profile outside of the fleet.
-	by    string // Random ID of the command that wrote the note.
+// migrationRecord is the state of an import or export, see [v1alpha1.ImportAnnotation].
+type migrationRecord struct {
+	state      string
+	wasRunning bool   // Whether the gateway ran before the migration, and so must run after it.
+	source     string // Name of the profile outside of the fleet.
+	commandID  string // Random ID of the command that wrote the note.
 }
 
-// readNote reads a note from an annotation of an object. Without the annotation, the result has no state.
-func readNote(p *v1alpha1.AgentProfile, annotation string) (n migrationNote) {
+// readMigrationRecord reads a note from an annotation of an object. Without the annotation, the result has no state.
+func readMigrationRecord(p *v1alpha1.AgentProfile, annotation string) (n migrationRecord) {
 	up := ""
-	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // An incomplete annotation counts as missing.
-	n.up = up == "up"
-	if n.by == "" {
-		return migrationNote{}
+	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.source, &n.commandID) // An incomplete annotation counts as missing.
+	n.wasRunning = up == "up"
+	if n.commandID == "" {
+		return migrationRecord{}
 	}
 	return n
 }
 
-func (n migrationNote) write(p *v1alpha1.AgentProfile, annotation string) {
+func (n migrationRecord) write(p *v1alpha1.AgentProfile, annotation string) {
 	up := "down"
-	if n.up {
+	if n.wasRunning {
 		up = "up"
 	}
-	metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotation, strings.Join([]string{n.state, up, n.from, n.by}, " "))
+	metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotation, strings.Join([]string{n.state, up, n.source, n.commandID}, " "))
 }
 
-// errTaken means that another command has replaced the note of this one, and now continues the import or export.
-var errTaken = errors.New("another hinit-fleet goes on with this profile")
+// errOtherCommand means that another command has replaced the note of this one, and now continues the import or export.
+var errOtherCommand = errors.New("another hinit-fleet goes on with this profile")
 
 // update modifies a profile by compare-and-swap: it reads the object, calls change and writes the result. If the object has
 // changed in the meantime, it starts again.
@@ -130,13 +130,13 @@ func (f *fleet) update(ctx context.Context, name string, change func(*v1alpha1.A
 	})
 }
 
-// advanceNote moves the import or export of a profile to another state. It replaces the note n, and modifies the profile with
-// the function change in the same write. If the profile's note is no longer n, it returns [errTaken].
-func (f *fleet) advanceNote(ctx context.Context, name, annotation string, n migrationNote, state string, change func(*v1alpha1.AgentProfile) error) error {
+// advanceMigration moves the import or export of a profile to another state. It replaces the note n, and modifies the profile with
+// the function change in the same write. If the profile's note is no longer n, it returns [errOtherCommand].
+func (f *fleet) advanceMigration(ctx context.Context, name, annotation string, n migrationRecord, state string, change func(*v1alpha1.AgentProfile) error) error {
 	return f.update(ctx, name, func(p *v1alpha1.AgentProfile) error {
-		now := readNote(p, annotation)
-		if now.by != n.by || now.state != n.state && now.state != state {
-			return errTaken
+		now := readMigrationRecord(p, annotation)
+		if now.commandID != n.commandID || now.state != n.state && now.state != state {
+			return errOtherCommand
 		}
 		now.state = state
 		now.write(p, annotation)
@@ -159,22 +159,22 @@ func (f *fleet) awaitStopped(ctx context.Context, limit time.Duration, name stri
 	return host, err
 }
 
-// planned says what an import or export will do with one profile.
-type planned struct {
+// migrationPlan says what an import or export will do with one profile.
+type migrationPlan struct {
 	from    outsideProfile // Profile outside of the fleet.
 	name    string         // Name of the profile in the fleet.
 	step    string         // Description of the planned step, for people.
-	refused string         // Reason for refusing the step; "" if it is possible.
+	refusal string         // Reason for refusing the step; "" if it is possible.
 }
 
 // printPlans prints all plans if all is true, and otherwise only the refused ones. It returns an error if a plan is refused.
-func (f *fleet) printPlans(plans []planned, all bool) error {
+func (f *fleet) printPlans(plans []migrationPlan, all bool) error {
 	var rows []string
 	var err error
 	for _, one := range plans {
-		if one.refused != "" {
-			one.step = "refused: " + one.refused
-			err = cmp.Or(err, fmt.Errorf("cannot take profile %q: %s; nothing was changed", one.from.Name, one.refused))
+		if one.refusal != "" {
+			one.step = "refused: " + one.refusal
+			err = cmp.Or(err, fmt.Errorf("cannot take profile %q: %s; nothing was changed", one.from.Name, one.refusal))
 		}
 		rows = append(rows, strings.Join([]string{one.from.Name, one.name, cmp.Or(one.from.Want, "-"), one.step}, "\t"))
 	}

@@ -27,25 +27,25 @@ import (
 // crashed is the panic value of a command that is killed between two of its steps.
 type crashed struct{}
 
-// twoSides simulates the profile coder in a fleet and outside of it. Every start of a gateway
+// migrationWorld simulates the profile coder in a fleet and outside of it. Every start of a gateway
 // appends a letter to its data.
-type twoSides struct {
-	t               *testing.T
-	api             client.WithWatch
-	fleetUp, outUp  bool
-	fleetData, data string
-	there           bool          // Whether the hinit outside of the fleet has the profile.
-	newest          string        // All starts so far; only the newest data has seen them all.
-	inner           client.Client // API client without injected faults.
-	steps, failAt   int
-	fault           string
-	served          string
-	printed         bytes.Buffer
-	drained         bool // Whether a move begins while the data is copied into the fleet.
+type migrationWorld struct {
+	t                  *testing.T
+	api                client.WithWatch
+	fleetUp, outsideUp bool
+	fleetData, data    string
+	outsideHasProfile  bool          // Whether the hinit outside of the fleet has the profile.
+	newest             string        // All starts so far; only the newest data has seen them all.
+	inner              client.Client // API client without injected faults.
+	steps, failAt      int
+	fault              string
+	served             string
+	printed            bytes.Buffer
+	drained            bool // Whether a move begins while the data is copied into the fleet.
 }
 
-func newTwoSides(t *testing.T) *twoSides {
-	w := &twoSides{t: t, there: true, fault: "none"}
+func newMigrationWorld(t *testing.T) *migrationWorld {
+	w := &migrationWorld{t: t, outsideHasProfile: true, fault: "none"}
 	inner := fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithStatusSubresource(&v1alpha1.AgentProfile{}).
 		WithObjects(&v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: "pool", Namespace: "default"}}).
 		Build()
@@ -72,11 +72,11 @@ func newTwoSides(t *testing.T) *twoSides {
 }
 
 // step performs one step of a command. At step failAt it fails, or kills the command.
-func (w *twoSides) step(do func() error) error {
+func (w *migrationWorld) step(do func() error) error {
 	w.steps++
 	done := func() error {
 		err := do()
-		w.starts() // A host may start a profile at once, but takes a while to stop it.
+		w.startIfWanted() // A host may start a profile at once, but takes a while to stop it.
 		return err
 	}
 	if w.steps != w.failAt {
@@ -92,13 +92,13 @@ func (w *twoSides) step(do func() error) error {
 	return err
 }
 
-func (w *twoSides) host(ctx context.Context, c client.Client) {
+func (w *migrationWorld) host(ctx context.Context, c client.Client) {
 	for range 3 {
 		w.pass(ctx, c)
 	}
 }
 
-func (w *twoSides) pass(ctx context.Context, c client.Client) {
+func (w *migrationWorld) pass(ctx context.Context, c client.Client) {
 	p := &v1alpha1.AgentProfile{}
 	if err := c.Get(ctx, client.ObjectKey{Namespace: "default", Name: "coder"}, p); err != nil {
 		w.fleetUp = false
@@ -121,9 +121,9 @@ func (w *twoSides) pass(ctx context.Context, c client.Client) {
 	if p.DeletionTimestamp != nil {
 		return
 	}
-	w.starts()
+	w.startIfWanted()
 	phase := v1alpha1.PhaseStopped
-	if w.fleetUp = p.Wanted(); w.fleetUp {
+	if w.fleetUp = p.WantsGateway(); w.fleetUp {
 		phase = v1alpha1.PhaseRunning
 	}
 	if p.Status.Phase != phase || p.Status.ObservedGeneration != p.Generation {
@@ -135,42 +135,42 @@ func (w *twoSides) pass(ctx context.Context, c client.Client) {
 	}
 }
 
-func (w *twoSides) starts() {
+func (w *migrationWorld) startIfWanted() {
 	p := &v1alpha1.AgentProfile{}
-	if err := w.inner.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, p); err == nil && p.DeletionTimestamp == nil && p.Wanted() && !w.fleetUp {
-		w.began(&w.fleetUp, &w.fleetData, "f")
+	if err := w.inner.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, p); err == nil && p.DeletionTimestamp == nil && p.WantsGateway() && !w.fleetUp {
+		w.startGateway(&w.fleetUp, &w.fleetData, "f")
 	}
 }
 
-func (w *twoSides) began(up *bool, data *string, letter string) {
+func (w *migrationWorld) startGateway(up *bool, data *string, letter string) {
 	if *data != w.newest {
 		w.t.Errorf("step %d, %s: a gateway starts with data %q, and the newest is %q", w.failAt, w.fault, *data, w.newest)
 	}
 	*up = true
 	*data += letter
 	w.newest = *data
-	if w.fleetUp && w.outUp {
+	if w.fleetUp && w.outsideUp {
 		w.t.Errorf("step %d, %s: two gateways run", w.failAt, w.fault)
 	}
 }
 
 // outside imitates the hinit outside of the fleet.
-func (w *twoSides) outside(_ context.Context, in, out *os.File, words ...string) error {
+func (w *migrationWorld) outside(_ context.Context, in, out *os.File, words ...string) error {
 	switch strings.Join(words[:min(2, len(words))], " ") {
 	case "profile list":
-		want := map[bool]string{true: "up", false: "down"}[w.outUp]
+		want := map[bool]string{true: "up", false: "down"}[w.outsideUp]
 		all := []string{`{"name": "default", "want": "up"}`}
-		if w.there {
+		if w.outsideHasProfile {
 			all = append(all, fmt.Sprintf(`{"name": "coder", "want": %q, "served_by": %q}`, want, w.served))
 		}
 		_, err := fmt.Fprintf(out, "[%s]", strings.Join(all, ","))
 		return err
 	case "stop coder":
-		return w.step(func() error { w.outUp = false; return nil })
+		return w.step(func() error { w.outsideUp = false; return nil })
 	case "start coder":
 		return w.step(func() error {
-			if !w.outUp {
-				w.began(&w.outUp, &w.data, "o")
+			if !w.outsideUp {
+				w.startGateway(&w.outsideUp, &w.data, "o")
 			}
 			return nil
 		})
@@ -183,13 +183,13 @@ func (w *twoSides) outside(_ context.Context, in, out *os.File, words ...string)
 		if !whole {
 			return errors.New("the archive is not complete")
 		}
-		w.data, w.there = data, true
+		w.data, w.outsideHasProfile = data, true
 		return err
 	}
 	return fmt.Errorf("unknown: %q", words)
 }
 
-func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Writer, words ...string) (err error) {
+func (w *migrationWorld) execute(_ context.Context, _ string, in io.Reader, out io.Writer, words ...string) (err error) {
 	defer func() {
 		if closer, is := out.(*os.File); is && w.steps == w.failAt {
 			_ = closer.Close() // The exit of a process closes its pipe, too.
@@ -213,7 +213,7 @@ func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Wri
 }
 
 // run runs an import or export, and reports whether the command was killed.
-func (w *twoSides) run(way string, dry bool) (err error, killed bool) {
+func (w *migrationWorld) run(way string, dry bool) (err error, killed bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			if _, is := r.(crashed); !is {
@@ -239,7 +239,7 @@ func (w *twoSides) run(way string, dry bool) (err error, killed bool) {
 	return i.importAll(ctx, &v1alpha1.AgentPool{}, plans, dry), false
 }
 
-func (w *twoSides) profileThere() bool {
+func (w *migrationWorld) profileThere() bool {
 	return !apierrors.IsNotFound(w.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, &v1alpha1.AgentProfile{}))
 }
 
@@ -254,11 +254,11 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 	for _, way := range []string{"import", "export"} {
 		for _, fault := range []string{"crash before", "crash after", "error before", "error after"} {
 			for at, through := 1, false; !through; at++ {
-				w := newTwoSides(t)
+				w := newMigrationWorld(t)
 				if way == "import" {
-					w.began(&w.outUp, &w.data, "o")
+					w.startGateway(&w.outsideUp, &w.data, "o")
 				} else {
-					w.there = false
+					w.outsideHasProfile = false
 					if err := w.api.Create(context.Background(), &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "default"}, Spec: v1alpha1.AgentProfileSpec{Pool: "pool"}}); err != nil {
 						t.Fatal(err)
 					}
@@ -270,20 +270,20 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 				points++
 				inFleet := way == "import"
 				for again := 0; err != nil || killed; again++ {
-					if !killed && w.fleetUp == w.outUp && !strings.Contains(err.Error(), "type the same command again") && !strings.Contains(err.Error(), "cannot change profile") {
-						t.Errorf("%s, %s step %d: after %v it runs in the fleet: %v, outside: %v", way, fault, at, err, w.fleetUp, w.outUp)
+					if !killed && w.fleetUp == w.outsideUp && !strings.Contains(err.Error(), "type the same command again") && !strings.Contains(err.Error(), "cannot change profile") {
+						t.Errorf("%s, %s step %d: after %v it runs in the fleet: %v, outside: %v", way, fault, at, err, w.fleetUp, w.outsideUp)
 					}
 					if again == 3 {
 						t.Fatalf("%s, %s step %d: the command fails again and again: %v", way, fault, at, err)
 					}
 					w.failAt = 0
 					err, killed = w.run(way, false)
-					if err != nil && way == "export" && w.outUp && !w.profileThere() {
+					if err != nil && way == "export" && w.outsideUp && !w.profileThere() {
 						break // The profile had already left the fleet.
 					}
 				}
-				if w.fleetUp != inFleet || w.outUp == inFleet || w.profileThere() != inFleet {
-					t.Errorf("%s, %s step %d: at the end it runs in the fleet: %v, outside: %v, and has an object: %v", way, fault, at, w.fleetUp, w.outUp, w.profileThere())
+				if w.fleetUp != inFleet || w.outsideUp == inFleet || w.profileThere() != inFleet {
+					t.Errorf("%s, %s step %d: at the end it runs in the fleet: %v, outside: %v, and has an object: %v", way, fault, at, w.fleetUp, w.outsideUp, w.profileThere())
 				}
 			}
 		}
@@ -297,9 +297,9 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 // an export failed. The second export must copy the newer data.
 func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 	for at := 1; ; at++ {
-		w := newTwoSides(t)
+		w := newMigrationWorld(t)
 		ctx, p := context.Background(), &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "default"}, Spec: v1alpha1.AgentProfileSpec{Pool: "pool"}}
-		w.there = false
+		w.outsideHasProfile = false
 		if err := w.api.Create(ctx, p); err != nil {
 			t.Fatal(err)
 		}
@@ -322,8 +322,8 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 		}
 		w.host(ctx, w.inner)
 		w.failAt = 0
-		if err, _ := w.run("export", false); err != nil || !w.outUp || w.fleetUp || w.profileThere() {
-			t.Errorf("step %d: the second export: %v, outside %v, in the fleet %v", at, err, w.outUp, w.fleetUp)
+		if err, _ := w.run("export", false); err != nil || !w.outsideUp || w.fleetUp || w.profileThere() {
+			t.Errorf("step %d: the second export: %v, outside %v, in the fleet %v", at, err, w.outsideUp, w.fleetUp)
 		}
 	}
 }
@@ -332,16 +332,16 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 // while the first one is being undone. The first command must not delete the second one's object
 // and data.
 func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
-	w := newTwoSides(t)
-	i := &importer{by: "first", fleet: &fleet{call: &call{namespace: "default"}, api: w.api}}
-	p := i.object(planned{name: "coder"}, migrationNote{copying, true, "coder", "second"})
+	w := newMigrationWorld(t)
+	i := &importer{commandID: "first", fleet: &fleet{call: &call{namespace: "default"}, api: w.api}}
+	p := i.object(migrationPlan{name: "coder"}, migrationRecord{copying, true, "coder", "second"})
 	if err := w.inner.Create(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.deleteUndone(t.Context(), "coder"); !errors.Is(err, errTaken) || !w.profileThere() {
+	if err := i.deleteUndone(t.Context(), "coder"); !errors.Is(err, errOtherCommand) || !w.profileThere() {
 		t.Errorf("the object is there: %t; %v", w.profileThere(), err)
 	}
-	i.by = "second"
+	i.commandID = "second"
 	if err := i.deleteUndone(t.Context(), "coder"); err != nil || w.profileThere() {
 		t.Errorf("its own: the object is there: %t; %v", w.profileThere(), err)
 	}
@@ -353,22 +353,22 @@ func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
 // TestAnImportIntoAHostThatIsDrainedIsUndone checks that an import is undone if its profile begins
 // to move during the copy. Otherwise the gateway could start on the other host without its data.
 func TestAnImportIntoAHostThatIsDrainedIsUndone(t *testing.T) {
-	w := newTwoSides(t)
-	w.began(&w.outUp, &w.data, "o")
+	w := newMigrationWorld(t)
+	w.startGateway(&w.outsideUp, &w.data, "o")
 	w.drained = true
 	if err, _ := w.run("import", false); err == nil || !strings.Contains(err.Error(), "it left host pool-0 meanwhile") {
 		t.Errorf("the import: %v", err)
 	}
-	if !w.outUp || w.fleetUp || w.profileThere() {
-		t.Errorf("it runs outside: %t, in the fleet: %t, and has an object: %t", w.outUp, w.fleetUp, w.profileThere())
+	if !w.outsideUp || w.fleetUp || w.profileThere() {
+		t.Errorf("it runs outside: %t, in the fleet: %t, and has an object: %t", w.outsideUp, w.fleetUp, w.profileThere())
 	}
 }
 
 // TestAnExportSaysWhatBecomesOfTheFiles checks that an export says whether the host retains or deletes the files.
 func TestAnExportSaysWhatBecomesOfTheFiles(t *testing.T) {
 	for policy, want := range map[string]string{"": "host pool-0 retains its files", "Delete": "host pool-0 has deleted its files"} {
-		w := newTwoSides(t)
-		w.there = false
+		w := newMigrationWorld(t)
+		w.outsideHasProfile = false
 		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "default"}, Spec: v1alpha1.AgentProfileSpec{Pool: "pool", OnDelete: policy}}
 		if err := w.api.Create(t.Context(), p); err != nil {
 			t.Fatal(err)
@@ -383,8 +383,8 @@ func TestAnExportSaysWhatBecomesOfTheFiles(t *testing.T) {
 // TestADryRunSaysWhatAnImportDoesAndChangesNothing checks the dry run of an import for a profile that can be imported,
 // and for one that another gateway serves.
 func TestADryRunSaysWhatAnImportDoesAndChangesNothing(t *testing.T) {
-	w := newTwoSides(t)
-	w.began(&w.outUp, &w.data, "o")
+	w := newMigrationWorld(t)
+	w.startGateway(&w.outsideUp, &w.data, "o")
 	if err, _ := w.run("import", true); err != nil || !strings.Contains(w.printed.String(), "coder    coder         up      stop, copy, start in the fleet\n") {
 		t.Errorf("%v, and printed is\n%s", err, w.printed.String())
 	}
@@ -394,7 +394,7 @@ func TestADryRunSaysWhatAnImportDoesAndChangesNothing(t *testing.T) {
 			t.Errorf("a profile that another gateway serves is answered with %v", err)
 		}
 	}
-	if w.steps != 0 || !w.outUp || w.profileThere() {
+	if w.steps != 0 || !w.outsideUp || w.profileThere() {
 		t.Errorf("%d steps, and the profile is in the fleet: %v", w.steps, w.profileThere())
 	}
 }

@@ -76,7 +76,7 @@ func runMove(ctx context.Context, c *call) error {
 			return false, "", err
 		}
 		s := now.Status
-		if s.Host == to && s.Installed == s.Assignment && (s.Ready || !now.Wanted()) {
+		if s.Host == to && s.Installed == s.Assignment && (s.Ready || !now.WantsGateway()) {
 			return true, fmt.Sprintf("%s is %s on %s, and pinned there; hinit-fleet move %s ends that", now.Name, s.Phase, to, now.Name), nil
 		}
 		return false, s.Message, nil

@@ -155,7 +155,7 @@ func runStatus(ctx context.Context, c *call) error {
 	for _, p := range list {
 		s := p.Status
 		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%v\t%s\t%d\t%s\t%s\t%s", p.Name, cmp.Or(s.Host, "-"), cmp.Or(s.Phase, v1alpha1.PhasePending), s.Ready, formatSince(s.Since), s.Restarts, formatSize(s.Memory), cmp.Or(s.Cause, "-"), cmp.Or(s.Message, "-")))
-		if p.Wanted() && !s.Ready {
+		if p.WantsGateway() && !s.Ready {
 			down = append(down, p.Name)
 		}
 	}
@@ -241,7 +241,7 @@ func hostRow(p *v1alpha1.AgentPool, pod *corev1.Pod, profiles []v1alpha1.AgentPr
 	case pod.Labels[v1alpha1.ProfileLabel] != "":
 		note = "of " + pod.Labels[v1alpha1.ProfileLabel] + " alone"
 	}
-	return fmt.Sprintf("%s\t%s\t%d\t%d\t%d MB\t%d MB\t%s\t%s", pod.Name, cmp.Or(pod.Spec.NodeName, "-"), n, ready, memory>>20, pool.Room(p)>>20, pod.Spec.Containers[0].Image, note)
+	return fmt.Sprintf("%s\t%s\t%d\t%d\t%d MB\t%d MB\t%s\t%s", pod.Name, cmp.Or(pod.Spec.NodeName, "-"), n, ready, memory>>20, pool.HostMemory(p)>>20, pod.Spec.Containers[0].Image, note)
 }
 
 func runExplain(ctx context.Context, c *call) error {
@@ -267,7 +267,7 @@ func runExplain(ctx context.Context, c *call) error {
 	} else {
 		fmt.Fprintf(c.Out, "  its data is on the volume of host %s (assignment %d, installed %d)\n", s.Host, s.Assignment, p.InstalledAssignment())
 	}
-	if pod := pool.Pod(p.Spec.Pool, p.Name); p.Alone() {
+	if pod := pool.SinglePodName(p.Spec.Pool, p.Name); p.WantsOwnPod() {
 		fmt.Fprintf(c.Out, "  it shall have a pod of its own, %s\n", pod)
 	}
 	if m := s.Move; m != nil {

@@ -14,9 +14,9 @@ import (
 // TestAProfileIsNotMadeOfTheOfferForAnother checks that an attacker's host can't get another
 // profile's data by copying that profile's offer into its own profile's status.
 func TestAProfileIsNotMadeOfTheOfferForAnother(t *testing.T) {
-	s, _ := volume(t, "u1", "a secret of coder")
-	_, from, _ := server(t, s, &atomic.Int64{})
-	to, dir := volume(t, "", "")
+	s, _ := newVolume(t, "u1", "a secret of coder")
+	_, from, _ := newOfferServer(t, s, &atomic.Int64{})
+	to, dir := newVolume(t, "", "")
 	if err := to.fetch(t.Context(), "decoy", "u2", from, fetchingHost); err == nil || !strings.Contains(err.Error(), "no such offer") {
 		t.Errorf("the profile of the attacker gets the data: %v", err)
 	}
@@ -39,7 +39,7 @@ func TestAHostCallsNoAddressThatItsSenderNames(t *testing.T) {
 	t.Cleanup(inside.Close)
 	attacker := httptest.NewTLSServer(http.RedirectHandler(inside.URL+"/restart", http.StatusFound))
 	t.Cleanup(attacker.Close)
-	to, _ := volume(t, "", "")
+	to, _ := newVolume(t, "", "")
 	from := &v1alpha1.Offer{Nonce: "n", Address: attacker.Listener.Addr().String(), Certificate: certificateSum(attacker.Certificate().Raw)}
 	if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err == nil || strings.Contains(err.Error(), "secret") || called.Load() > 0 {
 		t.Errorf("the address was called %d times: %v", called.Load(), err)

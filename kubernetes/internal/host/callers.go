@@ -21,8 +21,8 @@ const (
 // it doesn't know the nonce. add prefers to close connections without an unread message, because an unread message may name
 // an offer.
 type openConnections struct {
-	mu  sync.Mutex
-	all []*connection
+	mu          sync.Mutex
+	connections []*connection
 }
 
 // add adds a connection, and reports whether it may stay open. Otherwise the caller closes it.
@@ -30,33 +30,33 @@ func (c *openConnections) add(one *connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	of := 0
-	for _, other := range c.all {
+	for _, other := range c.connections {
 		if other.address == one.address {
 			of++
 		}
 	}
-	if of >= maxConnectionsPerPod || len(c.all) >= maxConnections {
+	if of >= maxConnectionsPerPod || len(c.connections) >= maxConnections {
 		silent := func(other *connection) bool {
-			return !other.named.Load() && (of < maxConnectionsPerPod || other.address == one.address)
+			return !other.hasOffer.Load() && (of < maxConnectionsPerPod || other.address == one.address)
 		}
-		i := slices.IndexFunc(c.all, func(other *connection) bool { return silent(other) && !other.unread() })
+		i := slices.IndexFunc(c.connections, func(other *connection) bool { return silent(other) && !other.unread() })
 		if i < 0 {
-			i = slices.IndexFunc(c.all, silent)
+			i = slices.IndexFunc(c.connections, silent)
 		}
 		if i < 0 {
 			return false
 		}
-		_ = c.all[i].Conn.Close() // Closing the connection makes its request fail.
-		c.all = slices.Delete(c.all, i, i+1)
+		_ = c.connections[i].Conn.Close() // Closing the connection makes its request fail.
+		c.connections = slices.Delete(c.connections, i, i+1)
 	}
-	c.all = append(c.all, one)
+	c.connections = append(c.connections, one)
 	return true
 }
 
 func (c *openConnections) remove(one *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all = slices.DeleteFunc(c.all, func(other *connection) bool { return other == one })
+	c.connections = slices.DeleteFunc(c.connections, func(other *connection) bool { return other == one })
 }
 
 // limitedListener limits the open connections of a listener, see [openConnections].
@@ -83,9 +83,9 @@ func (l limitedListener) Accept() (net.Conn, error) {
 // connection is an open connection from another host.
 type connection struct {
 	net.Conn
-	callers *openConnections
-	address string
-	named   atomic.Bool // Whether the client has named a valid offer. Such a connection is not closed in favour of others.
+	callers  *openConnections
+	address  string
+	hasOffer atomic.Bool // Whether the client has named a valid offer. Such a connection is not closed in favour of others.
 }
 
 // unread reports whether a message has arrived that this host has not read yet.

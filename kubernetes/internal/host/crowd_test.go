@@ -21,8 +21,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// peak returns the peak memory of the process during fn, minus its memory before fn.
-func peak(fn func()) int64 {
+// peakMemory returns the peak memory of the process during fn, minus its memory before fn.
+func peakMemory(fn func()) int64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 	now := func() int64 {
 		s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
@@ -48,8 +48,8 @@ func peak(fn func()) int64 {
 	return most
 }
 
-// crowded mounts an in-memory volume of the agents' user, and calls fn with its store as that user.
-func crowded(t *testing.T, fn func(s *Store, dir string)) {
+// withMemoryVolume mounts an in-memory volume of the agents' user, and calls fn with its store as that user.
+func withMemoryVolume(t *testing.T, fn func(s *Store, dir string)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become the agents' user")
@@ -78,8 +78,8 @@ func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	fn(s, dir)
 }
 
-// fill creates a directory with 60,000 long names.
-func fill(t *testing.T, dir string) {
+// fillDirectory creates a directory with 60,000 long names.
+func fillDirectory(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -96,14 +96,14 @@ func fill(t *testing.T, dir string) {
 // files, which their owner can't write, in little memory. A host has 256 MiB, and would otherwise
 // be killed at each start.
 func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
-	crowded(t, func(s *Store, dir string) {
+	withMemoryVolume(t, func(s *Store, dir string) {
 		home := filepath.Join(dir, s.Home("coder"))
-		fill(t, filepath.Join(home, "cache/module"))
+		fillDirectory(t, filepath.Join(home, "cache/module"))
 		if err := os.Chmod(filepath.Join(home, "cache/module"), 0o500); err != nil {
 			t.Fatal(err)
 		}
 		var err error
-		if used := peak(func() { err = errors.Join(s.Delete("coder", "u1", true), emptied(t.Context(), s)) }); used > 8<<20 {
+		if used := peakMemory(func() { err = errors.Join(s.Delete("coder", "u1", true), emptyWholeTrash(t.Context(), s)) }); used > 8<<20 {
 			t.Errorf("the deletion has taken %d MB of memory", used>>20)
 		}
 		if err != nil || s.exists(s.Home("coder")) {
@@ -118,15 +118,15 @@ func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 // TestManyNamesInTheStoreEndNoHost checks that a host needs little memory although an agent fills the directories of
 // the store, which belong to the agent's user.
 func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
-	crowded(t, func(s *Store, dir string) {
-		fill(t, filepath.Join(dir, incomingDir))
+	withMemoryVolume(t, func(s *Store, dir string) {
+		fillDirectory(t, filepath.Join(dir, incomingDir))
 		if err := os.MkdirAll(filepath.Join(dir, s.Home("coder")), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		var uids []string
 		var names []string
 		var err error
-		used := peak(func() {
+		used := peakMemory(func() {
 			_, err = s.Inspect("coder", "u1", "", nil)
 			uids, _ = s.UIDs("coder")
 			names, _, _ = s.Names(func(string) bool { return false })
@@ -140,7 +140,7 @@ func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 // TestRecordsOfAnAgentHoldNoHost checks that 200,000 forged records do not delay the host's own
 // profiles. The host must not ask the API for each of them.
 func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
-	crowded(t, func(s *Store, dir string) {
+	withMemoryVolume(t, func(s *Store, dir string) {
 		live, long := filepath.Join(dir, liveDir), strings.Repeat("n", 240)
 		err := errors.Join(os.MkdirAll(filepath.Join(dir, s.Home("coder")), 0o700), os.MkdirAll(filepath.Join(dir, s.Home("text")), 0o700))
 		err = errors.Join(err, os.WriteFile(filepath.Join(live, "text"), []byte(`{"uid":"u2"}x`), 0o600))
@@ -153,17 +153,17 @@ func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1"}}
 		p.Status = v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1}
 		reads := 0
-		api := interceptor.NewClient(apiOf(p), interceptor.Funcs{
+		api := interceptor.NewClient(newFakeAPI(p), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 				reads++
 				return c.Get(ctx, key, o, options...)
 			},
 		})
-		h := hostOf(t, "me", api, &gateways{}, s)
-		h.seen[ownField]["coder"] = p
+		h := newTestHost(t, "me", api, &fakeGateways{}, s)
+		h.watched[ownField]["coder"] = p
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if used := peak(func() { h.resync(ended) }); used > 8<<20 {
+		if used := peakMemory(func() { h.resync(ended) }); used > 8<<20 {
 			t.Errorf("the host has taken %d MB of memory", used>>20)
 		}
 		queued := map[string]bool{}
@@ -176,14 +176,14 @@ func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 			}
 			h.queue.Done(name)
 		}
-		if !queued["coder"] || len(queued) != maxUnknown+1 || reads > 1 {
+		if !queued["coder"] || len(queued) != maxUnknownNames+1 || reads > 1 {
 			t.Errorf("%d profiles were queued, its own among them: %t; %d were read from the API", len(queued), queued["coder"], reads)
 		}
 		if err := h.reconcile(t.Context(), "text"); err != nil || s.exists(liveDir+"/text") || !s.exists(s.Home("text")) {
 			t.Errorf("the record of an agent's own profile: %v", err)
 		}
 		left := 0
-		if err := s.eachEntry(liveDir, func(string, bool) { left++ }); err != nil || left > 200_002-maxUnknown || !s.exists(liveDir+"/coder") {
+		if err := s.eachEntry(liveDir, func(string, bool) { left++ }); err != nil || left > 200_002-maxUnknownNames || !s.exists(liveDir+"/coder") {
 			t.Errorf("%d records are left: %v", left, err)
 		}
 	})
@@ -192,7 +192,7 @@ func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 // TestADeepHomeIsDeleted checks the deletion of directories that are deeper than the longest path, and that their own
 // user can't write.
 func TestADeepHomeIsDeleted(t *testing.T) {
-	crowded(t, func(s *Store, dir string) {
+	withMemoryVolume(t, func(s *Store, dir string) {
 		home, work := filepath.Join(dir, s.Home("coder")), filepath.Join(dir, "work")
 		if err := errors.Join(os.MkdirAll(home, 0o700), os.MkdirAll(work, 0o700)); err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func TestADeepHomeIsDeleted(t *testing.T) {
 		if err := os.Chmod(home, 0o500); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(s.Delete("coder", "u1", true), emptied(t.Context(), s)); err != nil || s.exists(s.Home("coder")) {
+		if err := errors.Join(s.Delete("coder", "u1", true), emptyWholeTrash(t.Context(), s)); err != nil || s.exists(s.Home("coder")) {
 			t.Error(err)
 		}
 		if rest, err := os.ReadDir(filepath.Join(dir, trashDir)); err != nil || len(rest) > 0 {
@@ -218,8 +218,8 @@ func TestADeepHomeIsDeleted(t *testing.T) {
 // TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker checks that a worker does not wait for the
 // deletion of a large home. Otherwise four such homes would keep all workers of a host busy.
 func TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker(t *testing.T) {
-	crowded(t, func(s *Store, dir string) {
-		fill(t, filepath.Join(dir, s.Home("coder"), "cache"))
+	withMemoryVolume(t, func(s *Store, dir string) {
+		fillDirectory(t, filepath.Join(dir, s.Home("coder"), "cache"))
 		began := time.Now()
 		if err := s.Delete("coder", "u1", true); err != nil || s.exists(s.Home("coder")) {
 			t.Fatal(err)
@@ -230,11 +230,11 @@ func TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := emptied(ctx, s); !errors.Is(err, context.Canceled) {
+		if err := emptyWholeTrash(ctx, s); !errors.Is(err, context.Canceled) {
 			t.Error("a host that ends deletes the files first:", err)
 		}
 		began = time.Now()
-		if err := emptied(t.Context(), s); err != nil {
+		if err := emptyWholeTrash(t.Context(), s); err != nil {
 			t.Error(err)
 		}
 		t.Logf("a worker took %v, and the files are deleted after %v", deleted, time.Since(began))

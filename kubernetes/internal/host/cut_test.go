@@ -14,7 +14,7 @@ import (
 // TestAMoveIsCutAnywhere interrupts a move around each boundary of a block, and restarts the
 // receiving host. The old host must keep the data, and a continued move must transfer all of it.
 func TestAMoveIsCutAnywhere(t *testing.T) {
-	s, dir := volume(t, "u1", "learnt")
+	s, dir := newVolume(t, "u1", "learnt")
 	home := filepath.Join(dir, "profiles/coder")
 	err := os.Mkdir(filepath.Join(home, "deep"), 0o750)
 	err = errors.Join(err, os.WriteFile(filepath.Join(home, "deep/part"), make([]byte, 700), 0o600), os.Symlink("data", filepath.Join(home, "link")))
@@ -27,8 +27,8 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, from, _ := server(t, s, &atomic.Int64{})
-	_, at := volume(t, "", "")
+	o, from, _ := newOfferServer(t, s, &atomic.Int64{})
+	_, at := newVolume(t, "", "")
 	n := 0
 	for cut := range stream.Len() {
 		if near := cut % 512; near > 1 && near != 511 && cut%67 != 0 {
@@ -57,8 +57,8 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 		}
 		text, err := os.ReadFile(filepath.Join(at, "profiles/coder/link"))
 		part, err2 := os.ReadFile(filepath.Join(at, "profiles/coder/deep/part"))
-		if err := errors.Join(err, err2); err != nil || string(text) != "learnt" || len(part) != 700 || !look(t, s, "u1").Live {
-			t.Fatalf("cut after byte %d: %q, %d bytes, %v; the owner: %+v", cut, text, len(part), err, look(t, s, "u1"))
+		if err := errors.Join(err, err2); err != nil || string(text) != "learnt" || len(part) != 700 || !inspectStore(t, s, "u1").Live {
+			t.Fatalf("cut after byte %d: %q, %d bytes, %v; the owner: %+v", cut, text, len(part), err, inspectStore(t, s, "u1"))
 		}
 		if err := to.Delete("coder", "u1", true); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func cutMove(t *testing.T, at, nonce string, part []byte) bool {
 	if to, _ = OpenStore(at); to == nil {
 		t.Fatal("the store does not open")
 	}
-	l := look(t, to, "u1")
+	l := inspectStore(t, to, "u1")
 	if err == nil && l.Incoming == nonce {
 		return false
 	}
@@ -97,9 +97,9 @@ func cutMove(t *testing.T, at, nonce string, part []byte) bool {
 // TestAMoveThatCrashesBeforeItsReceiptBeginsAnew checks that a move begins anew if the receipt of the received data,
 // which is written last, is missing.
 func TestAMoveThatCrashesBeforeItsReceiptBeginsAnew(t *testing.T) {
-	s, _ := volume(t, "u1", "learnt")
-	_, from, _ := server(t, s, &atomic.Int64{})
-	to, at := volume(t, "", "")
+	s, _ := newVolume(t, "u1", "learnt")
+	_, from, _ := newOfferServer(t, s, &atomic.Int64{})
+	to, at := newVolume(t, "", "")
 	if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err != nil {
 		t.Fatal(err)
 	}
@@ -110,11 +110,11 @@ func TestAMoveThatCrashesBeforeItsReceiptBeginsAnew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := look(t, to, "u1"); l.Incoming != "" || l.Live {
+	if l := inspectStore(t, to, "u1"); l.Incoming != "" || l.Live {
 		t.Fatalf("without a receipt: %+v", l)
 	}
 	err = errors.Join(to.fetch(t.Context(), "coder", "u1", from, fetchingHost), to.Install("coder", "u1", from.Nonce))
-	if err != nil || !look(t, to, "u1").Live {
-		t.Errorf("%v, %+v", err, look(t, to, "u1"))
+	if err != nil || !inspectStore(t, to, "u1").Live {
+		t.Errorf("%v, %+v", err, inspectStore(t, to, "u1"))
 	}
 }

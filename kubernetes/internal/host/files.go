@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// sourceAge is the age at which the cached content of a ConfigMap or Secret is read again.
-	sourceAge = time.Minute
-	// errorAge is how long after an error a read is tried again. It is short, because the controller may grant access soon.
-	errorAge = 5 * time.Second
+	// sourceCacheTime is the age at which the cached content of a ConfigMap or Secret is read again.
+	sourceCacheTime = time.Minute
+	// errorCacheTime is how long after an error a read is tried again. It is short, because the controller may grant access soon.
+	errorCacheTime = 5 * time.Second
 	// maxFileBytes limits the files of one profile, and maxCachedBytes the contents in the cache. They are needed because the
 	// memory of the host's container is small, and users may name any number of large ConfigMaps.
 	maxFileBytes   = 16 << 20
@@ -40,9 +40,9 @@ type sources struct {
 	api       client.Reader
 	namespace string
 
-	mu    sync.Mutex
-	seen  map[string]source
-	bytes int // Total size of the cached contents, in bytes.
+	mu          sync.Mutex
+	cache       map[string]source
+	cachedBytes int // Total size of the cached contents, in bytes.
 }
 
 type source struct {
@@ -54,12 +54,12 @@ type source struct {
 // get returns the data of a ConfigMap or Secret (kind). It takes the data from the cache if they are recent enough.
 func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte, error) {
 	s.mu.Lock()
-	one, known := s.seen[kind+"/"+name]
+	one, known := s.cache[kind+"/"+name]
 	s.mu.Unlock()
-	if age := time.Since(one.at); known && (age < errorAge || one.err == nil && age < sourceAge) {
+	if age := time.Since(one.at); known && (age < errorCacheTime || one.err == nil && age < sourceCacheTime) {
 		return one.data, one.err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	one = source{data: map[string][]byte{}, at: time.Now()}
 	key := client.ObjectKey{Namespace: s.namespace, Name: name}
@@ -81,15 +81,15 @@ func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if old, there := s.seen[kind+"/"+name]; there {
-		s.bytes -= old.size()
+	if old, there := s.cache[kind+"/"+name]; there {
+		s.cachedBytes -= old.size()
 	}
-	s.bytes += one.size()
-	if s.bytes > maxCachedBytes { // Drop the whole cache; files that are still used are read again.
-		clear(s.seen)
-		s.bytes = one.size()
+	s.cachedBytes += one.size()
+	if s.cachedBytes > maxCachedBytes { // Drop the whole cache; files that are still used are read again.
+		clear(s.cache)
+		s.cachedBytes = one.size()
 	}
-	s.seen[kind+"/"+name] = one
+	s.cache[kind+"/"+name] = one
 	return one.data, one.err
 }
 
@@ -171,7 +171,7 @@ func (s *sources) wantedFiles(ctx context.Context, p *v1alpha1.AgentProfileSpec)
 
 var errTooLarge = fmt.Errorf("cannot write the files of the profile: they have more than %d MiB; use fewer or smaller ConfigMaps and Secrets", maxFileBytes>>20)
 
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // dotenv formats environment variables as the text of a .env file.
 func dotenv(env map[string][]byte) ([]byte, error) {
@@ -179,7 +179,7 @@ func dotenv(env map[string][]byte) ([]byte, error) {
 	b.WriteString("# From the Secrets that the AgentProfile names.\n")
 	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "$", `\$`)
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if !variable.MatchString(name) || bytes.IndexByte(env[name], 0) >= 0 {
+		if !variableName.MatchString(name) || bytes.IndexByte(env[name], 0) >= 0 {
 			return nil, fmt.Errorf("cannot write .env: %q is no variable, or its value has a zero byte; give the key another name", name)
 		}
 		fmt.Fprintf(&b, "%s=\"%s\"\n", name, quote.Replace(string(env[name])))

@@ -29,14 +29,14 @@ func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 		},
 	} {
 		for _, begins := range []bool{false, true} { // A host that has just started has not listed any objects yet.
-			s, dir := volume(t, "u1", "learnt")
+			s, dir := newVolume(t, "u1", "learnt")
 			p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
 			p.Spec.OnDelete = "Delete"
 			p.Status = v1alpha1.AgentProfileStatus{Host: "me", Assignment: 2, Installed: 2, Phase: v1alpha1.PhaseRunning, Receipt: &v1alpha1.Receipt{Nonce: "nonce"}}
-			api := apiOf(p)
-			g := &gateways{by: map[string]hinit.Service{}}
+			api := newFakeAPI(p)
+			g := &fakeGateways{services: map[string]hinit.Service{}}
 			run := g.set("gateway-coder", hinit.StateUp, hinit.WantUp).Run
-			h := hostOf(t, "me", api, g, s)
+			h := newTestHost(t, "me", api, g, s)
 			if err := forge(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -44,16 +44,16 @@ func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 				_ = h.reconcile(t.Context(), "coder")
 			}
 			for range 3 {
-				round(t, api, h)
+				reconcileAll(t, api, h)
 			}
-			st := read(t, api, "coder").Status
-			if gateway := g.by["gateway-coder"]; st.Phase != v1alpha1.PhaseRunning || gateway.State != hinit.StateUp || gateway.Run != run || !s.exists("profiles/coder/data") {
+			st := getProfile(t, api, "coder").Status
+			if gateway := g.services["gateway-coder"]; st.Phase != v1alpha1.PhaseRunning || gateway.State != hinit.StateUp || gateway.Run != run || !s.exists("profiles/coder/data") {
 				t.Errorf("%s, begins %t: the gateway is %+v, and the status %+v", what, begins, gateway, st)
 			}
-			if err := api.Delete(t.Context(), read(t, api, "coder")); err != nil {
+			if err := api.Delete(t.Context(), getProfile(t, api, "coder")); err != nil {
 				t.Fatal(err)
 			}
-			h.seen[ownField]["coder"] = read(t, api, "coder")
+			h.watched[ownField]["coder"] = getProfile(t, api, "coder")
 			if err := h.reconcile(t.Context(), "coder"); err != nil || s.exists("profiles/coder") {
 				t.Errorf("%s, begins %t: after the deletion, the data is left: %v", what, begins, err)
 			}

@@ -27,29 +27,29 @@ func TestAVolumeThatFillsAtTheEndOfAMoveKeepsNoGatewayDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, dir := volume(t, "u1", "learnt")
-	p := coder(v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Move: &v1alpha1.Move{To: "to", Since: metav1.Now()}})
+	s, dir := newVolume(t, "u1", "learnt")
+	p := newCoderProfile(v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Move: &v1alpha1.Move{To: "to", Since: metav1.Now()}})
 	p.Spec.Soul = &v1alpha1.ConfigMapKey{ConfigMap: "souls", Key: "coder"}
-	api := apiOf(p, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "souls", Namespace: "agents"}, Data: map[string]string{"coder": "kind"}})
-	g, there := &gateways{by: map[string]hinit.Service{}}, &gateways{by: map[string]hinit.Service{}}
+	api := newFakeAPI(p, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "souls", Namespace: "agents"}, Data: map[string]string{"coder": "kind"}})
+	g, there := &fakeGateways{services: map[string]hinit.Service{}}, &fakeGateways{services: map[string]hinit.Service{}}
 	g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
-	from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, there, other)
+	from, to := newTestHost(t, "from", api, g, s), newTestHost(t, "to", api, there, other)
 	if err := os.WriteFile(filepath.Join(dir, "profiles/coder/SOUL.md"), []byte("kind"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	full := false
 	for range 2 * maxMoveFailures {
-		if m := read(t, api, "coder").Status.Move; m != nil && m.Received != nil && !full {
+		if m := getProfile(t, api, "coder").Status.Move; m != nil && m.Received != nil && !full {
 			if err := os.WriteFile(filepath.Join(at, "full"), make([]byte, 4<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 				t.Fatal(err)
 			}
 			full = true
 		}
-		round(t, api, from, to)
+		reconcileAll(t, api, from, to)
 	}
-	st := read(t, api, "coder").Status
-	if !full || st.Host != "to" || st.Phase != v1alpha1.PhaseRunning || there.by["gateway-coder"].State != hinit.StateUp || !look(t, other, "u1").Live {
-		t.Errorf("full: %t; the gateway is %+v, and the status %+v", full, there.by["gateway-coder"], st)
+	st := getProfile(t, api, "coder").Status
+	if !full || st.Host != "to" || st.Phase != v1alpha1.PhaseRunning || there.services["gateway-coder"].State != hinit.StateUp || !inspectStore(t, other, "u1").Live {
+		t.Errorf("full: %t; the gateway is %+v, and the status %+v", full, there.services["gateway-coder"], st)
 	}
 	if left, err := os.ReadDir(filepath.Join(at, incomingDir)); err != nil || len(left) > 0 {
 		t.Errorf("%v are left of the move: %v", left, err)

@@ -17,21 +17,21 @@ import (
 // must keep it.
 func TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret(t *testing.T) {
 	for _, policy := range []string{"Delete", "Retain"} {
-		s, dir := volume(t, "u1", "secret")
+		s, dir := newVolume(t, "u1", "secret")
 		if err := s.SetAside("coder", "u1", 1); err != nil {
 			t.Fatal(err)
 		}
-		p := coder(v1alpha1.AgentProfileStatus{Host: "other", Assignment: 2, Installed: 1})
+		p := newCoderProfile(v1alpha1.AgentProfileStatus{Host: "other", Assignment: 2, Installed: 1})
 		p.Spec.OnDelete, p.Finalizers = policy, nil
-		api := apiOf(p)
-		h := hostOf(t, "me", api, &gateways{by: map[string]hinit.Service{}}, s)
+		api := newFakeAPI(p)
+		h := newTestHost(t, "me", api, &fakeGateways{services: map[string]hinit.Service{}}, s)
 		if err := h.reconcile(t.Context(), "coder"); !errors.Is(err, errRetry) {
 			t.Fatalf("while the other host works: %v", err)
 		}
-		if err := errors.Join(api.Delete(t.Context(), p), h.reconcile(t.Context(), "coder"), emptied(t.Context(), s)); err != nil {
+		if err := errors.Join(api.Delete(t.Context(), p), h.reconcile(t.Context(), "coder"), emptyWholeTrash(t.Context(), s)); err != nil {
 			t.Fatal(err)
 		}
-		kept, all := copies(t, retainedDir+"/*", dir), copies(t, "*/*", dir)+copies(t, ".hinit-fleet/*/*", dir)
+		kept, all := countCopies(t, retainedDir+"/*", dir), countCopies(t, "*/*", dir)+countCopies(t, ".hinit-fleet/*/*", dir)
 		if want := map[string]int{"Delete": 0, "Retain": 1}[policy]; kept != want || all != want {
 			t.Errorf("%s: %d copies are left, %d of them in %s", policy, all, kept, retainedDir)
 		}
@@ -41,13 +41,13 @@ func TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret(t *testing.T) {
 // TestReceivedDataOfADeletedProfileIsRetained checks that a new host retains the received data of a profile that is
 // deleted before it is installed.
 func TestReceivedDataOfADeletedProfileIsRetained(t *testing.T) {
-	s, dir := volume(t, "", "")
+	s, dir := newVolume(t, "", "")
 	at := filepath.Join(dir, incomingPath("coder", "u1", "nonce"))
 	if err := errors.Join(os.Mkdir(at, 0o700), os.WriteFile(at+".json", nil, 0o600), os.WriteFile(at+"/data", nil, 0o600), s.Retire("coder", "u1", false)); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(filepath.Dir(at)); copies(t, retainedDir+"/coder.u1.*", dir) != 1 || len(left) > 0 || err != nil {
-		t.Errorf("%d are retained, and %v are left: %v", copies(t, retainedDir+"/*", dir), left, err)
+	if left, err := os.ReadDir(filepath.Dir(at)); countCopies(t, retainedDir+"/coder.u1.*", dir) != 1 || len(left) > 0 || err != nil {
+		t.Errorf("%d are retained, and %v are left: %v", countCopies(t, retainedDir+"/*", dir), left, err)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestACancelledMoveOnAFullVolumeGoesBack(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	if err := s.TakeBack("coder", "u1", 1); err != nil || !look(t, s, "u1").Live {
+	if err := s.TakeBack("coder", "u1", 1); err != nil || !inspectStore(t, s, "u1").Live {
 		t.Errorf("the home is not back: %v", err)
 	}
 }
@@ -78,7 +78,7 @@ func TestACancelledMoveOnAFullVolumeGoesBack(t *testing.T) {
 // TestADirectoryInThePlaceOfARecordHoldsNoProfile checks that a directory in place of a record,
 // which an agent can create, blocks neither the profile nor its return after a cancelled move.
 func TestADirectoryInThePlaceOfARecordHoldsNoProfile(t *testing.T) {
-	s, dir := volume(t, "", "")
+	s, dir := newVolume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, liveDir, "coder", "deep"), 0o700); err != nil {
 		t.Fatal(err)
 	}

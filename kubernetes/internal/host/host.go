@@ -41,26 +41,26 @@ type Settings struct {
 	Init      Init
 	// Create creates a profile without data. It must not run a program that agents can replace, because such a program could
 	// read the host's tokens.
-	Create func(ctx context.Context, name string) error
-	Log    *slog.Logger
-	Beat   time.Duration // Interval at which the host renews its Lease; 0: [Beat].
+	Create        func(ctx context.Context, name string) error
+	Log           *slog.Logger
+	LeaseInterval time.Duration // Interval at which the host renews its Lease; 0: [Beat].
 }
 
 const (
-	// Beat is how often a host renews its Lease by default. With fifty hosts, this makes about five writes in nine seconds.
-	Beat   = 90 * time.Second
-	resync = 2 * time.Minute
-	// trashWait is how long the host waits before it tries again to delete data that it could not delete.
-	trashWait = time.Minute
-	workers   = 4
-	// requestTime limits the wait for an answer of the API server. Without the limit, a server that never answers would block
+	// DefaultLeaseInterval is how often a host renews its Lease by default. With fifty hosts, this makes about five writes in nine seconds.
+	DefaultLeaseInterval = 90 * time.Second
+	resyncInterval       = 2 * time.Minute
+	// trashRetryDelay is how long the host waits before it tries again to delete data that it could not delete.
+	trashRetryDelay = time.Minute
+	workers         = 4
+	// requestTimeout limits the wait for an answer of the API server. Without the limit, a server that never answers would block
 	// a worker for ever.
-	requestTime = 20 * time.Second
-	// maxFetches limits the fetches that run at the same time, and maxFetchesFrom the fetches from one host. A fetch may take
+	requestTimeout = 20 * time.Second
+	// maxFetches limits the fetches that run at the same time, and maxFetchesPerHost the fetches from one host. A fetch may take
 	// long, so one worker stays free for other steps. A host that an attacker has taken over may send as slowly as it wants,
 	// so one fetch stays free for other hosts.
-	maxFetches     = workers - 1
-	maxFetchesFrom = maxFetches - 1
+	maxFetches        = workers - 1
+	maxFetchesPerHost = maxFetches - 1
 )
 
 // host is a running host.
@@ -76,9 +76,9 @@ type host struct {
 	fetches      map[string]int                               // Number of running fetches, by source host.
 	deletes      map[string]bool                              // Last known spec.onDelete of objects whose data was given away, by UID; true: Delete.
 	paused       map[string]time.Time                         // Time of the next allowed try, by profile, see [reportedError].
-	seen         map[string]map[string]*v1alpha1.AgentProfile // Watched objects, by watched field and then by profile.
+	watched      map[string]map[string]*v1alpha1.AgentProfile // Watched objects, by watched field and then by profile.
 	services     map[string]hinit.Service                     // Latest status of each gateway, by profile.
-	reports      uint64                                       // Number of status reports about gateways.
+	reportCount  uint64                                       // Number of status reports about gateways.
 	reportCounts map[string]uint64                            // Value of reports at the last report about a gateway, by profile.
 	unreported   map[string]appliedFiles                      // Files with which a gateway runs, by profile, until the first status contains them.
 	statusKnown  bool                                         // Whether services is current: hinit has sent its whole status, and is neither booting nor stopping.
@@ -91,8 +91,8 @@ func Run(ctx context.Context, s Settings) error {
 	if err != nil {
 		return err
 	}
-	if s.Beat == 0 {
-		s.Beat = Beat
+	if s.LeaseInterval == 0 {
+		s.LeaseInterval = DefaultLeaseInterval
 	}
 	identity, err := newIdentity()
 	if err != nil {
@@ -100,11 +100,11 @@ func Run(ctx context.Context, s Settings) error {
 	}
 	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h := &host{
-		settings: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
+		settings: s, store: store, watched: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
 		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
-		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
+		sources: &sources{api: s.API, namespace: s.Namespace, cache: map[string]source{}},
 		fetches: map[string]int{},
-		offers:  &profileOffers{store: store, identity: identity, certificateOf: s.certificateOf, log: s.Log, host: s.Address, by: map[string]*profileOffer{}},
+		offers:  &profileOffers{store: store, identity: identity, certificateOf: s.certificateOf, log: s.Log, host: s.Address, byUID: map[string]*profileOffer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(retries),
 		retries: retries,
 	}
@@ -161,8 +161,8 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 		}
 		old, there := before[s.Profile]
 		h.services[s.Profile] = s
-		h.reports++
-		h.reportCounts[s.Profile] = h.reports
+		h.reportCount++
+		h.reportCounts[s.Profile] = h.reportCount
 		old.UptimeSeconds = s.UptimeSeconds // Ignore the uptime, which always grows.
 		changed[s.Profile] = !there || !reflect.DeepEqual(old, s)
 	}
@@ -219,27 +219,27 @@ func (h *host) resync(ctx context.Context) {
 			h.queue.Add(name)
 		}
 		h.mu.Lock()
-		for _, names := range h.seen {
+		for _, names := range h.watched {
 			for name := range names {
 				h.queue.Add(name)
 			}
 		}
 		h.mu.Unlock()
-		if !pause.For(ctx, resync/2+rand.N(resync)) {
+		if !pause.For(ctx, resyncInterval/2+rand.N(resyncInterval)) {
 			return
 		}
 	}
 }
 
 // emptyTrash deletes the data that the store has discarded, in a goroutine of its own. If some data is left, it tries again
-// after trashWait.
+// after trashRetryDelay.
 func (h *host) emptyTrash(ctx context.Context) {
 	for ctx.Err() == nil {
 		var again <-chan time.Time
 		if left, err := h.store.emptyTrash(ctx); err != nil {
-			again = time.After(trashWait)
+			again = time.After(trashRetryDelay)
 			if ctx.Err() == nil {
-				h.settings.Log.Warn("deleted data is left", "directory", trashDir, "trees", left, "error", err, "next_try", trashWait)
+				h.settings.Log.Warn("deleted data is left", "directory", trashDir, "trees", left, "error", err, "next_try", trashRetryDelay)
 			}
 		}
 		select {
@@ -354,7 +354,7 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 
 // readFresh reads an object from the API server itself, and not from a cache. It returns nil if the object does not exist.
 func (h *host) readFresh(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	p := &v1alpha1.AgentProfile{}
 	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: name}, p)

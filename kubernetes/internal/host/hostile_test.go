@@ -10,15 +10,15 @@ import (
 // TestAnOfferPutsNothingIntoAnotherHome checks that a forged nonce can't make the receiving host
 // write into another profile's home.
 func TestAnOfferPutsNothingIntoAnotherHome(t *testing.T) {
-	s, _ := volume(t, "u1", "a program")
-	o, from, _ := server(t, s, &atomic.Int64{})
-	to, dir := volume(t, "", "")
+	s, _ := newVolume(t, "u1", "a program")
+	o, from, _ := newOfferServer(t, s, &atomic.Int64{})
+	to, dir := newVolume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, "profiles/writer"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, from.Nonce = range []string{"/../../../profiles/writer/plugins", "/../../../profiles/scribe", "a/b", "a.b", ".."} {
 		o.mu.Lock()
-		o.by["u1"].nonce = from.Nonce
+		o.byUID["u1"].nonce = from.Nonce
 		o.mu.Unlock()
 		err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost)
 		var made []string

@@ -28,7 +28,7 @@ import (
 // elsewhere.
 type identity struct {
 	certificate tls.Certificate
-	sum         string // SHA-256 of the certificate.
+	fingerprint string // SHA-256 of the certificate.
 }
 
 func newIdentity() (identity, error) {
@@ -50,16 +50,16 @@ func certificateSum(der []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// isFrom reports whether the other side of a connection has the certificate with this checksum.
-func isFrom(c *tls.ConnectionState, sum string) bool {
+// hasFingerprint reports whether the other side of a connection has the certificate with this checksum.
+func hasFingerprint(c *tls.ConnectionState, sum string) bool {
 	return c != nil && len(c.PeerCertificates) > 0 && certificateSum(c.PeerCertificates[0].Raw) == sum
 }
 
 // certificateOf returns the checksum of the certificate of another host, from its Lease.
 func (s *Settings) certificateOf(ctx context.Context, host string) (sum string, err error) {
 	l := &coordinationv1.Lease{}
-	if err := s.API.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: pool.Lease(host)}, l); err != nil {
-		return "", fmt.Errorf("cannot read Lease %q: %w", pool.Lease(host), err)
+	if err := s.API.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: pool.LeaseName(host)}, l); err != nil {
+		return "", fmt.Errorf("cannot read Lease %q: %w", pool.LeaseName(host), err)
 	}
 	return l.Annotations[pool.CertificateAnnotation], nil
 }
@@ -68,10 +68,10 @@ func (s *Settings) certificateOf(ctx context.Context, host string) (sum string, 
 // it does, an admission policy is missing, and an attacker in any host could get every profile of the namespace. The requests
 // to find this out are dry runs.
 func (h *host) assertPolicies(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	limited, cancel := context.WithTimeout(ctx, requestTime)
+	limited, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	// No pod of a pool has this name.
-	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.settings.Namespace, Name: pool.Lease("none")}}
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.settings.Namespace, Name: pool.LeaseName("none")}}
 	next := p.DeepCopy()
 	next.Status.Move.To = h.settings.Name
 	for policy, err := range map[string]error{

@@ -25,7 +25,7 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 			h.settings.Log.Warn("the Lease of the host can't be renewed", "error", err)
 		}
 		// Add a random part, because all hosts of a pool may have been started together.
-		wait := h.settings.Beat*3/4 + rand.N(h.settings.Beat/2)
+		wait := h.settings.LeaseInterval*3/4 + rand.N(h.settings.LeaseInterval/2)
 		if err != nil {
 			wait = min(wait, 5*time.Second)
 		}
@@ -39,14 +39,14 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 func (h *host) renewLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	now, seconds := metav1.NowMicro(), int32(3*h.settings.Beat/time.Second)
+	now, seconds := metav1.NowMicro(), int32(3*h.settings.LeaseInterval/time.Second)
 	l := &coordinationv1.Lease{}
-	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: pool.Lease(h.settings.Name)}, l)
-	l.Namespace, l.Name = h.settings.Namespace, pool.Lease(h.settings.Name)
+	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: pool.LeaseName(h.settings.Name)}, l)
+	l.Namespace, l.Name = h.settings.Namespace, pool.LeaseName(h.settings.Name)
 	l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &h.settings.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
 	// Without this label, the controller does not see the Lease.
 	metav1.SetMetaDataLabel(&l.ObjectMeta, v1alpha1.PoolLabel, h.settings.Pool)
-	metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, h.offers.identity.sum)
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, h.offers.identity.fingerprint)
 	switch {
 	case apierrors.IsNotFound(err):
 		err = h.settings.API.Create(ctx, l)
@@ -54,7 +54,7 @@ func (h *host) renewLease(ctx context.Context) error {
 		err = h.settings.API.Update(ctx, l)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot renew Lease %q: %w", pool.Lease(h.settings.Name), err)
+		return fmt.Errorf("cannot renew Lease %q: %w", pool.LeaseName(h.settings.Name), err)
 	}
 	return nil
 }

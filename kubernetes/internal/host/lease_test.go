@@ -16,12 +16,12 @@ import (
 // TestALeaseWithoutItsLabelIsRepaired checks that a host adds its pool's label to an existing
 // Lease. Without the label, the controller would wait for the host for ever.
 func TestALeaseWithoutItsLabelIsRepaired(t *testing.T) {
-	api := apiOf(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: pool.Lease("me"), Namespace: "agents", Labels: map[string]string{"own": "label"}}})
-	s, _ := volume(t, "", "")
-	h := hostOf(t, "me", api, &gateways{by: map[string]hinit.Service{}}, s)
+	api := newFakeAPI(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: pool.LeaseName("me"), Namespace: "agents", Labels: map[string]string{"own": "label"}}})
+	s, _ := newVolume(t, "", "")
+	h := newTestHost(t, "me", api, &fakeGateways{services: map[string]hinit.Service{}}, s)
 	h.settings.Pool = "agents"
 	l := &coordinationv1.Lease{}
-	if err := errors.Join(h.renewLease(t.Context()), api.Get(t.Context(), client.ObjectKey{Namespace: "agents", Name: pool.Lease("me")}, l)); err != nil {
+	if err := errors.Join(h.renewLease(t.Context()), api.Get(t.Context(), client.ObjectKey{Namespace: "agents", Name: pool.LeaseName("me")}, l)); err != nil {
 		t.Fatal(err)
 	}
 	if l.Labels[v1alpha1.PoolLabel] != "agents" || l.Labels["own"] != "label" {

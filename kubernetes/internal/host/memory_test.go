@@ -23,7 +23,7 @@ func TestLargeConfigMapsEndNoHost(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("big", i), Namespace: "agents"}, BinaryData: map[string][]byte{"x": bytes.Repeat([]byte{byte(i)}, 1000<<10)},
 		})
 	}
-	s := &sources{api: apiOf(maps...), namespace: "agents", seen: map[string]source{}}
+	s := &sources{api: newFakeAPI(maps...), namespace: "agents", cache: map[string]source{}}
 	skills := func(from, n int) *v1alpha1.AgentProfileSpec {
 		p := &v1alpha1.AgentProfileSpec{}
 		for i := range n {
@@ -31,8 +31,8 @@ func TestLargeConfigMapsEndNoHost(t *testing.T) {
 		}
 		return p
 	}
-	if _, err := s.wantedFiles(t.Context(), skills(0, 64)); !errors.Is(err, errTooLarge) || len(s.seen) > 20 {
-		t.Errorf("%v, after %d ConfigMaps", err, len(s.seen))
+	if _, err := s.wantedFiles(t.Context(), skills(0, 64)); !errors.Is(err, errTooLarge) || len(s.cache) > 20 {
+		t.Errorf("%v, after %d ConfigMaps", err, len(s.cache))
 	}
 	for i := range 16 {
 		for range 2 { // The second round reads from the cache.
@@ -46,19 +46,19 @@ func TestLargeConfigMapsEndNoHost(t *testing.T) {
 		_, _ = s.get(t.Context(), "ConfigMap", fmt.Sprint("none", i))
 	}
 	held := 0
-	for _, one := range s.seen {
+	for _, one := range s.cache {
 		held += one.size()
 	}
-	if held > maxCachedBytes || held != s.bytes {
-		t.Errorf("%d ConfigMaps with %d bytes are kept, and %d are counted", len(s.seen), held, s.bytes)
+	if held > maxCachedBytes || held != s.cachedBytes {
+		t.Errorf("%d ConfigMaps with %d bytes are kept, and %d are counted", len(s.cache), held, s.cachedBytes)
 	}
 }
 
 // TestGatewaysThatAreGoneFillNoMemory checks that the host forgets the gateways that hinit no longer has. An agent may
 // make profiles of any names.
 func TestGatewaysThatAreGoneFillNoMemory(t *testing.T) {
-	s, _ := volume(t, "", "")
-	h := hostOf(t, "me", apiOf(), &gateways{}, s)
+	s, _ := newVolume(t, "", "")
+	h := newTestHost(t, "me", newFakeAPI(), &fakeGateways{}, s)
 	for i := range 100 {
 		one := hinit.Service{Kind: hinit.KindGateway, Profile: fmt.Sprint("p", i)}
 		h.handleStatus(hinit.StatusChange{IsComplete: true, Services: []hinit.Service{one}})

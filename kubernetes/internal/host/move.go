@@ -165,7 +165,7 @@ func (h *host) beginFetch(from string) bool {
 	for _, n := range h.fetches {
 		all += n
 	}
-	if all >= maxFetches || h.fetches[from] >= maxFetchesFrom {
+	if all >= maxFetches || h.fetches[from] >= maxFetchesPerHost {
 		return false
 	}
 	h.fetches[from]++
@@ -231,7 +231,7 @@ func moveHasFailed(m *v1alpha1.Move) bool {
 func (h *host) endFailedMove(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	var why []string
 	if !moveHasFailed(p.Status.Move) {
-		why = append(why, fmt.Sprintf("nothing was sent for %v", maxStall))
+		why = append(why, fmt.Sprintf("nothing was sent for %v", stallTimeout))
 	}
 	if said := strings.TrimPrefix(p.Status.Message, fmt.Sprintf("moves to host %s: ", p.Status.Move.To)); said != p.Status.Move.Reason {
 		why = append(why, said)

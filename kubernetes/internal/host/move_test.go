@@ -27,19 +27,19 @@ import (
 // TestAProfileThatCantBeSentRunsAgain checks that the gateway runs again if the data can't be sent.
 // Here a file seems larger than its volume.
 func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
-	s, dir := volume(t, "u1", "learnt")
+	s, dir := newVolume(t, "u1", "learnt")
 	if err := os.Truncate(filepath.Join(dir, "profiles/coder/data"), 10<<40); err != nil {
 		t.Fatal(err)
 	}
-	other, _ := volume(t, "", "")
+	other, _ := newVolume(t, "", "")
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
 	p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
-	api := apiOf(p)
-	g := &gateways{by: map[string]hinit.Service{}}
+	api := newFakeAPI(p)
+	g := &fakeGateways{services: map[string]hinit.Service{}}
 	g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
-	from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, &gateways{}, other)
+	from, to := newTestHost(t, "from", api, g, s), newTestHost(t, "to", api, &fakeGateways{}, other)
 	for attempt := range int32(2) {
-		p = read(t, api, "coder")
+		p = getProfile(t, api, "coder")
 		p.Status.Move = &v1alpha1.Move{To: "to", Reason: "it is pinned to to", Since: metav1.NewTime(time.Now().Add(-2 * minMoveTime))}
 		if err := api.Status().Update(t.Context(), p); err != nil {
 			t.Fatal(err)
@@ -48,17 +48,17 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 		for range 4 * maxMoveFailures {
 			for _, h := range []*host{from, to} {
 				field := map[bool]string{true: ownField, false: moveField}[h == from]
-				h.seen[field]["coder"] = read(t, api, "coder")
+				h.watched[field]["coder"] = getProfile(t, api, "coder")
 				_ = h.reconcile(t.Context(), "coder") // The other host's request fails.
 			}
-			if g.by["gateway-coder"].State == hinit.StateDown {
+			if g.services["gateway-coder"].State == hinit.StateDown {
 				down++
 			}
 		}
-		st := read(t, api, "coder").Status
+		st := getProfile(t, api, "coder").Status
 		f := st.MoveFailure
-		if st.Move != nil || f == nil || f.Attempts != attempt+1 || f.To != "to" || g.by["gateway-coder"].State != hinit.StateUp || st.Phase != v1alpha1.PhaseRunning {
-			t.Fatalf("attempt %d: the gateway is %s, and the status is %+v, %+v", attempt, g.by["gateway-coder"].State, st, f)
+		if st.Move != nil || f == nil || f.Attempts != attempt+1 || f.To != "to" || g.services["gateway-coder"].State != hinit.StateUp || st.Phase != v1alpha1.PhaseRunning {
+			t.Fatalf("attempt %d: the gateway is %s, and the status is %+v, %+v", attempt, g.services["gateway-coder"].State, st, f)
 		}
 		if down == 0 || down > maxMoveFailures+1 {
 			t.Errorf("the gateway was down for %d rounds", down)
@@ -71,7 +71,7 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(from.offers.by) > 0 || from.offers.listener != nil {
+	if len(from.offers.byUID) > 0 || from.offers.listener != nil {
 		t.Error("the data is still offered")
 	}
 }
@@ -79,54 +79,54 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 // TestAProfileThatChangesForEverEndsItsMove checks that a move ends if the home changes before each
 // try and each stream breaks, so that each try starts from the beginning.
 func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
-	s, dir := volume(t, "u1", strings.Repeat("x", 1<<20))
-	other, _ := volume(t, "", "")
+	s, dir := newVolume(t, "u1", strings.Repeat("x", 1<<20))
+	other, _ := newVolume(t, "", "")
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
 	p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
 	p.Status.Move = &v1alpha1.Move{To: "to", Since: metav1.NewTime(time.Now().Add(-2 * minMoveTime))}
-	api := apiOf(p)
-	g := &gateways{by: map[string]hinit.Service{}}
+	api := newFakeAPI(p)
+	g := &fakeGateways{services: map[string]hinit.Service{}}
 	g.set("gateway-coder", hinit.StateDown, hinit.WantDown)
-	from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, &gateways{}, other)
+	from, to := newTestHost(t, "from", api, g, s), newTestHost(t, "to", api, &fakeGateways{}, other)
 	from.offers.certificateOf = func(context.Context, string) (string, error) {
-		return fetchingHost.sum, os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("new", time.Now().UnixNano())), nil, 0o600)
+		return fetchingHost.fingerprint, os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("new", time.Now().UnixNano())), nil, 0o600)
 	}
 	var real atomic.Value
-	cut := cutting(t, func() string { return real.Load().(string) })
+	cut := startCuttingProxy(t, func() string { return real.Load().(string) })
 	tries := 0
 	for range 4 * maxMoveFailures {
-		from.seen[ownField]["coder"] = read(t, api, "coder")
+		from.watched[ownField]["coder"] = getProfile(t, api, "coder")
 		_ = from.reconcile(t.Context(), "coder")
-		if p = read(t, api, "coder"); p.Status.Move != nil && p.Status.Move.Offer.Address != cut {
+		if p = getProfile(t, api, "coder"); p.Status.Move != nil && p.Status.Move.Offer.Address != cut {
 			real.Store(p.Status.Move.Offer.Address)
 			if p.Status.Move.Offer.Address = cut; api.Status().Update(t.Context(), p) != nil {
 				t.Fatal("the offer can't be changed")
 			}
 		}
-		to.seen[moveField]["coder"] = read(t, api, "coder")
+		to.watched[moveField]["coder"] = getProfile(t, api, "coder")
 		if err := to.reconcile(t.Context(), "coder"); err != nil {
 			tries++
 		}
 	}
-	st := read(t, api, "coder").Status
-	if st.Move != nil || st.MoveFailure == nil || g.by["gateway-coder"].State != hinit.StateUp || !strings.Contains(st.Message, "the stream has ended early") {
-		t.Errorf("the gateway is %s, and the status is %+v, %+v", g.by["gateway-coder"].State, st, st.MoveFailure)
+	st := getProfile(t, api, "coder").Status
+	if st.Move != nil || st.MoveFailure == nil || g.services["gateway-coder"].State != hinit.StateUp || !strings.Contains(st.Message, "the stream has ended early") {
+		t.Errorf("the gateway is %s, and the status is %+v, %+v", g.services["gateway-coder"].State, st, st.MoveFailure)
 	}
 	if tries != maxMoveFailures+1 { // The first try transferred a part of the data.
 		t.Errorf("it was tried %d times", tries)
 	}
 }
 
-// round lets each host reconcile the profile coder, as after an event of its watches.
-func round(t *testing.T, api client.Client, hosts ...*host) {
+// reconcileAll lets each host reconcile the profile coder, as after an event of its watches.
+func reconcileAll(t *testing.T, api client.Client, hosts ...*host) {
 	t.Helper()
 	for _, h := range hosts {
-		h.seen = map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}
-		switch p := read(t, api, "coder"); {
+		h.watched = map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}
+		switch p := getProfile(t, api, "coder"); {
 		case p.Status.Host == h.settings.Name:
-			h.seen[ownField]["coder"] = p
+			h.watched[ownField]["coder"] = p
 		case p.Status.Move != nil && p.Status.Move.To == h.settings.Name:
-			h.seen[moveField]["coder"] = p
+			h.watched[moveField]["coder"] = p
 		}
 		_ = h.reconcile(t.Context(), "coder") // Ignore the error, because a move may fail.
 	}
@@ -136,8 +136,8 @@ func round(t *testing.T, api client.Client, hosts ...*host) {
 // file in place of the profile's record. The gateway must run afterwards.
 func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 	for _, home := range []bool{false, true} {
-		s, _ := volume(t, "u1", "learnt")
-		other, at := volume(t, "", "")
+		s, _ := newVolume(t, "u1", "learnt")
+		other, at := newVolume(t, "", "")
 		if err := os.WriteFile(filepath.Join(at, liveDir, "coder"), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -149,19 +149,19 @@ func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
 		p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
 		p.Status.Move = &v1alpha1.Move{To: "to", Since: metav1.NewTime(time.Now().Add(-2 * minMoveTime))}
-		api := apiOf(p)
-		g, there := &gateways{by: map[string]hinit.Service{}}, &gateways{by: map[string]hinit.Service{}}
+		api := newFakeAPI(p)
+		g, there := &fakeGateways{services: map[string]hinit.Service{}}, &fakeGateways{services: map[string]hinit.Service{}}
 		g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
-		from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, there, other)
+		from, to := newTestHost(t, "from", api, g, s), newTestHost(t, "to", api, there, other)
 		for range 2 * maxMoveFailures {
-			round(t, api, from, to)
+			reconcileAll(t, api, from, to)
 		}
-		st := read(t, api, "coder").Status
-		if up := there.by["gateway-coder"].State == hinit.StateUp; !home && (!up || st.Host != "to" || st.Installed != 2) {
+		st := getProfile(t, api, "coder").Status
+		if up := there.services["gateway-coder"].State == hinit.StateUp; !home && (!up || st.Host != "to" || st.Installed != 2) {
 			t.Errorf("without a home: the status is %+v", st)
 		}
 		const why = `cannot read the record of profile "coder"`
-		if up := g.by["gateway-coder"].State == hinit.StateUp; home && (!up || st.MoveFailure == nil || !strings.Contains(st.Message, why)) {
+		if up := g.services["gateway-coder"].State == hinit.StateUp; home && (!up || st.MoveFailure == nil || !strings.Contains(st.Message, why)) {
 			t.Errorf("with a home: the status is %+v, %+v", st, st.MoveFailure)
 		}
 	}
@@ -172,21 +172,21 @@ func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 	for _, appears := range []string{"before the move", "while the data comes", "at the last moment"} {
 		t.Run(appears, func(t *testing.T) {
-			s, dir := volume(t, "u1", "learnt")
-			other, at := volume(t, "", "")
+			s, dir := newVolume(t, "u1", "learnt")
+			other, at := newVolume(t, "", "")
 			foreign := filepath.Join(at, "profiles/coder")
 			p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
 			p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
 			p.Status.Move = &v1alpha1.Move{To: "to", Reason: "it is pinned to to", Since: metav1.NewTime(time.Now().Add(-2 * minMoveTime))}
-			api := apiOf(p)
-			g, there := &gateways{by: map[string]hinit.Service{}}, &gateways{by: map[string]hinit.Service{}}
+			api := newFakeAPI(p)
+			g, there := &fakeGateways{services: map[string]hinit.Service{}}, &fakeGateways{services: map[string]hinit.Service{}}
 			g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
-			from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, there, other)
+			from, to := newTestHost(t, "from", api, g, s), newTestHost(t, "to", api, there, other)
 			from.offers.certificateOf = func(context.Context, string) (string, error) {
 				if appears == "while the data comes" {
-					return fetchingHost.sum, os.MkdirAll(foreign, 0o755)
+					return fetchingHost.fingerprint, os.MkdirAll(foreign, 0o755)
 				}
-				return fetchingHost.sum, nil
+				return fetchingHost.fingerprint, nil
 			}
 			if appears == "before the move" {
 				if err := os.MkdirAll(foreign, 0o755); err != nil {
@@ -194,42 +194,42 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 				}
 			}
 			for range 4 * maxMoveFailures {
-				if p = read(t, api, "coder"); appears == "at the last moment" && p.Status.Move != nil && p.Status.Move.Received != nil {
+				if p = getProfile(t, api, "coder"); appears == "at the last moment" && p.Status.Move != nil && p.Status.Move.Received != nil {
 					if err := os.MkdirAll(foreign, 0o755); err != nil {
 						t.Fatal(err)
 					}
 				}
-				round(t, api, from, to)
+				reconcileAll(t, api, from, to)
 			}
 			const why = `cannot make profile "coder": its directory profiles/coder exists, and is not of this object; move it away`
-			st := read(t, api, "coder").Status
+			st := getProfile(t, api, "coder").Status
 			if !strings.HasSuffix(st.Message, why) {
 				t.Errorf("the status says %q", st.Message)
 			}
 			if appears == "at the last moment" {
-				if st.Host != "to" || st.Phase != v1alpha1.PhaseFailed || st.Since == nil || look(t, s, "u1").Aside != 1 || look(t, other, "u1").Incoming == "" {
-					t.Errorf("the status is %+v; the old host has %+v, and the new one %+v", st, look(t, s, "u1"), look(t, other, "u1"))
+				if st.Host != "to" || st.Phase != v1alpha1.PhaseFailed || st.Since == nil || inspectStore(t, s, "u1").Aside != 1 || inspectStore(t, other, "u1").Incoming == "" {
+					t.Errorf("the status is %+v; the old host has %+v, and the new one %+v", st, inspectStore(t, s, "u1"), inspectStore(t, other, "u1"))
 				}
 			} else {
-				if st.Host != "from" || st.Move != nil || st.MoveFailure == nil || st.MoveFailure.To != "to" || g.by["gateway-coder"].State != hinit.StateUp {
-					t.Errorf("the gateway is %s, and the status is %+v, %+v", g.by["gateway-coder"].State, st, st.MoveFailure)
+				if st.Host != "from" || st.Move != nil || st.MoveFailure == nil || st.MoveFailure.To != "to" || g.services["gateway-coder"].State != hinit.StateUp {
+					t.Errorf("the gateway is %s, and the status is %+v, %+v", g.services["gateway-coder"].State, st, st.MoveFailure)
 				}
-				p = read(t, api, "coder")
+				p = getProfile(t, api, "coder")
 				p.Status.Move = &v1alpha1.Move{To: "to", Since: metav1.Now()}
 				if err := api.Status().Update(t.Context(), p); err != nil {
 					t.Fatal(err)
 				}
 			}
-			from.offers.certificateOf = func(context.Context, string) (string, error) { return fetchingHost.sum, nil }
+			from.offers.certificateOf = func(context.Context, string) (string, error) { return fetchingHost.fingerprint, nil }
 			if err := os.Remove(foreign); err != nil {
 				t.Fatal(err)
 			}
 			for range maxMoveFailures {
-				round(t, api, from, to)
+				reconcileAll(t, api, from, to)
 			}
-			st = read(t, api, "coder").Status
-			if st.Host != "to" || st.Installed != 2 || st.MoveFailure != nil || there.by["gateway-coder"].State != hinit.StateUp || !look(t, other, "u1").Live {
-				t.Errorf("without the directory: the gateway is %s, and the status is %+v", there.by["gateway-coder"].State, st)
+			st = getProfile(t, api, "coder").Status
+			if st.Host != "to" || st.Installed != 2 || st.MoveFailure != nil || there.services["gateway-coder"].State != hinit.StateUp || !inspectStore(t, other, "u1").Live {
+				t.Errorf("without the directory: the gateway is %s, and the status is %+v", there.services["gateway-coder"].State, st)
 			}
 			if _, err := os.Stat(filepath.Join(dir, "profiles/coder")); !os.IsNotExist(err) {
 				t.Error("the old host has the profile too:", err)
@@ -242,7 +242,7 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 // the host reports its own write of the failure.
 func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, dir := volume(t, "", "")
+		s, dir := newVolume(t, "", "")
 		if err := os.MkdirAll(filepath.Join(dir, "profiles/coder"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +252,7 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 		ctx, end := context.WithTimeout(t.Context(), time.Minute)
 		defer end()
 		tries := 0
-		api := interceptor.NewClient(apiOf(p), interceptor.Funcs{
+		api := interceptor.NewClient(newFakeAPI(p), interceptor.Funcs{
 			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 				err := c.Status().Patch(ctx, o, patch, options...)
 				if tries++; tries > 100 {
@@ -262,14 +262,14 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 				return err
 			},
 		})
-		h = hostOf(t, "to", api, &gateways{}, s)
-		h.handleEvent(moveField, read(t, api, "coder"), true)
+		h = newTestHost(t, "to", api, &fakeGateways{}, s)
+		h.handleEvent(moveField, getProfile(t, api, "coder"), true)
 		done := make(chan bool)
 		go func() { h.runWorker(ctx); close(done) }()
 		<-ctx.Done()
 		h.queue.ShutDown()
 		<-done
-		if st := read(t, api, "coder").Status; tries < 5 || tries > 20 || int(st.Move.Failures) != tries {
+		if st := getProfile(t, api, "coder").Status; tries < 5 || tries > 20 || int(st.Move.Failures) != tries {
 			t.Errorf("it was tried %d times in a minute, and the status says %d", tries, st.Move.Failures)
 		}
 	})
@@ -278,7 +278,7 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 // TestAMoveThatStandsStillEnds checks that a move ends soon if the target requests the data and
 // reads none of it. Otherwise the gateway would be down for hours.
 func TestAMoveThatStandsStillEnds(t *testing.T) {
-	s, dir := volume(t, "u1", "learnt")
+	s, dir := newVolume(t, "u1", "learnt")
 	big := make([]byte, 16<<20) // More bytes than the kernel buffers for a connection.
 	for i := range 4 {
 		if err := os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("big", i)), big, 0o600); err != nil {
@@ -288,24 +288,24 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
 	p.Status = v1alpha1.AgentProfileStatus{Host: "from", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
 	p.Status.Move = &v1alpha1.Move{To: "to", Reason: "it is pinned to to", Since: metav1.Now()}
-	api := apiOf(p)
-	g := &gateways{by: map[string]hinit.Service{}}
+	api := newFakeAPI(p)
+	g := &fakeGateways{services: map[string]hinit.Service{}}
 	g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
-	from := hostOf(t, "from", api, g, s)
+	from := newTestHost(t, "from", api, g, s)
 	round := func() v1alpha1.AgentProfileStatus {
-		from.seen[ownField]["coder"] = read(t, api, "coder")
+		from.watched[ownField]["coder"] = getProfile(t, api, "coder")
 		if err := from.reconcile(t.Context(), "coder"); err != nil {
 			t.Fatal(err)
 		}
-		return read(t, api, "coder").Status
+		return getProfile(t, api, "coder").Status
 	}
 	st := round()
-	if st.Move == nil || st.Move.Offer == nil || g.by["gateway-coder"].State != hinit.StateDown {
-		t.Fatalf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
+	if st.Move == nil || st.Move.Offer == nil || g.services["gateway-coder"].State != hinit.StateDown {
+		t.Fatalf("the gateway is %s, and the status is %+v", g.services["gateway-coder"].State, st)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{fetchingHost.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // Accept the self-signed certificate.
 	defer transport.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+"u1/"+st.Move.Offer.Nonce, nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPathPrefix+"u1/"+st.Move.Offer.Nonce, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,15 +319,15 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	}
 	testkit.Until(t, "the move ends", func() bool {
 		from.offers.mu.Lock()
-		for _, one := range from.offers.by {
-			one.progress = time.Now().Add(-2 * maxStall)
+		for _, one := range from.offers.byUID {
+			one.progress = time.Now().Add(-2 * stallTimeout)
 		}
 		from.offers.mu.Unlock()
 		return round().Move == nil
 	})
 	st = round()
-	if g.by["gateway-coder"].State != hinit.StateUp || st.MoveFailure == nil || st.MoveFailure.Attempts != 1 {
-		t.Errorf("the gateway is %s, and the status is %+v, %+v", g.by["gateway-coder"].State, st, st.MoveFailure)
+	if g.services["gateway-coder"].State != hinit.StateUp || st.MoveFailure == nil || st.MoveFailure.Attempts != 1 {
+		t.Errorf("the gateway is %s, and the status is %+v, %+v", g.services["gateway-coder"].State, st, st.MoveFailure)
 	}
 	if want := "did not move to host to, and tries again after 5m0s: nothing was sent for 10m0s"; st.Message != want {
 		t.Errorf("the status says %q", st.Message)
@@ -337,8 +337,8 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	}
 }
 
-// cutting returns the address of a proxy that breaks each connection after 20,000 bytes.
-func cutting(t *testing.T, to func() string) string {
+// startCuttingProxy returns the address of a proxy that breaks each connection after 20,000 bytes.
+func startCuttingProxy(t *testing.T, to func() string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -33,7 +33,7 @@ type profileOffers struct {
 	host          string // Address to listen on, HOST:PORT.
 
 	mu       sync.Mutex
-	by       map[string]*profileOffer // Offers by the UID of the profile's object.
+	byUID    map[string]*profileOffer // Offers by the UID of the profile's object.
 	listener net.Listener
 
 	callers openConnections
@@ -47,19 +47,19 @@ type profileOffer struct {
 	home          fs.FileInfo // Directory that is offered.
 	sent          string      // SHA-256 of the sent archive; "" until all of it was sent.
 	snapshot      string      // Snapshot of the sent data, see [Store.snapshot].
-	failed        error       // Error that interrupted the last transfer; nil after a success.
+	err           error       // Error that interrupted the last transfer; nil after a success.
 
 	progress time.Time          // Time at which data was last sent; at first, the time of the offer.
-	end      context.CancelFunc // Cancels the request that is being answered; nil before the first request.
+	cancel   context.CancelFunc // Cancels the request that is being answered; nil before the first request.
 }
 
-// maxStall is how long nothing may be sent before a host ends a move. The gateway is down all that time. The time is long,
+// stallTimeout is how long nothing may be sent before a host ends a move. The gateway is down all that time. The time is long,
 // because a host sends nothing while it computes the checksum of a file. For a file of many gigabytes this takes minutes.
-const maxStall = 10 * time.Minute
+const stallTimeout = 10 * time.Minute
 
 const (
-	dataPath = "/v1/data/" // Prefix of the URL path; UID/NONCE follow.
-	anyRun   = ^uint64(0)  // Stands for any run number, for a gateway that hinit no longer knows.
+	dataPathPrefix = "/v1/data/" // Prefix of the URL path; UID/NONCE follow.
+	anyRun         = ^uint64(0)  // Stands for any run number, for a gateway that hinit no longer knows.
 )
 
 // make registers an offer, and returns what the other host needs to fetch the data.
@@ -74,8 +74,8 @@ func (o *profileOffers) make(one profileOffer) (*v1alpha1.Offer, error) {
 	one.nonce = rand.Text()
 	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // Ignore the error: if home is nil, send returns an error.
 	one.progress = time.Now()
-	o.by[one.uid] = &one
-	return &v1alpha1.Offer{Nonce: one.nonce, Address: o.listener.Addr().String(), Certificate: o.identity.sum}, nil
+	o.byUID[one.uid] = &one
+	return &v1alpha1.Offer{Nonce: one.nonce, Address: o.listener.Addr().String(), Certificate: o.identity.fingerprint}, nil
 }
 
 // nonceSince returns the nonce of the offer for the object uid if the gateway has not run since.
@@ -84,7 +84,7 @@ func (o *profileOffers) make(one profileOffer) (*v1alpha1.Offer, error) {
 func (o *profileOffers) nonceSince(uid, sum string, run uint64) (offered, sent string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	one := o.by[uid]
+	one := o.byUID[uid]
 	if one == nil || one.run != run && run != anyRun {
 		return "", ""
 	}
@@ -98,8 +98,8 @@ func (o *profileOffers) nonceSince(uid, sum string, run uint64) (offered, sent s
 func (o *profileOffers) failure(uid string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if one := o.by[uid]; one != nil {
-		return one.failed
+	if one := o.byUID[uid]; one != nil {
+		return one.err
 	}
 	return nil
 }
@@ -108,29 +108,29 @@ func (o *profileOffers) failure(uid string) error {
 func (o *profileOffers) snapshot(uid string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if one := o.by[uid]; one != nil {
+	if one := o.byUID[uid]; one != nil {
 		return one.snapshot
 	}
 	return ""
 }
 
-// stalled reports whether no data of an object's offer was sent for maxStall.
+// stalled reports whether no data of an object's offer was sent for stallTimeout.
 func (o *profileOffers) stalled(uid string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	one := o.by[uid]
-	return one != nil && time.Since(one.progress) > maxStall
+	one := o.byUID[uid]
+	return one != nil && time.Since(one.progress) > stallTimeout
 }
 
 // forget withdraws the offer of an object and ends its request. After the last offer it closes the listener.
 func (o *profileOffers) forget(uid string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if one := o.by[uid]; one != nil {
-		delete(o.by, uid)
+	if one := o.byUID[uid]; one != nil {
+		delete(o.byUID, uid)
 		one.replaceRequest(nil)
 	}
-	if len(o.by) == 0 && o.listener != nil {
+	if len(o.byUID) == 0 && o.listener != nil {
 		_ = o.listener.Close()
 		o.listener = nil
 	}
@@ -144,7 +144,7 @@ func (o *profileOffers) close() {
 		_ = o.listener.Close()
 		o.listener = nil
 	}
-	clear(o.by)
+	clear(o.byUID)
 }
 
 // listen opens the listener. A client must present a certificate and prove that it has the key. sendData checks which
@@ -179,12 +179,12 @@ func ServerName(nonce string) string {
 func (o *profileOffers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, one := range o.by {
+	for _, one := range o.byUID {
 		if ServerName(one.nonce) != hello.ServerName {
 			continue
 		}
 		if c, is := hello.Conn.(*connection); is {
-			c.named.Store(true)
+			c.hasOffer.Store(true)
 		}
 		return nil, nil //nolint:nilnil // nil means that the configuration of the listener is used
 	}
@@ -194,16 +194,16 @@ func (o *profileOffers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 // sendData sends the data of an offer, but only to the host for which the offer was made. The request must also name the
 // object: an attacker in another host could write the nonce and address of this offer into the status of its own profile.
 func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
-	uid, nonce, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dataPath), "/")
+	uid, nonce, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dataPathPrefix), "/")
 	o.mu.Lock()
-	one := o.by[uid]
+	one := o.byUID[uid]
 	o.mu.Unlock()
 	if r.Method != http.MethodGet || one == nil || one.nonce != nonce {
 		http.Error(w, "no such offer", http.StatusNotFound)
 		return
 	}
 	wanted, err := o.certificateOf(r.Context(), one.to)
-	if err != nil || !isFrom(r.TLS, wanted) {
+	if err != nil || !hasFingerprint(r.TLS, wanted) {
 		o.log.Warn("a request for a profile is refused", "profile", one.name, "to", one.to, "error", err)
 		http.Error(w, "not for you", http.StatusForbidden)
 		return
@@ -215,7 +215,7 @@ func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })()
 	o.mu.Lock()
 	one.replaceRequest(end)
-	if o.by[uid] != one { // The offer was withdrawn before its data was sent.
+	if o.byUID[uid] != one { // The offer was withdrawn before its data was sent.
 		end()
 	}
 	o.mu.Unlock()
@@ -229,7 +229,7 @@ func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 		one.sent, one.snapshot = sum, snapshot
 	}
 	if ctx.Err() == nil { // If ctx has ended, the client is gone and knows the reason.
-		one.failed = err
+		one.err = err
 	}
 	o.mu.Unlock()
 	if err != nil {
@@ -245,10 +245,10 @@ func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 // replaceRequest ends the request that is being answered, and stores the function end of the new one. A host sends a new
 // request only after it has given up the last one.
 func (one *profileOffer) replaceRequest(end context.CancelFunc) {
-	if one.end != nil {
-		one.end()
+	if one.cancel != nil {
+		one.cancel()
 	}
-	one.end = end
+	one.cancel = end
 }
 
 // progressWriter calls sent after each Write that has written at least one byte.

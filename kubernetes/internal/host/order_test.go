@@ -57,7 +57,7 @@ func TestANewProfileTakesOneStatus(t *testing.T) {
 	}{
 		{"just started", v1alpha1.AgentProfileStatus{Assignment: 1}, up(0, false), true},
 		{"ready", v1alpha1.AgentProfileStatus{Assignment: 1}, up(0, true), false},
-		{"started long ago", v1alpha1.AgentProfileStatus{Assignment: 1}, up(firstReport, false), false},
+		{"started long ago", v1alpha1.AgentProfileStatus{Assignment: 1}, up(firstReportDelay, false), false},
 		{"started before the clock was set back", v1alpha1.AgentProfileStatus{Assignment: 1}, up(-time.Hour, false), false},
 		{"in the status already", v1alpha1.AgentProfileStatus{Assignment: 1, Installed: 1}, up(0, false), false},
 		{"failed", v1alpha1.AgentProfileStatus{Assignment: 1}, &hinit.Service{State: hinit.StateFailed, Since: time.Now()}, false},
@@ -73,18 +73,18 @@ func TestANewProfileTakesOneStatus(t *testing.T) {
 	}
 }
 
-// failing imitates an hinit that can't restart a gateway until a test sets fault to nil.
-type failing struct {
-	gateways
+// failingInit imitates an hinit that can't restart a gateway until a test sets fault to nil.
+type failingInit struct {
+	fakeGateways
 	fault    error
 	restarts int
 }
 
-func (f *failing) Start(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+func (f *failingInit) Start(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
 	return f.set(name, hinit.StateStarting, hinit.WantUp), nil
 }
 
-func (f *failing) Restart(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+func (f *failingInit) Restart(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
 	f.restarts++
 	return f.set(name, hinit.StateStarting, hinit.WantUp), f.fault
 }
@@ -92,15 +92,15 @@ func (f *failing) Restart(_ context.Context, name string, _ hinit.Wait) (hinit.S
 // TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain checks that the host repeats a failed
 // restart if a new profile's files change before its first status.
 func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
-	store, _ := volume(t, "u1", "data")
+	store, _ := newVolume(t, "u1", "data")
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Generation: 1}}
 	p.Spec.Soul, p.Status.Assignment = &v1alpha1.ConfigMapKey{ConfigMap: "soul", Key: "text"}, 1
-	f := &failing{gateways: gateways{by: map[string]hinit.Service{}}, fault: errors.New("hinit is being re-executed")}
-	h := hostOf(t, "me", apiOf(p), &f.gateways, store)
+	f := &failingInit{fakeGateways: fakeGateways{services: map[string]hinit.Service{}}, fault: errors.New("hinit is being re-executed")}
+	h := newTestHost(t, "me", newFakeAPI(p), &f.fakeGateways, store)
 	h.settings.Init = f
 	h.services["coder"] = f.set("gateway-coder", hinit.StateDown, hinit.WantDown)
 	want := func(text string) {
-		h.sources.seen["ConfigMap/soul"] = source{map[string][]byte{"text": []byte(text)}, nil, time.Now()}
+		h.sources.cache["ConfigMap/soul"] = source{map[string][]byte{"text": []byte(text)}, nil, time.Now()}
 	}
 	want("old")
 	if err := h.runGateway(t.Context(), p); !errors.Is(err, errDone) {
@@ -129,11 +129,10 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 }
 
 // TestAProfileWithoutItsDataIsNotCreatedAnew checks that a profile is reported as missing, and not
-// created again, if its host confirmed the data only in the object's metadata and then lost its
-// volume.
+// created again. Its host confirmed the data only in the object's metadata and then lost its volume.
 func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", UID: "u1"}, Status: v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1}}
-	next := func() placement.Step { return placement.Next("me", object(p, string(p.UID)), placement.Local{}) }
+	next := func() placement.Step { return placement.Next("me", object(p, string(p.UID)), placement.LocalState{}) }
 	if step := next(); step != placement.Create {
 		t.Errorf("a new object: %s", step)
 	}

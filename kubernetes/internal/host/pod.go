@@ -53,8 +53,8 @@ func InPod(lookup func(string) string, home string, init Init, log *slog.Logger)
 		return s, errors.Join(problems...)
 	}
 	config := &rest.Config{
-		Host: "https://" + net.JoinHostPort(server, port), BearerTokenFile: filepath.Join(pool.Credentials, "token"), UserAgent: "hinit-fleet-host", QPS: 20, Burst: 100,
-		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(pool.Credentials, "ca.crt")},
+		Host: "https://" + net.JoinHostPort(server, port), BearerTokenFile: filepath.Join(pool.CredentialsDir, "token"), UserAgent: "hinit-fleet-host", QPS: 20, Burst: 100,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(pool.CredentialsDir, "ca.crt")},
 	}
 	var err error
 	if s.API, err = client.NewWithWatch(config, client.Options{Scheme: v1alpha1.Scheme()}); err != nil {

@@ -28,26 +28,26 @@ func TestAMoveWithoutPoliciesIsRefused(t *testing.T) {
 			return c.SubResource(sub).Patch(ctx, o, patch, options...)
 		}},
 	} {
-		s, _ := volume(t, "u1", "learnt")
-		api := apiOf(coder(moving))
-		g := &gateways{by: map[string]hinit.Service{}}
+		s, _ := newVolume(t, "u1", "learnt")
+		api := newFakeAPI(newCoderProfile(moving))
+		g := &fakeGateways{services: map[string]hinit.Service{}}
 		g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
-		from := hostOf(t, "from", interceptor.NewClient(api, allow), g, s)
+		from := newTestHost(t, "from", interceptor.NewClient(api, allow), g, s)
 		for range maxMoveFailures {
-			round(t, api, from)
+			reconcileAll(t, api, from)
 		}
-		st := read(t, api, "coder").Status
-		if len(from.offers.by) > 0 || st.Move == nil || st.Move.Offer != nil || st.Move.Failures != maxMoveFailures || !strings.Contains(st.Message, "the ValidatingAdmissionPolicy "+missing+" has not denied a request (success)") {
+		st := getProfile(t, api, "coder").Status
+		if len(from.offers.byUID) > 0 || st.Move == nil || st.Move.Offer != nil || st.Move.Failures != maxMoveFailures || !strings.Contains(st.Message, "the ValidatingAdmissionPolicy "+missing+" has not denied a request (success)") {
 			t.Errorf("without %s: %+v, %+v", missing, st, st.Move)
 		}
 		st.Move.Since = metav1.NewTime(time.Now().Add(-2 * minMoveTime))
-		p := read(t, api, "coder")
+		p := getProfile(t, api, "coder")
 		if p.Status = st; api.Status().Update(t.Context(), p) != nil {
 			t.Fatal("the status can't be written")
 		}
-		round(t, api, from)
-		if st = read(t, api, "coder").Status; st.Move != nil || st.MoveFailure == nil || g.by["gateway-coder"].State != hinit.StateUp || g.by["gateway-coder"].Run != 1 {
-			t.Errorf("without %s, the gateway is %+v, and the status %+v", missing, g.by["gateway-coder"], st)
+		reconcileAll(t, api, from)
+		if st = getProfile(t, api, "coder").Status; st.Move != nil || st.MoveFailure == nil || g.services["gateway-coder"].State != hinit.StateUp || g.services["gateway-coder"].Run != 1 {
+			t.Errorf("without %s, the gateway is %+v, and the status %+v", missing, g.services["gateway-coder"], st)
 		}
 	}
 }

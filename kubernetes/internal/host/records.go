@@ -55,12 +55,12 @@ func (s *Store) writeRecord(name string, r *record) error {
 	return s.replace(at, text)
 }
 
-// maxUnknown limits the names that Names returns. Agents may make any number of records, and each name costs a read from the
+// maxUnknownNames limits the names that Names returns. Agents may make any number of records, and each name costs a read from the
 // API server.
-const maxUnknown = 200
+const maxUnknownNames = 200
 
 // Names returns the profiles that have a record or data in the store, except the ones for which known returns true. all is
-// their number. If there are more than maxUnknown, Names returns a random part of them.
+// their number. If there are more than maxUnknownNames, Names returns a random part of them.
 func (s *Store) Names(known func(name string) bool) (names []string, all int, err error) {
 	add := func(name string) {
 		switch {
@@ -69,10 +69,10 @@ func (s *Store) Names(known func(name string) bool) (names []string, all int, er
 			return
 		case strings.Contains(name, "%"): // An agent created this file: no object has such a name, and the API client refuses it.
 			return
-		case len(names) < maxUnknown:
+		case len(names) < maxUnknownNames:
 			names = append(names, name)
 		default:
-			if at := rand.N(all + 1); at < maxUnknown {
+			if at := rand.N(all + 1); at < maxUnknownNames {
 				names[at] = name
 			}
 		}

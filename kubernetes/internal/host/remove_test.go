@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-func emptied(ctx context.Context, s *Store) error {
+func emptyWholeTrash(ctx context.Context, s *Store) error {
 	_, err := s.emptyTrash(ctx)
 	return err
 }
@@ -30,7 +30,7 @@ func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 		"a link":  func(trash string) error { return errors.Join(os.Remove(trash), os.Symlink("live", trash)) },
 		"closed":  func(trash string) error { return os.Chmod(trash, 0) },
 	} {
-		crowded(t, func(s *Store, dir string) {
+		withMemoryVolume(t, func(s *Store, dir string) {
 			trash, home := filepath.Join(dir, trashDir), filepath.Join(dir, s.Home("coder"))
 			if err := errors.Join(os.MkdirAll(filepath.Join(home, "cache"), 0o700), spoil(trash)); err != nil {
 				t.Fatal(err)
@@ -41,7 +41,7 @@ func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 			if kept, err := filepath.Glob(filepath.Join(trash, "*", "cache")); err != nil || len(kept) != 1 {
 				t.Errorf("%s: a worker has deleted the files: %q, %v", how, kept, err)
 			}
-			if err := emptied(t.Context(), s); err != nil {
+			if err := emptyWholeTrash(t.Context(), s); err != nil {
 				t.Errorf("%s: %v", how, err)
 			}
 			if rest, err := os.ReadDir(trash); err != nil || len(rest) > 0 {
@@ -69,7 +69,7 @@ func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
 			"a link": func(at string) error { return errors.Join(os.RemoveAll(at), os.Symlink("nowhere", at)) },
 			"closed": func(at string) error { return os.Chmod(at, 0) },
 		} {
-			crowded(t, func(_ *Store, dir string) {
+			withMemoryVolume(t, func(_ *Store, dir string) {
 				at := filepath.Join(dir, name)
 				if err := spoil(at); err != nil {
 					t.Fatal(err)
@@ -89,7 +89,7 @@ func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
 // TestAHomeThatCannotBeMovedStaysUntilItCan checks that a home stays in place while it can't be
 // moved into the trash. A worker must not delete it in place, which may take long.
 func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
-	crowded(t, func(s *Store, dir string) {
+	withMemoryVolume(t, func(s *Store, dir string) {
 		give := func(uid int) {
 			done := make(chan error)
 			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // This thread is still root.
@@ -101,7 +101,7 @@ func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 			t.Fatal(err)
 		}
 		give(0)
-		if err := s.Delete("coder", "u1", true); err == nil || !s.exists(s.Home("coder")+"/cache") || !look(t, s, "u1").Live {
+		if err := s.Delete("coder", "u1", true); err == nil || !s.exists(s.Home("coder")+"/cache") || !inspectStore(t, s, "u1").Live {
 			t.Errorf("the home is gone: %v", err)
 		}
 		give(10000)
@@ -114,7 +114,7 @@ func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 // TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash checks that other homes in the trash are deleted, although a
 // process creates files in its deleted home all the time.
 func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
-	s, dir := volume(t, "", "")
+	s, dir := newVolume(t, "", "")
 	s.removeTime = 50 * time.Millisecond
 	trash := filepath.Join(dir, trashDir)
 	for _, name := range []string{"a", "b", "busy", "y", "z"} {
@@ -134,7 +134,7 @@ func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 		})
 	}
 	done := make(chan error, 1)
-	go func() { done <- emptied(t.Context(), s) }()
+	go func() { done <- emptyWholeTrash(t.Context(), s) }()
 	select {
 	case <-done: // Ignore the error: the process may have been between two files.
 	case <-time.After(20 * time.Second):
@@ -148,7 +148,7 @@ func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 	cancel()
 	all.Wait()
 	s.removeTime = defaultRemoveTime
-	if err := emptied(t.Context(), s); err != nil || s.exists(trashDir+"/busy") {
+	if err := emptyWholeTrash(t.Context(), s); err != nil || s.exists(trashDir+"/busy") {
 		t.Errorf("after the end of the process: %v", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 		if err := errors.Join(os.Remove(at), os.Rename(away, at)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(trashWait + time.Second)
+		time.Sleep(trashRetryDelay + time.Second)
 		synctest.Wait()
 		if s.exists(trashDir + "/old") {
 			t.Error("the data is left")
@@ -195,7 +195,7 @@ func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 // TestAHostThatEndsDeletesNoFurtherFile checks that a host that ends stops deleting at once. An agent may put millions
 // of files into the trash.
 func TestAHostThatEndsDeletesNoFurtherFile(t *testing.T) {
-	s, dir := volume(t, "", "")
+	s, dir := newVolume(t, "", "")
 	for i := range 3 {
 		if err := os.WriteFile(fmt.Sprintf("%s/%s/%d", dir, trashDir, i), nil, 0o600); err != nil {
 			t.Fatal(err)

@@ -26,21 +26,21 @@ func TestAHostGetsNoProfileInTheNameOfAnother(t *testing.T) {
 	attacker.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	attacker.StartTLS()
 	t.Cleanup(attacker.Close)
-	to, _ := volume(t, "", "")
+	to, _ := newVolume(t, "", "")
 	own := &v1alpha1.Offer{Nonce: "own", Address: attacker.Listener.Addr().String(), Certificate: certificateSum(attacker.Certificate().Raw)}
 	if err := to.fetch(t.Context(), "decoy", "u2", own, fetchingHost); err == nil || heard == nil {
 		t.Fatalf("the attacker has heard %v, and the fetch has ended with %v", heard, err)
 	}
 
-	s, _ := volume(t, "u1", "learnt")
-	third, from, _ := server(t, s, &atomic.Int64{})
+	s, _ := newVolume(t, "u1", "learnt")
+	third, from, _ := newOfferServer(t, s, &atomic.Int64{})
 	strange, err := newIdentity()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for who, certificates := range map[string][]tls.Certificate{"the attacker": {strange.certificate}, "the host that it moves to": {fetchingHost.certificate}} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: ServerName(from.Nonce), InsecureSkipVerify: true, Certificates: certificates}}
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+third.listener.Addr().String()+dataPath+"u1/"+from.Nonce, nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+third.listener.Addr().String()+dataPathPrefix+"u1/"+from.Nonce, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,19 +59,19 @@ func TestAHostGetsNoProfileInTheNameOfAnother(t *testing.T) {
 // TestAHostIsKnownByItsLease checks that hosts identify each other by the certificate in the Lease,
 // and refuse a host without a certificate.
 func TestAHostIsKnownByItsLease(t *testing.T) {
-	old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: pool.Lease("old"), Namespace: "agents"}}
-	api := apiOf(old)
-	s, _ := volume(t, "", "")
-	h := hostOf(t, "to", api, &gateways{by: map[string]hinit.Service{}}, s)
+	old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: pool.LeaseName("old"), Namespace: "agents"}}
+	api := newFakeAPI(old)
+	s, _ := newVolume(t, "", "")
+	h := newTestHost(t, "to", api, &fakeGateways{services: map[string]hinit.Service{}}, s)
 	for range 2 {
 		if err := h.renewLease(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if sum, err := h.settings.certificateOf(t.Context(), "to"); err != nil || sum != fetchingHost.sum {
+		if sum, err := h.settings.certificateOf(t.Context(), "to"); err != nil || sum != fetchingHost.fingerprint {
 			t.Errorf("%q, %v", sum, err)
 		}
 	}
-	if sum, err := h.settings.certificateOf(t.Context(), "old"); err != nil || sum != "" || isFrom(&tls.ConnectionState{}, sum) {
+	if sum, err := h.settings.certificateOf(t.Context(), "old"); err != nil || sum != "" || hasFingerprint(&tls.ConnectionState{}, sum) {
 		t.Errorf("a Lease without a certificate: %q, %v", sum, err)
 	}
 	if _, err := h.settings.certificateOf(t.Context(), "none"); err == nil {

@@ -163,9 +163,9 @@ func clipText(text string) string {
 	return text
 }
 
-// Refuse returns an error if this process runs as root. Agents could make a root process write
+// CheckNotRoot returns an error if this process runs as root. Agents could make a root process write
 // outside of the volume.
-func Refuse() error {
+func CheckNotRoot() error {
 	if os.Geteuid() == 0 {
 		return fmt.Errorf("cannot be a host as root: agents could have it write elsewhere; run the pod as the user of the agents")
 	}

@@ -34,8 +34,8 @@ func TestAnAPIServerThatNeverAnswersHoldsNoWorker(t *testing.T) {
 		}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s, _ := volume(t, "u1", "learnt")
-			p := coder(v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1})
+			s, _ := newVolume(t, "u1", "learnt")
+			p := newCoderProfile(v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1})
 			p.Spec.Soul = &v1alpha1.ConfigMapKey{ConfigMap: "souls", Key: "coder"}
 			switch what {
 			case "a finalizer":
@@ -43,13 +43,13 @@ func TestAnAPIServerThatNeverAnswersHoldsNoWorker(t *testing.T) {
 			case "a policy":
 				p.Status.Move = &v1alpha1.Move{To: "to", Since: metav1.Now()}
 			}
-			api := interceptor.NewClient(apiOf(p), silent)
-			h := hostOf(t, "me", api, &gateways{by: map[string]hinit.Service{}}, s)
+			api := interceptor.NewClient(newFakeAPI(p), silent)
+			h := newTestHost(t, "me", api, &fakeGateways{services: map[string]hinit.Service{}}, s)
 			ended := make(chan bool)
-			go func() { round(t, api, h); close(ended) }()
+			go func() { reconcileAll(t, api, h); close(ended) }()
 			select {
 			case <-ended:
-			case <-time.After(3 * requestTime):
+			case <-time.After(3 * requestTimeout):
 				t.Errorf("%s: the worker waits", what)
 			}
 		})

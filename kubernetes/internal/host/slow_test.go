@@ -25,8 +25,8 @@ func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
 	t.Cleanup(other.Close)
 	t.Cleanup(other.CloseClientConnections) // Run this cleanup before the server's close, which waits for the connections.
 	sum := sha256.Sum256(other.Certificate().Raw)
-	s, _ := volume(t, "", "")
-	h := hostOf(t, "to", apiOf(), &gateways{by: map[string]hinit.Service{}}, s)
+	s, _ := newVolume(t, "", "")
+	h := newTestHost(t, "to", newFakeAPI(), &fakeGateways{services: map[string]hinit.Service{}}, s)
 	fetch := func(name, from string) error {
 		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "agents"}, Status: v1alpha1.AgentProfileStatus{Host: from}}
 		p.Status.Move = &v1alpha1.Move{To: "to", Offer: &v1alpha1.Offer{Nonce: name, Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}}
@@ -35,14 +35,14 @@ func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
 	for i := range workers - 1 {
 		go func() { _ = fetch(fmt.Sprint("slow", i), "strange") }() // The goroutine ends with the server.
 	}
-	for range maxFetchesFrom {
+	for range maxFetchesPerHost {
 		<-called
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- fetch("coder", "from") }()
 	select {
 	case path := <-called:
-		if path != dataPath+"/coder" { // The object has no UID.
+		if path != dataPathPrefix+"/coder" { // The object has no UID.
 			t.Errorf("%s is fetched", path)
 		}
 	case err := <-ended:

@@ -100,14 +100,14 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 		return nil
 	}
 	o := &placement.Object{
-		UID: string(p.UID), Owner: p.Status.Host, Assignment: p.Status.Assignment, Installed: p.InstalledAssignment(), Wanted: p.Wanted(),
+		UID: string(p.UID), Owner: p.Status.Host, Assignment: p.Status.Assignment, Installed: p.InstalledAssignment(), Wanted: p.WantsGateway(),
 		Missing: p.Status.Missing, Deleting: p.DeletionTimestamp != nil,
 	}
 	if r := p.Status.Receipt; r != nil {
 		o.Receipt = r.Nonce
 	}
 	if m := p.Status.Move; m != nil {
-		o.To, o.Failed = m.To, moveHasFailed(m)
+		o.MoveTarget, o.Failed = m.To, moveHasFailed(m)
 		if m.Offer != nil {
 			o.Offer = m.Offer.Nonce
 		}
@@ -119,7 +119,7 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 }
 
 // localState returns the state of an object on this host: its data on the volume, its gateway, and the offers of this process.
-func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
+func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.LocalState, error) {
 	var current *placement.Object // Current object of this name, even if its UID is not uid.
 	if p != nil {
 		current = object(p, string(p.UID))
@@ -142,7 +142,7 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	}
 	local.Offered, local.Sent = h.offers.nonceSince(uid, sum, run)
 	local.Stalled = h.offers.stalled(uid)
-	local.Up = local.Live && (!known || !isStopped(s))
+	local.GatewayUp = local.Live && (!known || !isStopped(s))
 	return local, nil
 }
 
@@ -156,7 +156,7 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 		return false, nil
 	}
 	s, known := h.service(p.Name)
-	now := h.runsWith(p)
+	now := h.currentFiles(p)
 	switch {
 	case !known:
 		return true, nil // hinit's next report queues the profile again.
@@ -174,7 +174,7 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 	}
 	return true, h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		st.Installed, st.ObservedGeneration, st.Applied = st.Assignment, now.generation, now.sum
-		fillStatus(st, s, p.Wanted())
+		fillStatus(st, s, p.WantsGateway())
 		setCondition(st, v1alpha1.ConfiguredCondition, "SourceMissing", err)
 	})
 }
@@ -182,8 +182,8 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 // reported reports whether this host has written the status of a profile since the profile was placed here.
 func reported(p *v1alpha1.AgentProfile) bool { return p.Status.Installed == p.Status.Assignment }
 
-// firstReport is how long the first status of a profile waits for the gateway to become ready after its start.
-const firstReport = 2 * time.Second
+// firstReportDelay is how long the first status of a profile waits for the gateway to become ready after its start.
+const firstReportDelay = 2 * time.Second
 
 // reportLater reports whether the first status of a profile on this host should wait for the gateway, which has just been
 // started. A single write can then also say that the gateway is ready. While it waits, reportLater queues the profile again.
@@ -191,7 +191,7 @@ func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 	if reported(p) || s == nil || s.Ready || s.State != hinit.StateStarting && s.State != hinit.StateUp {
 		return false
 	}
-	rest := firstReport - time.Since(s.Since).Abs() // Use the absolute value, because the clock may have been set back.
+	rest := firstReportDelay - time.Since(s.Since).Abs() // Use the absolute value, because the clock may have been set back.
 	if rest > 0 {
 		h.queue.AddAfter(p.Name, rest)
 	}
@@ -201,7 +201,7 @@ func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 // writeStatus modifies the status of an object with the function change, and writes it by compare-and-swap if it has changed.
 // It stores the object that the API server returns in p, unless p belongs to the watch cache.
 func (h *host) writeStatus(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	next := p.DeepCopy()
 	change(&next.Status)
@@ -220,7 +220,7 @@ func (h *host) writeStatus(ctx context.Context, p *v1alpha1.AgentProfile, change
 // writeMetadata writes the finalizers and annotations of next to the object p, by compare-and-swap. It stores the object that
 // the API server returns in p.
 func (h *host) writeMetadata(ctx context.Context, p, next *v1alpha1.AgentProfile) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := h.settings.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
@@ -231,7 +231,7 @@ func (h *host) writeMetadata(ctx context.Context, p, next *v1alpha1.AgentProfile
 
 // performStep performs one step. p must have been read from the API server just before, except for Create. If the step writes
 // the object, it stores the object that the API server returns in p.
-func (h *host) performStep(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
+func (h *host) performStep(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.LocalState) error {
 	if (step == placement.Halt || step == placement.Offer) && p.Status.Move != nil {
 		if err := h.assertPolicies(ctx, p); err != nil {
 			return err
@@ -322,7 +322,7 @@ func (h *host) runGateway(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !known {
 		return errRetry
 	}
-	before := h.runsWith(p).sum
+	before := h.currentFiles(p).sum
 	applied, changed, configured := h.writeFiles(ctx, p)
 	switch {
 	case configured != nil && before == "": // The files were never written, so don't start the gateway.
@@ -351,7 +351,7 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied 
 	s, _ := h.service(p.Name)
 	err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		st.Installed = st.Assignment
-		fillStatus(st, s, p.Wanted())
+		fillStatus(st, s, p.WantsGateway())
 		setCondition(st, v1alpha1.ConfiguredCondition, "SourceMissing", configured)
 		if configured != nil {
 			st.Message = clipText(configured.Error())
@@ -372,9 +372,9 @@ type appliedFiles struct {
 	sum        string
 }
 
-// runsWith returns the files with which the gateway of p runs. It takes them from the status, or from this process until the
+// currentFiles returns the files with which the gateway of p runs. It takes them from the status, or from this process until the
 // status contains them.
-func (h *host) runsWith(p *v1alpha1.AgentProfile) appliedFiles {
+func (h *host) currentFiles(p *v1alpha1.AgentProfile) appliedFiles {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !reported(p) {

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// stopTime is how long a worker waits for the end of a gateway. hinit reports only once a second. Because the worker
+	// stopWait is how long a worker waits for the end of a gateway. hinit reports only once a second. Because the worker
 	// waits, a move or stop usually need not wait for the next report.
-	stopTime = 2 * time.Second
-	// stopCheck is how long after the request to stop a gateway the host checks the gateway again, if hinit has reported
+	stopWait = 2 * time.Second
+	// stopCheckDelay is how long after the request to stop a gateway the host checks the gateway again, if hinit has reported
 	// nothing.
-	stopCheck = 30 * time.Second
+	stopCheckDelay = 30 * time.Second
 )
 
 // errStopping means that a gateway is being stopped. The profile is queued again when hinit reports on the gateway, or after
-// stopCheck.
+// stopCheckDelay.
 var errStopping = errors.New("its gateway is being stopped")
 
 // isStopping reports whether the gateway is being stopped and will stay down. The host then sends no other command to stop,
@@ -32,7 +32,7 @@ func isStopping(s *hinit.Service) bool {
 	return s.Want == hinit.WantDown && slices.Contains([]string{hinit.StateStopping, hinit.StateKilling, hinit.StateFinishing}, s.State)
 }
 
-// stopGateway stops a gateway. If that takes longer than stopTime, it returns errStopping, because a gateway may ignore its
+// stopGateway stops a gateway. If that takes longer than stopWait, it returns errStopping, because a gateway may ignore its
 // signal for minutes and no worker may wait for that. When the gateway is down, stopGateway writes the status of p, unless p
 // is nil.
 func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
@@ -42,7 +42,7 @@ func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentPr
 	}
 	if !isStopped(s) && !isStopping(s) {
 		err := h.commandGateway(name, func() (hinit.Service, error) {
-			s, err := h.settings.Init.Stop(ctx, serviceName(name), hinit.Wait{Wait: true, Timeout: stopTime})
+			s, err := h.settings.Init.Stop(ctx, serviceName(name), hinit.Wait{Wait: true, Timeout: stopWait})
 			if e, is := errors.AsType[*hinit.Error](err); is && e.Kind == hinit.KindTimeout {
 				return h.settings.Init.Service(ctx, serviceName(name))
 			}
@@ -65,13 +65,13 @@ func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentPr
 	case stopped:
 		applied, _, configured := h.writeFiles(ctx, p)
 		return h.reportRun(ctx, p, applied, configured)
-	case time.Since(s.Since).Abs() > firstReport: // Most gateways stop within this time, so report only the others.
-		if err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { fillStatus(st, s, p.Wanted()) }); err != nil {
+	case time.Since(s.Since).Abs() > firstReportDelay: // Most gateways stop within this time, so report only the others.
+		if err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { fillStatus(st, s, p.WantsGateway()) }); err != nil {
 			return err
 		}
 	}
 	if !stopped {
-		h.queue.AddAfter(name, stopCheck)
+		h.queue.AddAfter(name, stopCheckDelay)
 		return errStopping
 	}
 	return nil

@@ -22,39 +22,39 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// gateways imitates hinit. The gateways in deaf ignore the signal to stop.
-type gateways struct {
+// fakeGateways imitates hinit. The gateways in deaf ignore the signal to stop.
+type fakeGateways struct {
 	Init
 
-	mu   sync.Mutex
-	deaf map[string]bool
-	by   map[string]hinit.Service
+	mu             sync.Mutex
+	ignoringSignal map[string]bool
+	services       map[string]hinit.Service
 }
 
-func (g *gateways) set(name, state, want string) hinit.Service {
+func (g *fakeGateways) set(name, state, want string) hinit.Service {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := g.by[name]
+	s := g.services[name]
 	s.Kind, s.Profile, s.State, s.Want, s.Since = hinit.KindGateway, strings.TrimPrefix(name, "gateway-"), state, want, time.Now()
 	if s.Ready = state == hinit.StateUp; s.Ready {
 		s.Run++
 	}
-	g.by[name] = s
+	g.services[name] = s
 	return s
 }
 
-func (g *gateways) Service(_ context.Context, name string) (hinit.Service, error) {
+func (g *fakeGateways) Service(_ context.Context, name string) (hinit.Service, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.by[name], nil
+	return g.services[name], nil
 }
 
-func (g *gateways) Start(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+func (g *fakeGateways) Start(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
 	return g.set(name, hinit.StateUp, hinit.WantUp), nil
 }
 
-func (g *gateways) Stop(ctx context.Context, name string, wait hinit.Wait) (hinit.Service, error) {
-	if !g.deaf[name] {
+func (g *fakeGateways) Stop(ctx context.Context, name string, wait hinit.Wait) (hinit.Service, error) {
+	if !g.ignoringSignal[name] {
 		return g.set(name, hinit.StateDown, hinit.WantDown), nil
 	}
 	s := g.set(name, hinit.StateStopping, hinit.WantDown)
@@ -69,36 +69,36 @@ func (g *gateways) Stop(ctx context.Context, name string, wait hinit.Wait) (hini
 	}
 }
 
-func (g *gateways) Rescan(context.Context) error { return nil }
+func (g *fakeGateways) Rescan(context.Context) error { return nil }
 
-// hostOf returns a host with its store and running gateways.
-func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Store) *host {
+// newTestHost returns a host with its store and running gateways.
+func newTestHost(t *testing.T, name string, api client.WithWatch, g *fakeGateways, s *Store) *host {
 	h := &host{
 		settings: Settings{Name: name, Namespace: "agents", API: api, Init: g, Log: slog.New(slog.DiscardHandler)},
 		store:    s, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, unreported: map[string]appliedFiles{}, statusKnown: true,
-		sources: &sources{api: api, namespace: "agents", seen: map[string]source{}}, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}},
+		sources: &sources{api: api, namespace: "agents", cache: map[string]source{}}, watched: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}},
 		fetches: map[string]int{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
 	}
 	h.retries = workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h.queue = workqueue.NewTypedRateLimitingQueue(h.retries)
 	h.offers = &profileOffers{
-		store: s, log: h.settings.Log, host: "127.0.0.1:0", by: map[string]*profileOffer{}, identity: fetchingHost, certificateOf: func(context.Context, string) (string, error) { return fetchingHost.sum, nil },
+		store: s, log: h.settings.Log, host: "127.0.0.1:0", byUID: map[string]*profileOffer{}, identity: fetchingHost, certificateOf: func(context.Context, string) (string, error) { return fetchingHost.fingerprint, nil },
 	}
 	t.Cleanup(h.offers.close)
 	t.Cleanup(h.queue.ShutDown)
-	for name, one := range g.by {
+	for name, one := range g.services {
 		h.services[strings.TrimPrefix(name, "gateway-")] = one
 	}
 	return h
 }
 
-// apiOf returns a fake API server with objects and the fleet's admission policies: a host may not
+// newFakeAPI returns a fake API server with objects and the fleet's admission policies: a host may not
 // begin a move or write another host's Lease.
-func apiOf(profiles ...client.Object) client.WithWatch {
+func newFakeAPI(profiles ...client.Object) client.WithWatch {
 	refused := func(policy string) error {
 		return fmt.Errorf("ValidatingAdmissionPolicy '%s' with binding '%[1]s' denied request: no", policy)
 	}
-	return interceptor.NewClient(withoutPolicies(profiles...), interceptor.Funcs{
+	return interceptor.NewClient(newAPIWithoutPolicies(profiles...), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			if slices.Contains(options, client.CreateOption(client.DryRunAll)) {
 				return refused("hinit-fleet-lease")
@@ -114,11 +114,11 @@ func apiOf(profiles ...client.Object) client.WithWatch {
 	})
 }
 
-func withoutPolicies(profiles ...client.Object) client.WithWatch {
+func newAPIWithoutPolicies(profiles ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithObjects(profiles...).WithStatusSubresource(&v1alpha1.AgentProfile{}).Build()
 }
 
-func read(t *testing.T, api client.Client, name string) *v1alpha1.AgentProfile {
+func getProfile(t *testing.T, api client.Client, name string) *v1alpha1.AgentProfile {
 	t.Helper()
 	p := &v1alpha1.AgentProfile{}
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "agents", Name: name}, p); err != nil {
@@ -130,8 +130,8 @@ func read(t *testing.T, api client.Client, name string) *v1alpha1.AgentProfile {
 // TestAGatewayThatIgnoresItsSignalHoldsNoWorker checks that a host still serves its other profiles
 // while more gateways ignore their stop signal than it has workers.
 func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
-	s, dir := volume(t, "", "")
-	g := &gateways{by: map[string]hinit.Service{}, deaf: map[string]bool{}}
+	s, dir := newVolume(t, "", "")
+	g := &fakeGateways{services: map[string]hinit.Service{}, ignoringSignal: map[string]bool{}}
 	var objects []client.Object
 	var names []string
 	for i := range workers + 1 {
@@ -147,11 +147,11 @@ func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(dir, s.Home(name)), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		g.deaf["gateway-"+name] = i < workers
+		g.ignoringSignal["gateway-"+name] = i < workers
 		g.set("gateway-"+name, hinit.StateUp, hinit.WantUp)
 	}
-	api := apiOf(objects...)
-	h := hostOf(t, "me", api, g, s)
+	api := newFakeAPI(objects...)
+	h := newTestHost(t, "me", api, g, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -161,12 +161,12 @@ func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
 		all.Go(func() { h.runWorker(ctx) })
 	}
 	for _, name := range names {
-		h.seen[ownField][name] = read(t, api, name)
+		h.watched[ownField][name] = getProfile(t, api, name)
 		h.queue.Add(name)
 	}
 	stopped := func(name string) bool {
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			if read(t, api, name).Status.Phase == v1alpha1.PhaseStopped {
+			if getProfile(t, api, name).Status.Phase == v1alpha1.PhaseStopped {
 				return true
 			}
 		}
@@ -178,24 +178,24 @@ func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
 	deaf := names[0]
 	h.handleStatus(hinit.StatusChange{Services: []hinit.Service{g.set("gateway-"+deaf, hinit.StateDown, hinit.WantDown)}})
 	if !stopped(deaf) {
-		t.Errorf("the end of %s was not seen: %+v", deaf, read(t, api, deaf).Status)
+		t.Errorf("the end of %s was not seen: %+v", deaf, getProfile(t, api, deaf).Status)
 	}
 }
 
 // TestDataOfAGatewayThatIsBeingStoppedStays checks that the data of a deleted profile stays in place until its gateway
 // has stopped. Here the gateway ignores its signal.
 func TestDataOfAGatewayThatIsBeingStoppedStays(t *testing.T) {
-	s, _ := volume(t, "u1", "learnt")
-	g := &gateways{by: map[string]hinit.Service{}, deaf: map[string]bool{"gateway-coder": true}}
+	s, _ := newVolume(t, "u1", "learnt")
+	g := &fakeGateways{services: map[string]hinit.Service{}, ignoringSignal: map[string]bool{"gateway-coder": true}}
 	g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
-	h := hostOf(t, "me", apiOf(), g, s)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*stopTime)
+	h := newTestHost(t, "me", newFakeAPI(), g, s)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*stopWait)
 	defer cancel()
-	if _ = h.reconcile(ctx, "coder"); !look(t, s, "u1").Live {
+	if _ = h.reconcile(ctx, "coder"); !inspectStore(t, s, "u1").Live {
 		t.Fatal("the data was moved away while the gateway runs")
 	}
 	h.handleStatus(hinit.StatusChange{Services: []hinit.Service{g.set("gateway-coder", hinit.StateDown, hinit.WantDown)}})
-	if err := h.reconcile(t.Context(), "coder"); err != nil || look(t, s, "u1").Live {
+	if err := h.reconcile(t.Context(), "coder"); err != nil || inspectStore(t, s, "u1").Live {
 		t.Errorf("the data stays although the gateway is down: %v", err)
 	}
 }

@@ -48,10 +48,10 @@ type Store struct {
 }
 
 const (
-	defaultRemoveTime  = time.Minute  // Default of Store.removeTime.
-	defaultIdleTimeout = maxStall / 2 // Default of Store.idleTimeout.
+	defaultRemoveTime  = time.Minute      // Default of Store.removeTime.
+	defaultIdleTimeout = stallTimeout / 2 // Default of Store.idleTimeout.
 	// Lowest expected speed, in bytes per second, at which a host reads data that it has already sent.
-	slowestRead = 10 << 20
+	minReadRate = 10 << 20
 )
 
 // OpenStore opens the store of a volume and removes temporary data that a crash has left.
@@ -191,7 +191,7 @@ func (s *Store) sync(dir string) error {
 
 // Inspect returns the data that the volume has for a profile. name is the name of the profile, and uid the UID of its object.
 // The parameters me and o are as in [placement.Live]. Inspect fills only the fields Live, Aside and Incoming.
-func (s *Store) Inspect(name, uid, me string, o *placement.Object) (l placement.Local, err error) {
+func (s *Store) Inspect(name, uid, me string, o *placement.Object) (l placement.LocalState, err error) {
 	for _, e := range s.entries(asideDir, name, uid) {
 		n, err := strconv.ParseInt(e, 10, 64)
 		if err == nil {

@@ -45,9 +45,9 @@ var fetchingHost = func() identity {
 	return i
 }()
 
-// volume creates a store. Unless text is empty, the store has the profile coder of the object uid,
+// newVolume creates a store. Unless text is empty, the store has the profile coder of the object uid,
 // with text in its file data.
-func volume(t *testing.T, uid, text string) (*Store, string) {
+func newVolume(t *testing.T, uid, text string) (*Store, string) {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := OpenStore(dir)
@@ -70,7 +70,7 @@ func volume(t *testing.T, uid, text string) (*Store, string) {
 	return s, dir
 }
 
-func look(t *testing.T, s *Store, uid string) placement.Local {
+func inspectStore(t *testing.T, s *Store, uid string) placement.LocalState {
 	t.Helper()
 	l, err := s.Inspect("coder", uid, "", nil)
 	if err != nil {
@@ -82,31 +82,31 @@ func look(t *testing.T, s *Store, uid string) placement.Local {
 // TestTheDataOfAProfileIsInOnePlaceAfterEachStep checks where the data is after each step of a
 // move, and of a cancelled move.
 func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
-	s, dir := volume(t, "u1", "learnt")
-	if l := look(t, s, "u1"); !l.Live || l.Aside != 0 {
+	s, dir := newVolume(t, "u1", "learnt")
+	if l := inspectStore(t, s, "u1"); !l.Live || l.Aside != 0 {
 		t.Fatalf("at first: %+v", l)
 	}
-	if l := look(t, s, "u2"); l.Live {
+	if l := inspectStore(t, s, "u2"); l.Live {
 		t.Fatalf("another object: %+v", l)
 	}
 	if err := s.SetAside("coder", "u1", 3); err != nil {
 		t.Fatal(err)
 	}
-	if l := look(t, s, "u1"); l.Live || l.Aside != 3 {
+	if l := inspectStore(t, s, "u1"); l.Live || l.Aside != 3 {
 		t.Fatalf("set aside: %+v", l)
 	}
 	if err := s.TakeBack("coder", "u1", 3); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "profiles/coder/data"))
-	if l := look(t, s, "u1"); !l.Live || l.Aside != 0 || string(text) != "learnt" {
+	if l := inspectStore(t, s, "u1"); !l.Live || l.Aside != 0 || string(text) != "learnt" {
 		t.Fatalf("taken back: %+v %q %v", l, text, err)
 	}
 	if err := s.Retire("coder", "u1", true); err != nil {
 		t.Fatal(err)
 	}
 	kept, _ := filepath.Glob(filepath.Join(dir, retainedDir, "coder.u1.*", "data"))
-	if l := look(t, s, "u1"); l.Live || len(kept) != 1 {
+	if l := inspectStore(t, s, "u1"); l.Live || len(kept) != 1 {
 		t.Fatalf("retired: %+v %v", l, kept)
 	}
 }
@@ -114,7 +114,7 @@ func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
 // TestADirectoryThatSomebodyElseMadeIsNotTaken checks that a host does not adopt a directory with
 // the profile's name that the fleet did not create.
 func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
-	s, dir := volume(t, "", "")
+	s, dir := newVolume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, "profiles/coder"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -123,13 +123,13 @@ func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 	}
 }
 
-// server offers the profile coder of a store. If most is not 0, each connection breaks after that
+// newOfferServer offers the profile coder of a store. If most is not 0, each connection breaks after that
 // number of bytes. sent counts all sent bytes.
-func server(t *testing.T, s *Store, most *atomic.Int64) (o *profileOffers, from *v1alpha1.Offer, sent *atomic.Int64) {
+func newOfferServer(t *testing.T, s *Store, most *atomic.Int64) (o *profileOffers, from *v1alpha1.Offer, sent *atomic.Int64) {
 	t.Helper()
 	o = &profileOffers{
-		store: s, host: "127.0.0.1:0", by: map[string]*profileOffer{}, log: slog.New(slog.DiscardHandler),
-		identity: fetchingHost, certificateOf: func(context.Context, string) (string, error) { return fetchingHost.sum, nil },
+		store: s, host: "127.0.0.1:0", byUID: map[string]*profileOffer{}, log: slog.New(slog.DiscardHandler),
+		identity: fetchingHost, certificateOf: func(context.Context, string) (string, error) { return fetchingHost.fingerprint, nil },
 	}
 	t.Cleanup(o.close)
 	from, err := o.make(profileOffer{name: "coder", uid: "u1", to: "to"})
@@ -171,17 +171,17 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *profileOffers, from 
 // TestAMoveThatIsCutShortGoesOnWhereItWas checks that a move continues after each broken connection
 // and sends each byte once.
 func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
-	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
+	s, dir := newVolume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
 	home := filepath.Join(dir, "profiles/coder")
 	if err := errors.Join(os.Symlink("/usr/bin/python3", filepath.Join(home, "python")), os.Mkdir(filepath.Join(home, "empty"), 0o750), os.Chmod(filepath.Join(home, "empty"), 0o750)); err != nil {
 		t.Fatal(err)
 	}
 	most := &atomic.Int64{}
 	most.Store(5 << 20 / 2)
-	o, from, sent := server(t, s, most)
-	to, at := volume(t, "", "")
+	o, from, sent := newOfferServer(t, s, most)
+	to, at := newVolume(t, "", "")
 	cuts := 0
-	for ; look(t, to, "u1").Incoming != from.Nonce; cuts++ {
+	for ; inspectStore(t, to, "u1").Incoming != from.Nonce; cuts++ {
 		if cuts > 10 {
 			t.Fatal("it does not end")
 		}
@@ -191,8 +191,8 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 		if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); err != nil && !errors.Is(err, errInterrupted) {
 			t.Fatal(err)
 		}
-		if cuts == 0 && look(t, to, "u1").Incoming != partialNonce {
-			t.Fatalf("after the first cut: %+v", look(t, to, "u1"))
+		if cuts == 0 && inspectStore(t, to, "u1").Incoming != partialNonce {
+			t.Fatalf("after the first cut: %+v", inspectStore(t, to, "u1"))
 		}
 	}
 	whole := int64(26<<18) * 11 / 10
@@ -215,7 +215,7 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 		return err == nil && err2 == nil && a.Mode() == b.Mode() && a.Size() == b.Size()
 	}
 	link, err := os.Readlink(filepath.Join(at, "profiles/coder/python"))
-	if l := look(t, to, "u1"); !l.Live || l.Incoming != "" || !same("data") || !same("empty") || err != nil || link != "/usr/bin/python3" {
+	if l := inspectStore(t, to, "u1"); !l.Live || l.Incoming != "" || !same("data") || !same("empty") || err != nil || link != "/usr/bin/python3" {
 		t.Errorf("installed: %+v, a link to %q (%v)", l, link, err)
 	}
 }
@@ -223,11 +223,11 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 // TestAProfileThatHasChangedIsFetchedFromTheBeginning checks that an interrupted move restarts from
 // the beginning if the data has changed.
 func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
-	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
+	s, dir := newVolume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
 	most := &atomic.Int64{}
 	most.Store(3 << 20)
-	_, from, _ := server(t, s, most)
-	to, at := volume(t, "", "")
+	_, from, _ := newOfferServer(t, s, most)
+	to, at := newVolume(t, "", "")
 	if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 
 // TestAMoveLeavesNoReceipt checks that the receipt of a move is removed when the profile is installed.
 func TestAMoveLeavesNoReceipt(t *testing.T) {
-	s, dir := volume(t, "", "")
+	s, dir := newVolume(t, "", "")
 	at := filepath.Join(dir, incomingPath("coder", "u1", "nonce"))
 	if err := errors.Join(os.Mkdir(at, 0o700), os.WriteFile(at+".json", []byte("{}"), 0o600), s.Install("coder", "u1", "nonce")); err != nil {
 		t.Fatal(err)
@@ -259,9 +259,9 @@ func TestAMoveLeavesNoReceipt(t *testing.T) {
 // TestAnInstallThatFailsKeepsWhatCame checks that a failed install keeps the received data, which
 // may be the only copy.
 func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
-	s, _ := volume(t, "u1", "learnt")
-	_, from, _ := server(t, s, &atomic.Int64{})
-	to, at := volume(t, "", "")
+	s, _ := newVolume(t, "u1", "learnt")
+	_, from, _ := newOfferServer(t, s, &atomic.Int64{})
+	to, at := newVolume(t, "", "")
 	if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); err != nil {
 		t.Fatal(err)
 	}
@@ -272,10 +272,10 @@ func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 	if err := to.Install("coder", "u1", from.Nonce); err == nil {
 		t.Fatal("the directory of somebody else was taken")
 	}
-	if l := look(t, to, "u1"); l.Incoming != from.Nonce {
+	if l := inspectStore(t, to, "u1"); l.Incoming != from.Nonce {
 		t.Fatalf("what came is gone: %+v", l)
 	}
-	if err := errors.Join(os.Remove(foreign), to.Install("coder", "u1", from.Nonce)); err != nil || !look(t, to, "u1").Live {
+	if err := errors.Join(os.Remove(foreign), to.Install("coder", "u1", from.Nonce)); err != nil || !inspectStore(t, to, "u1").Live {
 		t.Error(err)
 	}
 }
@@ -283,8 +283,8 @@ func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 // TestAProfileIsRecoveredFromAnExport checks that a profile can be recovered from an archive in the directory of
 // backups.
 func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
-	from, dir := volume(t, "u1", "learnt")
-	s, at := volume(t, "", "")
+	from, dir := newVolume(t, "u1", "learnt")
+	s, at := newVolume(t, "", "")
 	f, err := os.Create(filepath.Join(at, backupsDir, "coder.tar"))
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 	if err := h.restore("coder", "u2", "coder.tar"); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(filepath.Join(at, "profiles/coder/data")); err != nil || string(text) != "learnt" || !look(t, s, "u2").Live {
+	if text, err := os.ReadFile(filepath.Join(at, "profiles/coder/data")); err != nil || string(text) != "learnt" || !inspectStore(t, s, "u2").Live {
 		t.Errorf("%q %v", text, err)
 	}
 }
@@ -309,14 +309,14 @@ func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(secrets, "token"), []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, dir := volume(t, "u1", "x")
+	s, dir := newVolume(t, "u1", "x")
 	home := filepath.Join(dir, "profiles/coder")
 	if err := errors.Join(os.Rename(home, home+".away"), os.Symlink(secrets, home)); err != nil {
 		t.Fatal(err)
 	}
-	_, from, sent := server(t, s, &atomic.Int64{})
-	to, _ := volume(t, "", "")
-	if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); err == nil || sent.Load() > 8<<10 || look(t, to, "u1").Incoming != "" {
+	_, from, sent := newOfferServer(t, s, &atomic.Int64{})
+	to, _ := newVolume(t, "", "")
+	if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); err == nil || sent.Load() > 8<<10 || inspectStore(t, to, "u1").Incoming != "" {
 		t.Errorf("%v, %d bytes were sent", err, sent.Load())
 	}
 }
@@ -324,7 +324,7 @@ func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 // TestFilesOfAProfileDoNotFollowItsLinks checks that writing SOUL.md does not follow a symbolic
 // link, for example to another profile's file.
 func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
-	s, dir := volume(t, "u1", "x")
+	s, dir := newVolume(t, "u1", "x")
 	other := filepath.Join(dir, "profiles/other")
 	home := filepath.Join(dir, "profiles/coder")
 	if err := os.MkdirAll(other, 0o755); err != nil {
@@ -353,11 +353,11 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 // TestAFloodOfTheMovePortEndsNoHost checks that a host limits its open connections. Otherwise an
 // agent could exhaust the host's memory during moves.
 func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
-	s, _ := volume(t, "u1", "learnt")
-	o, from, _ := server(t, s, &atomic.Int64{})
+	s, _ := newVolume(t, "u1", "learnt")
+	o, from, _ := newOfferServer(t, s, &atomic.Int64{})
 	address := o.listener.Addr().String()
 	open := 0
-	for _, c := range idle(t, address, "127.0.0.2", 2*maxConnectionsPerPod) {
+	for _, c := range openIdleConnections(t, address, "127.0.0.2", 2*maxConnectionsPerPod) {
 		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
 			open++
@@ -385,8 +385,8 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 // TestAFloodFromTheHostThatFetchesDelaysNoMove checks that a fetch succeeds although an agent on
 // the same host opens idle connections all the time.
 func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
-	s, _ := volume(t, "u1", "learnt")
-	o, from, _ := server(t, s, &atomic.Int64{})
+	s, _ := newVolume(t, "u1", "learnt")
+	o, from, _ := newOfferServer(t, s, &atomic.Int64{})
 	address := o.listener.Addr().String()
 	direct := *from
 	direct.Address = address
@@ -416,7 +416,7 @@ func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 	before, began := opened.Load(), time.Now()
 	const tries = 8
 	for range tries {
-		to, _ := volume(t, "", "")
+		to, _ := newVolume(t, "", "")
 		if err := to.fetch(t.Context(), "coder", "u1", &direct, fetchingHost); err != nil {
 			failed++
 			t.Log(err)
@@ -428,8 +428,8 @@ func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 	}
 }
 
-// idle opens n connections from the address from, and sends nothing on them.
-func idle(t *testing.T, to, from string, n int) (all []net.Conn) {
+// openIdleConnections opens n connections from the address from, and sends nothing on them.
+func openIdleConnections(t *testing.T, to, from string, n int) (all []net.Conn) {
 	t.Helper()
 	for range n {
 		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", to)
@@ -447,18 +447,18 @@ func idle(t *testing.T, to, from string, n int) (all []net.Conn) {
 // that fetches and elsewhere, don't prevent a fetch.
 func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 	for what, others := range map[string]int{"on the same address": 0, "on all": maxConnections / maxConnectionsPerPod} {
-		s, _ := volume(t, "u1", "learnt")
-		o, from, _ := server(t, s, &atomic.Int64{})
+		s, _ := newVolume(t, "u1", "learnt")
+		o, from, _ := newOfferServer(t, s, &atomic.Int64{})
 		address := o.listener.Addr().String()
 		o.certificateOf = func(context.Context, string) (string, error) {
-			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // The largest number of connections that must not delay a move.
-			return fetchingHost.sum, nil
+			openIdleConnections(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // The largest number of connections that must not delay a move.
+			return fetchingHost.fingerprint, nil
 		}
 		for i := range others {
-			idle(t, address, fmt.Sprintf("127.0.0.%d", 2+i), maxConnectionsPerPod)
+			openIdleConnections(t, address, fmt.Sprintf("127.0.0.%d", 2+i), maxConnectionsPerPod)
 		}
-		idle(t, address, "127.0.0.1", maxConnectionsPerPod)
-		to, _ := volume(t, "", "")
+		openIdleConnections(t, address, "127.0.0.1", maxConnectionsPerPod)
+		to, _ := newVolume(t, "", "")
 		if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -468,12 +468,12 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 // TestTheStatusSaysWhyAProfileIsNotSent checks that the status names the reason why a transfer
 // failed, and not only EOF.
 func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
-	s, dir := volume(t, "u1", "learnt")
+	s, dir := newVolume(t, "u1", "learnt")
 	if err := os.Truncate(filepath.Join(dir, "profiles/coder/data"), 10<<40); err != nil {
 		t.Fatal(err)
 	}
-	_, from, _ := server(t, s, &atomic.Int64{})
-	to, _ := volume(t, "", "")
+	_, from, _ := newOfferServer(t, s, &atomic.Int64{})
+	to, _ := newVolume(t, "", "")
 	err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost)
 	if err == nil || !strings.Contains(err.Error(), `it answers 422 Unprocessable Entity: "data" seems to have 10995116277760 bytes`) {
 		t.Error(err)
@@ -483,7 +483,7 @@ func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 // TestATreeBesideAFileHoldsNoWorker checks that a large directory of an agent, where the fleet
 // writes a new file, does not block a worker.
 func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
-	s, dir := volume(t, "u1", "x")
+	s, dir := newVolume(t, "u1", "x")
 	home := filepath.Join(dir, "profiles/coder")
 	tree := filepath.Join(home, ".hinit-new.SOUL.md")
 	if err := os.MkdirAll(filepath.Join(tree, "a/b/c"), 0o755); err != nil {
@@ -512,16 +512,16 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	t.Cleanup(other.CloseClientConnections) // Run this cleanup before the server's close, which waits for the connections.
 	sum := sha256.Sum256(other.Certificate().Raw)
 	from := &v1alpha1.Offer{Nonce: "n", Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
-	to, _ := volume(t, "", "")
+	to, _ := newVolume(t, "", "")
 	to.idleTimeout = 300 * time.Millisecond
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1"}}
 	p.Status.Move = &v1alpha1.Move{To: "to", Offer: from}
 	api := fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithObjects(p).WithStatusSubresource(p).Build()
-	h := hostOf(t, "to", api, &gateways{}, to)
+	h := newTestHost(t, "to", api, &fakeGateways{}, to)
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
 		t.Fatal(err)
 	}
-	err := soon(t, "the fetch", func() error { return h.fetch(t.Context(), p) })
+	err := withinTenSeconds(t, "the fetch", func() error { return h.fetch(t.Context(), p) })
 	const want = "moves to host to: cannot fetch profile \"coder\" from "
 	if !errors.Is(err, errIdle) || !strings.HasPrefix(p.Status.Message, want) || !strings.Contains(p.Status.Message, "after 300ms it sends nothing") {
 		t.Errorf("%v; the status says %q", err, p.Status.Message)
@@ -532,9 +532,9 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	}
 }
 
-// slow returns an offer through a proxy that waits before each answer. silent returns the delay of
+// slowOffer returns an offer through a proxy that waits before each answer. silent returns the delay of
 // each request.
-func slow(t *testing.T, o *profileOffers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
+func slowOffer(t *testing.T, o *profileOffers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
 	other := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(silent(r)):
@@ -553,16 +553,16 @@ func slow(t *testing.T, o *profileOffers, from *v1alpha1.Offer, silent func(*htt
 // continues, although the old host first reads all sent data again, which may take more than five
 // minutes.
 func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
-	s, _ := volume(t, "u1", strings.Repeat(rand.Text(), 1<<20))
+	s, _ := newVolume(t, "u1", strings.Repeat(rand.Text(), 1<<20))
 	most := &atomic.Int64{}
 	most.Store(22 << 20)
-	o, from, _ := server(t, s, most)
-	to, _ := volume(t, "", "")
+	o, from, _ := newOfferServer(t, s, most)
+	to, _ := newVolume(t, "", "")
 	if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
 	to.idleTimeout = 500 * time.Millisecond
-	reads := slow(t, o, from, func(r *http.Request) time.Duration {
+	reads := slowOffer(t, o, from, func(r *http.Request) time.Duration {
 		if r.Header.Get("Range") == "" {
 			t.Error("it begins anew")
 		}
@@ -576,11 +576,11 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 // TestAMoveOfALargeFileSucceedsInTheEnd checks that the timeout grows after each try if the
 // checksum of a file takes too long. Otherwise such a profile would never move.
 func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
-	s, _ := volume(t, "u1", "learnt")
-	o, from, _ := server(t, s, &atomic.Int64{})
-	to, _ := volume(t, "", "")
+	s, _ := newVolume(t, "u1", "learnt")
+	o, from, _ := newOfferServer(t, s, &atomic.Int64{})
+	to, _ := newVolume(t, "", "")
 	to.idleTimeout = time.Second
-	sums := slow(t, o, from, func(*http.Request) time.Duration { return to.idleTimeout * 3 / 2 })
+	sums := slowOffer(t, o, from, func(*http.Request) time.Duration { return to.idleTimeout * 3 / 2 })
 	if err := to.fetch(t.Context(), "coder", "u1", sums, fetchingHost); !errors.Is(err, errIdle) {
 		t.Fatal(err)
 	}
@@ -592,8 +592,8 @@ func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	}
 }
 
-// soon fails the test if fn does not return in 10 seconds.
-func soon(t *testing.T, what string, fn func() error) error {
+// withinTenSeconds fails the test if fn does not return in 10 seconds.
+func withinTenSeconds(t *testing.T, what string, fn func() error) error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- fn() }()
@@ -617,12 +617,12 @@ func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 	}{
 		"a pipe": {"SOUL.md", pipe}, "a pipe beside it": {".hinit-new.SOUL.md", pipe}, "an endless file": {"SOUL.md", endless}, "an endless file beside it": {".hinit-new.SOUL.md", endless},
 	} {
-		s, dir := volume(t, "u1", "x")
+		s, dir := newVolume(t, "u1", "x")
 		home := filepath.Join(dir, "profiles/coder")
 		if err := place.make(filepath.Join(home, place.name)); err != nil {
 			t.Fatal(err)
 		}
-		err := soon(t, what, func() error {
+		err := withinTenSeconds(t, what, func() error {
 			changed, err := s.apply("coder", "u1", map[string][]byte{"SOUL.md": []byte("new")})
 			if !changed {
 				t.Errorf("%s: no file was changed", what)
@@ -637,7 +637,7 @@ func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 
 // TestOneBadRecordStopsNoOtherProfile checks that foreign files in the store block no profile.
 func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
-	s, dir := volume(t, "u1", "x")
+	s, dir := newVolume(t, "u1", "x")
 	live := filepath.Join(dir, liveDir)
 	for name, err := range map[string]error{
 		"pipe": syscall.Mkfifo(filepath.Join(live, "pipe"), 0o600), "text": os.WriteFile(filepath.Join(live, "text"), []byte("x"), 0o600),
@@ -646,7 +646,7 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 		if err = errors.Join(err, os.Mkdir(filepath.Join(dir, "profiles", name), 0o700)); err != nil {
 			t.Fatal(err)
 		}
-		err := soon(t, name, func() error {
+		err := withinTenSeconds(t, name, func() error {
 			names, _, err := s.Names(func(string) bool { return false })
 			coder, err2 := s.UIDs("coder")
 			its, err3 := s.UIDs(name)
@@ -668,7 +668,7 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 // TestANameThatIsNoProfilesIsNotAskedFor checks that the host does not ask the API for names in the store that no
 // profile can have.
 func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
-	s, dir := volume(t, "u1", "x")
+	s, dir := newVolume(t, "u1", "x")
 	for _, name := range []string{"a%2fb", "a%b"} {
 		if err := errors.Join(os.WriteFile(filepath.Join(dir, liveDir, name), nil, 0o600), os.Mkdir(filepath.Join(dir, asidePath(name, "u2", 1)), 0o700)); err != nil {
 			t.Fatal(err)
@@ -682,7 +682,7 @@ func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
 // TestAPipeInTheStoreHoldsNoWorker checks that a FIFO in place of an archive, of received data or
 // of a profile's directory does not block a worker.
 func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
-	s, dir := volume(t, "", "")
+	s, dir := newVolume(t, "", "")
 	part := filepath.Join(dir, partialPath("coder", "u1"))
 	if err := os.Mkdir(part, 0o700); err != nil {
 		t.Fatal(err)
@@ -702,7 +702,7 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 		if err := syscall.Mkfifo(name, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := soon(t, name, read); err == nil {
+		if err := withinTenSeconds(t, name, read); err == nil {
 			t.Errorf("%s was read", name)
 		}
 	}
@@ -714,7 +714,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become the agents' user")
 	}
-	s, dir := volume(t, "u1", "x")
+	s, dir := newVolume(t, "u1", "x")
 	locked := func(home string) {
 		for _, name := range []string{"cache/module", "cache", ""} {
 			if err := errors.Join(os.MkdirAll(filepath.Join(home, name), 0o755), os.Chmod(filepath.Join(home, name), 0o555)); err != nil {
@@ -752,7 +752,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if err := s.Delete("coder", "u1", true); err != nil || s.exists(s.Home("coder")) {
 		t.Errorf("a deletion: %v", err)
 	}
-	if err := emptied(t.Context(), s); err != nil {
+	if err := emptyWholeTrash(t.Context(), s); err != nil {
 		t.Error("the deletion of its data:", err)
 	}
 	for _, left := range []string{partDir, trashDir} {

@@ -27,19 +27,19 @@ func TestAHostConnectsToNoHostOfAnotherPool(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	s, _ := volume(t, "", "")
-	p := coder(v1alpha1.AgentProfileStatus{Host: "strange-0", Assignment: 1, Installed: 1})
+	s, _ := newVolume(t, "", "")
+	p := newCoderProfile(v1alpha1.AgentProfileStatus{Host: "strange-0", Assignment: 1, Installed: 1})
 	p.Spec.Pool = "strange"
 	p.Status.Move = &v1alpha1.Move{To: "me", Since: metav1.NewTime(time.Now()), Offer: &v1alpha1.Offer{Nonce: "n", Address: l.Addr().String()}}
-	api := apiOf(p)
-	h := hostOf(t, "me", api, &gateways{by: map[string]hinit.Service{}}, s)
+	api := newFakeAPI(p)
+	h := newTestHost(t, "me", api, &fakeGateways{services: map[string]hinit.Service{}}, s)
 	h.settings.Pool = "agents"
-	round(t, api, h)
+	reconcileAll(t, api, h)
 	_ = l.Close()
 	if <-called {
 		t.Error("it connects")
 	}
-	if st := read(t, api, "coder").Status; st.Move.Failures != 1 || !strings.Contains(st.Message, `it is of pool "strange", and this host is of pool "agents"`) {
+	if st := getProfile(t, api, "coder").Status; st.Move.Failures != 1 || !strings.Contains(st.Message, `it is of pool "strange", and this host is of pool "agents"`) {
 		t.Errorf("%+v, %+v", st, st.Move)
 	}
 }

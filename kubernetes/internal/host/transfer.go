@@ -36,20 +36,20 @@ func (a progressReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// nonceWord matches a valid nonce of an offer. A nonce becomes part of a path, and an attacker in the other host may have
+// noncePattern matches a valid nonce of an offer. A nonce becomes part of a path, and an attacker in the other host may have
 // written it.
-var nonceWord = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
+var noncePattern = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
 
 // fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. If the other
 // host sends nothing for the idle timeout, fetch gives up. The first wait of a continued download is longer: the other host
 // first reads the part that this host already has, twice.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, as identity) (err error) {
-	if !nonceWord.MatchString(from.Nonce) {
+	if !noncePattern.MatchString(from.Nonce) {
 		return fmt.Errorf("cannot fetch profile %q from %s: its nonce %q is no word of letters and digits", name, from.Address, from.Nonce)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+uid+"/"+from.Nonce, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPathPrefix+uid+"/"+from.Nonce, nil)
 	if err != nil {
 		return err
 	}
@@ -64,12 +64,12 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		r.Header.Set("Range", fmt.Sprintf("bytes=%d-", at))
 	}
 	timeout := s.idleTimeoutOf(uid)
-	wait := min(timeout+time.Duration(at/slowestRead)*time.Second, max(timeout, maxStall))
+	wait := min(timeout+time.Duration(at/minReadRate)*time.Second, max(timeout, stallTimeout))
 	idle := time.AfterFunc(wait, func() { cancel(errIdle) })
 	defer idle.Stop()
 	defer func() {
 		if err != nil && errors.Is(context.Cause(ctx), errIdle) { // Keep the received data.
-			s.longerTimeouts.Store(uid, min(2*timeout, maxStall))
+			s.longerTimeouts.Store(uid, min(2*timeout, stallTimeout))
 			err = fmt.Errorf("cannot fetch profile %q from %s: after %v %w", name, from.Address, wait, errIdle)
 		}
 	}()
@@ -79,7 +79,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		ServerName:         ServerName(from.Nonce),
 		InsecureSkipVerify: true, // VerifyConnection accepts only the certificate in the offer.
 		VerifyConnection: func(c tls.ConnectionState) error {
-			if !isFrom(&c, from.Certificate) {
+			if !hasFingerprint(&c, from.Certificate) {
 				return errors.New("it has another certificate than the offer names")
 			}
 			return nil
@@ -110,7 +110,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 }
 
 // idleTimeoutOf returns how long a fetch of the object uid waits for the next bytes. It begins with s.idleTimeout, and
-// doubles after each fetch that fails with errIdle, up to maxStall. A longer wait helps, because a host sends nothing while
+// doubles after each fetch that fails with errIdle, up to stallTimeout. A longer wait helps, because a host sends nothing while
 // it reads one large file.
 func (s *Store) idleTimeoutOf(uid string) time.Duration {
 	if d, longer := s.longerTimeouts.Load(uid); longer {

@@ -64,9 +64,9 @@ func (h *host) handleEvent(field string, o any, there bool) {
 	}
 	h.mu.Lock()
 	if there {
-		h.seen[field][p.Name] = p
+		h.watched[field][p.Name] = p
 	} else {
-		delete(h.seen[field], p.Name)
+		delete(h.watched[field], p.Name)
 	}
 	h.mu.Unlock()
 	h.queue.Add(p.Name)
@@ -76,8 +76,8 @@ func (h *host) handleEvent(field string, o any, there bool) {
 func (h *host) cached(name string) *v1alpha1.AgentProfile {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if p := h.seen[ownField][name]; p != nil {
+	if p := h.watched[ownField][name]; p != nil {
 		return p
 	}
-	return h.seen[moveField][name]
+	return h.watched[moveField][name]
 }

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	guardEvery = 20 * time.Millisecond
-	// guardTime is for how long after the end of the lease the guard kills processes if the init is stopped. An init that is
+	guardInterval = 20 * time.Millisecond
+	// guardDuration is for how long after the end of the lease the guard kills processes if the init is stopped. An init that is
 	// stopped after this time has already ended its gateways.
-	guardTime = 5 * time.Second
+	guardDuration = 5 * time.Second
 )
 
 // guard kills all other processes in the container if the lease ends while the init is stopped, by SIGSTOP or a tracer. A
@@ -31,7 +31,7 @@ func (g *guard) watch(ctx context.Context) {
 	if os.Getppid() != 1 {
 		return
 	}
-	tick := time.NewTicker(guardEvery)
+	tick := time.NewTicker(guardInterval)
 	defer tick.Stop()
 	for told := int64(0); ; {
 		select {
@@ -40,7 +40,7 @@ func (g *guard) watch(ctx context.Context) {
 		case <-tick.C:
 		}
 		end := g.end.Load()
-		if over := boottime() - time.Duration(end); end == 0 || over < 0 || over > guardTime || !stopped(1) {
+		if over := boottime() - time.Duration(end); end == 0 || over < 0 || over > guardDuration || !isStopped(1) {
 			continue
 		}
 		// Ignore the error: kill fails only if there is no other process; this signal spares this process and process 1.
@@ -52,8 +52,8 @@ func (g *guard) watch(ctx context.Context) {
 	}
 }
 
-// stopped reports whether a process is stopped by a signal or a tracer (proc_pid_stat(5)).
-func stopped(pid int) bool {
+// isStopped reports whether a process is stopped by a signal or a tracer (proc_pid_stat(5)).
+func isStopped(pid int) bool {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	i := bytes.LastIndex(text, []byte(") "))
 	return err == nil && i >= 0 && i+2 < len(text) && bytes.IndexByte([]byte("Tt"), text[i+2]) >= 0

@@ -8,8 +8,8 @@ import (
 
 // notifier sends messages to the init over a datagram socket (sd_notify(3)). It never blocks.
 type notifier struct {
-	fd int
-	to *unix.SockaddrUnix
+	fd      int
+	address *unix.SockaddrUnix
 }
 
 func dial(path string) (*notifier, error) {
@@ -22,8 +22,8 @@ func dial(path string) (*notifier, error) {
 
 // send sends lines of the form NAME=VALUE in one datagram. It fails if the init's receive queue is full.
 func (n *notifier) send(lines string) error {
-	if err := unix.Sendto(n.fd, []byte(lines), unix.MSG_NOSIGNAL, n.to); err != nil {
-		return fmt.Errorf("cannot tell the init at %q: %w", n.to.Name, err)
+	if err := unix.Sendto(n.fd, []byte(lines), unix.MSG_NOSIGNAL, n.address); err != nil {
+		return fmt.Errorf("cannot tell the init at %q: %w", n.address.Name, err)
 	}
 	return nil
 }

@@ -57,10 +57,10 @@ func (s *Settings) stopMargin() time.Duration {
 }
 
 // elect runs client-go's leader election with the durations in the settings. It calls began when this pod holds the Lease.
-func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began func()) error {
+func (l *reportingLock) elect(ctx context.Context, retry time.Duration, onAcquired func()) error {
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l, LeaseDuration: l.settings.Duration, RenewDeadline: l.settings.renewDeadline(), RetryPeriod: retry, Name: l.settings.Name,
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { began() }, OnStoppedLeading: func() {}},
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { onAcquired() }, OnStoppedLeading: func() {}},
 	})
 	if err != nil {
 		return fmt.Errorf("cannot begin the election: %w", err)
@@ -88,8 +88,8 @@ func (l *reportingLock) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	ctx, l.lost = context.WithCancel(ctx)
-	defer func() { l.lost(); l.lost = nil }()
+	ctx, l.onLost = context.WithCancel(ctx)
+	defer func() { l.onLost(); l.onLost = nil }()
 	return l.elect(ctx, l.settings.Duration*2/15, func() {})
 }
 
@@ -106,7 +106,7 @@ type reportingLock struct {
 	reportedHolder string // Holder that was last reported to the init; "": none.
 	holds          bool   // Whether the log says that this pod holds the Lease.
 	loggedTrouble  string // Problem that was last logged; "": none.
-	lost           func() // Ends the renewal; nil while this pod waits for the Lease.
+	onLost         func() // Ends the renewal; nil while this pod waits for the Lease.
 }
 
 // Create implements [resourcelock.Interface].
@@ -130,8 +130,8 @@ func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRe
 	l.reportTrouble(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {
 		l.reportHolder(r.HolderIdentity)
-		if l.lost != nil {
-			l.lost()
+		if l.onLost != nil {
+			l.onLost()
 		}
 	}
 	return r, raw, err
@@ -162,7 +162,7 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 // masks the text: an agent with the pod's token can write anything into the Lease, even lines that
 // would be messages to the init.
 func (l *reportingLock) reportHolder(who string) {
-	if !identityWord.MatchString(who) {
+	if !identityPattern.MatchString(who) {
 		who = "unknown"
 	}
 	if l.reportedHolder == who || l.init.send(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {

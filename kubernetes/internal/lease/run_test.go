@@ -25,7 +25,7 @@ type failingLock struct {
 	writes []error
 }
 
-func next(errs *[]error) error {
+func popError(errs *[]error) error {
 	if len(*errs) == 0 {
 		return nil
 	}
@@ -35,14 +35,14 @@ func next(errs *[]error) error {
 }
 
 func (f *failingLock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	if err := next(&f.gets); err != nil {
+	if err := popError(&f.gets); err != nil {
 		return nil, nil, err
 	}
 	return &resourcelock.LeaderElectionRecord{HolderIdentity: f.holder}, nil, nil
 }
 
 func (f *failingLock) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
-	if err := next(&f.writes); err != nil {
+	if err := popError(&f.writes); err != nil {
 		return err
 	}
 	f.holder = r.HolderIdentity

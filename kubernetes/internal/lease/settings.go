@@ -42,10 +42,10 @@ type Settings struct {
 	API             *rest.Config
 }
 
-var identityWord = regexp.MustCompile(`^[!-~]{1,200}$`)
+var identityPattern = regexp.MustCompile(`^[!-~]{1,200}$`)
 
-// Read reads the settings from environment variables. The error joins all problems.
-func Read(lookup func(string) string) (Settings, error) {
+// ReadSettings reads the settings from environment variables. The error joins all problems.
+func ReadSettings(lookup func(string) string) (Settings, error) {
 	var problems []error
 	bad := func(name, value, expected string) {
 		problems = append(problems, fmt.Errorf("cannot use %s=%q: expected %s", name, value, expected))
@@ -68,7 +68,7 @@ func Read(lookup func(string) string) (Settings, error) {
 	if s.Namespace != "" && len(content.IsDNS1123Label(s.Namespace)) > 0 {
 		bad(namespaceVar, s.Namespace, "the name of a namespace")
 	}
-	if !identityWord.MatchString(s.Identity) {
+	if !identityPattern.MatchString(s.Identity) {
 		bad(identityVar, s.Identity, "what no other pod ever has, such as the pod's uid by the downward API (fieldPath: metadata.uid)")
 	}
 	if text := lookup(durationVar); text != "" {

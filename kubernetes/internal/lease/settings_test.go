@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func good(t *testing.T) map[string]string {
+func validVariables(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "namespace"), []byte("agents\n"), 0o600); err != nil {
@@ -21,8 +21,8 @@ func good(t *testing.T) map[string]string {
 }
 
 func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
-	env := good(t)
-	s, err := Read(func(name string) string { return env[name] })
+	env := validVariables(t)
+	s, err := ReadSettings(func(name string) string { return env[name] })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +44,9 @@ func TestAWrongVariableIsRefusedByItsName(t *testing.T) {
 		portVar:        {""},
 	} {
 		for _, value := range values {
-			env := maps.Clone(good(t))
+			env := maps.Clone(validVariables(t))
 			env[name] = value
-			_, err := Read(func(name string) string { return env[name] })
+			_, err := ReadSettings(func(name string) string { return env[name] })
 			if value == "/nowhere" {
 				name = value // The message names the directory; the variable itself is valid.
 			}
@@ -59,7 +59,7 @@ func TestAWrongVariableIsRefusedByItsName(t *testing.T) {
 
 // TestAllProblemsAreSaidAtOnce checks that the error names all missing variables.
 func TestAllProblemsAreSaidAtOnce(t *testing.T) {
-	_, err := Read(func(string) string { return "" })
+	_, err := ReadSettings(func(string) string { return "" })
 	if err == nil || strings.Count(err.Error(), "\n") != 4 {
 		t.Error(err)
 	}

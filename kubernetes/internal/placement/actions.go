@@ -11,7 +11,7 @@ type (
 	// CancelMove ends a move that can't be completed.
 	CancelMove struct{ Profile, Reason string }
 	// MarkUnreachable reports that the owner of a profile is lost or restarting.
-	MarkUnreachable struct{ Profile, What, Reason string }
+	MarkUnreachable struct{ Profile, Condition, Reason string }
 	// MarkReachable reports that the lost owner of a profile is back.
 	MarkReachable struct{ Profile string }
 	// MarkPending reports why a profile has no host.

@@ -10,46 +10,46 @@ import (
 // Profile is what the controller knows about an AgentProfile. This may be outdated, so each write carries the version of the
 // object that was read.
 type Profile struct {
-	Name      string
-	Owner     string // Host that has the data; "" for none.
-	Installed bool   // Whether the owner has confirmed that it has the data.
-	To        string // Host to which the profile moves; "" without a move.
-	Stuck     bool   // Whether the move has taken too long.
-	LastMove  LastMove
-	Memory    int64 // Bytes of memory that the placement reserves for the profile.
-	Priority  int32
-	Pin       string // Host to which a user has pinned the profile; "": any host.
-	Pod       string // name of the pod that would run this profile alone
-	OwnPod    bool   // Whether the spec asks for a pod of the profile's own.
-	Refused   string // Reason why the pod Pod can't be created; "" if it can.
-	Lost      string // State of the owner that the controller last reported: [HostLost], [HostRestarts] or "".
-	Overdue   bool   // Whether the owner has been restarting for so long that it counts as lost.
-	Missing   bool   // Whether the owner has reported that its volume lacks the data.
-	Here      bool   // Whether the owner has reported that its volume has the data.
-	Pending   string // Reported reason why the profile has no host; "": none.
-	LostHost  string // Host on which the user gives up the data with spec.recover; "": none.
-	Handled   bool   // Whether the current spec.recover, which may be empty, was already carried out or ignored.
-	Deleting  bool
+	Name       string
+	Owner      string // Host that has the data; "" for none.
+	Installed  bool   // Whether the owner has confirmed that it has the data.
+	MoveTarget string // Host to which the profile moves; "" without a move.
+	MoveStuck  bool   // Whether the move has taken too long.
+	LastMove   LastMove
+	Memory     int64 // Bytes of memory that the placement reserves for the profile.
+	Priority   int32
+	Pin        string // Host to which a user has pinned the profile; "": any host.
+	Pod        string // name of the pod that would run this profile alone
+	OwnPod     bool   // Whether the spec asks for a pod of the profile's own.
+	Refused    string // Reason why the pod Pod can't be created; "" if it can.
+	Lost       string // State of the owner that the controller last reported: [HostLost], [HostRestarts] or "".
+	Overdue    bool   // Whether the owner has been restarting for so long that it counts as lost.
+	Missing    bool   // Whether the owner has reported that its volume lacks the data.
+	Present    bool   // Whether the owner has reported that its volume has the data.
+	Pending    string // Reported reason why the profile has no host; "": none.
+	LostHost   string // Host on which the user gives up the data with spec.recover; "": none.
+	Handled    bool   // Whether the current spec.recover, which may be empty, was already carried out or ignored.
+	Deleting   bool
 }
 
 // LastMove describes how the last move of a profile has ended.
 type LastMove struct {
 	FailedTo string // Target of the failed move; "" if no move failed.
-	Waits    bool   // Whether the failure is so recent that the next move must wait.
+	MustWait bool   // Whether the failure is so recent that the next move must wait.
 }
 
 // Host is what the controller knows about a host: a pod that runs profiles.
 type Host struct {
 	Name        string
 	Ordinal     int    // Number at the end of the name; unused for the pod of a single profile.
-	For         string // Only profile that the host takes; "": any.
+	OnlyProfile string // Only profile that the host takes; "": any.
 	Zone        string // value of the topology key on the host's node
 	WhyUnusable string // Reason why the host can't be used; "" if it can.
 	Ready       bool   // Whether the host can take profiles.
 	Updated     bool   // Whether the host has the wanted image.
 	Replacing   bool   // Whether the pod of the host is ending or starting.
 	Serving     bool   // Whether a host that is being replaced still runs its container, and so reports on its gateways.
-	Unheard     bool   // Whether this controller has not seen any sign of life of the host yet.
+	NeverSeen   bool   // Whether this controller has not seen any sign of life of the host yet.
 	Broken      bool   // Whether the containers don't run although the node is healthy.
 }
 
@@ -58,7 +58,7 @@ type Pool struct {
 	Name           string
 	Min, Max       int
 	Replicas       int      // number of hosts in the StatefulSet
-	Room           int64    // Bytes of memory for all profiles on one host.
+	HostMemory     int64    // Bytes of memory for all profiles on one host.
 	Drain          []string // Hosts that are being drained.
 	MaxUnavailable int
 	SpareSince     time.Time // Time since which one host less is enough; zero: all are needed.
@@ -90,8 +90,8 @@ func MoveDelay(attempts int32) time.Duration {
 // Plan is the result of [Decide]: what the controller does in one round.
 type Plan struct {
 	Actions    []Action
-	Replicas   int       // Names of profiles that each need their own pod.
-	Alone      []string  // profiles that each need their own pod
+	Replicas   int       // Wanted number of hosts in the StatefulSet.
+	SinglePods []string  // Names of profiles that each need their own pod.
 	SpareSince time.Time // new value of Pool.SpareSince
 	Leaving    string    // new value of Pool.Leaving
 	Doing      string    // Current activity of the controller, for people; "": none.
@@ -103,11 +103,11 @@ type round struct {
 	pool           Pool
 	now            time.Time
 	hosts          []*hostLoad // Hosts that take any profile.
-	alone          []*hostLoad // Pods that take one profile each.
+	singlePods     []*hostLoad // Pods that take one profile each.
 	byName         map[string]*hostLoad
 	profiles       []Profile
 	moves          int    // Number of running moves, see proceeds.
-	waiting        string // A profile that must move, but waits because its last move failed.
+	delayedProfile string // A profile that must move, but waits because its last move failed.
 	unplacedMemory int64  // Bytes of all profiles that fit on no host now, but would fit on an empty one.
 	tooLarge       string // A profile that does not fit even on an empty host.
 }
@@ -140,12 +140,12 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	for _, h := range hosts {
 		l := &hostLoad{Host: h, inZone: new(int), schedulable: h.Ready && h.WhyUnusable == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
 		// The host is removed at once, because only a user can have scaled the StatefulSet up.
-		if h.For == "" && h.Ordinal >= pool.Replicas {
+		if h.OnlyProfile == "" && h.Ordinal >= pool.Replicas {
 			l.schedulable = false
 		}
 		r.byName[h.Name] = l
-		if h.For != "" {
-			r.alone = append(r.alone, l)
+		if h.OnlyProfile != "" {
+			r.singlePods = append(r.singlePods, l)
 		} else {
 			if zones[h.Zone] == nil {
 				zones[h.Zone] = l.inZone
@@ -155,11 +155,11 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 		}
 	}
 	slices.SortFunc(r.hosts, func(a, b *hostLoad) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
-	slices.SortFunc(r.alone, func(a, b *hostLoad) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(r.singlePods, func(a, b *hostLoad) int { return cmp.Compare(a.Name, b.Name) })
 	for _, p := range r.profiles {
 		r.countProfile(p.Owner, p.Memory)
-		if p.To != "" {
-			r.countProfile(p.To, p.Memory)
+		if p.MoveTarget != "" {
+			r.countProfile(p.MoveTarget, p.Memory)
 		}
 		if r.proceeds(p) {
 			r.moves++
@@ -167,7 +167,7 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	}
 	for _, p := range r.profiles {
 		if r.needsPod(p) {
-			r.Alone = append(r.Alone, p.Name)
+			r.SinglePods = append(r.SinglePods, p.Name)
 		}
 		r.decideProfile(p)
 	}
@@ -176,8 +176,8 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	if r.tooLarge != "" {
 		r.Doing = cmp.Or(r.Doing, fmt.Sprintf("finds no room for %s, which needs more memory than one host has for profiles", r.tooLarge))
 	}
-	if r.waiting != "" {
-		r.Doing = cmp.Or(r.Doing, fmt.Sprintf("waits until it moves %s again, whose last move has failed", r.waiting))
+	if r.delayedProfile != "" {
+		r.Doing = cmp.Or(r.Doing, fmt.Sprintf("waits until it moves %s again, whose last move has failed", r.delayedProfile))
 	}
 	return r.Plan
 }
@@ -186,7 +186,7 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 // or whose owner is lost, because it may never end.
 func (r *round) proceeds(p Profile) bool {
 	owner := r.byName[p.Owner]
-	return p.To != "" && !p.Stuck && owner != nil && (owner.WhyUnusable == "" || owner.Replacing)
+	return p.MoveTarget != "" && !p.MoveStuck && owner != nil && (owner.WhyUnusable == "" || owner.Replacing)
 }
 
 func (r *round) countProfile(host string, memory int64) {
@@ -200,12 +200,12 @@ func (r *round) addAction(a Action) { r.Actions = append(r.Actions, a) }
 // needsPod reports whether the pod of a profile must exist. While the profile is leaving the pod, the pod stays until the
 // data is on the new host.
 func (r *round) needsPod(p Profile) bool {
-	return p.Owner == p.Pod || p.To == p.Pod || p.OwnPod && !p.Deleting || r.podOf(p) != nil && p.Owner != "" && !p.Installed
+	return p.Owner == p.Pod || p.MoveTarget == p.Pod || p.OwnPod && !p.Deleting || r.podOf(p) != nil && p.Owner != "" && !p.Installed
 }
 
 // loadOf returns a host by its name. It returns nil if the host can't take profiles, or takes only a single one.
 func (r *round) loadOf(name string) *hostLoad {
-	if l := r.byName[name]; l != nil && l.schedulable && l.For == "" {
+	if l := r.byName[name]; l != nil && l.schedulable && l.OnlyProfile == "" {
 		return l
 	}
 	return nil
@@ -229,13 +229,13 @@ func (r *round) decideProfile(p Profile) {
 			r.addAction(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
 		}
 	case p.Owner != "" && p.Lost == HostLost:
-		if !owner.Unheard {
+		if !owner.NeverSeen {
 			r.addAction(MarkReachable{p.Name})
 		}
 	case p.Deleting:
 	case p.Owner == "":
 		r.place(p)
-	case p.To != "":
+	case p.MoveTarget != "":
 		r.followMove(p)
 	default:
 		r.moveIfNeeded(p)
@@ -255,7 +255,7 @@ func (r *round) handleRecovery(p Profile, trouble string, serving bool) bool {
 		r.addAction(HandleRecovery{p.Name, fmt.Sprintf("spec.recover gives up host %s, and the data is on host %s", p.LostHost, p.Owner)})
 	case p.Lost == HostLost && trouble != "" && !serving, p.Missing && trouble == "":
 		r.addAction(GiveUp{p.Name, p.Owner})
-	case p.Here && trouble == "":
+	case p.Present && trouble == "":
 		r.addAction(HandleRecovery{p.Name, fmt.Sprintf("spec.recover gives up host %s, which is not lost", p.LostHost)})
 	default:
 		return false
@@ -298,7 +298,7 @@ func (r *round) place(p Profile) {
 
 // requestHosts asks for more hosts for a profile that fits on no host. possible is false if more hosts would not help.
 func (r *round) requestHosts(p Profile) (possible bool) {
-	if p.Memory > r.pool.Room {
+	if p.Memory > r.pool.HostMemory {
 		r.tooLarge = cmp.Or(r.tooLarge, p.Name)
 		return false
 	}
@@ -323,7 +323,7 @@ func (r *round) assign(p Profile, l *hostLoad) {
 func (r *round) bestHost(memory int64, not ...string) *hostLoad {
 	var best *hostLoad
 	for _, l := range r.hosts {
-		if !l.schedulable || slices.Contains(not, l.Name) || l.used+memory > r.pool.Room {
+		if !l.schedulable || slices.Contains(not, l.Name) || l.used+memory > r.pool.HostMemory {
 			continue
 		}
 		if best == nil || l.better(best) {
@@ -349,17 +349,17 @@ func (l *hostLoad) better(b *hostLoad) bool {
 // report that it has the data, because the target may lie. If the owner has already given the profile away, the write of the
 // cancel fails.
 func (r *round) followMove(p Profile) {
-	to := r.byName[p.To]
-	if p.OwnPod != (p.To == p.Pod) || to == nil || to.WhyUnusable != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving {
-		r.addAction(CancelMove{p.Name, "host " + p.To + " can't take it"})
+	to := r.byName[p.MoveTarget]
+	if p.OwnPod != (p.MoveTarget == p.Pod) || to == nil || to.WhyUnusable != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.MoveTarget) || p.MoveTarget == r.pool.Leaving {
+		r.addAction(CancelMove{p.Name, "host " + p.MoveTarget + " can't take it"})
 		return
 	}
-	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.To))
+	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.MoveTarget))
 }
 
 // moveIfNeeded starts a move of a profile to another host, if there is a reason to move it.
 func (r *round) moveIfNeeded(p Profile) {
-	if !p.Installed || r.moves >= maxMoves || p.LastMove.FailedTo != "" && !p.LastMove.Waits && r.moves >= maxFailedMoves {
+	if !p.Installed || r.moves >= maxMoves || p.LastMove.FailedTo != "" && !p.LastMove.MustWait && r.moves >= maxFailedMoves {
 		return
 	}
 	reason, spare := "", false
@@ -398,8 +398,8 @@ func (r *round) moveIfNeeded(p Profile) {
 }
 
 func (r *round) beginMove(p Profile, to *hostLoad, reason string) {
-	if p.LastMove.Waits {
-		r.waiting = cmp.Or(r.waiting, p.Name)
+	if p.LastMove.MustWait {
+		r.delayedProfile = cmp.Or(r.delayedProfile, p.Name)
 		return
 	}
 	to.add(p.Memory)

@@ -18,7 +18,7 @@ func hostsOf(n int) (out []Host) {
 }
 
 func poolOf(n int) Pool {
-	return Pool{Name: "pool", Min: 1, Max: 10, Replicas: n, Room: 1000, MaxUnavailable: 1}
+	return Pool{Name: "pool", Min: 1, Max: 10, Replicas: n, HostMemory: 1000, MaxUnavailable: 1}
 }
 
 func TestDecide(t *testing.T) {
@@ -48,26 +48,26 @@ func TestDecide(t *testing.T) {
 		{"a host that no pool can have is not made", nil, two, []Profile{here("a", "pool-2000000000")}, []Action{MarkUnreachable{"a", HostLost, "host pool-2000000000: its pod does not exist"}}, 2},
 		{"one whose pod is made again restarts", nil, two[:1], []Profile{here("a", "pool-1")}, []Action{MarkUnreachable{"a", HostRestarts, "host pool-1: its pod does not exist"}}, 2},
 		{"one that restarts for too long is lost", nil, two[:1], []Profile{{Name: "a", Owner: "pool-1", Lost: HostRestarts, Overdue: true}}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: its pod does not exist"}}, 2},
-		{"one that this controller has not heard of is not told to be back", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Ready: true, Updated: true, Unheard: true}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
+		{"one that this controller has not heard of is not told to be back", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Ready: true, Updated: true, NeverSeen: true}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
 		{"one that ends and still answers reports itself", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, WhyUnusable: "ends", Replacing: true, Serving: true}}, []Profile{here("a", "pool-1")}, nil, 2},
 		{"a profile whose move has failed waits", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", true}}}, nil, 2},
 		{"and moves later", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", false}}}, []Action{StartMove{"a", "pool-1", "host pool-0 is drained"}}, 2},
 		{"and to another host if there is one", func(p *Pool) { p.Drain, p.Replicas = []string{"pool-0"}, 3 }, hostsOf(3), []Profile{
 			{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", false}}, here("b", "pool-1"), here("c", "pool-2"), here("d", "pool-2"),
 		}, []Action{StartMove{"a", "pool-2", "host pool-0 is drained"}}, 3},
-		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, WhyUnusable: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
-		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
-		{"none while one is away", nil, []Host{old(two)[0], {Name: "pool-1", Ordinal: 1, Replacing: true}}, nil, nil, 2},
-		{"as many as may be away are replaced", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, old(hostsOf(4)), nil, []Action{Replace{"pool-3"}, Replace{"pool-2"}}, 4},
-		{"and no more with one that is away", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, append(old(hostsOf(3)), Host{Name: "pool-3", Ordinal: 3, Updated: true, WhyUnusable: "node gone"}), nil, []Action{Replace{"pool-2"}}, 4},
+		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, WhyUnusable: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, MoveTarget: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
+		{"the last host is replaced first, alone", nil, withOldImage(two), nil, []Action{Replace{"pool-1"}}, 2},
+		{"none while one is away", nil, []Host{withOldImage(two)[0], {Name: "pool-1", Ordinal: 1, Replacing: true}}, nil, nil, 2},
+		{"as many as may be away are replaced", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, withOldImage(hostsOf(4)), nil, []Action{Replace{"pool-3"}, Replace{"pool-2"}}, 4},
+		{"and no more with one that is away", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, append(withOldImage(hostsOf(3)), Host{Name: "pool-3", Ordinal: 3, Updated: true, WhyUnusable: "node gone"}), nil, []Action{Replace{"pool-2"}}, 4},
 		{"hosts are added for memory that waits", nil, two, []Profile{{Name: "a", Memory: 900}, {Name: "b", Memory: 900}, {Name: "c", Memory: 900}, {Name: "d", Memory: 900}}, []Action{
 			Assign{"a", "pool-0"}, Assign{"b", "pool-1"}, MarkPending{"c", "no host has room for its memory"}, MarkPending{"d", "no host has room for its memory"},
 		}, 4},
 		{"at most as many as the pool may have", func(p *Pool) { p.Max = 2 }, two, []Profile{here("a", "pool-0"), here("b", "pool-1"), {Name: "c", Memory: 900}}, []Action{MarkPending{"c", "no host has room for its memory"}}, 2},
 		{"and none for one that fits on no host", nil, two, []Profile{{Name: "a", Memory: 5000}}, []Action{MarkPending{"a", "not even an empty host has room for its memory, 0 MiB"}}, 2},
 		{"or that is to leave a drained host", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, Memory: 5000}}, nil, 2},
-		{"no host is replaced in a move", nil, old(two), []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, nil, 2},
-		{"but in one of a profile whose last move has failed", nil, old(two), []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", LastMove: LastMove{"pool-1", false}}}, []Action{Replace{"pool-1"}}, 2},
+		{"no host is replaced in a move", nil, withOldImage(two), []Profile{{Name: "a", Owner: "pool-0", Installed: true, MoveTarget: "pool-1"}}, nil, 2},
+		{"but in one of a profile whose last move has failed", nil, withOldImage(two), []Profile{{Name: "a", Owner: "pool-0", Installed: true, MoveTarget: "pool-1", LastMove: LastMove{"pool-1", false}}}, []Action{Replace{"pool-1"}}, 2},
 		{"a host that begins counts", func(p *Pool) { p.Replicas = 3 }, append(slices.Clone(two), Host{Name: "pool-2", Ordinal: 2, Replacing: true}), []Profile{
 			here("a", "pool-0"), here("b", "pool-1"), {Name: "c", Memory: 900},
 		}, []Action{MarkPending{"c", "no host has room for its memory"}}, 3},
@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func old(hosts []Host) []Host {
+func withOldImage(hosts []Host) []Host {
 	hosts = slices.Clone(hosts)
 	for i := range hosts {
 		hosts[i].Updated = false
@@ -120,12 +120,12 @@ func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 		{"not before the loss is told", gone, func(*Profile) {}, []Action{lost}},
 		{"a lost host whose new pod waits for its volume is", starts, func(p *Profile) { p.Lost = HostLost }, []Action{up}},
 		{"one that restarts is not", starts, func(p *Profile) { p.Lost = HostRestarts }, nil},
-		{"one that ends is not", ends, func(p *Profile) { p.Here = true }, nil},
+		{"one that ends is not", ends, func(p *Profile) { p.Present = true }, nil},
 		{"one whose container runs again is not", ends, func(p *Profile) { p.Lost = HostLost }, nil},
 		{"one that is back is not", fine, func(p *Profile) { p.Lost = HostLost }, []Action{MarkReachable{"a"}}},
 		{"one that is back without the data is", fine, func(p *Profile) { p.Missing = true }, []Action{up}},
 		{"one that restarts with it is not", starts, func(p *Profile) { p.Missing = true }, []Action{MarkUnreachable{"a", HostRestarts, "host pool-1: it starts"}}},
-		{"one with the data is never", fine, func(p *Profile) { p.Here = true }, []Action{HandleRecovery{"a", "spec.recover gives up host pool-1, which is not lost"}}},
+		{"one with the data is never", fine, func(p *Profile) { p.Present = true }, []Action{HandleRecovery{"a", "spec.recover gives up host pool-1, which is not lost"}}},
 		{"another host is not", gone, func(p *Profile) { p.LostHost = "pool-0" }, []Action{HandleRecovery{"a", "spec.recover gives up host pool-0, and the data is on host pool-1"}}},
 		{"it can be set again once it was removed", gone, func(p *Profile) { p.Lost, p.LostHost = HostLost, "" }, []Action{HandleRecovery{"a", ""}}},
 		{"it waits while there is no host", fine, func(p *Profile) { p.Owner = "" }, []Action{Assign{"a", "pool-1"}}},
@@ -141,8 +141,8 @@ func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 // TestAPodOfItsOwn checks the actions of the controller on profiles that should have a pod of their own, or have one.
 func TestAPodOfItsOwn(t *testing.T) {
 	two := hostsOf(2)
-	pod := Host{Name: "pool-a-0", For: "a", Ready: true, Updated: true}
-	others := Host{Name: "pool-a-0", For: "victim", Ready: true, Updated: true}
+	pod := Host{Name: "pool-a-0", OnlyProfile: "a", Ready: true, Updated: true}
+	others := Host{Name: "pool-a-0", OnlyProfile: "victim", Ready: true, Updated: true}
 	with := func(h Host) []Host { return append(slices.Clone(two), h) }
 	a := func(change func(*Profile)) Profile {
 		p := Profile{Name: "a", Pod: "pool-a-0", OwnPod: true, Memory: 300}
@@ -160,7 +160,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 	}{
 		{"it waits for its pod, and for no room", two, []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
 		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{MarkPending{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
-		{"it says why its pod does not begin", with(Host{Name: "pool-a-0", For: "a", WhyUnusable: "too big", Replacing: true}), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: too big"}}, true},
+		{"it says why its pod does not begin", with(Host{Name: "pool-a-0", OnlyProfile: "a", WhyUnusable: "too big", Replacing: true}), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: too big"}}, true},
 		{"it begins in its pod", with(pod), []Profile{a(func(*Profile) {})}, []Action{Assign{"a", "pool-a-0"}}, true},
 		{"it begins in no pod of another one that has the same name", with(others), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
 		{"nor does it move there", with(others), []Profile{a(on("pool-0"))}, nil, true},
@@ -175,23 +175,23 @@ func TestAPodOfItsOwn(t *testing.T) {
 		{"then it goes", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.OwnPod = false })}, nil, false},
 		{"a deleted one keeps its pod until it has ended", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.Deleting = true })}, nil, true},
 		{"a deleted one without data gets none", two, []Profile{a(func(p *Profile) { p.Deleting = true })}, nil, false},
-		{"a move to its pod ends with its placement", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.OwnPod, p.To = false, "pool-a-0" })}, []Action{CancelMove{"a", "host pool-a-0 can't take it"}}, true},
-		{"a move to a host too", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.To = "pool-0" })}, []Action{CancelMove{"a", "host pool-0 can't take it"}}, true},
-		{"a lost pod is told", with(Host{Name: "pool-a-0", For: "a", WhyUnusable: "node gone"}), []Profile{a(on("pool-a-0"))}, []Action{MarkUnreachable{"a", HostLost, "host pool-a-0: node gone"}}, true},
-		{"its pod gets the new image, and waits for no host", append(old(two), old([]Host{pod})...), []Profile{a(on("pool-a-0"))}, []Action{Replace{"pool-1"}, Replace{"pool-a-0"}}, true},
-		{"a host waits for no pod of one profile", append(old(two), Host{Name: "pool-a-0", For: "a", WhyUnusable: "it is pending", Replacing: true, Updated: true}), nil, []Action{Replace{"pool-1"}}, false},
+		{"a move to its pod ends with its placement", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.OwnPod, p.MoveTarget = false, "pool-a-0" })}, []Action{CancelMove{"a", "host pool-a-0 can't take it"}}, true},
+		{"a move to a host too", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.MoveTarget = "pool-0" })}, []Action{CancelMove{"a", "host pool-0 can't take it"}}, true},
+		{"a lost pod is told", with(Host{Name: "pool-a-0", OnlyProfile: "a", WhyUnusable: "node gone"}), []Profile{a(on("pool-a-0"))}, []Action{MarkUnreachable{"a", HostLost, "host pool-a-0: node gone"}}, true},
+		{"its pod gets the new image, and waits for no host", append(withOldImage(two), withOldImage([]Host{pod})...), []Profile{a(on("pool-a-0"))}, []Action{Replace{"pool-1"}, Replace{"pool-a-0"}}, true},
+		{"a host waits for no pod of one profile", append(withOldImage(two), Host{Name: "pool-a-0", OnlyProfile: "a", WhyUnusable: "it is pending", Replacing: true, Updated: true}), nil, []Action{Replace{"pool-1"}}, false},
 	} {
 		pool := poolOf(2)
 		pool.Max = 2
 		plan := Decide(pool, handled(c.profiles), c.hosts, noon)
-		if !slices.Equal(plan.Actions, c.want) || plan.Replicas != 2 || slices.Contains(plan.Alone, "a") != c.alone {
-			t.Errorf("%s:\ngot  %#v, %d hosts, pods for %q\nwant %#v", c.name, plan.Actions, plan.Replicas, plan.Alone, c.want)
+		if !slices.Equal(plan.Actions, c.want) || plan.Replicas != 2 || slices.Contains(plan.SinglePods, "a") != c.alone {
+			t.Errorf("%s:\ngot  %#v, %d hosts, pods for %q\nwant %#v", c.name, plan.Actions, plan.Replicas, plan.SinglePods, c.want)
 		}
 	}
 	// A pod of one profile must not count among the hosts of the pool.
 	pool := poolOf(1)
 	pool.SpareSince = noon
-	if p := Decide(pool, handled([]Profile{a(on("pool-a-0"))}), append(hostsOf(1), pod), noon.Add(spareFor)); p.Replicas != 1 || p.Leaving != "" || !p.SpareSince.IsZero() {
+	if p := Decide(pool, handled([]Profile{a(on("pool-a-0"))}), append(hostsOf(1), pod), noon.Add(spareDelay)); p.Replicas != 1 || p.Leaving != "" || !p.SpareSince.IsZero() {
 		t.Errorf("%+v", p)
 	}
 }
@@ -199,7 +199,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 // TestAnImageThatDoesNotStartIsRolledBack checks that a host whose image does not start gets the next image. The
 // controller must not wait for the host.
 func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
-	hosts := old(hostsOf(3))
+	hosts := withOldImage(hostsOf(3))
 	hosts[2].WhyUnusable, hosts[2].Ready, hosts[2].Broken = "its container agents waits: ImagePullBackOff", false, true
 	plan := Decide(poolOf(3), nil, hosts, noon)
 	if !slices.Equal(plan.Actions, []Action{Replace{"pool-2"}}) || plan.Doing != "replaces hosts for the new image, 3 to go" {
@@ -220,17 +220,17 @@ func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 		t.Fatalf("at once: %+v", p)
 	}
 	pool.SpareSince = noon
-	p = Decide(pool, profiles, hostsOf(3), noon.Add(spareFor))
+	p = Decide(pool, profiles, hostsOf(3), noon.Add(spareDelay))
 	if p.Leaving != "pool-2" || p.Replicas != 3 {
 		t.Fatalf("after a while: %+v", p)
 	}
 	pool.Leaving = p.Leaving
-	p = Decide(pool, profiles, hostsOf(3), noon.Add(spareFor))
+	p = Decide(pool, profiles, hostsOf(3), noon.Add(spareDelay))
 	if p.Replicas != 3 || len(p.Actions) != 1 || p.Actions[0].(StartMove).Reason != "host pool-2 is spare" {
 		t.Fatalf("with a profile: %+v", p)
 	}
 	profiles[0].Owner = "pool-0"
-	if p = Decide(pool, profiles, hostsOf(3), noon.Add(spareFor)); p.Replicas != 2 || p.Leaving != "" {
+	if p = Decide(pool, profiles, hostsOf(3), noon.Add(spareDelay)); p.Replicas != 2 || p.Leaving != "" {
 		t.Fatalf("empty: %+v", p)
 	}
 }
@@ -241,7 +241,7 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 	pool, hosts := poolOf(3), hostsOf(3)
 	var profiles []Profile
 	for i, host := range []string{"pool-0", "pool-0", "pool-1", "pool-1", "pool-2"} {
-		profiles = append(profiles, Profile{Name: fmt.Sprint("p", i), Owner: host, Installed: true, Here: true, Memory: 240})
+		profiles = append(profiles, Profile{Name: fmt.Sprint("p", i), Owner: host, Installed: true, Present: true, Memory: 240})
 	}
 	profiles[4].Memory = 530
 	for at := noon; at.Before(noon.Add(time.Hour)); at = at.Add(time.Minute) {
@@ -269,7 +269,7 @@ func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 	pool.Leaving, pool.SpareSince = "pool-5", noon
 	var profiles []Profile
 	for i, memory := range []int64{450, 520, 520, 520, 520, 500} {
-		profiles = append(profiles, Profile{Name: fmt.Sprint("p", i), Owner: fmt.Sprintf("pool-%d", i), Installed: true, Here: true, Memory: memory})
+		profiles = append(profiles, Profile{Name: fmt.Sprint("p", i), Owner: fmt.Sprintf("pool-%d", i), Installed: true, Present: true, Memory: memory})
 	}
 	plan := Decide(pool, handled(profiles), hostsOf(6), noon.Add(time.Hour))
 	if len(plan.Actions) != 1 || plan.Actions[0] != (StartMove{"p5", "pool-0", "host pool-5 is spare"}) || plan.Leaving != "pool-5" {
@@ -282,7 +282,7 @@ func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	pool := poolOf(4)
 	pool.Max = 2
-	hosts := old(hostsOf(4)) // The limit must also hold during the rollout of an image.
+	hosts := withOldImage(hostsOf(4)) // The limit must also hold during the rollout of an image.
 	hosts[1].Ready = false
 	profiles := handled([]Profile{
 		{Name: "a", Owner: "pool-3", Installed: true, Memory: 700},
@@ -303,9 +303,9 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	hosts = hostsOf(4)
 	hosts[1].Ready = false
 	round("its profile moves", 4, "pool-3", "moves a to pool-0", StartMove{"a", "pool-0", "host pool-3 is to go: hosts.max is 2"})
-	profiles[0].To = "pool-0"
+	profiles[0].MoveTarget = "pool-0"
 	round("it waits for the move", 4, "pool-3", "moves a to pool-0")
-	profiles[0].Owner, profiles[0].To = "pool-0", ""
+	profiles[0].Owner, profiles[0].MoveTarget = "pool-0", ""
 	round("it goes", 3, "", "drains pool-3: hosts.max is 2")
 	round("the next one leaves", 3, "pool-2", "drains pool-2: hosts.max is 2")
 	profiles[1].Pin = "pool-2"
@@ -343,7 +343,7 @@ func TestTenThousandProfilesArePlacedInARound(t *testing.T) {
 func BenchmarkARound(b *testing.B) {
 	for _, n := range []int{120, 10_000, 100_000} {
 		pool := poolOf(max(n/100, 1))
-		pool.Room = 100 * 300
+		pool.HostMemory = 100 * 300
 		hosts := hostsOf(pool.Replicas)
 		for i := range hosts {
 			hosts[i].Zone = fmt.Sprint("zone", i%3)
@@ -421,14 +421,14 @@ func TestMovesThatNeverEndHoldNoDrain(t *testing.T) {
 	for what, change := range map[string]func(*Profile, *Host){
 		"goes on":          func(*Profile, *Host) {},
 		"restarts":         func(_ *Profile, h *Host) { h.WhyUnusable, h.Replacing, h.Ready = "it restarts", true, false },
-		"hangs":            func(p *Profile, _ *Host) { p.Stuck = true },
+		"hangs":            func(p *Profile, _ *Host) { p.MoveStuck = true },
 		"its host is lost": func(_ *Profile, h *Host) { h.WhyUnusable, h.Ready = "node gone", false },
 	} {
 		pool, hosts := poolOf(4), hostsOf(4)
 		pool.Drain, pool.MaxUnavailable = []string{"pool-1"}, 4
 		profiles := []Profile{{Name: "drained", Owner: "pool-1", Installed: true, Memory: 1}}
 		for i := range maxMoves {
-			p := Profile{Name: fmt.Sprint("p", i), Owner: "pool-2", To: "pool-3", Installed: true, Memory: 1}
+			p := Profile{Name: fmt.Sprint("p", i), Owner: "pool-2", MoveTarget: "pool-3", Installed: true, Memory: 1}
 			change(&p, &hosts[2])
 			profiles = append(profiles, p)
 		}
@@ -444,15 +444,15 @@ func TestMovesThatNeverEndHoldNoDrain(t *testing.T) {
 // TestAHostThatLiesAboutItsReceiptEndsNoProfile checks that a false receipt does not keep a gateway
 // down for ever. The old host ends the move after a time without transfer.
 func TestAHostThatLiesAboutItsReceiptEndsNoProfile(t *testing.T) {
-	o := &Object{UID: "u", Owner: "me", Assignment: 1, Installed: 1, To: "other", Offer: "n1", Wanted: true}
+	o := &Object{UID: "u", Owner: "me", Assignment: 1, Installed: 1, MoveTarget: "other", Offer: "n1", Wanted: true}
 	for received, want := range map[string]Step{"": CallOff, "forged": CallOff, "n1": CallOff} {
 		o.Received = received
-		if got := Next("me", o, Local{Live: true, Offered: "n1", Stalled: true}); got != want {
+		if got := Next("me", o, LocalState{Live: true, Offered: "n1", Stalled: true}); got != want {
 			t.Errorf("received %q: %v", received, got)
 		}
 	}
 	o.Received = "n1"
-	if got := Next("me", o, Local{Live: true, Offered: "n1", Sent: "n1", Stalled: true}); got != SetAside {
+	if got := Next("me", o, LocalState{Live: true, Offered: "n1", Sent: "n1", Stalled: true}); got != SetAside {
 		t.Errorf("the right receipt: %v", got)
 	}
 }

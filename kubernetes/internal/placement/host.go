@@ -7,7 +7,7 @@ type Object struct {
 	Assignment int64  // Number that grows with each change of Owner.
 	Installed  int64  // Assignment for which the owner last confirmed the data.
 	Receipt    string // Nonce of the data that the owner received from another host; "" for none.
-	To         string // Host to which the profile moves; "" without a move.
+	MoveTarget string // Host to which the profile moves; "" without a move.
 	Offer      string // Nonce of the owner's offer for the move.
 	Received   string // Nonce of the offer whose data the new host has stored.
 	Missing    bool   // Whether the owner has reported that its volume lacks the data.
@@ -16,14 +16,14 @@ type Object struct {
 	Deleting   bool
 }
 
-// Local is the state of a profile on one host. hinit sees only live data, and can't start a gateway from data that was set aside
+// LocalState is the state of a profile on one host. hinit sees only live data, and can't start a gateway from data that was set aside
 // or received.
-type Local struct {
-	Live     bool   // Whether hinit can start the gateway from the data.
-	Aside    int64  // Assignment of the data that was set aside for another host; 0: none.
-	Incoming string // Nonce of data that was received completely from another host; "" for none.
-	Up       bool   // Whether a process of the gateway may be alive.
-	Offered  string // Nonce of the offer that this process made since the gateway ended; "": none.
+type LocalState struct {
+	Live      bool   // Whether hinit can start the gateway from the data.
+	Aside     int64  // Assignment of the data that was set aside for another host; 0: none.
+	Incoming  string // Nonce of data that was received completely from another host; "" for none.
+	GatewayUp bool   // Whether a process of the gateway may be alive.
+	Offered   string // Nonce of the offer that this process made since the gateway ended; "": none.
 	// Equal to Offered if the data was sent in full with the checksum that the receiver has reported; "" otherwise.
 	Sent    string
 	Stalled bool // Whether nothing was sent for so long that the owner ends the move.
@@ -79,7 +79,7 @@ func (s Step) String() string { return stepNames[s] }
 
 // Next returns the next step of the host me for one profile. o is nil if no object has the UID of the data. The rules are in
 // the table of the package comment.
-func Next(me string, o *Object, l Local) Step {
+func Next(me string, o *Object, l LocalState) Step {
 	switch {
 	case o == nil && l.Live:
 		return Retire
@@ -98,14 +98,14 @@ func Next(me string, o *Object, l Local) Step {
 		return Install
 	case l.Live && o.Missing: // The volume is back, so report the data.
 		return Report
-	case o.To == "":
+	case o.MoveTarget == "":
 		return nextForOwned(o, l)
 	}
-	return giveAway(o, l)
+	return nextForMoving(o, l)
 }
 
 // nextForOwned returns the next step for a profile that this host owns and that is not moving.
-func nextForOwned(o *Object, l Local) Step {
+func nextForOwned(o *Object, l LocalState) Step {
 	switch {
 	case l.Live && o.Installed != o.Assignment:
 		return Report
@@ -123,13 +123,13 @@ func nextForOwned(o *Object, l Local) Step {
 	return Missing
 }
 
-// giveAway returns the next step for a profile that moves from this host to another.
-func giveAway(o *Object, l Local) Step {
+// nextForMoving returns the next step for a profile that moves from this host to another.
+func nextForMoving(o *Object, l LocalState) Step {
 	complete := o.Received != "" && o.Received == o.Offer && l.Sent == o.Offer
 	switch {
 	case (o.Failed || l.Stalled && !complete) && (l.Live || l.Aside == o.Assignment):
 		return CallOff
-	case l.Live && l.Up:
+	case l.Live && l.GatewayUp:
 		return Halt
 	case l.Live && complete:
 		return SetAside
@@ -146,17 +146,17 @@ func giveAway(o *Object, l Local) Step {
 }
 
 // nextForOther returns the next step for a profile that another host owns.
-func nextForOther(me string, o *Object, l Local) Step {
+func nextForOther(me string, o *Object, l LocalState) Step {
 	switch {
 	case l.Live:
 		return Retire
 	case l.Aside != 0 && o.Installed == o.Assignment && !o.Missing && o.Assignment > l.Aside:
 		return Drop
-	case o.To == me && o.Offer != "" && l.Incoming != o.Offer:
+	case o.MoveTarget == me && o.Offer != "" && l.Incoming != o.Offer:
 		return Fetch
-	case o.To == me && o.Offer != "" && o.Received != o.Offer:
+	case o.MoveTarget == me && o.Offer != "" && o.Received != o.Offer:
 		return Received
-	case o.To != me && l.Incoming != "":
+	case o.MoveTarget != me && l.Incoming != "":
 		return DropIncoming
 	}
 	return Wait

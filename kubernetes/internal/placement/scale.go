@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Limits for removing a host. The last host is spare under two conditions. All profiles fill at most the fraction spareRoom of
-// the other hosts' memory. Each of its own profiles fits on one of them. When it has been spare for spareFor, it is removed.
+// Limits for removing a host. The last host is spare under two conditions. All profiles fill at most the fraction spareMemoryFraction of
+// the other hosts' memory. Each of its own profiles fits on one of them. When it has been spare for spareDelay, it is removed.
 const (
-	spareFor  = 10 * time.Minute
-	spareRoom = 0.75
+	spareDelay          = 10 * time.Minute
+	spareMemoryFraction = 0.75
 )
 
 // rollout replaces hosts that run an old image. Pods of single profiles are replaced independently of the others.
 func (r *round) rollout() {
 	left := 0
-	for _, l := range slices.Concat(r.hosts, r.alone) {
+	for _, l := range slices.Concat(r.hosts, r.singlePods) {
 		if !l.Updated {
 			left++
 		}
@@ -29,7 +29,7 @@ func (r *round) rollout() {
 	}
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("replaces hosts for the new image, %d to go", left))
 	r.replace(r.hosts)
-	r.replace(r.alone)
+	r.replace(r.singlePods)
 }
 
 // replace plans the replacement of hosts with an old image. It replaces broken hosts at once, and others only while fewer
@@ -67,16 +67,16 @@ func (r *round) replace(hosts []*hostLoad) {
 // never end, and the replacement of the host interrupts only that move.
 func (r *round) hasMove(host string) bool {
 	return slices.ContainsFunc(r.profiles, func(p Profile) bool {
-		return r.proceeds(p) && p.LastMove.FailedTo == "" && (p.Owner == host || p.To == host)
+		return r.proceeds(p) && p.LastMove.FailedTo == "" && (p.Owner == host || p.MoveTarget == host)
 	})
 }
 
 // scale decides the number of hosts, and whether the last host is removed.
 func (r *round) scale() {
 	n := max(r.pool.Min, r.pool.Replicas)
-	if r.unplacedMemory > 0 && r.pool.Room > 0 {
+	if r.unplacedMemory > 0 && r.pool.HostMemory > 0 {
 		coming := max(0, r.pool.Replicas-r.settledHosts()) // Number of hosts that will soon take profiles.
-		n += max(0, int((r.unplacedMemory+r.pool.Room-1)/r.pool.Room)-coming)
+		n += max(0, int((r.unplacedMemory+r.pool.HostMemory-1)/r.pool.HostMemory)-coming)
 	}
 	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
 	r.Replicas = max(min(n, r.pool.Max), r.pool.Replicas) // Don't remove hosts here: a host must be drained first.
@@ -104,7 +104,7 @@ func (r *round) settledHosts() int {
 	return n
 }
 
-// isSpare reports whether the host with the highest ordinal has been spare for the time spareFor. It also sets r.SpareSince.
+// isSpare reports whether the host with the highest ordinal has been spare for the time spareDelay. It also sets r.SpareSince.
 func (r *round) isSpare() bool {
 	last := len(r.hosts) - 1
 	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.WhyUnusable != "" || l.Replacing }) {
@@ -118,7 +118,7 @@ func (r *round) isSpare() bool {
 			takers++
 		}
 	}
-	if float64(used) > spareRoom*float64(r.pool.Room)*float64(takers) {
+	if float64(used) > spareMemoryFraction*float64(r.pool.HostMemory)*float64(takers) {
 		return false
 	}
 	if slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.Pin == r.hosts[last].Name }) || !r.fitElsewhere(r.hosts[last]) {
@@ -128,7 +128,7 @@ func (r *round) isSpare() bool {
 	if r.SpareSince.IsZero() {
 		r.SpareSince = r.now
 	}
-	return r.now.Sub(r.SpareSince) >= spareFor
+	return r.now.Sub(r.SpareSince) >= spareDelay
 }
 
 // fitElsewhere reports whether all profiles of a host would fit on other hosts, if they moved one after the other.
@@ -136,12 +136,12 @@ func (r *round) fitElsewhere(host *hostLoad) bool {
 	var rooms []int64
 	for _, l := range r.hosts {
 		if l.schedulable && l != host {
-			rooms = append(rooms, r.pool.Room-l.used)
+			rooms = append(rooms, r.pool.HostMemory-l.used)
 		}
 	}
 	slices.Sort(rooms)
 	for _, p := range r.profiles { // Within a priority, place the largest profile first.
-		if p.Owner != host.Name || p.To != "" || r.isMoving(p.Name) {
+		if p.Owner != host.Name || p.MoveTarget != "" || r.isMoving(p.Name) {
 			continue
 		}
 		i, _ := slices.BinarySearch(rooms, p.Memory)
@@ -170,7 +170,7 @@ func (r *round) removeLastHost(why string) {
 	doing := "drains " + r.Leaving + why
 	empty := true
 	for _, p := range r.profiles {
-		if p.Owner != r.Leaving && p.To != r.Leaving {
+		if p.Owner != r.Leaving && p.MoveTarget != r.Leaving {
 			continue
 		}
 		empty = false
@@ -190,7 +190,7 @@ func (r *round) removeLastHost(why string) {
 // podOf returns the pod that runs only this profile, or nil. It checks the profile, because the pod of another profile may
 // have the same name.
 func (r *round) podOf(p Profile) *hostLoad {
-	if l := r.byName[p.Pod]; l != nil && l.For == p.Name {
+	if l := r.byName[p.Pod]; l != nil && l.OnlyProfile == p.Name {
 		return l
 	}
 	return nil

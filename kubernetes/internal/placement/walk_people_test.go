@@ -10,8 +10,8 @@ import (
 // only after a fresh read.
 func (m *model) scale(plan Plan) {
 	for _, name := range names {
-		o, last := m.now(name), fmt.Sprintf("pool-%d", m.pool.Replicas-1)
-		if m.broken == "" && plan.Replicas < m.pool.Replicas && (o.Owner == last || o.To == last) {
+		o, last := m.current(name), fmt.Sprintf("pool-%d", m.pool.Replicas-1)
+		if m.broken == "" && plan.Replicas < m.pool.Replicas && (o.Owner == last || o.MoveTarget == last) {
 			return
 		}
 	}
@@ -26,7 +26,7 @@ func (m *model) scale(plan Plan) {
 			n.crash()
 			m.removed++
 			for _, name := range names {
-				if n.of(name).live >= 0 && m.now(name).Owner == n.name {
+				if n.volumeOf(name).live >= 0 && m.current(name).Owner == n.name {
 					m.fail("%s goes with the data of %s", n.name, name)
 				}
 			}
@@ -42,34 +42,34 @@ func (m *model) destroy(n *node) {
 	}
 	n.disk = map[string]*volume{}
 	for _, name := range names {
-		n.of(name).lost = true
+		n.volumeOf(name).lost = true
 	}
 }
 
 // has reports whether the newest data of a profile is on the volume of a host, or of any host.
 func (m *model) has(host, name string) bool {
 	return slices.ContainsFunc(m.nodes, func(n *node) bool {
-		v := n.of(name)
+		v := n.volumeOf(name)
 		return (host == "" || n.name == host) && slices.Contains(append(slices.Collect(maps.Values(v.aside)), v.live, v.incoming), m.newest[name])
 	})
 }
 
-// makeAgain simulates a leftover process that creates the profile's home again, without data. The
+// recreateHome simulates a leftover process that creates the profile's home again, without data. The
 // host can distinguish it from the profile's home only after it has reported the data as lost, see
 // ADR 0108.
-func (m *model) makeAgain(n *node, name string) {
-	if v := n.of(name); v.live < 0 && !v.lost {
+func (m *model) recreateHome(n *node, name string) {
+	if v := n.volumeOf(name); v.live < 0 && !v.lost {
 		v.stray = true
 		m.strays++
 	}
 }
 
-// people simulates users: they give up lost data, and sometimes withdraw that. At the end, they
+// actAsUsers simulates users: they give up lost data, and sometimes withdraw that. At the end, they
 // remove homes that a host must not touch.
-func (m *model) people(name string) {
-	o := m.now(name)
+func (m *model) actAsUsers(name string) {
+	o := m.current(name)
 	for _, n := range m.nodes {
-		v := n.of(name)
+		v := n.volumeOf(name)
 		if _, current := v.aside[o.Assignment]; !m.faults && !current {
 			v.stray = false
 		}
@@ -84,7 +84,7 @@ func (m *model) people(name string) {
 		return
 	}
 	o.version++
-	m.past[name] = append(m.past[name], o)
+	m.versions[name] = append(m.versions[name], o)
 }
 
 // giveUp gives up the data of a profile, and checks that its volume is lost.
@@ -93,7 +93,7 @@ func (m *model) giveUp(read object, a GiveUp) {
 		if m.has(o.Owner, a.Profile) {
 			m.fail("the data of %s on %s is thrown away", a.Profile, o.Owner)
 		}
-		o.Owner, o.Installed, o.Missing, o.Receipt, o.To, o.Offer, o.Received, o.Failed = "", 0, false, "", "", "", "", false
+		o.Owner, o.Installed, o.Missing, o.Receipt, o.MoveTarget, o.Offer, o.Received, o.Failed = "", 0, false, "", "", "", "", false
 		o.Assignment++
 		o.lost, o.here, o.missing, o.recovered = "", false, false, o.recover
 		m.destroyed[a.Profile], m.givenUp[a.Profile] = true, true

@@ -38,84 +38,84 @@ type volume struct {
 
 // node is a host in the model.
 type node struct {
-	name    string
-	own     string // Only profile that the host takes; "" for any.
-	exists  bool   // Whether the host has a pod.
-	alive   bool
-	starts  bool // Whether Kubernetes reports that the host, which is down, restarts.
-	disk    map[string]*volume
-	up      map[string]bool
-	offered map[string]string
-	sent    map[string]string
-	seen    map[string]object // Object versions that the host read before a step.
-	watched map[string]int    // Object version that the watch delivered last, by profile.
-	nonces  int
+	name        string
+	onlyProfile string // Only profile that the host takes; "" for any.
+	exists      bool   // Whether the host has a pod.
+	alive       bool
+	starts      bool // Whether Kubernetes reports that the host, which is down, restarts.
+	disk        map[string]*volume
+	up          map[string]bool
+	offered     map[string]string
+	sent        map[string]string
+	seen        map[string]object // Object versions that the host read before a step.
+	watched     map[string]int    // Object version that the watch delivered last, by profile.
+	nonces      int
 }
 
 // model is a simulated fleet: the API server, the controllers and the hosts.
 type model struct {
-	t           testing.TB
-	rnd         *rand.Rand
-	past        map[string][]object // All versions of an object; a fresh read returns the last one.
-	nodes       []*node
-	cache       []map[string]int // Object versions that each controller has seen last.
-	late        []func()         // Delayed writes, which the API server performs after the client has given up.
-	newest      map[string]int   // Age of the newest data, by profile.
-	destroyed   map[string]bool  // Profiles whose newest data was on a destroyed volume.
-	givenUp     map[string]bool  // Profiles whose data users have given up.
-	alone       map[string]bool  // Profiles that want their own pod.
-	pool        Pool
-	faults      bool
-	broken      string // Name of the rule that this model breaks; "" for none.
-	wrong       string // First violated invariant.
-	runs, moves int
-	toPods      int // Number of moves to pods of single profiles.
-	recoveries  int
-	strays      int // Number of homes that other processes have created.
-	removed     int // Number of surplus hosts that were removed.
-	calledOff   int // Number of failed moves.
+	t                testing.TB
+	rnd              *rand.Rand
+	versions         map[string][]object // All versions of an object; a fresh read returns the last one.
+	nodes            []*node
+	controllerCaches []map[string]int // Object versions that each controller has seen last.
+	delayedWrites    []func()         // Delayed writes, which the API server performs after the client has given up.
+	newest           map[string]int   // Age of the newest data, by profile.
+	destroyed        map[string]bool  // Profiles whose newest data was on a destroyed volume.
+	givenUp          map[string]bool  // Profiles whose data users have given up.
+	wantSinglePod    map[string]bool  // Profiles that want their own pod.
+	pool             Pool
+	faults           bool
+	broken           string // Name of the rule that this model breaks; "" for none.
+	violation        string // First violated invariant.
+	runs, moves      int
+	toPods           int // Number of moves to pods of single profiles.
+	recoveries       int
+	strays           int // Number of homes that other processes have created.
+	removed          int // Number of surplus hosts that were removed.
+	calledOff        int // Number of failed moves.
 
 	failedInstalls int // Number of failed installs of received data.
 }
 
 func newModel(t testing.TB, seed uint64, broken string) *model {
-	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), past: map[string][]object{}, newest: map[string]int{}, destroyed: map[string]bool{}, givenUp: map[string]bool{}, alone: map[string]bool{}, faults: true, broken: broken}
-	m.pool = Pool{Name: "pool", Min: 1, Max: maxHosts, Replicas: maxHosts, Room: 1000, MaxUnavailable: 1}
+	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), versions: map[string][]object{}, newest: map[string]int{}, destroyed: map[string]bool{}, givenUp: map[string]bool{}, wantSinglePod: map[string]bool{}, faults: true, broken: broken}
+	m.pool = Pool{Name: "pool", Min: 1, Max: maxHosts, Replicas: maxHosts, HostMemory: 1000, MaxUnavailable: 1}
 	for i := range maxHosts {
 		m.nodes = append(m.nodes, &node{name: fmt.Sprintf("pool-%d", i), exists: true, disk: map[string]*volume{}})
 		m.nodes[i].boot(m)
 	}
 	for _, name := range names {
-		m.nodes = append(m.nodes, &node{name: podOf(name), own: name, disk: map[string]*volume{}})
+		m.nodes = append(m.nodes, &node{name: podOf(name), onlyProfile: name, disk: map[string]*volume{}})
 	}
 	for range 2 {
-		m.cache = append(m.cache, map[string]int{})
+		m.controllerCaches = append(m.controllerCaches, map[string]int{})
 	}
 	for i := range 3 {
 		name := fmt.Sprintf("p%d", i)
-		m.past[name] = []object{{Object: Object{UID: name, Wanted: true}}}
+		m.versions[name] = []object{{Object: Object{UID: name, Wanted: true}}}
 		m.newest[name] = -1
 	}
 	return m
 }
 
-func (m *model) now(name string) object { list := m.past[name]; return list[len(list)-1] }
+func (m *model) current(name string) object { list := m.versions[name]; return list[len(list)-1] }
 
 // write changes an object by compare-and-swap. Besides conflicts it can fail before or after the change, and the change may
 // happen after the client has given up.
 func (m *model) write(read object, name string, change func(*object)) bool {
 	apply := func() bool {
-		o := m.now(name)
+		o := m.current(name)
 		if o.version != read.version && m.broken != "no compare" {
 			return false
 		}
 		if m.broken == "no compare" {
 			o = read // This broken model replaces the whole status.
-			o.version = m.now(name).version
+			o.version = m.current(name).version
 		}
 		change(&o)
 		o.version++
-		m.past[name] = append(m.past[name], o)
+		m.versions[name] = append(m.versions[name], o)
 		return true
 	}
 	if m.faults {
@@ -123,7 +123,7 @@ func (m *model) write(read object, name string, change func(*object)) bool {
 		case 0:
 			return false
 		case 1:
-			m.late = append(m.late, func() { apply() })
+			m.delayedWrites = append(m.delayedWrites, func() { apply() })
 			return false
 		case 2:
 			apply()
@@ -133,7 +133,7 @@ func (m *model) write(read object, name string, change func(*object)) bool {
 	return apply()
 }
 
-func (n *node) of(name string) *volume {
+func (n *node) volumeOf(name string) *volume {
 	if n.disk[name] == nil {
 		n.disk[name] = &volume{live: -1, aside: map[int64]int{}, incoming: -1}
 	}
@@ -144,9 +144,9 @@ func (n *node) of(name string) *volume {
 func (v *volume) empty() bool { return max(v.live, v.incoming) < 0 && len(v.aside) == 0 }
 
 // local returns the state of a profile on a host that has read o.
-func (m *model) local(n *node, name string, o object) Local {
-	v := n.of(name)
-	l := Local{Up: n.up[name], Offered: n.offered[name], Sent: n.sent[name], Stalled: m.faults && m.rnd.IntN(8) == 0}
+func (m *model) local(n *node, name string, o object) LocalState {
+	v := n.volumeOf(name)
+	l := LocalState{GatewayUp: n.up[name], Offered: n.offered[name], Sent: n.sent[name], Stalled: m.faults && m.rnd.IntN(8) == 0}
 	for assignment := range v.aside {
 		l.Aside = max(l.Aside, assignment)
 	}
@@ -169,7 +169,7 @@ func (n *node) boot(m *model) {
 	n.alive, n.up, n.seen, n.watched = true, map[string]bool{}, map[string]object{}, map[string]int{}
 	n.offered, n.sent = map[string]string{}, map[string]string{}
 	for _, name := range names {
-		if v := n.of(name); v.live >= 0 && v.intent {
+		if v := n.volumeOf(name); v.live >= 0 && v.intent {
 			m.start(n, name)
 		}
 	}
@@ -186,7 +186,7 @@ func (n *node) crash() { n.alive, n.up = false, map[string]bool{} }
 // start starts a gateway. It checks that the gateway has the newest data and that no other gateway
 // of the profile runs.
 func (m *model) start(n *node, name string) {
-	v := n.of(name)
+	v := n.volumeOf(name)
 	if n.up[name] {
 		return
 	}
@@ -206,8 +206,8 @@ func (m *model) start(n *node, name string) {
 }
 
 func (m *model) fail(format string, args ...any) {
-	if m.wrong == "" {
-		m.wrong = fmt.Sprintf(format, args...)
+	if m.violation == "" {
+		m.violation = fmt.Sprintf(format, args...)
 	}
 }
 
@@ -218,12 +218,12 @@ func (m *model) host(n *node) {
 	o, read := n.seen[name]
 	if !read {
 		n.deliver(m, name)
-		if old := m.past[name][n.watched[name]]; m.next(n, old, m.local(n, name, old)) == Create && m.broken != "create anew" {
+		if old := m.versions[name][n.watched[name]]; m.next(n, old, m.local(n, name, old)) == Create && m.broken != "create anew" {
 			m.step(n, name, old, Create)
 			return
 		}
-		o = m.now(name)
-		if list := m.past[name]; m.broken == "stale read" {
+		o = m.current(name)
+		if list := m.versions[name]; m.broken == "stale read" {
 			o = list[m.rnd.IntN(len(list))]
 		}
 		n.seen[name] = o
@@ -235,7 +235,7 @@ func (m *model) host(n *node) {
 
 // deliver delivers some pending object versions to a watch, the newest one first.
 func (n *node) deliver(m *model, name string) {
-	last := len(m.past[name]) - 1
+	last := len(m.versions[name]) - 1
 	at, begun := n.watched[name]
 	if !begun {
 		at = last
@@ -244,13 +244,13 @@ func (n *node) deliver(m *model, name string) {
 }
 
 // next is [Next], or [Next] without one of its rules in a broken model.
-func (m *model) next(n *node, o object, l Local) Step {
-	l.Up = l.Up && m.broken != "no halt"
+func (m *model) next(n *node, o object, l LocalState) Step {
+	l.GatewayUp = l.GatewayUp && m.broken != "no halt"
 	step := Next(n.name, &o.Object, l)
 	switch {
-	case m.broken == "no receipt" && o.Owner == n.name && o.To != "" && step == Wait:
+	case m.broken == "no receipt" && o.Owner == n.name && o.MoveTarget != "" && step == Wait:
 		return SetAside
-	case m.broken == "no receipt" && o.To != "" && step == TakeBack:
+	case m.broken == "no receipt" && o.MoveTarget != "" && step == TakeBack:
 		return Give
 	case m.broken == "create anew" && step == Missing:
 		return Create
@@ -259,7 +259,7 @@ func (m *model) next(n *node, o object, l Local) Step {
 }
 
 func (m *model) step(n *node, name string, o object, step Step) {
-	v := n.of(name)
+	v := n.volumeOf(name)
 	switch step {
 	case Run:
 		if m.start(n, name); o.lost != HostLost && !o.here {
@@ -304,17 +304,17 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		n.offered[name], n.sent[name] = "", ""
 	case Give:
 		if m.write(o, name, func(o *object) {
-			o.Owner, o.Receipt, o.To, o.Offer, o.Received, o.here, o.missing, o.calledOff = o.To, o.Received, "", "", "", false, false, false
+			o.Owner, o.Receipt, o.MoveTarget, o.Offer, o.Received, o.here, o.missing, o.calledOff = o.MoveTarget, o.Received, "", "", "", false, false, false
 			o.Assignment++
 		}) {
 			m.moves++
-			if o.To == podOf(name) {
+			if o.MoveTarget == podOf(name) {
 				m.toPods++
 			}
 		}
 	case CallOff:
 		if m.write(o, name, func(o *object) {
-			o.To, o.Offer, o.Received, o.Failed, o.calledOff = "", "", "", false, true
+			o.MoveTarget, o.Offer, o.Received, o.Failed, o.calledOff = "", "", "", false, true
 		}) {
 			m.calledOff++
 		}
@@ -364,7 +364,7 @@ func (m *model) drop(v *volume, name string, o object) {
 		if assignment != o.Assignment-1 && m.broken != "drop all" {
 			continue
 		}
-		if !slices.ContainsFunc(m.past[name], func(o object) bool { return o.Installed == o.Assignment && o.Assignment == assignment+1 }) {
+		if !slices.ContainsFunc(m.versions[name], func(o object) bool { return o.Installed == o.Assignment && o.Assignment == assignment+1 }) {
 			m.fail("data of %s is deleted, and the host that got it has not confirmed it", name)
 		}
 	}
@@ -386,28 +386,28 @@ func (m *model) fetch(n *node, name string, o object) bool {
 		return false
 	}
 	from := m.nodes[i]
-	data := from.of(name).live                      // A host does not send a home that another process has created.
+	data := from.volumeOf(name).live                // A host does not send a home that another process has created.
 	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // The transfer breaks off.
 		return false
 	}
-	n.of(name).incoming, n.of(name).nonce = data, o.Offer
+	n.volumeOf(name).incoming, n.volumeOf(name).nonce = data, o.Offer
 	from.sent[name] = o.Offer
 	return true
 }
 
-// control lets a controller decide from its cache, and perform a part of the decision.
-func (m *model) control(c int) {
-	cache := m.cache[c]
+// runController lets a controller decide from its cache, and perform a part of the decision.
+func (m *model) runController(c int) {
+	cache := m.controllerCaches[c]
 	var profiles []Profile
 	read := map[string]object{}
 	for _, name := range names {
-		list := m.past[name]
+		list := m.versions[name]
 		cache[name] += m.rnd.IntN(len(list) - cache[name])
 		o := list[cache[name]]
 		read[name] = o
 		p := Profile{
-			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0 && !o.Missing, To: o.To, Stuck: m.rnd.IntN(4) == 0, Memory: 100,
-			Pod: podOf(name), OwnPod: m.alone[name], Lost: o.lost, Missing: o.missing && o.lost == "", Here: o.here && o.lost == "" && o.To == "",
+			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0 && !o.Missing, MoveTarget: o.MoveTarget, MoveStuck: m.rnd.IntN(4) == 0, Memory: 100,
+			Pod: podOf(name), OwnPod: m.wantSinglePod[name], Lost: o.lost, Missing: o.missing && o.lost == "", Present: o.here && o.lost == "" && o.MoveTarget == "",
 			LostHost: o.recover, Handled: o.recover == o.recovered, Overdue: m.rnd.IntN(8) == 0,
 		}
 		if o.calledOff {
@@ -423,7 +423,7 @@ func (m *model) control(c int) {
 	}
 	var hosts []Host
 	for i, n := range m.nodes {
-		h := Host{Name: n.name, Ordinal: i, For: n.own, Ready: n.alive, Updated: true, Unheard: m.faults && m.rnd.IntN(8) == 0}
+		h := Host{Name: n.name, Ordinal: i, OnlyProfile: n.onlyProfile, Ready: n.alive, Updated: true, NeverSeen: m.faults && m.rnd.IntN(8) == 0}
 		switch {
 		case !n.alive:
 			h.WhyUnusable, h.Replacing = "it does not answer", n.starts
@@ -431,7 +431,7 @@ func (m *model) control(c int) {
 			h.WhyUnusable, h.Ready, h.Replacing, h.Serving = "it ends", false, true, true
 		}
 		if m.broken == "pods for all" {
-			h.For = ""
+			h.OnlyProfile = ""
 		}
 		if n.exists {
 			hosts = append(hosts, h)
@@ -450,7 +450,7 @@ func (m *model) control(c int) {
 		if m.faults && m.rnd.IntN(4) == 0 {
 			return // The controller crashes at this point.
 		}
-		m.keep(n, slices.Contains(plan.Alone, n.own))
+		m.keepSinglePod(n, slices.Contains(plan.SinglePods, n.onlyProfile))
 	}
 	for _, a := range plan.Actions {
 		if m.faults && m.rnd.IntN(4) == 0 {
@@ -460,10 +460,10 @@ func (m *model) control(c int) {
 	}
 }
 
-// keep creates or ends the pod of a single profile. Its volume stays. The controller waits before
+// keepSinglePod creates or ends the pod of a single profile. Its volume stays. The controller waits before
 // it ends a pod, so the model seldom ends a pod whose volume has data.
-func (m *model) keep(n *node, wanted bool) {
-	v := n.of(n.own)
+func (m *model) keepSinglePod(n *node, wanted bool) {
+	v := n.volumeOf(n.onlyProfile)
 	switch {
 	case wanted && !n.exists:
 		n.exists = true
@@ -477,16 +477,16 @@ func (m *model) keep(n *node, wanted bool) {
 func (m *model) carryOut(read map[string]object, a Action) {
 	switch a := a.(type) {
 	case Assign:
-		m.fits(a.Profile, a.Host)
+		m.checkAssignment(a.Profile, a.Host)
 		m.write(read[a.Profile], a.Profile, func(o *object) {
 			o.Owner, o.here, o.missing = a.Host, false, false
 			o.Assignment++
 		})
 	case StartMove:
-		m.fits(a.Profile, a.To)
-		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received, o.Failed = a.To, "", "", false })
+		m.checkAssignment(a.Profile, a.To)
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.MoveTarget, o.Offer, o.Received, o.Failed = a.To, "", "", false })
 	case CancelMove:
-		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received, o.Failed = "", "", "", false })
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.MoveTarget, o.Offer, o.Received, o.Failed = "", "", "", false })
 	case MarkReachable:
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost, o.here, o.missing = "", false, false })
 	case GiveUp:
@@ -498,24 +498,24 @@ func (m *model) carryOut(read map[string]object, a Action) {
 			m.write(read[a.Profile], a.Profile, func(o *object) { o.Owner, o.Assignment, o.Installed = "", o.Assignment+1, 0 })
 			return
 		}
-		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost, o.here = a.What, false })
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost, o.here = a.Condition, false })
 	}
 }
 
-// fits checks that the controller may assign the profile to the host.
-func (m *model) fits(name, host string) {
-	if slices.ContainsFunc(m.nodes, func(n *node) bool { return n.name == host && n.own != "" && n.own != name }) {
+// checkAssignment checks that the controller may assign the profile to the host.
+func (m *model) checkAssignment(name, host string) {
+	if slices.ContainsFunc(m.nodes, func(n *node) bool { return n.name == host && n.onlyProfile != "" && n.onlyProfile != name }) {
 		m.fail("%s is to go to %s", name, host)
 	}
 }
 
-// whole checks that the newest data of each profile is on some volume.
-func (m *model) whole() {
+// checkNewestData checks that the newest data of each profile is on some volume.
+func (m *model) checkNewestData() {
 	for _, name := range names {
 		switch {
 		case m.newest[name] < 0:
-		case m.has(m.now(name).Owner, name):
-			m.destroyed[name] = m.destroyed[name] && (m.now(name).Owner == "" || m.givenUp[name])
+		case m.has(m.current(name).Owner, name):
+			m.destroyed[name] = m.destroyed[name] && (m.current(name).Owner == "" || m.givenUp[name])
 		case !m.destroyed[name] && !m.has("", name):
 			m.fail("the data of %s is nowhere", name)
 		}
@@ -536,7 +536,7 @@ func (m *model) walk(steps int) {
 		}
 		switch k := m.rnd.IntN(100); {
 		case k < 20:
-			m.control(m.rnd.IntN(2))
+			m.runController(m.rnd.IntN(2))
 		case k < 23 && m.faults:
 			n := m.nodes[m.rnd.IntN(len(m.nodes))]
 			switch {
@@ -550,41 +550,41 @@ func (m *model) walk(steps int) {
 			}
 		case k < 25 && m.faults:
 			name := names[m.rnd.IntN(len(names))]
-			m.alone[name] = !m.alone[name]
+			m.wantSinglePod[name] = !m.wantSinglePod[name]
 		case k < 26:
-			m.people(names[m.rnd.IntN(len(names))])
+			m.actAsUsers(names[m.rnd.IntN(len(names))])
 		case k < 27 && m.faults:
 			m.pool.Max = 1 + m.rnd.IntN(maxHosts)
 		case k < 28 && m.faults:
-			m.makeAgain(m.nodes[m.rnd.IntN(len(m.nodes))], names[m.rnd.IntN(len(names))])
-		case k < 31 && len(m.late) > 0:
-			j := m.rnd.IntN(len(m.late))
-			m.late[j]()
-			m.late = slices.Delete(m.late, j, j+1)
+			m.recreateHome(m.nodes[m.rnd.IntN(len(m.nodes))], names[m.rnd.IntN(len(names))])
+		case k < 31 && len(m.delayedWrites) > 0:
+			j := m.rnd.IntN(len(m.delayedWrites))
+			m.delayedWrites[j]()
+			m.delayedWrites = slices.Delete(m.delayedWrites, j, j+1)
 		default:
 			if n := m.nodes[m.rnd.IntN(len(m.nodes))]; n.alive {
 				m.host(n)
 			}
 		}
-		m.whole()
-		if m.wrong != "" {
+		m.checkNewestData()
+		if m.violation != "" {
 			return
 		}
 	}
 	for _, name := range names {
-		o, up := m.now(name), 0
+		o, up := m.current(name), 0
 		for _, n := range m.nodes {
 			if n.up[name] {
 				up++
 			}
-			if v := n.of(name); n.name != o.Owner && n.exists && !v.empty() {
+			if v := n.volumeOf(name); n.name != o.Owner && n.exists && !v.empty() {
 				m.fail("%s still has data of %s at the end", n.name, name)
 			}
-			if n.own == name && (n.exists != m.alone[name] || (n.name == o.Owner) != m.alone[name]) {
-				m.fail("%s shall be alone: %v, and at the end it is on %s, with a pod: %v", name, m.alone[name], o.Owner, n.exists)
+			if n.onlyProfile == name && (n.exists != m.wantSinglePod[name] || (n.name == o.Owner) != m.wantSinglePod[name]) {
+				m.fail("%s shall be alone: %v, and at the end it is on %s, with a pod: %v", name, m.wantSinglePod[name], o.Owner, n.exists)
 			}
 		}
-		if up != 1 || o.To != "" || o.lost != "" || o.missing {
+		if up != 1 || o.MoveTarget != "" || o.lost != "" || o.missing {
 			m.fail("%s has not settled at the end: %d gateways, %+v", name, up, o)
 		}
 	}
@@ -597,8 +597,8 @@ func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
 	for seed := range uint64(*walks) {
 		m := newModel(t, seed, "")
 		m.walk(1500)
-		if m.wrong != "" {
-			t.Fatalf("walk %d: %s", seed, m.wrong)
+		if m.violation != "" {
+			t.Fatalf("walk %d: %s", seed, m.violation)
 		}
 		runs, moves, toPods, recoveries, removed = runs+m.runs, moves+m.moves, toPods+m.toPods, recoveries+m.recoveries, removed+m.removed
 		calledOff, failedInstalls, strays = calledOff+m.calledOff, failedInstalls+m.failedInstalls, strays+m.strays
@@ -618,8 +618,8 @@ func TestTheWalkFindsABrokenRule(t *testing.T) {
 		for seed := uint64(0); found == "" && seed < 300; seed++ {
 			m := newModel(t, seed, broken)
 			m.walk(1500)
-			if broken == "no receipt" || !strings.Contains(m.wrong, " at the end") { // Later rules save the data in this case, but the profile is stuck.
-				found = m.wrong
+			if broken == "no receipt" || !strings.Contains(m.violation, " at the end") { // Later rules save the data in this case, but the profile is stuck.
+				found = m.violation
 			}
 		}
 		if found == "" {

@@ -20,7 +20,7 @@ func TestTheHooksOfABackupFindThePodsOfAPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, _ := setOf(t, aPool(), 1)
+	set, _ := setOf(t, newTestPool(), 1)
 	selector := "`labelSelector: {matchLabels: {" + v1alpha1.PoolLabel + ": agents}}`"
 	if set.Spec.Template.Labels[v1alpha1.PoolLabel] != "agents" || !strings.Contains(string(text), selector) {
 		t.Errorf("the pods have labels %v, and the page does not say %s", set.Spec.Template.Labels, selector)

@@ -38,30 +38,30 @@ const (
 	ReplacedAnnotation = v1alpha1.Group + "/replaced"
 	// CertificateAnnotation is an annotation of a host's Lease, with the SHA-256 of the host's certificate.
 	CertificateAnnotation = v1alpha1.Group + "/certificate"
-	// Credentials is the directory with the token of a host.
-	Credentials = "/run/secrets/hinit-fleet"
+	// CredentialsDir is the directory with the token of a host.
+	CredentialsDir = "/run/secrets/hinit-fleet"
 	// MovePort is the TCP port on which a host listens while it offers a profile to another host.
 	MovePort = 7843
-	// Program is the path of hinit-fleet in the image.
-	Program = "/usr/local/bin/hinit-fleet"
+	// HostProgram is the path of hinit-fleet in the image.
+	HostProgram = "/usr/local/bin/hinit-fleet"
 
 	// runtimeDir is the path at which the host's container mounts the /run directory of the agents' container. hinit's socket
 	// is in this directory.
-	runtimeDir  = "/run/agents"
-	dataVolume  = "data"
-	stopSeconds = 30
-	megabyte    = 1 << 20
+	runtimeDir         = "/run/agents"
+	dataVolume         = "data"
+	gracePeriodSeconds = 30
+	megabyte           = 1 << 20
 )
 
-// Account returns the name of the ServiceAccount of a pool's hosts, and of its Role.
-func Account(pool string) string { return "hinit-fleet-host." + pool }
+// ServiceAccountName returns the name of the ServiceAccount of a pool's hosts, and of its Role.
+func ServiceAccountName(pool string) string { return "hinit-fleet-host." + pool }
 
-// Lease returns the name of the Lease of a host. An admission policy lets a pod write only the Lease with its own name.
-func Lease(host string) string { return "hinit-fleet." + host }
+// LeaseName returns the name of the Lease of a host. An admission policy lets a pod write only the Lease with its own name.
+func LeaseName(host string) string { return "hinit-fleet." + host }
 
 // Objects returns the objects of a pool with the given number of hosts, and the checksum of the pod template.
 func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstructured, template string, err error) {
-	values := deploy.Default(valuesOf(p))
+	values := deploy.WithDefaults(valuesOf(p))
 	manifests, err := deploy.Render(values)
 	if err != nil {
 		return nil, "", fmt.Errorf("cannot make the objects of pool %q: %w", p.Name, err)
@@ -120,7 +120,7 @@ func valuesOf(p *v1alpha1.AgentPool) map[string]any {
 	}
 	memory := p.Spec.Resources.Memory.String()
 	return map[string]any{
-		"name": p.Name, "image": p.Spec.Image, "args": []any{"sleep", "infinity"}, "stopSeconds": stopSeconds, "drainSeconds": drain,
+		"name": p.Name, "image": p.Spec.Image, "args": []any{"sleep", "infinity"}, "stopSeconds": gracePeriodSeconds, "drainSeconds": drain,
 		"config": config, "cpu.request": p.Spec.Resources.CPU.String(), "memory.request": memory, "memory.limit": memory,
 		"networkPolicy.enabled": p.Spec.Network.Policy == nil || *p.Spec.Network.Policy,
 	}
@@ -153,7 +153,7 @@ func hostTemplate(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, 
 	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 	pod := &set.Spec.Template
 	pod.Labels[v1alpha1.PoolLabel] = p.Name
-	pod.Spec.ServiceAccountName = Account(p.Name)
+	pod.Spec.ServiceAccountName = ServiceAccountName(p.Name)
 	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: p.Spec.TopologyKey, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.PoolLabel: p.Name}},
@@ -185,7 +185,7 @@ func SetImage(pod *corev1.PodSpec, image string) {
 
 // Updated reports whether a pod has the pool's image and was made from the pod template with the checksum template. If only
 // the image differs, imageOnly is true: the image can then be changed in the running pod.
-func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, imageOnly bool) {
+func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (updated, imageOnly bool) {
 	same := slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool {
 		return slices.Contains(c.Env, corev1.EnvVar{Name: templateVar, Value: template})
 	})
@@ -207,11 +207,11 @@ func adaptAgents(c *corev1.Container, p *v1alpha1.AgentPool) {
 func hostContainer(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	always := corev1.ContainerRestartPolicyAlways
 	c := corev1.Container{
-		Name: "fleet", Image: agents.Image, ImagePullPolicy: agents.ImagePullPolicy, RestartPolicy: &always, Command: []string{Program, "host"},
+		Name: "fleet", Image: agents.Image, ImagePullPolicy: agents.ImagePullPolicy, RestartPolicy: &always, Command: []string{HostProgram, "host"},
 		SecurityContext: agents.SecurityContext,
 		Env:             []corev1.EnvVar{{Name: "HINIT_FLEET_POOL", Value: p.Name}, {Name: "HINIT_RUNTIME_DIR", Value: runtimeDir + "/hinit"}},
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: dataVolume, MountPath: "/opt/data"}, {Name: "run", MountPath: runtimeDir}, {Name: "fleet", MountPath: Credentials, ReadOnly: true},
+			{Name: dataVolume, MountPath: "/opt/data"}, {Name: "run", MountPath: runtimeDir}, {Name: "fleet", MountPath: CredentialsDir, ReadOnly: true},
 		},
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
@@ -313,11 +313,11 @@ func sourcesOf(s *v1alpha1.AgentProfileSpec) (out []sourceName) {
 	return out
 }
 
-// maxRights limits the bytes of all names in the Role of a pool, because etcd takes no object of more than 1.5 MiB.
-const maxRights = 1 << 20
+// maxNameBytes limits the bytes of all names in the Role of a pool, because etcd takes no object of more than 1.5 MiB.
+const maxNameBytes = 1 << 20
 
 // Sources returns the names of the ConfigMaps and Secrets that profiles name, sorted. The hosts may read only these. If the
-// names have more than maxRights bytes in all, Sources leaves out the profiles with the longest lists. leftOut is the number
+// names have more than maxNameBytes bytes in all, Sources leaves out the profiles with the longest lists. leftOut is the number
 // of these profiles.
 func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []string, leftOut int) {
 	var all [][]sourceName
@@ -331,7 +331,7 @@ func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []s
 		return n
 	}
 	slices.SortFunc(all, func(a, b []sourceName) int { return cmp.Compare(size(a), size(b)) })
-	granted, left := map[sourceName]bool{}, maxRights
+	granted, left := map[sourceName]bool{}, maxNameBytes
 	for _, names := range all {
 		more := slices.DeleteFunc(names, func(one sourceName) bool { return granted[one] })
 		if size(more) > left {
@@ -355,8 +355,8 @@ func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []s
 	return configMaps, secrets, leftOut
 }
 
-// Room returns how many bytes of memory the profiles on one host may have together.
-func Room(p *v1alpha1.AgentPool) int64 {
+// HostMemory returns how many bytes of memory the profiles on one host may have together.
+func HostMemory(p *v1alpha1.AgentPool) int64 {
 	return p.Spec.Resources.Memory.Value() / 100 * int64(p.Spec.MemoryBound)
 }
 
@@ -370,7 +370,7 @@ func ReservedMemory(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64
 		}
 		return q.Value()
 	}
-	expected, measured := most(profile.Spec.Memory), min(most(profile.Status.Memory), Room(p))
+	expected, measured := most(profile.Spec.Memory), min(most(profile.Status.Memory), HostMemory(p))
 	if expected == 0 && measured == 0 {
 		expected = p.Spec.ProfileMemory.Value()
 	}

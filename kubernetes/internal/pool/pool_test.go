@@ -20,7 +20,7 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-func aPool(change ...func(*v1alpha1.AgentPool)) *v1alpha1.AgentPool {
+func newTestPool(change ...func(*v1alpha1.AgentPool)) *v1alpha1.AgentPool {
 	p := &v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: "agents", Namespace: "fleet", UID: "u"}, Spec: v1alpha1.AgentPoolSpec{
 		Image: "agent:1", MemoryBound: 80, TopologyKey: "kubernetes.io/hostname", Rollout: v1alpha1.Rollout{IdleSeconds: 90},
 		Resources: v1alpha1.HostResources{Memory: resource.MustParse("1Gi"), CPU: resource.MustParse("1")}, ProfileMemory: resource.MustParse("64Mi"),
@@ -52,7 +52,7 @@ func setOf(t *testing.T, p *v1alpha1.AgentPool, hosts int) (*appsv1.StatefulSet,
 
 // TestAHostIsThePodOfTheManifests compares the limits and the health checks of a host with those in the manifests.
 func TestAHostIsThePodOfTheManifests(t *testing.T) {
-	manifests, err := deploy.Render(deploy.Default(nil))
+	manifests, err := deploy.Render(deploy.WithDefaults(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestAHostIsThePodOfTheManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, _ := setOf(t, aPool(), 3)
+	host, _ := setOf(t, newTestPool(), 3)
 	a, b := one.Spec.Template.Spec, host.Spec.Template.Spec
 	for what, same := range map[string]bool{
 		"the security of the pod":       reflect.DeepEqual(a.SecurityContext, b.SecurityContext),
@@ -85,7 +85,7 @@ func TestAHostIsThePodOfTheManifests(t *testing.T) {
 // TestAnAgentHasNoTokenOfItsHost checks the mounts of the agents' container, and everything that it shares with the host's
 // container.
 func TestAnAgentHasNoTokenOfItsHost(t *testing.T) {
-	set, _ := setOf(t, aPool(), 1)
+	set, _ := setOf(t, newTestPool(), 1)
 	pod := set.Spec.Template.Spec
 	if pod.ShareProcessNamespace != nil || *pod.AutomountServiceAccountToken || len(pod.Containers) != 1 || len(pod.InitContainers) != 1 {
 		t.Fatalf("%+v", pod)
@@ -105,7 +105,7 @@ func TestAnAgentHasNoTokenOfItsHost(t *testing.T) {
 	if has := mounts(&pod.Containers[0]); len(has) > 0 {
 		t.Errorf("the agents have the tokens in %q", has)
 	}
-	if has := mounts(&pod.InitContainers[0]); !slices.Equal(has, []string{Credentials}) || *pod.InitContainers[0].RestartPolicy != corev1.ContainerRestartPolicyAlways {
+	if has := mounts(&pod.InitContainers[0]); !slices.Equal(has, []string{CredentialsDir}) || *pod.InitContainers[0].RestartPolicy != corev1.ContainerRestartPolicyAlways {
 		t.Errorf("the host has the tokens in %q", has)
 	}
 }
@@ -128,8 +128,8 @@ func TestOnlyHostsOfItsPoolReachAHost(t *testing.T) {
 		}
 		return nil
 	}
-	n := policy(aPool(func(p *v1alpha1.AgentPool) { p.Spec.Network.APIServer = "10.0.0.1/32" }))
-	set, _ := setOf(t, aPool(), 1)
+	n := policy(newTestPool(func(p *v1alpha1.AgentPool) { p.Spec.Network.APIServer = "10.0.0.1/32" }))
+	set, _ := setOf(t, newTestPool(), 1)
 	for key, value := range n.Spec.PodSelector.MatchLabels {
 		if set.Spec.Template.Labels[key] != value {
 			t.Errorf("a host has no label %s=%s", key, value)
@@ -143,21 +143,21 @@ func TestOnlyHostsOfItsPoolReachAHost(t *testing.T) {
 		t.Errorf("the API server: %+v", last)
 	}
 	no := false
-	if policy(aPool(func(p *v1alpha1.AgentPool) { p.Spec.Network.Policy = &no })) != nil {
+	if policy(newTestPool(func(p *v1alpha1.AgentPool) { p.Spec.Network.Policy = &no })) != nil {
 		t.Error("a NetworkPolicy is made that is not wanted")
 	}
 }
 
 // TestOnlyAChangeOfTheTemplateIsARollout checks that a change of the number of hosts replaces no pod.
 func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
-	_, one := setOf(t, aPool(), 1)
-	if _, nine := setOf(t, aPool(), 9); nine != one {
+	_, one := setOf(t, newTestPool(), 1)
+	if _, nine := setOf(t, newTestPool(), 9); nine != one {
 		t.Error("another number of hosts is a rollout")
 	}
-	if _, next := setOf(t, aPool(func(p *v1alpha1.AgentPool) { p.Spec.Isolation = "files" }), 1); next == one {
+	if _, next := setOf(t, newTestPool(func(p *v1alpha1.AgentPool) { p.Spec.Isolation = "files" }), 1); next == one {
 		t.Error("another isolation is no rollout")
 	}
-	idle, _ := setOf(t, aPool(func(p *v1alpha1.AgentPool) { p.Spec.Rollout.WhenIdle = true }), 1)
+	idle, _ := setOf(t, newTestPool(func(p *v1alpha1.AgentPool) { p.Spec.Rollout.WhenIdle = true }), 1)
 	hook := idle.Spec.Template.Spec.Containers[0].Lifecycle
 	if hook == nil || !reflect.DeepEqual(hook.PreStop.Exec.Command, []string{"hinit", "drain", "--timeout", "90s"}) || *idle.Spec.Template.Spec.TerminationGracePeriodSeconds != 120 {
 		t.Errorf("whenIdle gives %+v", hook)
@@ -167,7 +167,7 @@ func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
 // TestHostsAreSpreadAndEvictedOneByOne checks the other objects of a pool: a Service that gives each pod a name, and a disruption
 // budget.
 func TestHostsAreSpreadAndEvictedOneByOne(t *testing.T) {
-	p := aPool(func(p *v1alpha1.AgentPool) {
+	p := newTestPool(func(p *v1alpha1.AgentPool) {
 		p.Spec.TopologyKey, p.Spec.Rollout.WhenIdle, p.Spec.Rollout.IdleSeconds = "topology.kubernetes.io/zone", true, 86400
 	})
 	set, _ := setOf(t, p, 3)
@@ -195,7 +195,7 @@ func TestHostsAreSpreadAndEvictedOneByOne(t *testing.T) {
 // TestOnlyAnImageIsExchangedInItsPod checks that only a change of the image keeps the pod. All other changes need
 // another pod.
 func TestOnlyAnImageIsExchangedInItsPod(t *testing.T) {
-	set, _ := setOf(t, aPool(), 1)
+	set, _ := setOf(t, newTestPool(), 1)
 	pod := set.Spec.Template.Spec
 	next := func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" }
 	variable := func(p *v1alpha1.AgentPool) { p.Spec.Env = map[string]string{"A": "b"} }
@@ -203,7 +203,7 @@ func TestOnlyAnImageIsExchangedInItsPod(t *testing.T) {
 		pool          *v1alpha1.AgentPool
 		is, imageOnly bool
 	}{
-		"nothing": {aPool(), true, false}, "an image": {aPool(next), false, true}, "a variable": {aPool(variable), false, false}, "both": {aPool(next, variable), false, false},
+		"nothing": {newTestPool(), true, false}, "an image": {newTestPool(next), false, true}, "a variable": {newTestPool(variable), false, false}, "both": {newTestPool(next, variable), false, false},
 	} {
 		_, template := setOf(t, c.pool, 1)
 		if is, imageOnly := Updated(c.pool, template, &pod); is != c.is || imageOnly != c.imageOnly {
@@ -211,7 +211,7 @@ func TestOnlyAnImageIsExchangedInItsPod(t *testing.T) {
 		}
 	}
 	SetImage(&pod, "agent:2")
-	if is, _ := Updated(aPool(next), templateOf(t, aPool(next)), &pod); !is {
+	if is, _ := Updated(newTestPool(next), templateOf(t, newTestPool(next)), &pod); !is {
 		t.Error("a pod with its image exchanged is not the pool's")
 	}
 }
@@ -230,11 +230,11 @@ func TestAProfileCountsForTheMostThatIsKnown(t *testing.T) {
 		want               string
 	}{{nil, nil, "64Mi"}, {q("10Mi"), nil, "10Mi"}, {nil, q("7Mi"), "7Mi"}, {q("10Mi"), q("70Mi"), "70Mi"}, {q("90Mi"), q("70Mi"), "90Mi"}} {
 		p := &v1alpha1.AgentProfile{Spec: v1alpha1.AgentProfileSpec{Memory: c.expected}, Status: v1alpha1.AgentProfileStatus{Memory: c.measured}}
-		if got := ReservedMemory(aPool(), p); got != q(c.want).Value() {
+		if got := ReservedMemory(newTestPool(), p); got != q(c.want).Value() {
 			t.Errorf("%v %v: %d", c.expected, c.measured, got)
 		}
 	}
-	if got := Room(aPool()); got != 1<<30/100*80 {
+	if got := HostMemory(newTestPool()); got != 1<<30/100*80 {
 		t.Error(got)
 	}
 }
@@ -256,7 +256,7 @@ func TestLongListsOfNamesTakeNoRightOfOtherProfiles(t *testing.T) {
 	coder.Spec.Soul, coder.Spec.Env = &v1alpha1.ConfigMapKey{ConfigMap: "souls"}, []v1alpha1.SecretName{{Secret: "coder-keys"}}
 	all = append(all, coder)
 	configMaps, secrets, leftOut := Sources(slices.Values(all))
-	if n := len(strings.Join(slices.Concat(configMaps, secrets), "")); n > maxRights || n < maxRights/2 || leftOut == 0 || leftOut > 40 {
+	if n := len(strings.Join(slices.Concat(configMaps, secrets), "")); n > maxNameBytes || n < maxNameBytes/2 || leftOut == 0 || leftOut > 40 {
 		t.Errorf("%d bytes of names, and %d profiles are left out", n, leftOut)
 	}
 	if !slices.Contains(configMaps, "souls") || !slices.Contains(secrets, "coder-keys") || !slices.IsSorted(secrets) {

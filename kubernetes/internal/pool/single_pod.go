@@ -25,9 +25,9 @@ const (
 	maxNameLength  = 43   // Longest name; the hash and Kubernetes' suffixes extend it to 63 characters.
 )
 
-// Pod returns the name of the pod for a single profile. A StatefulSet or a Sandbox creates this pod. The name contains a
+// SinglePodName returns the name of the pod for a single profile. A StatefulSet or a Sandbox creates this pod. The name contains a
 // hash, because the names of another pool and another profile may join to the same text.
-func Pod(pool, profile string) string {
+func SinglePodName(pool, profile string) string {
 	name := pool + "-" + profile
 	sum := sha256.Sum256([]byte(pool + "/" + profile))
 	return strings.TrimRight(name[:min(len(name), maxNameLength)], "-") + "-" + hex.EncodeToString(sum[:4]) + firstPodSuffix
@@ -36,7 +36,7 @@ func Pod(pool, profile string) string {
 // SinglePodObjects returns the objects for the pod of a single profile: the PersistentVolumeClaim, then a Sandbox or a
 // StatefulSet. The volume outlives the pod. With onDelete: Delete, the claim is deleted together with the profile.
 func SinglePodObjects(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool) ([]*unstructured.Unstructured, error) {
-	manifests, err := deploy.Render(deploy.Default(valuesOf(p)))
+	manifests, err := deploy.Render(deploy.WithDefaults(valuesOf(p)))
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the pod of profile %q: %w", profile.Name, err)
 	}
@@ -53,7 +53,7 @@ func singlePodObjects(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, san
 	if err != nil {
 		return nil, err
 	}
-	name := Pod(p.Name, profile.Name)
+	name := SinglePodName(p.Name, profile.Name)
 	data := dataClaim(p)
 	data.Name = dataVolume + "-" + name
 	pod := &set.Spec.Template

@@ -17,7 +17,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-func aProfile(onDelete string) *v1alpha1.AgentProfile {
+func newTestProfile(onDelete string) *v1alpha1.AgentProfile {
 	return &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "fleet", UID: "c"}, Spec: v1alpha1.AgentProfileSpec{Pool: "agents", OnDelete: onDelete}}
 }
 
@@ -31,15 +31,15 @@ func read(t *testing.T, from map[string]any, into any) {
 // TestAPodOfItsOwnIsThePodOfAHost compares both kinds of such a pod with a host. They differ in a label and in the claim of the
 // volume.
 func TestAPodOfItsOwnIsThePodOfAHost(t *testing.T) {
-	host, template := setOf(t, aPool(), 3)
+	host, template := setOf(t, newTestPool(), 3)
 	want := host.Spec.Template.DeepCopy()
 	want.Labels[v1alpha1.ProfileLabel] = "coder"
-	name := Pod("agents", "coder")
+	name := SinglePodName("agents", "coder")
 	want.Spec.Volumes = append(want.Spec.Volumes, corev1.Volume{
 		Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-" + name}},
 	})
 	for _, sandbox := range []bool{false, true} {
-		objects, err := SinglePodObjects(aPool(), aProfile("Retain"), sandbox)
+		objects, err := SinglePodObjects(newTestPool(), newTestProfile("Retain"), sandbox)
 		if err != nil || len(objects) != 2 {
 			t.Fatal(err, objects)
 		}
@@ -65,7 +65,7 @@ func TestAPodOfItsOwnIsThePodOfAHost(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("sandbox %v:\ngot  %+v\nwant %+v", sandbox, got, want)
 		}
-		if is, _ := Updated(aPool(), template, &got.Spec); !is {
+		if is, _ := Updated(newTestPool(), template, &got.Spec); !is {
 			t.Error("the pod counts as old")
 		}
 		if owner := metav1.GetControllerOf(maker); owner == nil || owner.Kind != "AgentPool" || maker.GetLabels()[v1alpha1.PoolLabel] != "agents" || maker.GetLabels()[v1alpha1.ProfileLabel] != "coder" {
@@ -76,7 +76,7 @@ func TestAPodOfItsOwnIsThePodOfAHost(t *testing.T) {
 
 // TestAVolumeGoesWithItsProfileWhereThatIsWanted checks that the claim has an owner only with onDelete: Delete.
 func TestAVolumeGoesWithItsProfileWhereThatIsWanted(t *testing.T) {
-	objects, err := SinglePodObjects(aPool(), aProfile("Delete"), true)
+	objects, err := SinglePodObjects(newTestPool(), newTestProfile("Delete"), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,13 +88,13 @@ func TestAVolumeGoesWithItsProfileWhereThatIsWanted(t *testing.T) {
 func TestNamesOfPodsAreTheirProfilesAlone(t *testing.T) {
 	long, seen := strings.Repeat("p", 40), []string{"a-b-0", "a-b-c-0"} // Joined names would be equal in the pools a-b and a-b-c.
 	for _, c := range [][2]string{{"a", "b"}, {"a", "b-c"}, {"a-b", "c"}, {long, strings.Repeat("x", 63)}, {long, strings.Repeat("x", 62) + "y"}, {"a", "b" + strings.Repeat("-", 60) + "c"}} {
-		name := Pod(c[0], c[1])
+		name := SinglePodName(c[0], c[1])
 		if slices.Contains(seen, name) || len(name) > 54 || !strings.HasPrefix(name, c[0]+"-"+c[1][:1]) || !strings.HasSuffix(name, "-0") {
 			t.Errorf("%q: %s", c, name)
 		}
 		seen = append(seen, name)
 	}
-	if got := Pod("agents", "coder"); got != "agents-coder-"+got[13:21]+"-0" {
+	if got := SinglePodName("agents", "coder"); got != "agents-coder-"+got[13:21]+"-0" {
 		t.Error(got)
 	}
 }
@@ -102,11 +102,11 @@ func TestNamesOfPodsAreTheirProfilesAlone(t *testing.T) {
 // TestTheBudgetOfAPoolLeavesPodsOfOneProfileOut checks that the disruption budget selects no pod of
 // a Sandbox. Such a pod would block all evictions.
 func TestTheBudgetOfAPoolLeavesPodsOfOneProfileOut(t *testing.T) {
-	objects, _, err := Objects(aPool(), 1)
+	objects, _, err := Objects(newTestPool(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, _ := setOf(t, aPool(), 1)
+	set, _ := setOf(t, newTestPool(), 1)
 	for _, o := range objects {
 		if o.GetKind() != "PodDisruptionBudget" {
 			continue

@@ -90,8 +90,8 @@ func New(objects dynamic.Interface, core kubernetes.Interface) *Controller {
 	return &Controller{Objects: objects.Resource(Resource), core: core}
 }
 
-// All makes one round: it changes the objects of all Sandboxes as their specs demand.
-func (c *Controller) All(ctx context.Context) {
+// ReconcileAll makes one round: it changes the objects of all Sandboxes as their specs demand.
+func (c *Controller) ReconcileAll(ctx context.Context) {
 	list, err := c.Objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return // The next round tries again.
@@ -126,14 +126,14 @@ func (c *Controller) reconcileOne(ctx context.Context, o *unstructured.Unstructu
 		return
 	}
 	var failed error
-	if err := c.claims(ctx, o, want); err != nil {
+	if err := c.createClaims(ctx, o, want); err != nil {
 		failed = err
 	}
-	pod, podErr := c.pod(ctx, o, want)
+	pod, podErr := c.reconcilePod(ctx, o, want)
 	if podErr != nil {
 		failed = podErr
 	}
-	if err := c.service(ctx, o, want); err != nil {
+	if err := c.createService(ctx, o, want); err != nil {
 		failed = err
 	}
 	c.report(ctx, o, conditionsOf(o, want, pod, podErr, failed))
@@ -159,8 +159,8 @@ func owner(o *unstructured.Unstructured) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*metav1.NewControllerRef(o, Resource.GroupVersion().WithKind("Sandbox"))}
 }
 
-// claims makes the PersistentVolumeClaims of a Sandbox.
-func (c *Controller) claims(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) error {
+// createClaims makes the PersistentVolumeClaims of a Sandbox.
+func (c *Controller) createClaims(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) error {
 	for _, claim := range want.VolumeClaimTemplates {
 		claim.Name, claim.OwnerReferences = claim.Name+"-"+o.GetName(), owner(o)
 		_, err := c.core.CoreV1().PersistentVolumeClaims(o.GetNamespace()).Create(ctx, &claim, metav1.CreateOptions{})
@@ -171,8 +171,8 @@ func (c *Controller) claims(ctx context.Context, o *unstructured.Unstructured, w
 	return nil
 }
 
-// service makes the headless Service of a Sandbox whose spec asks for one.
-func (c *Controller) service(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) error {
+// createService makes the headless Service of a Sandbox whose spec asks for one.
+func (c *Controller) createService(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) error {
 	if want.Service == nil || !*want.Service {
 		return nil
 	}

@@ -55,8 +55,8 @@ func (c *Controller) forgetPodName(ctx context.Context, o *unstructured.Unstruct
 	_, _ = c.Objects.Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
-// pod makes, keeps or removes the pod of a Sandbox as its spec demands. It does not change a pod that has ended.
-func (c *Controller) pod(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) (*corev1.Pod, error) {
+// reconcilePod makes, keeps or removes the pod of a Sandbox as its spec demands. It does not change a pod that has ended.
+func (c *Controller) reconcilePod(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) (*corev1.Pod, error) {
 	pod, err := c.find(ctx, o)
 	switch {
 	case err != nil:
@@ -83,16 +83,16 @@ func reserved(name string) bool {
 }
 
 // metadata returns the labels and annotations that the pod of a Sandbox gets from its template.
-func metadata(o *unstructured.Unstructured, want sandboxSpec) (labels, notes map[string]string) {
-	labels, notes = map[string]string{NameHash: HashOf(o.GetName())}, map[string]string{}
-	for into, from := range map[*map[string]string]map[string]string{&labels: want.PodTemplate.Labels, &notes: want.PodTemplate.Annotations} {
+func metadata(o *unstructured.Unstructured, want sandboxSpec) (labels, annotations map[string]string) {
+	labels, annotations = map[string]string{NameHash: HashOf(o.GetName())}, map[string]string{}
+	for into, from := range map[*map[string]string]map[string]string{&labels: want.PodTemplate.Labels, &annotations: want.PodTemplate.Annotations} {
 		for name, value := range from {
 			if !reserved(name) {
 				(*into)[name] = value
 			}
 		}
 	}
-	return labels, notes
+	return labels, annotations
 }
 
 func (c *Controller) makePod(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) (*corev1.Pod, error) {
@@ -159,7 +159,7 @@ func conditionsOf(o *unstructured.Unstructured, want sandboxSpec, pod *corev1.Po
 	return append(out, readyOf(want, pod, failed))
 }
 
-func suspendedOf(want sandboxSpec, pod *corev1.Pod, podErr error, mine bool) metav1.Condition {
+func suspendedOf(want sandboxSpec, pod *corev1.Pod, podErr error, owned bool) metav1.Condition {
 	switch {
 	case want.OperatingMode != "Suspended":
 		return condition("Suspended", false, "NotSuspended", "Sandbox is not suspended")
@@ -167,7 +167,7 @@ func suspendedOf(want sandboxSpec, pod *corev1.Pod, podErr error, mine bool) met
 		return metav1.Condition{Type: "Suspended", Status: metav1.ConditionUnknown, Reason: "PodStateUnknown"}
 	case pod == nil:
 		return condition("Suspended", true, "PodTerminated", "Sandbox is suspended")
-	case !mine:
+	case !owned:
 		return condition("Suspended", false, "PodNotOwned", "Refused to delete pod because it is not owned by this sandbox")
 	}
 	return condition("Suspended", false, "PodTerminating", "Sandbox is suspending")

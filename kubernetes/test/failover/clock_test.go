@@ -69,7 +69,7 @@ func TestTheClockOfANodeSteps(t *testing.T) {
 	s := newSite(t)
 	s.ctx = t.Context()
 	s.programs = withClock(t, s.programs)
-	w, two, serves := serving(t, s, 94)
+	w, two, serves := startPair(t, s, 94)
 	t.Cleanup(func() {
 		for _, p := range two {
 			if log, err := os.ReadFile(p.dir + "/log"); t.Failed() {
@@ -87,7 +87,7 @@ func TestTheClockOfANodeSteps(t *testing.T) {
 					t.Errorf("the clock of the pod has not stepped: its renewal is %v off", off)
 				}
 			}
-			if now := w.gateway(serves); now != before || w.runs(two[1-serves.number]) {
+			if now := w.gateway(serves); now != before || w.isRunning(two[1-serves.number]) {
 				t.Errorf("pod %d by %v: the gateway was process %d and is %d", p.number, ahead, before, now)
 			}
 		}
@@ -110,7 +110,7 @@ func TestTheClockOfANodeSteps(t *testing.T) {
 		old.start(t)
 		serves = next
 	}
-	if w.twos(serves) > 0 {
+	if w.countDuplicates(serves) > 0 {
 		t.Error("two pods served")
 	}
 }

@@ -24,9 +24,9 @@ import (
 const (
 	leaseTime = 3 * time.Second
 	// maxTakeover is the promised time of a takeover: the duration of the Lease and two seconds.
-	maxTakeover = leaseTime + 2*time.Second
-	sample      = 10 * time.Millisecond
-	patience    = time.Minute
+	maxTakeover    = leaseTime + 2*time.Second
+	sampleInterval = 10 * time.Millisecond
+	waitTimeout    = time.Minute
 )
 
 var (
@@ -37,40 +37,40 @@ var (
 
 // fault is one disturbance of the serving pod.
 type fault struct {
-	name string
-	do   func(p *pod)
-	heal func(t *testing.T, p *pod)
+	name   string
+	inject func(p *pod)
+	heal   func(t *testing.T, p *pod)
 	// Whether the disturbed pod keeps or regains service, so that the other pod never serves.
-	keeps bool
+	keepsServing bool
 	// Time by which the fault may delay the last renewal, from which the takeover time counts.
-	later time.Duration
+	extraDelay time.Duration
 }
 
-func again(t *testing.T, p *pod) { t.Helper(); p.end(); p.start(t) }
+func restartPod(t *testing.T, p *pod) { t.Helper(); p.end(); p.start(t) }
 
-func passes(_ *testing.T, p *pod) { p.gate.Open() }
+func waitOutFault(_ *testing.T, p *pod) { p.proxy.Restore() }
 
 func faults() []fault {
 	return []fault{
-		{name: "kill -9 of PID 1", do: func(p *pod) { p.end() }, heal: again},
-		{name: "SIGTERM of PID 1", do: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGTERM) }, heal: again},
-		{name: "SIGSTOP of the program", do: func(p *pod) { p.signalProgram(syscall.SIGSTOP) }, heal: func(_ *testing.T, p *pod) { p.signalProgram(syscall.SIGCONT) }},
-		{name: "dropped packets", do: func(p *pod) { p.gate.Silence() }, heal: passes},
+		{name: "kill -9 of PID 1", inject: func(p *pod) { p.end() }, heal: restartPod},
+		{name: "SIGTERM of PID 1", inject: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGTERM) }, heal: restartPod},
+		{name: "SIGSTOP of the program", inject: func(p *pod) { p.signalProgram(syscall.SIGSTOP) }, heal: func(_ *testing.T, p *pod) { p.signalProgram(syscall.SIGCONT) }},
+		{name: "dropped packets", inject: func(p *pod) { p.proxy.DropAll() }, heal: waitOutFault},
 		{
-			name: "SIGSTOP of PID 1, and dropped packets",
-			do:   func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGSTOP); p.gate.Silence() },
-			heal: func(_ *testing.T, p *pod) { _ = p.cmd.Process.Signal(syscall.SIGCONT); p.gate.Open() },
+			name:   "SIGSTOP of PID 1, and dropped packets",
+			inject: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGSTOP); p.proxy.DropAll() },
+			heal:   func(_ *testing.T, p *pod) { _ = p.cmd.Process.Signal(syscall.SIGCONT); p.proxy.Restore() },
 		},
-		{name: "closed connections", do: func(p *pod) { p.gate.Close() }, heal: passes},
-		{name: "an API that takes longer than the lease", do: func(p *pod) { p.gate.Delay(leaseTime) }, heal: passes, later: leaseTime},
-		{name: "kill -9 of the program", do: func(p *pod) { p.signalProgram(syscall.SIGKILL) }, keeps: true},
-		{name: "an API that takes a tenth of the lease", do: func(p *pod) { p.gate.Delay(leaseTime / 20) }, heal: passes, keeps: true},
+		{name: "closed connections", inject: func(p *pod) { p.proxy.Disconnect() }, heal: waitOutFault},
+		{name: "an API that takes longer than the lease", inject: func(p *pod) { p.proxy.Delay(leaseTime) }, heal: waitOutFault, extraDelay: leaseTime},
+		{name: "kill -9 of the program", inject: func(p *pod) { p.signalProgram(syscall.SIGKILL) }, keepsServing: true},
+		{name: "an API that takes a tenth of the lease", inject: func(p *pod) { p.proxy.Delay(leaseTime / 20) }, heal: waitOutFault, keepsServing: true},
 		{
-			name: "SIGSTOP of PID 1", keeps: true, do: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGSTOP) },
+			name: "SIGSTOP of PID 1", keepsServing: true, inject: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGSTOP) },
 			heal: func(_ *testing.T, p *pod) { _ = p.cmd.Process.Signal(syscall.SIGCONT) },
 		},
-		{name: "a clock an hour ahead", do: func(p *pod) { p.setClock(time.Hour) }, keeps: true},
-		{name: "a clock an hour behind", do: func(p *pod) { p.setClock(-time.Hour) }, keeps: true},
+		{name: "a clock an hour ahead", inject: func(p *pod) { p.setClock(time.Hour) }, keepsServing: true},
+		{name: "a clock an hour behind", inject: func(p *pod) { p.setClock(-time.Hour) }, keepsServing: true},
 	}
 }
 
@@ -83,15 +83,15 @@ func (p *pod) signalProgram(sig syscall.Signal) {
 	}
 }
 
-// inside runs a command in the namespaces of the pod, with options of nsenter(1).
-func (p *pod) inside(words ...string) ([]byte, error) {
+// runInNamespaces runs a command in the namespaces of the pod, with options of nsenter(1).
+func (p *pod) runInNamespaces(words ...string) ([]byte, error) {
 	words = append([]string{"--target", strconv.Itoa(p.cmd.Process.Pid), "--pid", "--mount"}, words...)
 	return exec.Command("nsenter", words...).CombinedOutput() //nolint:gosec // all words are numbers and files of this test
 }
 
-// serving starts a pair of pods, and returns the pod that serves first. The pair ends with the
+// startPair starts a pair of pods, and returns the pod that serves first. The pair ends with the
 // test.
-func serving(t *testing.T, s *site, pair int) (w *watch, two []*pod, serves *pod) {
+func startPair(t *testing.T, s *testSite, pair int) (w *gatewayWatch, two []*pod, serves *pod) {
 	t.Helper()
 	w = newWatch()
 	t.Cleanup(w.end)
@@ -110,18 +110,18 @@ func serving(t *testing.T, s *site, pair int) (w *watch, two []*pod, serves *pod
 // TestAnotherImageOfPID1GoesOnWithTheLease checks that a re-executed hinit keeps its gateway running, and keeps the
 // Lease.
 func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
-	cluster.InFull(t)
+	cluster.SkipIfShort(t)
 	s := newSite(t)
-	w, two, serves := serving(t, s, 92)
+	w, two, serves := startPair(t, s, 92)
 	before := w.gateway(serves)
 	for range 3 {
-		if out, err := serves.inside("env", "HINIT_RUNTIME_DIR="+serves.dir+"/run", s.programs+"/hinit", "reexec"); err != nil {
+		if out, err := serves.runInNamespaces("env", "HINIT_RUNTIME_DIR="+serves.dir+"/run", s.programs+"/hinit", "reexec"); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		<-time.After(leaseTime / 2)
 	}
 	<-time.After(leaseTime) // The deadline that the old program knew has passed.
-	if now := w.gateway(serves); now != before || w.runs(two[1-serves.number]) {
+	if now := w.gateway(serves); now != before || w.isRunning(two[1-serves.number]) {
 		t.Errorf("the gateway was process %d and is %d", before, now)
 	}
 }
@@ -167,13 +167,13 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 		all.Go(func() {
 			defer two[0].end()
 			defer two[1].end()
-			if err := storm(t, w, two, random, times, &sum); err != nil {
+			if err := injectFaults(t, w, two, random, times, &sum); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	sum.tell(t)
+	sum.logSummary(t)
 	for pair := range *pairs {
 		if said, err := os.ReadFile(filepath.Join(s.dir, fmt.Sprint("pair", pair), "two")); err != nil || len(said) > 0 {
 			t.Errorf("a gateway of pair %d began beside another: %s%v", pair, said, err)
@@ -183,7 +183,7 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 }
 
 // newPair returns two pods that share a Lease. They are not started.
-func newPair(t *testing.T, s *site, pair int) []*pod {
+func newPair(t *testing.T, s *testSite, pair int) []*pod {
 	t.Helper()
 	shared := filepath.Join(s.dir, fmt.Sprint("pair", pair))
 	if err := os.Mkdir(shared, 0o755); err != nil {
@@ -203,18 +203,18 @@ func newPair(t *testing.T, s *site, pair int) []*pod {
 // TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn stops every process of a pod for longer than the
 // Lease. After it resumes, the pod must end its gateways.
 func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
-	w, two, old := serving(t, newSite(t), 90)
+	w, two, old := startPair(t, newSite(t), 90)
 	old.signalAll(syscall.SIGSTOP)
 	if _, _, err := w.await(two, old); err != nil {
 		t.Fatal(err)
 	}
 	old.signalAll(syscall.SIGCONT)
 	began := time.Now()
-	for w.runs(old) {
-		if time.Since(began) > patience {
+	for w.isRunning(old) {
+		if time.Since(began) > waitTimeout {
 			t.Fatal("its gateway goes on")
 		}
-		<-time.After(sample)
+		<-time.After(sampleInterval)
 	}
 	t.Logf("two gateways ran for %v after the thaw", time.Since(began))
 	if took := time.Since(began); took > time.Second {
@@ -223,8 +223,8 @@ func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 }
 
 func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
-	cluster.InFull(t)
-	w, two, old := serving(t, newSite(t), 93)
+	cluster.SkipIfShort(t)
+	w, two, old := startPair(t, newSite(t), 93)
 	server := 0
 	for pid, command := range commands() {
 		if strings.Contains(command, "kube-apiserver\x00") {
@@ -239,15 +239,15 @@ func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = syscall.Kill(server, syscall.SIGCONT) }()
-	for w.runs(old) && time.Since(began) < 2*leaseTime {
-		<-time.After(sample)
+	for w.isRunning(old) && time.Since(began) < 2*leaseTime {
+		<-time.After(sampleInterval)
 	}
 	ended := time.Since(began)
 	for time.Since(began) < 2*leaseTime {
-		if w.runs(two[1-old.number]) {
+		if w.isRunning(two[1-old.number]) {
 			t.Fatal("the other pod serves without the API server")
 		}
-		<-time.After(sample)
+		<-time.After(sampleInterval)
 	}
 	if ended > leaseTime {
 		t.Errorf("the gateway ended %v after the API server stopped", ended)
@@ -260,7 +260,7 @@ func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("the gateway ended after %v, and one runs %v after the API server went on", ended, time.Since(again))
-	if w.twos(old) > 0 {
+	if w.countDuplicates(old) > 0 {
 		t.Error("two pods served")
 	}
 }
@@ -282,7 +282,7 @@ func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
 	}
 	for _, user := range []int{0, agentUser} {
 		id := strconv.Itoa(user)
-		out, err := old.inside("--setuid", id, "--setgid", id, s.gateway, speakWord, old.dir+"/run/notify/hinit-lease", fmt.Sprintf("X_HINIT_LEASE=held %d", int64(1)<<52))
+		out, err := old.runInNamespaces("--setuid", id, "--setgid", id, s.gateway, speakWord, old.dir+"/run/notify/hinit-lease", fmt.Sprintf("X_HINIT_LEASE=held %d", int64(1)<<52))
 		if denied := err != nil && strings.Contains(string(out), "permission denied"); denied != (user != 0) {
 			t.Errorf("uid %d: %v: %s", user, err, out)
 		}
@@ -291,13 +291,13 @@ func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
 	if _, _, err := w.await(two, old); err != nil {
 		t.Error(err)
 	}
-	if w.runs(old) || w.twos(old) > 0 {
+	if w.isRunning(old) || w.countDuplicates(old) > 0 {
 		t.Error("the gateway of the old pod goes on")
 	}
 }
 
-// storm makes a pair fail over many times.
-func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum *summary) error {
+// injectFaults makes a pair fail over many times.
+func injectFaults(t *testing.T, w *gatewayWatch, two []*pod, random *rand.Rand, times int, sum *summary) error {
 	t.Helper()
 	two[0].start(t)
 	two[1].start(t)
@@ -313,17 +313,17 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		}
 		f := order[0]
 		order = order[1:]
-		began, before, said := time.Now(), w.twos(serves), serves.logged("is held by")
-		f.do(serves)
-		if f.keeps {
+		began, before, said := time.Now(), w.countDuplicates(serves), serves.countInLog("is held by")
+		f.inject(serves)
+		if f.keepsServing {
 			<-time.After(leaseTime * 3 / 2) // No takeover may happen during this time.
-			sum.keep(!w.runs(two[1-serves.number]))
+			sum.keep(!w.isRunning(two[1-serves.number]))
 		} else {
 			_, at, err := w.await(two, serves)
 			if err != nil {
 				return fmt.Errorf("after %s the other pod does not serve: %w", f.name, err)
 			}
-			if took := at.Sub(began); sum.add(f.name, took, f.later) {
+			if took := at.Sub(began); sum.add(f.name, took, f.extraDelay) {
 				t.Logf("late: %s took %.2f s, and the Lease was taken %.2f s after the fault", f.name, took.Seconds(), two[0].lease().AcquireTime.Sub(began).Seconds())
 				for _, p := range two {
 					log, _ := os.ReadFile(p.dir + "/log")
@@ -337,10 +337,10 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		}
 		// A pod counts the duration of the Lease from its first read, so it can't take over before that
 		// read.
-		for end := time.Now().Add(patience); !f.keeps && serves.logged("is held by") == said && time.Now().Before(end); {
-			<-time.After(sample)
+		for end := time.Now().Add(waitTimeout); !f.keepsServing && serves.countInLog("is held by") == said && time.Now().Before(end); {
+			<-time.After(sampleInterval)
 		}
-		if n := w.twos(serves) - before; n > 0 {
+		if n := w.countDuplicates(serves) - before; n > 0 {
 			t.Errorf("%d samples with two gateways after %s", n, f.name)
 		}
 	}
@@ -349,20 +349,20 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 
 // summary collects the times without a gateway, by fault.
 type summary struct {
-	mu    sync.Mutex
-	times map[string][]time.Duration
-	late  int // Number of takeovers that took longer than permitted.
-	kept  int // Number of faults after which the same pod kept serving, as it should.
-	not   int // Number of faults after which the other pod served although it need not. This happens on a busy machine, because the Lease is short.
+	mu          sync.Mutex
+	times       map[string][]time.Duration
+	late        int // Number of takeovers that took longer than permitted.
+	keptServing int // Number of faults after which the same pod kept serving, as it should.
+	unexpected  int // Number of faults after which the other pod served although it need not. This happens on a busy machine, because the Lease is short.
 }
 
 func (s *summary) keep(as bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if as {
-		s.kept++
+		s.keptServing++
 	} else {
-		s.not++
+		s.unexpected++
 	}
 }
 
@@ -380,7 +380,7 @@ func (s *summary) add(name string, d, later time.Duration) (late bool) {
 	return late
 }
 
-func (p *pod) logged(words string) int {
+func (p *pod) countInLog(words string) int {
 	log, _ := os.ReadFile(p.dir + "/log") // start has created the file.
 	return strings.Count(string(log), words)
 }
@@ -395,7 +395,7 @@ func (p *pod) lease() coordinationv1.LeaseSpec {
 	return lease.Spec
 }
 
-func (s *summary) tell(t *testing.T) {
+func (s *summary) logSummary(t *testing.T) {
 	t.Helper()
 	var all []time.Duration
 	for _, name := range slices.Sorted(func(yield func(string) bool) {
@@ -416,8 +416,8 @@ func (s *summary) tell(t *testing.T) {
 	}
 	slices.Sort(all)
 	t.Logf("%-42s %4d takeovers, median %5.2f s, longest %5.2f s, %d above %v", "all", len(all), all[len(all)/2].Seconds(), all[len(all)-1].Seconds(), s.late, maxTakeover)
-	t.Logf("%d faults that a pod has to survive, %d of them cost it the lease", s.kept+s.not, s.not)
-	if s.not > s.kept {
+	t.Logf("%d faults that a pod has to survive, %d of them cost it the lease", s.keptServing+s.unexpected, s.unexpected)
+	if s.unexpected > s.keptServing {
 		t.Error("most of them did")
 	}
 	if all[len(all)/2] > maxTakeover {

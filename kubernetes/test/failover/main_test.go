@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if len(os.Args) == 4 && os.Args[1] == speakWord {
-		if err := speak(os.Args[2], os.Args[3]); err != nil {
+		if err := sendMessage(os.Args[2], os.Args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 // speakWord makes this test binary a program that sends messages to a socket.
 const speakWord = "speak-to-a-socket"
 
-func speak(socket, words string) error {
+func sendMessage(socket, words string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		return err
@@ -84,8 +84,8 @@ func becomeInit(hinit string) error {
 	return unix.Exec(hinit, []string{hinit, "init", "gateway", "run"}, os.Environ())
 }
 
-// site holds what all pairs share: the API server and the programs.
-type site struct {
+// testSite holds what all pairs share: the API server and the programs.
+type testSite struct {
 	*cluster.Cluster
 	dir         string // Directory that every user may read.
 	credentials string // Directory with the credentials of a pod.
@@ -126,7 +126,7 @@ var theServer = sync.OnceValues(func() (s started, err error) {
 	return s, err
 })
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T) *testSite {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("namespaces need root")
@@ -139,7 +139,7 @@ func newSite(t *testing.T) *site {
 	if c == nil {
 		t.Skip(server.left)
 	}
-	s := &site{Cluster: c, dir: t.TempDir(), programs: filepath.Join(repository(t), "dist/linux-"+runtime.GOARCH)}
+	s := &testSite{Cluster: c, dir: t.TempDir(), programs: filepath.Join(repository(t), "dist/linux-"+runtime.GOARCH)}
 	s.credentials = filepath.Join(s.dir, "credentials")
 	for dir := s.dir; dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the agents have another user
@@ -164,7 +164,7 @@ func newSite(t *testing.T) *site {
 	}
 	s.kubectl(t, role, "apply", "-f", "-")
 	token := s.kubectl(t, "", "create", "token", "agents", "--duration=24h")
-	ca, err := os.ReadFile(c.Authority())
+	ca, err := os.ReadFile(c.CAFile())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func newSite(t *testing.T) *site {
 }
 
 // kubectl runs kubectl and returns its output.
-func (s *site) kubectl(t *testing.T, input string, words ...string) string {
+func (s *testSite) kubectl(t *testing.T, input string, words ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -206,11 +206,11 @@ func repository(t *testing.T) string {
 
 // pod is one of the two hinits of a pair.
 type pod struct {
-	s      *site
+	s      *testSite
 	pair   int
 	number int // Number of the pod in its pair: 0 or 1.
 	dir    string
-	gate   *cluster.Gate
+	proxy  *cluster.FaultProxy
 	cmd    *exec.Cmd
 	log    *os.File
 }
@@ -232,14 +232,14 @@ logs: {console: raw}
 services: {dashboard: {enabled: false}}
 `
 
-func newPod(t *testing.T, s *site, pair, number int, shared string) *pod {
+func newPod(t *testing.T, s *testSite, pair, number int, shared string) *pod {
 	t.Helper()
 	p := &pod{s: s, pair: pair, number: number, dir: filepath.Join(shared, fmt.Sprint("pod", number))}
 	var err error
-	if p.gate, err = s.NewGate(); err != nil {
+	if p.proxy, err = s.NewFaultProxy(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.gate.End)
+	t.Cleanup(p.proxy.Shutdown)
 	for _, dir := range []string{p.dir, p.dir + "/home", p.dir + "/run", p.dir + "/run/tmp"} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -268,7 +268,7 @@ func (p *pod) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, port, _ := strings.Cut(p.gate.Address, ":")
+	host, port, _ := strings.Cut(p.proxy.Address, ":")
 	p.cmd = exec.Command(self)
 	p.cmd.Env = []string{
 		podVar + "=" + p.s.programs + "/hinit", "PATH=" + p.s.programs + ":/bin", "HERMES_HOME=" + p.dir + "/home", "HINIT_CONFIG=" + p.dir + "/hinit.yaml",

@@ -8,35 +8,35 @@ import (
 	"time"
 )
 
-// watch samples the gateway processes of all pairs every 10 ms.
-type watch struct {
+// gatewayWatch samples the gateway processes of all pairs every 10 ms.
+type gatewayWatch struct {
 	samples atomic.Int64
 	stop    chan struct{}
 	done    sync.WaitGroup
 
-	mu    sync.Mutex
-	alive map[string]int // Number of gateway processes, by mark.
-	two   map[string]int // Number of samples in which both pods of a pair had a gateway, by the mark without its last digit.
+	mu         sync.Mutex
+	alive      map[string]int // Number of gateway processes, by mark.
+	duplicates map[string]int // Number of samples in which both pods of a pair had a gateway, by the mark without its last digit.
 }
 
-func newWatch() *watch {
-	w := &watch{stop: make(chan struct{}), two: map[string]int{}}
+func newWatch() *gatewayWatch {
+	w := &gatewayWatch{stop: make(chan struct{}), duplicates: map[string]int{}}
 	w.done.Go(func() {
-		tick := time.NewTicker(sample)
+		tick := time.NewTicker(sampleInterval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-w.stop:
 				return
 			case <-tick.C:
-				w.look()
+				w.takeSample()
 			}
 		}
 	})
 	return w
 }
 
-func (w *watch) look() {
+func (w *gatewayWatch) takeSample() {
 	alive, pairs, two := map[string]int{}, map[string]bool{}, map[string]bool{}
 	for pid, command := range commands() {
 		words := strings.Split(strings.TrimSuffix(command, "\x00"), "\x00")
@@ -56,38 +56,38 @@ func (w *watch) look() {
 	defer w.mu.Unlock()
 	w.alive = alive
 	for pair := range two {
-		w.two[pair]++
+		w.duplicates[pair]++
 	}
 }
 
-func (w *watch) runs(p *pod) bool { return w.gateway(p) != 0 }
+func (w *gatewayWatch) isRunning(p *pod) bool { return w.gateway(p) != 0 }
 
 // gateway returns the pid of a pod's gateway, or 0.
-func (w *watch) gateway(p *pod) int {
+func (w *gatewayWatch) gateway(p *pod) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.alive[p.mark()]
 }
 
-// twos returns in how many samples both gateways of the pair were running.
-func (w *watch) twos(p *pod) int {
+// countDuplicates returns in how many samples both gateways of the pair were running.
+func (w *gatewayWatch) countDuplicates(p *pod) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.two[p.mark()[:len(p.mark())-1]]
+	return w.duplicates[p.mark()[:len(p.mark())-1]]
 }
 
-func (w *watch) await(two []*pod, not *pod) (*pod, time.Time, error) {
-	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(sample / 2) {
+func (w *gatewayWatch) await(two []*pod, not *pod) (*pod, time.Time, error) {
+	for end := time.Now().Add(waitTimeout); time.Now().Before(end); <-time.After(sampleInterval / 2) {
 		for _, p := range two {
-			if p != not && w.runs(p) {
+			if p != not && w.isRunning(p) {
 				return p, time.Now(), nil
 			}
 		}
 	}
-	return nil, time.Time{}, errors.New("it has taken longer than " + patience.String())
+	return nil, time.Time{}, errors.New("it has taken longer than " + waitTimeout.String())
 }
 
-func (w *watch) end() {
+func (w *gatewayWatch) end() {
 	close(w.stop)
 	w.done.Wait()
 }

@@ -16,7 +16,7 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-var span = flag.Duration("span", time.Minute, "how long the chaos goes on")
+var chaosDuration = flag.Duration("span", time.Minute, "how long the chaos goes on")
 
 const (
 	chaosHosts    = 4
@@ -28,30 +28,29 @@ type chaos struct {
 	*sim
 	rnd         *rand.Rand
 	controllers []*controllerProcess
-	did         map[string]int
-	after       []func() // Functions that end the lasting faults.
+	faultCounts map[string]int
+	cleanups    []func() // Functions that end the lasting faults.
 }
 
 // TestChaosNeverRunsAProfileTwiceAndLosesNone checks that no profile runs twice or is lost in spite
-// of many faults. Two controllers lead at the same time, while the test kills, suspends and
-// isolates controllers, hosts, the API server and etcd, fills volumes, steps clocks and changes the
-// pool.
+// of many faults. Two controllers lead at the same time. The test kills, suspends and isolates
+// controllers, hosts, the API server and etcd. It also fills volumes, steps clocks and changes the pool.
 func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 	f := newSim(t, "chaos", chaosHosts)
 	seed := uint64(time.Now().UnixNano())
-	c := &chaos{sim: f, rnd: rand.New(rand.NewPCG(seed, 2)), did: map[string]int{}}
+	c := &chaos{sim: f, rnd: rand.New(rand.NewPCG(seed, 2)), faultCounts: map[string]int{}}
 	t.Log("seed", seed)
 	for i := range 2 {
 		c.controllers = append(c.controllers, c.newController(t, i))
 	}
 	f.create(chaosProfiles)
-	until(t, 3*time.Minute, "all profiles ready", func() string { return f.missing(chaosProfiles) })
-	for end := time.Now().Add(*span); time.Now().Before(end); {
-		c.strike(t)
+	eventually(t, 3*time.Minute, "all profiles ready", func() string { return f.missing(chaosProfiles) })
+	for end := time.Now().Add(*chaosDuration); time.Now().Before(end); {
+		c.injectFault(t)
 		time.Sleep(time.Duration(c.rnd.IntN(1500)) * time.Millisecond)
-		f.sound()
+		f.checkLedger()
 	}
-	for _, end := range c.after {
+	for _, end := range c.cleanups {
 		end()
 	}
 	c.retry("drain nothing", func() error {
@@ -68,13 +67,13 @@ func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 		})
 	}
 	began := time.Now()
-	until(t, 5*time.Minute, "everything settled", func() string { return f.missing(chaosProfiles) })
-	f.sound()
+	eventually(t, 5*time.Minute, "everything settled", func() string { return f.missing(chaosProfiles) })
+	f.checkLedger()
 	moves := int64(0)
 	for _, p := range f.profiles() {
 		moves += p.Status.Assignment - 1
 	}
-	t.Logf("%v; %d starts, %d moves, never two, none lost; settled %.1f s after the end", c.did, f.k.ledger.starts, moves, time.Since(began).Seconds())
+	t.Logf("%v; %d starts, %d moves, never two, none lost; settled %.1f s after the end", c.faultCounts, f.kubelet.ledger.starts, moves, time.Since(began).Seconds())
 	if moves == 0 {
 		t.Error("nothing has moved")
 	}
@@ -83,7 +82,7 @@ func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 // retry calls do until the API server accepts the request.
 func (c *chaos) retry(what string, do func() error) {
 	c.Helper()
-	until(c.T, 2*time.Minute, what, func() string {
+	eventually(c.T, 2*time.Minute, what, func() string {
 		if err := do(); err != nil {
 			return err.Error()
 		}
@@ -91,36 +90,36 @@ func (c *chaos) retry(what string, do func() error) {
 	})
 }
 
-// strike injects one random fault. Lasting faults end later.
-func (c *chaos) strike(t *testing.T) {
+// injectFault injects one random fault. Lasting faults end later.
+func (c *chaos) injectFault(t *testing.T) {
 	t.Helper()
 	host := fmt.Sprintf("%s-%d", c.pool, c.rnd.IntN(chaosHosts))
 	name := fmt.Sprintf("p%05d", c.rnd.IntN(chaosProfiles))
 	if c.rnd.IntN(4) == 0 {
-		host = pool.Pod(c.pool, name) // Ignore the error: most profiles have no such field.
+		host = pool.SinglePodName(c.pool, name) // Ignore the error: most profiles have no such field.
 	}
 	later := func(do func()) {
 		time.AfterFunc(time.Duration(500+c.rnd.IntN(4000))*time.Millisecond, do)
-		c.after = append(c.after, do)
+		c.cleanups = append(c.cleanups, do)
 	}
-	if one := c.k.hostOf(host); one != nil && c.rnd.IntN(4) == 0 {
-		c.strikeProcess(one, later)
+	if one := c.kubelet.hostOf(host); one != nil && c.rnd.IntN(4) == 0 {
+		c.injectProcessFault(one, later)
 		return
 	}
 	switch k := c.rnd.IntN(100); {
 	case k < 4:
-		c.did["images"]++
+		c.faultCounts["images"]++
 		p := &v1alpha1.AgentPool{}
 		if c.api.Get(c.ctx, client.ObjectKey{Namespace: "default", Name: c.pool}, p) == nil {
-			p.Spec.Image = fmt.Sprintf("agent:%d", c.did["images"])
+			p.Spec.Image = fmt.Sprintf("agent:%d", c.faultCounts["images"])
 			_ = c.api.Update(c.ctx, p)
 		}
 	case k < 8 && os.Geteuid() == 0:
-		c.did["full volumes"]++
-		c.k.fill(host)
-		later(func() { c.k.drop(host) })
+		c.faultCounts["full volumes"]++
+		c.kubelet.fillVolume(host)
+		later(func() { c.kubelet.freeVolume(host) })
 	case k < 16:
-		c.did["placements"]++
+		c.faultCounts["placements"]++
 		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) {
 			p.Spec.Pin = ""
 			if p.Spec.Placement = v1alpha1.PlacementPod; c.rnd.IntN(2) == 0 {
@@ -128,7 +127,7 @@ func (c *chaos) strike(t *testing.T) {
 			}
 		})
 	case k < 20:
-		c.did["numbers of hosts"]++
+		c.faultCounts["numbers of hosts"]++
 		p := &v1alpha1.AgentPool{}
 		if c.api.Get(c.ctx, client.ObjectKey{Namespace: "default", Name: c.pool}, p) == nil {
 			n := int32(2 + c.rnd.IntN(chaosHosts-1))
@@ -136,13 +135,13 @@ func (c *chaos) strike(t *testing.T) {
 			_ = c.api.Update(c.ctx, p)
 		}
 	case k < 40:
-		c.did["pins"]++
+		c.faultCounts["pins"]++
 		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // Ignore the error: the API server may be stopped.
 	case k < 50:
-		c.did["orders"]++
-		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { up := !p.Wanted(); p.Spec.Running = &up })
+		c.faultCounts["orders"]++
+		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { up := !p.WantsGateway(); p.Spec.Running = &up })
 	case k < 60:
-		c.did["drains"]++
+		c.faultCounts["drains"]++
 		p := &v1alpha1.AgentPool{}
 		if c.api.Get(c.ctx, client.ObjectKey{Namespace: "default", Name: c.pool}, p) == nil {
 			p.Spec.Drain = nil
@@ -152,61 +151,61 @@ func (c *chaos) strike(t *testing.T) {
 			_ = c.api.Update(c.ctx, p)
 		}
 	case k < 70:
-		c.did["killed containers"]++
+		c.faultCounts["killed containers"]++
 		if uid := c.pod(host).UID; uid != "" {
-			c.k.kill(uid, true)
-			later(func() { c.k.kill(uid, false) })
+			c.kubelet.setKilled(uid, true)
+			later(func() { c.kubelet.setKilled(uid, false) })
 		}
 	case k < 75:
-		c.did["deleted pods"]++
+		c.faultCounts["deleted pods"]++
 		_ = c.api.Delete(c.ctx, c.pod(host))
 	case k < 83:
-		c.did["partitions"]++
-		c.k.partition(host, true)
-		later(func() { c.k.partition(host, false) })
+		c.faultCounts["partitions"]++
+		c.kubelet.partition(host, true)
+		later(func() { c.kubelet.partition(host, false) })
 	case k < 90:
-		c.did["killed controllers"]++
+		c.faultCounts["killed controllers"]++
 		i := c.rnd.IntN(2)
 		c.controllers[i].kill()
 		c.controllers[i] = c.newController(t, i)
 	case k < 93:
-		c.did["suspended controllers"]++
+		c.faultCounts["suspended controllers"]++
 		one := c.controllers[c.rnd.IntN(2)].cmd.Process
 		_ = one.Signal(syscall.SIGSTOP)
 		later(func() { _ = one.Signal(syscall.SIGCONT) }) // The process may have been killed.
 	case k < 96:
-		c.did["killed API servers"]++
+		c.faultCounts["killed API servers"]++
 		c.KillServer()
 		time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Millisecond)
-		if err := c.Serve(c.ctx); err != nil {
+		if err := c.StartAPIServer(c.ctx); err != nil {
 			t.Fatal(err)
 		}
 	default:
-		c.did["pauses of etcd"]++
+		c.faultCounts["pauses of etcd"]++
 		if err := c.PauseStore(time.Duration(500+c.rnd.IntN(3000)) * time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// strikeProcess kills or suspends a host's program, or steps its clock. The gateways of the pod
+// injectProcessFault kills or suspends a host's program, or steps its clock. The gateways of the pod
 // keep running.
-func (c *chaos) strikeProcess(one *hostProcess, later func(func())) {
+func (c *chaos) injectProcessFault(one *hostProcess, later func(func())) {
 	clock := one.clock
 	switch k := c.rnd.IntN(3); {
 	case k == 0:
-		c.did["killed hosts"]++
+		c.faultCounts["killed hosts"]++
 		one.signal(syscall.SIGKILL)
 	case k == 1 || !*stepClock:
-		c.did["suspended hosts"]++
+		c.faultCounts["suspended hosts"]++
 		one.signal(syscall.SIGSTOP)
 		later(func() { one.signal(syscall.SIGCONT) })
 	default:
-		c.did["clock steps"]++
+		c.faultCounts["clock steps"]++
 		if c.rnd.IntN(3) == 0 {
-			clock = c.k.controllerClock(c.rnd.IntN(2))
+			clock = c.kubelet.controllerClock(c.rnd.IntN(2))
 		}
-		step(clock, time.Duration(c.rnd.IntN(7201)-3600)*time.Second)
+		setClock(clock, time.Duration(c.rnd.IntN(7201)-3600)*time.Second)
 	}
 }
 
@@ -215,8 +214,8 @@ func (c *chaos) strikeProcess(one *hostProcess, later func(func())) {
 func (c *chaos) newController(t *testing.T, i int) *controllerProcess {
 	t.Helper()
 	namespace := []string{"default", "kube-public"}[i]
-	if c.k.real != nil {
-		return c.k.real.startController(t, c.k.controllerClock(i), namespace)
+	if c.kubelet.processes != nil {
+		return c.kubelet.processes.startController(t, c.kubelet.controllerClock(i), namespace)
 	}
 	return c.controllerIn(t, c.log, namespace)
 }

@@ -12,8 +12,8 @@ import (
 // elapsed time.
 type cost map[string]float64
 
-// spent returns the processor time of all processes of the test's PID namespace.
-func spent() cost {
+// processorTime returns the processor time of all processes of the test's PID namespace.
+func processorTime() cost {
 	c := cost{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // Ignore the error: the pattern is valid.
 	for _, file := range stats {

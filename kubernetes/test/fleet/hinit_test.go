@@ -37,8 +37,8 @@ func newLedger() *ledger {
 	return &ledger{runs: map[string]string{}, newest: map[string]int{}, down: map[string]time.Time{}, longest: map[string]time.Duration{}}
 }
 
-// began records a start of a profile on a host, and the age of that host's data.
-func (l *ledger) began(profile, host string, data int) {
+// recordStart records a start of a profile on a host, and the age of that host's data.
+func (l *ledger) recordStart(profile, host string, data int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if other := l.runs[profile]; other != "" {
@@ -55,7 +55,7 @@ func (l *ledger) began(profile, host string, data int) {
 	}
 }
 
-func (l *ledger) ended(profile, host string) {
+func (l *ledger) recordEnd(profile, host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.runs[profile] == host {
@@ -64,14 +64,14 @@ func (l *ledger) ended(profile, host string) {
 	}
 }
 
-// where returns the host of each running profile.
-func (l *ledger) where() map[string]string {
+// runningOn returns the host of each running profile.
+func (l *ledger) runningOn() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.runs)
 }
 
-func (l *ledger) wrong() []string {
+func (l *ledger) violations() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.faults)
@@ -86,18 +86,18 @@ type fakeInit struct {
 	busy       atomic.Bool
 	user       int // User ID that owns the written files; 0 for root.
 
-	mu       sync.Mutex
-	services map[string]*hinit.Service
-	changed  map[string]uint64 // Number of the last change of each profile.
-	now      uint64
-	whole    uint64 // Number of the last change of the list of profiles.
-	ended    bool
-	asked    map[string]uint64 // Number of the last run that a client has asked for, by profile.
-	behind   bool              // Whether the gateway starts between two steps of its host, see answer.
+	mu                 sync.Mutex
+	services           map[string]*hinit.Service
+	changed            map[string]uint64 // Number of the last change of each profile.
+	now                uint64
+	listChanged        uint64 // Number of the last change of the list of profiles.
+	ended              bool
+	askedRuns          map[string]uint64 // Number of the last run that a client has asked for, by profile.
+	startOnSecondQuery bool              // Whether the gateway starts between two steps of its host, see answer.
 }
 
 func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, error) {
-	f := &fakeInit{host: host, home: home, user: user, ledger: l, readyAfter: 100 * time.Millisecond, services: map[string]*hinit.Service{}, changed: map[string]uint64{}, asked: map[string]uint64{}}
+	f := &fakeInit{host: host, home: home, user: user, ledger: l, readyAfter: 100 * time.Millisecond, services: map[string]*hinit.Service{}, changed: map[string]uint64{}, askedRuns: map[string]uint64{}}
 	for _, dir := range []string{filepath.Join(home, "profiles"), filepath.Dir(socket)} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
@@ -123,12 +123,12 @@ func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, e
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(hinit.Status{Init: hinit.Init{Home: f.home}})
 	})
-	mux.HandleFunc("GET /v1/status/follow", f.follow)
+	mux.HandleFunc("GET /v1/status/follow", f.streamStatus)
 	mux.HandleFunc("POST /v1/rescan", func(w http.ResponseWriter, _ *http.Request) { f.rescan(); w.WriteHeader(http.StatusNoContent) })
-	mux.HandleFunc("GET /v1/services/{name}", f.answer)
-	mux.HandleFunc("POST /v1/services/{name}/start", f.order(f.start))
-	mux.HandleFunc("POST /v1/services/{name}/stop", f.order(f.stop))
-	mux.HandleFunc("POST /v1/services/{name}/restart", f.order(func(name string, s *hinit.Service) { f.stop(name, s); f.start(name, s) }))
+	mux.HandleFunc("GET /v1/services/{name}", f.serveStatus)
+	mux.HandleFunc("POST /v1/services/{name}/start", f.commandHandler(f.start))
+	mux.HandleFunc("POST /v1/services/{name}/stop", f.commandHandler(f.stop))
+	mux.HandleFunc("POST /v1/services/{name}/restart", f.commandHandler(func(name string, s *hinit.Service) { f.stop(name, s); f.start(name, s) }))
 	f.server = &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	go func() { _ = f.server.Serve(listener) }()
 	return f, nil
@@ -142,7 +142,7 @@ func (f *fakeInit) end() {
 	f.ended = true
 	for name, s := range f.services {
 		if s.State == hinit.StateUp {
-			f.ledger.ended(name, f.host)
+			f.ledger.recordEnd(name, f.host)
 		}
 	}
 }
@@ -171,17 +171,17 @@ func (f *fakeInit) rescan() {
 		if f.services[name] == nil {
 			f.services[name] = &hinit.Service{Name: "gateway-" + name, Profile: name, Kind: hinit.KindGateway, State: hinit.StateDown, Want: hinit.WantDown, Since: time.Now()}
 			f.now++
-			f.whole = f.now
+			f.listChanged = f.now
 		}
 	}
 	for name, s := range f.services {
 		if !there[name] {
 			if s.State == hinit.StateUp {
-				f.ledger.ended(name, f.host)
+				f.ledger.recordEnd(name, f.host)
 			}
 			delete(f.services, name)
 			f.now++
-			f.whole = f.now
+			f.listChanged = f.now
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 		})
 		return
 	}
-	f.ledger.began(name, f.host, data)
+	f.ledger.recordStart(name, f.host, data)
 	s.Run++
 	s.State, s.Want, s.Since, s.PID, s.Ready, s.Announces, s.MemoryBytes = hinit.StateUp, hinit.WantUp, time.Now(), 1, false, true, 40<<20
 	f.touch(name)
@@ -239,7 +239,7 @@ func (f *fakeInit) write(file, text string) error {
 
 func (f *fakeInit) stop(name string, s *hinit.Service) {
 	if s.State == hinit.StateUp {
-		f.ledger.ended(name, f.host)
+		f.ledger.recordEnd(name, f.host)
 	}
 	_ = f.write(f.stateFile(name), `{"desired_state":"stopped"}`)
 	s.State, s.Want, s.Since, s.PID, s.Ready, s.MemoryBytes = hinit.StateDown, hinit.WantDown, time.Now(), 0, false, 0
@@ -251,8 +251,8 @@ func (f *fakeInit) touch(name string) {
 	f.changed[name] = f.now
 }
 
-// order returns a handler for commands to one service.
-func (f *fakeInit) order(do func(string, *hinit.Service)) http.HandlerFunc {
+// commandHandler returns a handler for commands to one service.
+func (f *fakeInit) commandHandler(do func(string, *hinit.Service)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		name := strings.TrimPrefix(r.PathValue("name"), "gateway-")
 		f.mu.Lock()
@@ -268,34 +268,34 @@ func (f *fakeInit) order(do func(string, *hinit.Service)) http.HandlerFunc {
 	}
 }
 
-// answer serves the status of one service. If behind is set, it starts the gateway just before the
+// serveStatus serves the status of one service. If behind is set, it starts the gateway just before the
 // second answer, that is, between the host's check and its move of the data.
-func (f *fakeInit) answer(w http.ResponseWriter, r *http.Request) {
-	f.order(func(string, *hinit.Service) {})(w, r)
+func (f *fakeInit) serveStatus(w http.ResponseWriter, r *http.Request) {
+	f.commandHandler(func(string, *hinit.Service) {})(w, r)
 	name := strings.TrimPrefix(r.PathValue("name"), "gateway-")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.services[name]; s != nil {
-		if f.behind && f.asked[name] == s.Run {
-			f.behind = false
+		if f.startOnSecondQuery && f.askedRuns[name] == s.Run {
+			f.startOnSecondQuery = false
 			f.start(name, s)
 		}
-		f.asked[name] = s.Run
+		f.askedRuns[name] = s.Run
 	}
 }
 
-// follow streams the status and its changes, at most one line a second.
-func (f *fakeInit) follow(w http.ResponseWriter, r *http.Request) {
+// streamStatus streams the status and its changes, at most one line a second.
+func (f *fakeInit) streamStatus(w http.ResponseWriter, r *http.Request) {
 	var seen, whole uint64
 	for first := true; r.Context().Err() == nil; first = false {
 		f.mu.Lock()
-		line := hinit.StatusChange{IsComplete: first || f.whole > whole, Services: []hinit.Service{}, Init: hinit.Init{Home: f.home}}
+		line := hinit.StatusChange{IsComplete: first || f.listChanged > whole, Services: []hinit.Service{}, Init: hinit.Init{Home: f.home}}
 		for name, s := range f.services {
 			if line.IsComplete || f.changed[name] > seen {
 				line.Services = append(line.Services, *s)
 			}
 		}
-		seen, whole = f.now, f.whole
+		seen, whole = f.now, f.listChanged
 		f.mu.Unlock()
 		if json.NewEncoder(w).Encode(line) != nil {
 			return

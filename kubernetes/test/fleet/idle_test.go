@@ -9,11 +9,11 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// busy makes a gateway of a host begin or end work on an answer.
-func (f *sim) busy(host string, is bool) {
-	f.k.mu.Lock()
-	defer f.k.mu.Unlock()
-	f.k.running[host].init.busy.Store(is)
+// setBusy makes a gateway of a host begin or end work on an answer.
+func (f *sim) setBusy(host string, is bool) {
+	f.kubelet.mu.Lock()
+	defer f.kubelet.mu.Unlock()
+	f.kubelet.running[host].init.busy.Store(is)
 }
 
 // hostVersions returns the versions of the profiles on a host. wrong describes the first profile
@@ -24,7 +24,7 @@ func (f *sim) hostVersions(host string) (versions, wrong string) {
 			continue
 		}
 		versions += " " + p.Name + "=" + p.ResourceVersion
-		if p.Status.Phase != v1alpha1.PhaseRunning || !p.Status.Ready || f.k.ledger.where()[p.Name] != host {
+		if p.Status.Phase != v1alpha1.PhaseRunning || !p.Status.Ready || f.kubelet.ledger.runningOn()[p.Name] != host {
 			wrong = fmt.Sprintf("%s: %+v", p.Name, p.Status)
 		}
 	}
@@ -41,14 +41,14 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 	})
 	f.controller(t, f.log)
 	f.create(n, func(i int, p *v1alpha1.AgentProfile) { p.Spec.Pin = fmt.Sprintf("%s-%d", f.pool, i%2) })
-	until(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(n) })
+	eventually(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	last, first := f.pool+"-1", f.pool+"-0"
 	for what, change := range map[string]func(*v1alpha1.AgentPool){
 		"another image": func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" },
 		"another pod":   func(p *v1alpha1.AgentPool) { p.Spec.Env = map[string]string{"A": "b"} },
 	} {
-		f.busy(last, true)
-		f.busy(first, true)
+		f.setBusy(last, true)
+		f.setBusy(first, true)
 		f.edit(change)
 		container := func(host string) string {
 			if s := f.pod(host).Status.ContainerStatuses; len(s) > 0 {
@@ -65,7 +65,7 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 			}
 		}
 		old := container(last)
-		until(t, time.Minute, what+": the last host told to end", waits(last))
+		eventually(t, time.Minute, what+": the last host told to end", waits(last))
 		time.Sleep(time.Second) // By now, all writes in progress are done.
 		before, wrong := f.hostVersions(last)
 		for range 8 {
@@ -74,16 +74,16 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 			}
 			time.Sleep(500 * time.Millisecond)
 		}
-		f.busy(last, false)
-		until(t, 10*time.Second, what+": the last host replaced", func() string {
+		f.setBusy(last, false)
+		eventually(t, 10*time.Second, what+": the last host replaced", func() string {
 			if now := container(last); now == old || now == "" {
 				return "it is the old one"
 			}
 			return ""
 		})
 		began, old := time.Now(), container(first)
-		until(t, time.Minute, what+": the first host told to end", waits(first))
-		until(t, 2*idle, what+": the first host replaced", func() string {
+		eventually(t, time.Minute, what+": the first host told to end", waits(first))
+		eventually(t, 2*idle, what+": the first host replaced", func() string {
 			if now := container(first); now == old || now == "" {
 				return "it is the old one"
 			}
@@ -92,12 +92,12 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 		if took := time.Since(began); took < idle {
 			t.Errorf("%s: a host did not wait for its answer: it was replaced after %s", what, took)
 		}
-		until(t, time.Minute, what+": the rollout told to be over", func() string {
+		eventually(t, time.Minute, what+": the rollout told to be over", func() string {
 			if p := f.poolStatus(); p.Updated != 2 || strings.Contains(p.Doing, "replaces") {
 				return fmt.Sprintf("%+v", p)
 			}
 			return ""
 		})
 	}
-	f.sound()
+	f.checkLedger()
 }

@@ -31,15 +31,15 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// counting is an HTTP transport that counts the writes of clients.
-type counting struct {
-	writes atomic.Int64
-	cut    atomic.Bool // Whether the API server is unreachable.
+// countingTransport is an HTTP transport that counts the writes of clients.
+type countingTransport struct {
+	writes       atomic.Int64
+	disconnected atomic.Bool // Whether the API server is unreachable.
 }
 
-func (c *counting) wrap(next http.RoundTripper) http.RoundTripper {
+func (c *countingTransport) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if c.cut.Load() {
+		if c.disconnected.Load() {
 			return nil, errors.New("no route to host")
 		}
 		if r.Method != http.MethodGet {
@@ -56,58 +56,58 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // kubelet imitates the kubelets of several nodes: it runs the pods of pools, with the real host
 // code and an imitation of hinit.
 type kubelet struct {
-	api     client.WithWatch
-	kube    *kubernetes.Clientset
-	config  *rest.Config
-	dir     string // Directory of sockets and volumes.
-	ledger  *ledger
-	counted *counting
-	log     *slog.Logger
-	real    *realHosts // Hosts in their own processes; nil if hosts run in this process.
+	api       client.WithWatch
+	kube      *kubernetes.Clientset
+	config    *rest.Config
+	dir       string // Directory of sockets and volumes.
+	ledger    *ledger
+	counted   *countingTransport
+	log       *slog.Logger
+	processes *realHosts // Hosts in their own processes; nil if hosts run in this process.
 
 	containers atomic.Int64 // Number of the last container.
 
-	mu      sync.Mutex
-	running map[string]*simulated // Simulated pods by name.
-	at      map[string]string     // Addresses of the nodes that have one.
-	killed  map[types.UID]bool    // Pods whose container must not run.
-	offline map[string]bool       // Hosts that can't reach the API server.
+	mu        sync.Mutex
+	running   map[string]*simulatedPod // Simulated pods by name.
+	addresses map[string]string        // Addresses of the nodes that have one.
+	killed    map[types.UID]bool       // Pods whose container must not run.
+	offline   map[string]bool          // Hosts that can't reach the API server.
 }
 
-// simulated is a running pod.
-type simulated struct {
-	uid    types.UID
-	image  string
-	cancel context.CancelFunc
-	done   chan struct{}
-	init   *fakeInit
-	net    *counting    // Connections of a host in this process.
-	host   *hostProcess // Host in its own process.
-	ends   time.Time    // Start of the preStop hook.
+// simulatedPod is a running pod.
+type simulatedPod struct {
+	uid       types.UID
+	image     string
+	cancel    context.CancelFunc
+	done      chan struct{}
+	init      *fakeInit
+	transport *countingTransport // Connections of a host in this process.
+	host      *hostProcess       // Host in its own process.
+	stopStart time.Time          // Start of the preStop hook.
 }
 
-// cut disconnects the host from the API server, or reconnects it.
-func (s *simulated) cut(off bool) {
+// setDisconnected disconnects the host from the API server, or reconnects it.
+func (s *simulatedPod) setDisconnected(off bool) {
 	if s.host != nil {
-		s.host.cut(off)
+		s.host.setDisconnected(off)
 	} else {
-		s.net.cut.Store(off)
+		s.transport.disconnected.Store(off)
 	}
 }
 
 // drained reports whether the preStop hook of an ending pod has finished: no gateway works on an
 // answer any more.
-func (s *simulated) drained(p *corev1.Pod) bool {
+func (s *simulatedPod) drained(p *corev1.Pod) bool {
 	hook := p.Spec.Containers[0].Lifecycle
 	if hook == nil || hook.PreStop == nil {
 		return true
 	}
 	words := hook.PreStop.Exec.Command
 	limit, err := time.ParseDuration(words[len(words)-1])
-	if s.ends.IsZero() {
-		s.ends = time.Now()
+	if s.stopStart.IsZero() {
+		s.stopStart = time.Now()
 	}
-	return err != nil || !s.init.busy.Load() || time.Since(s.ends) > limit
+	return err != nil || !s.init.busy.Load() || time.Since(s.stopStart) > limit
 }
 
 func newKubelet(s *server, dir string, out io.Writer) (*kubelet, error) {
@@ -117,14 +117,14 @@ func newKubelet(s *server, dir string, out io.Writer) (*kubelet, error) {
 	}
 	kube, err := kubernetes.NewForConfig(s.rest)
 	k := &kubelet{
-		api: api, kube: kube, config: s.rest, dir: dir, ledger: newLedger(), counted: &counting{}, running: map[string]*simulated{}, at: map[string]string{}, killed: map[types.UID]bool{},
+		api: api, kube: kube, config: s.rest, dir: dir, ledger: newLedger(), counted: &countingTransport{}, running: map[string]*simulatedPod{}, addresses: map[string]string{}, killed: map[types.UID]bool{},
 		offline: map[string]bool{}, log: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	return k, err
 }
 
-// nodes creates nodes and volumes. Until ctx ends, it reports the nodes as alive.
-func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
+// createNodes creates nodes and volumes. Until ctx ends, it reports the nodes as alive.
+func (k *kubelet) createNodes(ctx context.Context, n, volumes int) error {
 	bind := storagev1.VolumeBindingImmediate
 	objects := []client.Object{&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "simulated"}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &bind}}
 	for i := range volumes {
@@ -143,14 +143,14 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 		}
 	}
 	for i := range n {
-		if err := k.alive(ctx, nodeName(i)); err != nil {
+		if err := k.renewNode(ctx, nodeName(i)); err != nil {
 			return err
 		}
 	}
 	go func() {
 		for ctx.Err() == nil {
 			for i := range n {
-				_ = k.alive(ctx, nodeName(i)) // After an error, the next report follows soon.
+				_ = k.renewNode(ctx, nodeName(i)) // After an error, the next report follows soon.
 			}
 			sleep(ctx, 10*time.Second)
 		}
@@ -172,8 +172,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// alive renews the status and the Lease of a node.
-func (k *kubelet) alive(ctx context.Context, name string) error {
+// renewNode renews the status and the Lease of a node.
+func (k *kubelet) renewNode(ctx context.Context, name string) error {
 	n := &corev1.Node{}
 	if err := k.api.Get(ctx, client.ObjectKey{Name: name}, n); err != nil {
 		return err
@@ -181,7 +181,7 @@ func (k *kubelet) alive(ctx context.Context, name string) error {
 	old, now := n.DeepCopy(), metav1.Now()
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated", LastHeartbeatTime: now, LastTransitionTime: now}}
 	k.mu.Lock()
-	if address := k.at[name]; address != "" {
+	if address := k.addresses[name]; address != "" {
 		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
 		n.Status.DaemonEndpoints.KubeletEndpoint.Port = kubeletPort
 	}
@@ -216,7 +216,7 @@ func (k *kubelet) run(ctx context.Context) {
 			p := &pods.Items[i]
 			there[p.Name] = p.UID
 			all.Go(func() {
-				if err := k.pod(ctx, p); err != nil && ctx.Err() == nil {
+				if err := k.syncPod(ctx, p); err != nil && ctx.Err() == nil {
 					k.log.Warn("pod", "name", p.Name, "error", err)
 				}
 			})
@@ -224,13 +224,13 @@ func (k *kubelet) run(ctx context.Context) {
 		all.Wait()
 		for name, uid := range k.uids() {
 			if there[name] != uid {
-				k.end(name)
+				k.killPod(name)
 			}
 		}
 		sleep(ctx, 200*time.Millisecond)
 	}
 	for name := range k.uids() {
-		k.end(name)
+		k.killPod(name)
 	}
 }
 
@@ -244,8 +244,8 @@ func (k *kubelet) uids() map[string]types.UID {
 	return out
 }
 
-// pod brings one simulated pod to the state of its object.
-func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
+// syncPod brings one simulated pod to the state of its object.
+func (k *kubelet) syncPod(ctx context.Context, p *corev1.Pod) error {
 	k.mu.Lock()
 	now, killed := k.running[p.Name], k.killed[p.UID]
 	k.mu.Unlock()
@@ -253,26 +253,26 @@ func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
 	case p.Spec.NodeName == "":
 		return nil
 	case now != nil && now.uid != p.UID:
-		k.end(p.Name)
+		k.killPod(p.Name)
 		return nil
 	case now != nil && (now.image != p.Spec.Containers[0].Image || p.DeletionTimestamp != nil) && !now.drained(p):
 		return nil
 	case now != nil && now.image != p.Spec.Containers[0].Image && p.DeletionTimestamp == nil:
-		k.end(p.Name)
+		k.killPod(p.Name)
 		next := p.DeepCopy()
 		for i := range next.Status.ContainerStatuses { // The container is the same one, which has ended.
 			next.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}}
 		}
 		return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
 	case p.DeletionTimestamp != nil:
-		k.end(p.Name)
+		k.killPod(p.Name)
 		none := int64(0)
 		return client.IgnoreNotFound(k.api.Delete(ctx, p, &client.DeleteOptions{GracePeriodSeconds: &none, Preconditions: &metav1.Preconditions{UID: &p.UID}}))
 	case killed && now != nil:
-		k.end(p.Name)
+		k.killPod(p.Name)
 		return k.status(ctx, p, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}})
 	case !killed && now == nil:
-		if err := k.begin(ctx, p); err != nil {
+		if err := k.startPod(ctx, p); err != nil {
 			return err
 		}
 		return k.status(ctx, p, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}})
@@ -292,25 +292,25 @@ func (k *kubelet) status(ctx context.Context, p *corev1.Pod, state corev1.Contai
 	return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
 }
 
-// begin starts a pod: the imitation of hinit, and the host with the pod's service account.
-func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
+// startPod starts a pod: the imitation of hinit, and the host with the pod's service account.
+func (k *kubelet) startPod(ctx context.Context, p *corev1.Pod) error {
 	home := filepath.Join(k.dir, p.Name)
-	if err := k.volume(home); err != nil {
+	if err := k.createVolume(home); err != nil {
 		return err
 	}
 	socket := filepath.Join(k.dir, p.Name+".sock")
 	user := 0
-	if k.real != nil {
+	if k.processes != nil {
 		socket, user = filepath.Join(k.dir, p.Name+".run", "control.sock"), agentUser
 	}
 	init, err := startFakeInit(p.Name, home, socket, user, k.ledger)
 	if err != nil {
 		return err
 	}
-	if k.real != nil {
+	if k.processes != nil {
 		return k.beginProcess(ctx, p, init)
 	}
-	mine := &counting{}
+	mine := &countingTransport{}
 	config := rest.AnonymousClientConfig(k.config)
 	config.QPS, config.Burst = 100, 200
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return mine.wrap(k.counted.wrap(next)) })
@@ -323,9 +323,9 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 		return err
 	}
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &simulated{uid: p.UID, image: p.Spec.Containers[0].Image, cancel: cancel, done: make(chan struct{}), init: init, net: mine}
+	s := &simulatedPod{uid: p.UID, image: p.Spec.Containers[0].Image, cancel: cancel, done: make(chan struct{}), init: init, transport: mine}
 	k.mu.Lock()
-	mine.cut.Store(k.offline[p.Name])
+	mine.disconnected.Store(k.offline[p.Name])
 	k.running[p.Name] = s
 	k.mu.Unlock()
 	settings := host.Settings{
@@ -341,11 +341,11 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-func (k *kubelet) volume(home string) error {
+func (k *kubelet) createVolume(home string) error {
 	err := os.Mkdir(home, 0o755)
 	if err == nil && os.Geteuid() == 0 {
 		options := "mode=755,size=64m"
-		if k.real != nil {
+		if k.processes != nil {
 			options += fmt.Sprintf(",uid=%d,gid=%[1]d", agentUser)
 		}
 		err = unix.Mount("tmpfs", home, "tmpfs", 0, options)
@@ -364,8 +364,8 @@ func (k *kubelet) unmount() {
 	}
 }
 
-// fill fills the volume of a host. Call drop to free the space.
-func (k *kubelet) fill(host string) {
+// fillVolume fills the volume of a host. Call drop to free the space.
+func (k *kubelet) fillVolume(host string) {
 	f, err := os.Create(filepath.Join(k.dir, host, "filler"))
 	if err != nil {
 		return // The host has no volume yet, or its volume is full.
@@ -377,7 +377,7 @@ func (k *kubelet) fill(host string) {
 	}
 }
 
-func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // An error means that the file is gone.
+func (k *kubelet) freeVolume(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // An error means that the file is gone.
 
 // token requests a service account token for a pod, as the kubelet does.
 func (k *kubelet) token(ctx context.Context, p *corev1.Pod) (string, error) {
@@ -392,8 +392,8 @@ func (k *kubelet) token(ctx context.Context, p *corev1.Pod) (string, error) {
 	return answer.Status.Token, nil
 }
 
-// end kills all processes of a pod.
-func (k *kubelet) end(name string) {
+// killPod kills all processes of a pod.
+func (k *kubelet) killPod(name string) {
 	k.mu.Lock()
 	s := k.running[name]
 	k.mu.Unlock()
@@ -408,8 +408,8 @@ func (k *kubelet) end(name string) {
 	delete(k.running, name)
 }
 
-// kill ends the container of a pod for good if dead is true, and otherwise lets it run again.
-func (k *kubelet) kill(uid types.UID, dead bool) {
+// setKilled ends the container of a pod for good if dead is true, and otherwise lets it run again.
+func (k *kubelet) setKilled(uid types.UID, dead bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.killed[uid] = dead
@@ -422,12 +422,12 @@ func (k *kubelet) partition(name string, off bool) {
 	defer k.mu.Unlock()
 	k.offline[name] = off
 	if s := k.running[name]; s != nil {
-		s.cut(off)
+		s.setDisconnected(off)
 	}
 }
 
-// with returns a client with the given service account token.
-func (f *sim) with(token string) (client.Client, error) {
+// clientWithToken returns a client with the given service account token.
+func (f *sim) clientWithToken(token string) (client.Client, error) {
 	config := rest.AnonymousClientConfig(f.rest)
 	config.BearerToken = token
 	return client.New(config, client.Options{Scheme: v1alpha1.Scheme()})

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "host:", becomeHost(credentials))
 		os.Exit(1)
 	}
-	controlIfAsked()
+	runControllerIfSet()
 	os.Exit(cluster.MainServer(m))
 }
 
@@ -85,9 +85,9 @@ func withServer(t *testing.T) *server {
 	return s
 }
 
-// until polls cond until it returns "". cond returns what is missing. The pauses grow with the cost
+// eventually polls cond until it returns "". cond returns what is missing. The pauses grow with the cost
 // of cond, because listing ten thousand profiles needs much processor time.
-func until(t *testing.T, limit time.Duration, what string, cond func() string) {
+func eventually(t *testing.T, limit time.Duration, what string, cond func() string) {
 	t.Helper()
 	missing := ""
 	for end := time.Now().Add(limit); time.Now().Before(end); {

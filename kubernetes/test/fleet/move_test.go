@@ -36,8 +36,8 @@ func (f *sim) profile(name string) *v1alpha1.AgentProfile {
 	return p
 }
 
-// others returns the names of the pool's hosts, except for one.
-func (f *sim) others(hosts int, except string) (names []string) {
+// otherHosts returns the names of the pool's hosts, except for one.
+func (f *sim) otherHosts(hosts int, except string) (names []string) {
 	for i := range hosts {
 		if name := fmt.Sprintf("%s-%d", f.pool, i); name != except {
 			names = append(names, name)
@@ -53,13 +53,13 @@ func TestAProfileMovesWithItsData(t *testing.T) {
 	f := newSim(t, "mover", 3)
 	f.controller(t, f.log)
 	f.create(n)
-	until(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(n) })
+	eventually(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	from := f.profile("p00000").Status.Host
 	to := f.pool + "-0"
 	if from == to {
 		to = f.pool + "-1"
 	}
-	home := func(host string) string { return filepath.Join(f.k.dir, host, "profiles", "p00000") }
+	home := func(host string) string { return filepath.Join(f.kubelet.dir, host, "profiles", "p00000") }
 	big := strings.Repeat("all that an agent has learnt\n", 400_000)
 	if err := os.WriteFile(filepath.Join(home(from), "memories.db"), []byte(big), 0o640); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestAProfileMovesWithItsData(t *testing.T) {
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the profile on "+to, func() string {
+	eventually(t, time.Minute, "the profile on "+to, func() string {
 		if p := f.profile("p00000"); p.Status.Host != to || !p.Status.Ready || p.Status.Installed != p.Status.Assignment {
 			return fmt.Sprintf("%+v", p.Status)
 		}
@@ -83,18 +83,18 @@ func TestAProfileMovesWithItsData(t *testing.T) {
 	if err != nil || err2 != nil || string(text) != big || info.Mode().Perm() != 0o640 {
 		t.Errorf("the data has not come whole: %v %v %d bytes", err, err2, len(text))
 	}
-	until(t, time.Minute, "the old data removed", func() string {
-		for _, dir := range []string{home(from), filepath.Join(f.k.dir, from, ".hinit-fleet", "aside")} {
+	eventually(t, time.Minute, "the old data removed", func() string {
+		for _, dir := range []string{home(from), filepath.Join(f.kubelet.dir, from, ".hinit-fleet", "aside")} {
 			if left, _ := os.ReadDir(dir); len(left) > 0 {
 				return fmt.Sprint(dir, " has ", left)
 			}
 		}
 		return ""
 	})
-	f.sound()
+	f.checkLedger()
 
 	f.edit(func(p *v1alpha1.AgentPool) { p.Spec.Drain = []string{f.pool + "-2"} })
-	until(t, 2*time.Minute, "the host drained", func() string {
+	eventually(t, 2*time.Minute, "the host drained", func() string {
 		for _, p := range f.profiles() {
 			if p.Status.Host == f.pool+"-2" && p.Spec.Pin == "" {
 				return p.Name + " is still there"
@@ -102,7 +102,7 @@ func TestAProfileMovesWithItsData(t *testing.T) {
 		}
 		return f.missing(n)
 	})
-	f.sound()
+	f.checkLedger()
 }
 
 // TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid checks that no data is lost if an operator
@@ -111,15 +111,15 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 	f := newSim(t, "hand", 2)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	for range 6 {
 		from, to := f.profile("p00000").Status.Host, f.pool+"-0"
 		if from == to {
 			to = f.pool + "-1"
 		}
-		f.k.mu.Lock()
-		init := dial.New(filepath.Join(f.k.dir, from+".sock"))
-		f.k.mu.Unlock()
+		f.kubelet.mu.Lock()
+		init := dial.New(filepath.Join(f.kubelet.dir, from+".sock"))
+		f.kubelet.mu.Unlock()
 		if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 			t.Fatal(err)
 		}
@@ -127,13 +127,13 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // The start fails while the profile moves.
 			time.Sleep(100 * time.Millisecond)
 		}
-		until(t, time.Minute, "the profile on "+to, func() string {
+		eventually(t, time.Minute, "the profile on "+to, func() string {
 			if p := f.profile("p00000"); p.Status.Host != to {
 				return fmt.Sprintf("%+v", p.Status)
 			}
 			return f.missing(1)
 		})
-		f.sound()
+		f.checkLedger()
 	}
 }
 
@@ -143,30 +143,30 @@ func TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid(t *testing.T) {
 	f := newSim(t, "behind", 2)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	from, to := f.profile("p00000").Status.Host, f.pool+"-0"
 	if from == to {
 		to = f.pool + "-1"
 	}
-	f.k.mu.Lock()
-	init := f.k.running[from].init
-	f.k.mu.Unlock()
+	f.kubelet.mu.Lock()
+	init := f.kubelet.running[from].init
+	f.kubelet.mu.Unlock()
 	init.mu.Lock()
-	init.behind = true
+	init.startOnSecondQuery = true
 	init.mu.Unlock()
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the profile on "+to, func() string {
+	eventually(t, time.Minute, "the profile on "+to, func() string {
 		if p := f.profile("p00000"); p.Status.Host != to {
 			return fmt.Sprintf("%+v", p.Status)
 		}
 		return f.missing(1)
 	})
-	f.sound()
+	f.checkLedger()
 	init.mu.Lock()
 	defer init.mu.Unlock()
-	if init.behind {
+	if init.startOnSecondQuery {
 		t.Error("nothing was started between the steps")
 	}
 }
@@ -180,35 +180,35 @@ func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	f := newSim(t, "full", 2)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	to := f.pool + "-0"
 	if f.profile("p00000").Status.Host == to {
 		to = f.pool + "-1"
 	}
-	until(t, time.Minute, "the other host on", func() string {
+	eventually(t, time.Minute, "the other host on", func() string {
 		if p := f.pod(to); p.Status.Phase != corev1.PodRunning {
 			return string(p.Status.Phase)
 		}
 		return ""
 	})
-	f.k.fill(to)
+	f.kubelet.fillVolume(to)
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the reason told", func() string {
+	eventually(t, time.Minute, "the reason told", func() string {
 		if p := f.profile("p00000"); !strings.Contains(p.Status.Message, "no space left on device") {
 			return fmt.Sprintf("%+v", p.Status)
 		}
 		return ""
 	})
-	f.k.drop(to)
-	until(t, time.Minute, "the profile on "+to, func() string {
+	f.kubelet.freeVolume(to)
+	eventually(t, time.Minute, "the profile on "+to, func() string {
 		if p := f.profile("p00000"); p.Status.Host != to {
 			return fmt.Sprintf("%+v", p.Status)
 		}
 		return f.missing(1)
 	})
-	f.sound()
+	f.checkLedger()
 }
 
 // TestAMoveThatFailsFiveTimesGoesElsewhere blocks the profile's directory on one host. The gateway
@@ -218,10 +218,10 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	f := newSim(t, "fails", 3)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	from := f.profile("p00000").Status.Host
-	others := f.others(3, from)
-	until(t, time.Minute, "the other hosts on", func() string {
+	others := f.otherHosts(3, from)
+	eventually(t, time.Minute, "the other hosts on", func() string {
 		for _, name := range others {
 			if p := f.pod(name); p.Status.Phase != corev1.PodRunning {
 				return fmt.Sprintf("%s is %q", name, p.Status.Phase)
@@ -229,7 +229,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 		}
 		return ""
 	})
-	foreign := filepath.Join(f.k.dir, others[0], "profiles", "p00000")
+	foreign := filepath.Join(f.kubelet.dir, others[0], "profiles", "p00000")
 	if err := os.MkdirAll(filepath.Join(foreign, "of somebody"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	}
 	pin(others[0])
 	failures := int32(0)
-	until(t, 3*time.Minute, "the move called off", func() string {
+	eventually(t, 3*time.Minute, "the move called off", func() string {
 		p := f.profile("p00000")
 		if p.Status.Move != nil {
 			failures = max(failures, p.Status.Move.Failures)
@@ -261,7 +261,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	pin(others[1])
-	until(t, time.Minute, "the profile on "+others[1], func() string {
+	eventually(t, time.Minute, "the profile on "+others[1], func() string {
 		if p := f.profile("p00000"); p.Status.Host != others[1] || p.Status.MoveFailure != nil {
 			return fmt.Sprintf("%+v", p.Status)
 		}
@@ -270,7 +270,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	if left, err := os.ReadDir(foreign); err != nil || len(left) != 1 {
 		t.Errorf("the directory of somebody else has %d files: %v", len(left), err)
 	}
-	f.sound()
+	f.checkLedger()
 }
 
 // TestAHostWritesOnlyAboutItsOwnProfiles checks that the API server refuses a host's writes to
@@ -279,18 +279,18 @@ func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 	f := newSim(t, "owner", 2)
 	f.controller(t, f.log)
 	f.create(4)
-	until(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(4) })
+	eventually(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(4) })
 	own := f.profile("p00000")
 	other := f.pool + "-0"
 	if own.Status.Host == other {
 		other = f.pool + "-1"
 	}
 	as := func(host string) client.Client {
-		token, err := f.k.token(f.ctx, f.pod(host))
+		token, err := f.kubelet.token(f.ctx, f.pod(host))
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := f.with(token)
+		c, err := f.clientWithToken(token)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,12 +340,12 @@ func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
 		defer func() { _ = f.api.Delete(f.ctx, secret) }()
 	}
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
-	token, err := f.k.token(f.ctx, f.pod(f.pool+"-0"))
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	token, err := f.kubelet.token(f.ctx, f.pod(f.pool+"-0"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := f.with(token)
+	host, err := f.clientWithToken(token)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,8 +362,8 @@ func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Env = []v1alpha1.SecretName{{Secret: "coder-keys"}} }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the .env written", func() string {
-		text, err := os.ReadFile(filepath.Join(f.k.dir, f.pool+"-0", "profiles/p00000/.env"))
+	eventually(t, time.Minute, "the .env written", func() string {
+		text, err := os.ReadFile(filepath.Join(f.kubelet.dir, f.pool+"-0", "profiles/p00000/.env"))
 		if err != nil || !strings.Contains(string(text), "KEY=") {
 			return fmt.Sprintf("%q %v", text, err)
 		}
@@ -384,11 +384,11 @@ func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 	f := newSim(t, "missing", 1)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	starts := func() int {
-		f.k.ledger.mu.Lock()
-		defer f.k.ledger.mu.Unlock()
-		return f.k.ledger.starts
+		f.kubelet.ledger.mu.Lock()
+		defer f.kubelet.ledger.mu.Unlock()
+		return f.kubelet.ledger.starts
 	}
 	before := starts()
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) {
@@ -396,7 +396,7 @@ func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the reason told", func() string {
+	eventually(t, time.Minute, "the reason told", func() string {
 		if p := f.profile("p00000"); !strings.Contains(p.Status.Message, `cannot read ConfigMap "late"`) {
 			return fmt.Sprintf("%+v", p.Status)
 		}
@@ -411,8 +411,8 @@ func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.api.Delete(f.ctx, late) }()
-	until(t, 2*time.Minute, "the file written and the gateway restarted", func() string {
-		text, err := os.ReadFile(filepath.Join(f.k.dir, f.pool+"-0", "profiles/p00000/notes/a.md"))
+	eventually(t, 2*time.Minute, "the file written and the gateway restarted", func() string {
+		text, err := os.ReadFile(filepath.Join(f.kubelet.dir, f.pool+"-0", "profiles/p00000/notes/a.md"))
 		if err != nil || starts() != before+1 {
 			return fmt.Sprintf("%q %v, %d starts", text, err, starts()-before)
 		}
@@ -440,8 +440,8 @@ func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 		p.Spec.Files = []v1alpha1.ProfileFile{{Path: "notes/a.md", ConfigMap: "souls", Key: "git.md"}}
 		p.Spec.Skills = []v1alpha1.Skill{{Name: "git", ConfigMap: "souls"}}
 	})
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
-	home := filepath.Join(f.k.dir, f.pool+"-0", "profiles", "p00000")
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	home := filepath.Join(f.kubelet.dir, f.pool+"-0", "profiles", "p00000")
 	is := func(file, want string) string {
 		if text, err := os.ReadFile(filepath.Join(home, file)); err != nil || !strings.Contains(string(text), want) {
 			return fmt.Sprintf("%s has %q (%v)", file, text, err)
@@ -456,7 +456,7 @@ func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Files = nil }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the file removed", func() string {
+	eventually(t, time.Minute, "the file removed", func() string {
 		if _, err := os.Stat(filepath.Join(home, "notes/a.md")); err == nil {
 			return "the file still exists"
 		}
@@ -465,7 +465,7 @@ func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { no := false; p.Spec.Running = &no }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the gateway stopped", func() string {
+	eventually(t, time.Minute, "the gateway stopped", func() string {
 		if p := f.profile("p00000"); p.Status.Phase != v1alpha1.PhaseStopped {
 			return string(p.Status.Phase)
 		}
@@ -474,8 +474,8 @@ func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 	if err := f.api.Delete(f.ctx, f.profile("p00000")); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the object gone and the data kept", func() string {
-		kept, _ := filepath.Glob(filepath.Join(f.k.dir, f.pool+"-0", ".hinit-fleet/retained/p00000.*/SOUL.md"))
+	eventually(t, time.Minute, "the object gone and the data kept", func() string {
+		kept, _ := filepath.Glob(filepath.Join(f.kubelet.dir, f.pool+"-0", ".hinit-fleet/retained/p00000.*/SOUL.md"))
 		if len(f.profiles()) != 0 || len(kept) != 1 {
 			return fmt.Sprint(len(f.profiles()), kept)
 		}

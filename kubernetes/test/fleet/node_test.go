@@ -23,7 +23,7 @@ func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 	f := newSim(t, "vanish", 3)
 	f.controller(t, f.log)
 	f.create(n)
-	until(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(n) })
+	eventually(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	ip := func(verb string) {
 		if out, err := exec.Command("ip", "address", verb, address+"/32", "dev", "lo").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -50,9 +50,9 @@ func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 		}
 	}()
 	host := f.profile("p00000").Status.Host
-	f.k.mu.Lock()
-	f.k.at[f.pod(host).Spec.NodeName] = address
-	f.k.mu.Unlock()
+	f.kubelet.mu.Lock()
+	f.kubelet.addresses[f.pod(host).Spec.NodeName] = address
+	f.kubelet.mu.Unlock()
 	select {
 	case <-asked:
 	case <-time.After(time.Minute):
@@ -71,7 +71,7 @@ func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 			return ""
 		}
 	}
-	until(t, 30*time.Second, "the node told to be lost", told(true))
+	eventually(t, 30*time.Second, "the node told to be lost", told(true))
 	took := time.Since(began)
 	t.Logf("a vanished node is told of all its profiles after %.1f s: %s", took.Seconds(), f.profile("p00000").Status.Message)
 	if took > 10*time.Second {
@@ -87,12 +87,12 @@ func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 		t.Errorf("the host and the controller write against each other: %s, then %s", before, now)
 	}
 	ip("add")
-	until(t, 30*time.Second, "all profiles ready again", func() string {
+	eventually(t, 30*time.Second, "all profiles ready again", func() string {
 		if wrong := told(false)(); wrong != "" {
 			return wrong
 		}
 		return f.missing(n)
 	})
 	ip("del")
-	f.sound()
+	f.checkLedger()
 }

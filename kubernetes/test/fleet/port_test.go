@@ -26,22 +26,22 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	f := newSim(t, "port", 3)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	from := f.profile("p00000").Status.Host
-	others := f.others(3, from)
+	others := f.otherHosts(3, from)
 	to := others[0]
-	until(t, time.Minute, "all hosts on", func() string {
+	eventually(t, time.Minute, "all hosts on", func() string {
 		if s := f.poolStatus(); s.Reachable != 3 {
 			return fmt.Sprintf("%+v", s)
 		}
 		return ""
 	})
-	f.k.partition(to, true) // The target is disconnected, so it does not fetch the data.
+	f.kubelet.partition(to, true) // The target is disconnected, so it does not fetch the data.
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
 	var offer *v1alpha1.Offer
-	until(t, time.Minute, "the offer", func() string {
+	eventually(t, time.Minute, "the offer", func() string {
 		if m := f.profile("p00000").Status.Move; m != nil && m.Offer != nil {
 			offer = m.Offer
 			return ""
@@ -80,21 +80,21 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 		}
 	}
 	forged := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, pool.CertificateAnnotation, strings.Repeat("0", 64))
-	if out, err := f.Kubectl(f.ctx, "patch", "lease", pool.Lease(to), "--type=merge", "-p", forged).CombinedOutput(); err == nil || !strings.Contains(string(out), "only the pod of a host writes its Lease") {
+	if out, err := f.Kubectl(f.ctx, "patch", "lease", pool.LeaseName(to), "--type=merge", "-p", forged).CombinedOutput(); err == nil || !strings.Contains(string(out), "only the pod of a host writes its Lease") {
 		t.Errorf("a Lease in which somebody else names a certificate is answered with %v: %s", err, out)
 	}
 
 	address := offer.Address
-	f.k.partition(to, false)
-	until(t, 2*time.Minute, "the profile on "+to, func() string { return f.on("p00000", to) })
-	until(t, time.Minute, "the port closed", func() string {
+	f.kubelet.partition(to, false)
+	eventually(t, 2*time.Minute, "the profile on "+to, func() string { return f.whyNotOn("p00000", to) })
+	eventually(t, time.Minute, "the port closed", func() string {
 		if c, err := net.Dial("tcp", address); err == nil {
 			_ = c.Close()
 			return "it is open"
 		}
 		return ""
 	})
-	f.sound()
+	f.checkLedger()
 }
 
 // TestAHostTakesNothingFromAnotherThanTheOfferNames checks that a host accepts no data from a server with another
@@ -103,22 +103,22 @@ func TestAHostTakesNothingFromAnotherThanTheOfferNames(t *testing.T) {
 	f := newSim(t, "middle", 2)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	from, to := f.profile("p00000").Status.Host, f.pool+"-0"
 	if from == to {
 		to = f.pool + "-1"
 	}
-	until(t, time.Minute, "both hosts on", func() string {
+	eventually(t, time.Minute, "both hosts on", func() string {
 		if p := f.pod(to); p.Status.Phase != corev1.PodRunning {
 			return string(p.Status.Phase)
 		}
 		return ""
 	})
-	f.k.partition(to, true)
+	f.kubelet.partition(to, true)
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the offer", func() string {
+	eventually(t, time.Minute, "the offer", func() string {
 		if m := f.profile("p00000").Status.Move; m == nil || m.Offer == nil {
 			return "none"
 		}
@@ -137,8 +137,8 @@ func TestAHostTakesNothingFromAnotherThanTheOfferNames(t *testing.T) {
 		}
 	}
 	patch(strings.Repeat("0", 64))
-	f.k.partition(to, false)
-	until(t, time.Minute, "the reason told", func() string {
+	f.kubelet.partition(to, false)
+	eventually(t, time.Minute, "the reason told", func() string {
 		if p := f.profile("p00000"); !strings.Contains(p.Status.Message, "it has another certificate than the offer names") {
 			return fmt.Sprintf("%+v", p.Status)
 		}
@@ -148,6 +148,6 @@ func TestAHostTakesNothingFromAnotherThanTheOfferNames(t *testing.T) {
 		t.Errorf("%+v", p.Status)
 	}
 	patch(right)
-	until(t, 2*time.Minute, "the profile on "+to, func() string { return f.on("p00000", to) })
-	f.sound()
+	eventually(t, 2*time.Minute, "the profile on "+to, func() string { return f.whyNotOn("p00000", to) })
+	f.checkLedger()
 }

@@ -82,13 +82,13 @@ func withProcesses(t *testing.T, s *server, out io.Writer) *realHosts {
 // becomeHost runs hinit-fleet host in this process, without root. It mounts the credentials at the
 // same path as in a pod.
 func becomeHost(credentials string) error {
-	if err := os.MkdirAll(pool.Credentials, 0o755); err != nil {
+	if err := os.MkdirAll(pool.CredentialsDir, 0o755); err != nil {
 		return err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	if err := unix.Mount(credentials, pool.Credentials, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(credentials, pool.CredentialsDir, "", unix.MS_BIND, ""); err != nil {
 		return err
 	}
 	program := os.Getenv("HINIT_TEST_FLEET_PROGRAM")
@@ -103,7 +103,7 @@ func becomeHost(credentials string) error {
 type hostProcess struct {
 	env   []string
 	out   io.Writer
-	gate  *cluster.Gate
+	proxy *cluster.FaultProxy
 	clock string
 	done  chan struct{}
 
@@ -119,10 +119,10 @@ func (k *kubelet) beginProcess(ctx context.Context, p *corev1.Pod, init *fakeIni
 		init.end()
 		return err
 	}
-	s := &simulated{uid: p.UID, image: p.Spec.Containers[0].Image, cancel: h.end, done: h.done, init: init, host: h}
+	s := &simulatedPod{uid: p.UID, image: p.Spec.Containers[0].Image, cancel: h.end, done: h.done, init: init, host: h}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h.cut(k.offline[p.Name])
+	h.setDisconnected(k.offline[p.Name])
 	k.running[p.Name] = s
 	return nil
 }
@@ -132,7 +132,7 @@ func (k *kubelet) newHost(ctx context.Context, p *corev1.Pod) (*hostProcess, err
 	if err := os.MkdirAll(credentials, 0o755); err != nil {
 		return nil, err
 	}
-	authority, err := os.ReadFile(k.real.Authority())
+	authority, err := os.ReadFile(k.processes.CAFile())
 	if err != nil {
 		return nil, err
 	}
@@ -145,20 +145,20 @@ func (k *kubelet) newHost(ctx context.Context, p *corev1.Pod) (*hostProcess, err
 			return nil, err
 		}
 	}
-	gate, err := k.real.NewGate()
+	proxy, err := k.processes.NewFaultProxy()
 	if err != nil {
 		return nil, err
 	}
-	host, port := splitAddress(gate.Address)
-	n := k.real.last.Add(1)
-	h := &hostProcess{out: k.real.out, gate: gate, clock: filepath.Join(k.dir, p.Name+".clock"), done: make(chan struct{})}
+	host, port := splitAddress(proxy.Address)
+	n := k.processes.last.Add(1)
+	h := &hostProcess{out: k.processes.out, proxy: proxy, clock: filepath.Join(k.dir, p.Name+".clock"), done: make(chan struct{})}
 	h.env = []string{
-		hostVar + "=" + credentials, "HINIT_TEST_FLEET_PROGRAM=" + k.real.program, clockVar + "=" + h.clock,
+		hostVar + "=" + credentials, "HINIT_TEST_FLEET_PROGRAM=" + k.processes.program, clockVar + "=" + h.clock,
 		"HINIT_RUNTIME_DIR=" + filepath.Join(k.dir, p.Name+".run"), "HINIT_FLEET_HOST=" + p.Name, "HINIT_FLEET_UID=" + string(p.UID),
 		"HINIT_FLEET_NAMESPACE=" + p.Namespace, "HINIT_FLEET_POOL=" + p.Labels[v1alpha1.PoolLabel],
 		fmt.Sprintf("HINIT_FLEET_ADDRESS=127.1.%d.%d", n/250, n%250+1), "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port,
 	}
-	go h.keep()
+	go h.supervise()
 	return h, nil
 }
 
@@ -170,10 +170,10 @@ func splitAddress(address string) (host, port string) {
 	return address[:i], address[i+1:]
 }
 
-// keep restarts the program until the pod ends.
-func (h *hostProcess) keep() {
+// supervise restarts the program until the pod ends.
+func (h *hostProcess) supervise() {
 	defer close(h.done)
-	defer h.gate.End()
+	defer h.proxy.Shutdown()
 	for {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env, cmd.Stdout, cmd.Stderr, cmd.Dir = h.env, h.out, h.out, "/"
@@ -209,21 +209,21 @@ func (h *hostProcess) end() {
 	h.signal(syscall.SIGKILL)
 }
 
-// cut disconnects the host from the API server, or reconnects it. Half of the disconnections drop
+// setDisconnected disconnects the host from the API server, or reconnects it. Half of the disconnections drop
 // packets instead of closing connections.
-func (h *hostProcess) cut(off bool) {
+func (h *hostProcess) setDisconnected(off bool) {
 	switch {
 	case !off:
-		h.gate.Open()
+		h.proxy.Restore()
 	case time.Now().UnixNano()%2 == 0:
-		h.gate.Silence()
+		h.proxy.DropAll()
 	default:
-		h.gate.Close()
+		h.proxy.Disconnect()
 	}
 }
 
-// step sets a process's clock ahead, if the program was built for that.
-func step(file string, ahead time.Duration) {
+// setClock sets a process's clock ahead, if the program was built for that.
+func setClock(file string, ahead time.Duration) {
 	_ = os.WriteFile(file+".new", []byte(strconv.Itoa(int(ahead.Seconds()))), 0o644) //nolint:gosec // the agents' user reads this file
 	_ = os.Rename(file+".new", file)
 }

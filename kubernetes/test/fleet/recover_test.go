@@ -19,13 +19,13 @@ func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 	f := newSim(t, "gone", 2)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	lost, other := f.profile("p00000").Status.Host, f.pool+"-0"
 	if lost == other {
 		other = f.pool + "-1"
 	}
-	home := func(host string) string { return filepath.Join(f.k.dir, host, "profiles", "p00000") }
-	backups := filepath.Join(f.k.dir, other, ".hinit-fleet/backups")
+	home := func(host string) string { return filepath.Join(f.kubelet.dir, host, "profiles", "p00000") }
+	backups := filepath.Join(f.kubelet.dir, other, ".hinit-fleet/backups")
 	tar, err := os.Create(filepath.Join(backups, "p00000.tar"))
 	if err != nil {
 		t.Fatal(err)
@@ -52,47 +52,47 @@ func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 		}
 	}
 	pod := f.pod(lost)
-	f.k.kill(pod.UID, true)
-	until(t, time.Minute, "the loss told", phase(v1alpha1.PhaseLost))
-	if err := errors.Join(os.RemoveAll(home(lost)), os.RemoveAll(filepath.Join(f.k.dir, lost, ".hinit-fleet"))); err != nil {
+	f.kubelet.setKilled(pod.UID, true)
+	eventually(t, time.Minute, "the loss told", phase(v1alpha1.PhaseLost))
+	if err := errors.Join(os.RemoveAll(home(lost)), os.RemoveAll(filepath.Join(f.kubelet.dir, lost, ".hinit-fleet"))); err != nil {
 		t.Fatal(err)
 	}
 	edit(func(p *v1alpha1.AgentProfile) {
 		p.Spec.Pin, p.Spec.Recover = other, &v1alpha1.Recovery{LostHost: lost, Archive: "p00000.tar"}
 	})
-	until(t, time.Minute, "the profile on "+other, func() string { return f.on("p00000", other) })
+	eventually(t, time.Minute, "the profile on "+other, func() string { return f.whyNotOn("p00000", other) })
 	has := func(host string) {
 		t.Helper()
 		if text, err := os.ReadFile(filepath.Join(home(host), "notes.txt")); string(text) != "learnt" {
 			t.Errorf("the data on %s is %q: %v", host, text, err)
 		}
-		f.sound()
+		f.checkLedger()
 	}
 	has(other)
 
-	f.k.kill(pod.UID, false)
+	f.kubelet.setKilled(pod.UID, false)
 	edit(func(p *v1alpha1.AgentProfile) { p.Spec.Pin = lost })
-	until(t, time.Minute, "the profile on "+lost, func() string { return f.on("p00000", lost) })
+	eventually(t, time.Minute, "the profile on "+lost, func() string { return f.whyNotOn("p00000", lost) })
 	assignment := f.profile("p00000").Status.Assignment
 	f.edit(func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" })
-	until(t, time.Minute, "the rollout over", func() string {
+	eventually(t, time.Minute, "the rollout over", func() string {
 		if s := f.poolStatus(); s.Updated != 2 || s.Reachable != 2 {
 			return fmt.Sprintf("%+v", s)
 		}
 		return f.missing(1)
 	})
-	f.k.kill(f.pod(lost).UID, true)
-	until(t, time.Minute, "the second loss told", phase(v1alpha1.PhaseLost))
+	f.kubelet.setKilled(f.pod(lost).UID, true)
+	eventually(t, time.Minute, "the second loss told", phase(v1alpha1.PhaseLost))
 	time.Sleep(3 * time.Second)
 	if p := f.profile("p00000"); p.Status.Host != lost || p.Status.Assignment != assignment {
 		t.Fatalf("a spec.recover that was carried out gives up again: %+v", p.Status)
 	}
-	f.k.kill(f.pod(lost).UID, false)
-	until(t, time.Minute, "the profile ready again", func() string { return f.missing(1) })
+	f.kubelet.setKilled(f.pod(lost).UID, false)
+	eventually(t, time.Minute, "the profile ready again", func() string { return f.missing(1) })
 	has(lost)
 
 	edit(func(p *v1alpha1.AgentProfile) { p.Spec.Recover = &v1alpha1.Recovery{LostHost: lost, Empty: true} })
-	until(t, time.Minute, "the recover of a healthy host ignored", func() string {
+	eventually(t, time.Minute, "the recover of a healthy host ignored", func() string {
 		if r := f.profile("p00000").Status.Recovered; r == nil || !r.Empty {
 			return fmt.Sprintf("%+v", r)
 		}
@@ -101,7 +101,7 @@ func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 	if err := f.api.Delete(f.ctx, f.pod(lost)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, time.Minute, "the profile ready in a new pod", func() string {
+	eventually(t, time.Minute, "the profile ready in a new pod", func() string {
 		if f.pod(lost).UID == pod.UID {
 			return "it is the old pod"
 		}

@@ -18,8 +18,8 @@ func manifest(kind, name, spec string) string {
 func aPool(spec string) string    { return manifest("AgentPool", "pool", spec) }
 func aProfile(spec string) string { return manifest("AgentProfile", "coder", spec) }
 
-// wrong lists invalid manifests, each with a text that the API server's error must contain.
-var wrong = []struct{ text, says string }{
+// invalidManifests lists invalid manifests, each with a text that the API server's error must contain.
+var invalidManifests = []struct{ text, says string }{
 	{aPool(`{hosts: {min: 1, max: 3}}`), "spec.image: Required value"},
 	{aPool(`{image: "", hosts: {min: 1, max: 3}}`), "spec.image in body should be at least 1 chars long"},
 	{aPool(`{image: "a b", hosts: {min: 1, max: 3}}`), "an image has no white space"},
@@ -84,14 +84,14 @@ var wrong = []struct{ text, says string }{
 // manifest with a helpful message.
 func TestWrongManifestsAreRefusedWithASentence(t *testing.T) {
 	s := withServer(t)
-	for _, w := range wrong {
+	for _, w := range invalidManifests {
 		err := s.create(t, w.text)
 		if err == nil || !strings.Contains(err.Error(), w.says) {
 			t.Errorf("%s\nis answered with %v\nand not with %q", w.text, err, w.says)
 		}
 	}
-	if len(wrong) < 40 {
-		t.Errorf("only %d manifests", len(wrong))
+	if len(invalidManifests) < 40 {
+		t.Errorf("only %d manifests", len(invalidManifests))
 	}
 }
 

@@ -24,7 +24,7 @@ func (f *sim) poolStatus() v1alpha1.AgentPoolStatus {
 // zones returns the number of running profiles in each zone, and the number of hosts.
 func (f *sim) zones() (profiles map[string]int, hosts int) {
 	profiles = map[string]int{}
-	where, zone := f.k.ledger.where(), map[string]string{}
+	where, zone := f.kubelet.ledger.runningOn(), map[string]string{}
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(where))) {
 		node := &corev1.Node{}
 		_ = f.api.Get(f.ctx, client.ObjectKey{Name: f.pod(name).Spec.NodeName}, node)
@@ -48,13 +48,13 @@ func TestAPoolGrowsByMemoryAndShrinksWithoutALoss(t *testing.T) {
 	memory := func(size string) *resource.Quantity { q := resource.MustParse(size); return &q }
 	// Two profiles fill 80 percent of 16 GiB.
 	f.create(n, func(_ int, p *v1alpha1.AgentProfile) { p.Spec.Memory = memory("5Gi") })
-	until(t, 3*time.Minute, "all profiles ready", func() string { return f.missing(n) })
+	eventually(t, 3*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	profiles, hosts := f.zones()
 	if hosts != 3 || f.poolStatus().Wanted != 3 || profiles["a"] < 2 || profiles["b"] < 2 {
 		t.Errorf("%d hosts, profiles in the zones: %v, %+v", hosts, profiles, f.poolStatus())
 	}
 	f.edit(func(p *v1alpha1.AgentPool) { p.Spec.Hosts.Max = 1 })
-	until(t, time.Minute, "the reason told why no host goes", func() string {
+	eventually(t, time.Minute, "the reason told why no host goes", func() string {
 		if doing := f.poolStatus().Doing; doing != "drains scale-2: hosts.max is 1; the other hosts have no room for all profiles" {
 			return doing
 		}
@@ -68,7 +68,7 @@ func TestAPoolGrowsByMemoryAndShrinksWithoutALoss(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, 3*time.Minute, "all profiles on the host that is left", func() string {
+	eventually(t, 3*time.Minute, "all profiles on the host that is left", func() string {
 		for _, p := range f.profiles() {
 			if p.Status.Phase == v1alpha1.PhaseLost || p.Status.Phase == v1alpha1.PhaseWaiting {
 				t.Fatalf("%s: %+v", p.Name, p.Status)
@@ -80,11 +80,11 @@ func TestAPoolGrowsByMemoryAndShrinksWithoutALoss(t *testing.T) {
 		return f.missing(n)
 	})
 	f.edit(func(p *v1alpha1.AgentPool) { p.Spec.Hosts.Min, p.Spec.Hosts.Max = 2, 2 })
-	until(t, time.Minute, "another host", func() string {
+	eventually(t, time.Minute, "another host", func() string {
 		if s := f.poolStatus(); s.Reachable != 2 {
 			return fmt.Sprintf("%+v", s)
 		}
 		return f.missing(n)
 	})
-	f.sound()
+	f.checkLedger()
 }

@@ -42,8 +42,8 @@ const controllerVar = "HINIT_TEST_FLEET_CONTROLLER"
 // leaseVar is the environment variable with the namespace of that controller's Lease.
 const leaseVar = "HINIT_TEST_FLEET_LEASE"
 
-// controlIfAsked runs a controller in this process if controllerVar is set.
-func controlIfAsked() {
+// runControllerIfSet runs a controller in this process if controllerVar is set.
+func runControllerIfSet() {
 	file := os.Getenv(controllerVar)
 	if file == "" {
 		return
@@ -91,8 +91,8 @@ func (c *controllerProcess) kill() {
 	_ = c.cmd.Wait()
 }
 
-// most returns the controller's peak memory, in MB.
-func (c *controllerProcess) most() int {
+// peakMemory returns the controller's peak memory, in MB.
+func (c *controllerProcess) peakMemory() int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
@@ -107,17 +107,17 @@ func (c *controllerProcess) most() int {
 type sim struct {
 	*testing.T
 	*server
-	k    *kubelet
-	ctx  context.Context
-	pool string
-	log  *os.File
+	kubelet *kubelet
+	ctx     context.Context
+	pool    string
+	log     *os.File
 }
 
 // newSim creates nodes and a pool, and starts the simulated kubelet.
 func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.AgentPool)) *sim {
 	t.Helper()
 	if name != "mover" {
-		cluster.InFull(t)
+		cluster.SkipIfShort(t)
 	}
 	s := withServer(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -134,7 +134,7 @@ func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.Agent
 		t.Fatal(err)
 	}
 	if name == "chaos" {
-		k.real = withProcesses(t, s, log)
+		k.processes = withProcesses(t, s, log)
 		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the hosts run as another user, who must enter this directory
 			t.Fatal(err)
 		}
@@ -144,12 +144,12 @@ func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.Agent
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	if err := k.nodes(ctx, 5, 80); err != nil {
+	if err := k.createNodes(ctx, 5, 80); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	all.Go(func() { k.run(ctx) })
-	f := &sim{T: t, server: s, k: k, ctx: ctx, pool: name, log: log}
+	f := &sim{T: t, server: s, kubelet: k, ctx: ctx, pool: name, log: log}
 	t.Cleanup(func() {
 		f.clean()
 		cancel()
@@ -228,7 +228,7 @@ func (f *sim) create(n int, change ...func(int, *v1alpha1.AgentProfile)) {
 
 // missing describes what is missing until n profiles run, each on the host that its object names.
 func (f *sim) missing(n int) string {
-	where := f.k.ledger.where()
+	where := f.kubelet.ledger.runningOn()
 	if n > 1000 && len(where) < n { // Listing all profiles each time would load the API server.
 		return fmt.Sprintf("%d of %d run", len(where), n)
 	}
@@ -249,14 +249,14 @@ func (f *sim) missing(n int) string {
 	return fmt.Sprintf("%d of %d are ready, phases %v; %s", ready, n, count, wrong)
 }
 
-// serious begins a message after which test/summary does not repeat a test.
-const serious = "serious: "
+// seriousPrefix begins a message after which test/summary does not repeat a test.
+const seriousPrefix = "serious: "
 
-// sound fails the test if a profile ran twice or without its data.
-func (f *sim) sound() {
+// checkLedger fails the test if a profile ran twice or without its data.
+func (f *sim) checkLedger() {
 	f.Helper()
-	if wrong := f.k.ledger.wrong(); len(wrong) > 0 {
-		f.Fatalf("%s%d faults, the first: %s", serious, len(wrong), wrong[0])
+	if wrong := f.kubelet.ledger.violations(); len(wrong) > 0 {
+		f.Fatalf("%s%d faults, the first: %s", seriousPrefix, len(wrong), wrong[0])
 	}
 }
 
@@ -286,42 +286,42 @@ func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	n := *simProfiles
 	f := newSim(t, "pool", *simHosts)
 	c := f.controller(t, f.log)
-	until(t, 3*time.Minute, "all hosts reachable", func() string {
+	eventually(t, 3*time.Minute, "all hosts reachable", func() string {
 		p := &v1alpha1.AgentPool{}
 		if err := f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: "pool"}, p); err != nil || int(p.Status.Reachable) != *simHosts {
 			return fmt.Sprintf("%+v %v", p.Status, err)
 		}
 		return ""
 	})
-	began, before, writes := time.Now(), spent(), f.k.counted.writes.Load()
+	began, before, writes := time.Now(), processorTime(), f.kubelet.counted.writes.Load()
 	f.create(n)
 	made := time.Since(began)
-	until(t, 10*time.Minute, "all profiles ready", func() string { return f.missing(n) })
+	eventually(t, 10*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	t.Logf("%d profiles on %d hosts: all objects made after %.1f s, all ready after %.1f s", n, *simHosts, made.Seconds(), time.Since(began).Seconds())
-	each := float64(f.k.counted.writes.Load()-writes) / float64(n)
-	t.Logf("hosts have made %.1f writes a profile; processor time: %s", each, spent().since(before))
+	each := float64(f.kubelet.counted.writes.Load()-writes) / float64(n)
+	t.Logf("hosts have made %.1f writes a profile; processor time: %s", each, processorTime().since(before))
 	if each > 2.5 { // Two writes: the data exists, and the gateway is ready.
 		t.Errorf("hosts have made %.1f writes a profile", each)
 	}
-	f.sound()
+	f.checkLedger()
 
-	f.steady(t)
-	t.Logf("the controller has had at most %d MB", c.most())
-	if c.most() > 200 {
-		t.Errorf("the controller has had %d MB", c.most())
+	f.measureIdle(t)
+	t.Logf("the controller has had at most %d MB", c.peakMemory())
+	if c.peakMemory() > 200 {
+		t.Errorf("the controller has had %d MB", c.peakMemory())
 	}
-	f.loss(t, n)
-	f.rollout(t, n)
-	t.Logf("the controller has had at most %d MB; %d starts in all", c.most(), f.k.ledger.starts)
+	f.testHostLoss(t, n)
+	f.testRollout(t, n)
+	t.Logf("the controller has had at most %d MB; %d starts in all", c.peakMemory(), f.kubelet.ledger.starts)
 }
 
-// steady counts the writes of an idle fleet.
-func (f *sim) steady(t *testing.T) {
+// measureIdle counts the writes of an idle fleet.
+func (f *sim) measureIdle(t *testing.T) {
 	t.Helper()
 	time.Sleep(5 * time.Second)
-	before, leader, began := f.k.counted.writes.Load(), f.version(), time.Now()
+	before, leader, began := f.kubelet.counted.writes.Load(), f.version(), time.Now()
 	time.Sleep(45 * time.Second)
-	hosts := f.k.counted.writes.Load() - before
+	hosts := f.kubelet.counted.writes.Load() - before
 	// Object versions change by the controller's writes of the pool, of profiles, and of its Lease
 	// every ten seconds.
 	rate := (float64(hosts) + 4.5) / time.Since(began).Seconds()
@@ -350,13 +350,13 @@ func (f *sim) version() string {
 	return fmt.Sprint(p.ResourceVersion, " ", h)
 }
 
-// loss kills the container of a host and lets it run again.
-func (f *sim) loss(t *testing.T, n int) {
+// testHostLoss kills the container of a host and lets it run again.
+func (f *sim) testHostLoss(t *testing.T, n int) {
 	t.Helper()
 	victim := f.pool + "-0"
 	pod := f.pod(victim)
 	began := time.Now()
-	f.k.kill(pod.UID, true)
+	f.kubelet.setKilled(pod.UID, true)
 	told := func() string {
 		list := &v1alpha1.AgentProfileList{}
 		if err := f.api.List(f.ctx, list, client.InNamespace("default"), client.MatchingFields{"status.host": victim}); err != nil {
@@ -369,32 +369,32 @@ func (f *sim) loss(t *testing.T, n int) {
 		}
 		return ""
 	}
-	until(t, time.Minute, "the loss told", told)
+	eventually(t, time.Minute, "the loss told", told)
 	took := time.Since(began)
 	t.Logf("the loss of a host is told of all its profiles after %.1f s", took.Seconds())
 	if took > 10*time.Second {
 		t.Errorf("the loss is told after %s", took)
 	}
 	time.Sleep(3 * time.Second)
-	for name, host := range f.k.ledger.where() {
+	for name, host := range f.kubelet.ledger.runningOn() {
 		if host == victim {
 			t.Errorf("%s runs on a dead host", name)
 		}
 	}
-	f.k.kill(pod.UID, false)
-	until(t, 2*time.Minute, "all profiles ready again", func() string { return f.missing(n) })
-	f.sound()
+	f.kubelet.setKilled(pod.UID, false)
+	eventually(t, 2*time.Minute, "all profiles ready again", func() string { return f.missing(n) })
+	f.checkLedger()
 }
 
-// rollout changes the pool's image and waits for all hosts.
-func (f *sim) rollout(t *testing.T, n int) {
+// testRollout changes the pool's image and waits for all hosts.
+func (f *sim) testRollout(t *testing.T, n int) {
 	t.Helper()
-	f.k.ledger.mu.Lock()
-	clear(f.k.ledger.longest)
-	f.k.ledger.mu.Unlock()
+	f.kubelet.ledger.mu.Lock()
+	clear(f.kubelet.ledger.longest)
+	f.kubelet.ledger.mu.Unlock()
 	began := time.Now()
 	f.edit(func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" })
-	until(t, 10*time.Minute, "all hosts new", func() string {
+	eventually(t, 10*time.Minute, "all hosts new", func() string {
 		for i := range *simHosts {
 			if p := f.pod(fmt.Sprintf("%s-%d", f.pool, i)); len(p.Spec.Containers) == 0 || p.Spec.Containers[0].Image != "agent:2" {
 				return p.Name + " has the old image"
@@ -403,13 +403,13 @@ func (f *sim) rollout(t *testing.T, n int) {
 		return f.missing(n)
 	})
 	longest := time.Duration(0)
-	f.k.ledger.mu.Lock()
-	for _, d := range f.k.ledger.longest {
+	f.kubelet.ledger.mu.Lock()
+	for _, d := range f.kubelet.ledger.longest {
 		longest = max(longest, d)
 	}
-	f.k.ledger.mu.Unlock()
+	f.kubelet.ledger.mu.Unlock()
 	t.Logf("%d hosts have a new image after %.1f s; no profile was down for longer than %.1f s", *simHosts, time.Since(began).Seconds(), longest.Seconds())
-	f.sound()
+	f.checkLedger()
 }
 
 func tail(name string, n int) string {

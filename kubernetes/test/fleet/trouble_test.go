@@ -13,15 +13,15 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// set changes the state of a gateway that a host's hinit reports.
-func (f *sim) set(host, profile string, change func(*hinit.Service)) {
-	f.k.mu.Lock()
-	init := f.k.running[host].init
-	f.k.mu.Unlock()
+// setReported changes the state of a gateway that a host's hinit reports.
+func (f *sim) setReported(host, profile string, change func(*hinit.Service)) {
+	f.kubelet.mu.Lock()
+	init := f.kubelet.running[host].init
+	f.kubelet.mu.Unlock()
 	init.mu.Lock()
 	defer init.mu.Unlock()
 	if s := init.services[profile]; s.State == hinit.StateUp {
-		init.ledger.ended(profile, host)
+		init.ledger.recordEnd(profile, host)
 	}
 	change(init.services[profile])
 	init.touch(profile)
@@ -33,7 +33,7 @@ func TestATroubleOfAGatewayIsInTheStatusAndTheEvents(t *testing.T) {
 	f := newSim(t, "ill", 1)
 	f.controller(t, f.log)
 	f.create(1)
-	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	eventually(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	host := f.pool + "-0"
 	code, signal := 3, 9
 	for _, c := range []struct {
@@ -47,10 +47,10 @@ func TestATroubleOfAGatewayIsInTheStatusAndTheEvents(t *testing.T) {
 		{hinit.StateFailed, "no such program", hinit.Exit{Cause: "spawn"}, v1alpha1.PhaseFailed, "Failed: the gateway can't be started: no such program"},
 	} {
 		c.exit.At = time.Now().Truncate(time.Second)
-		f.set(host, "p00000", func(s *hinit.Service) {
+		f.setReported(host, "p00000", func(s *hinit.Service) {
 			s.State, s.Reason, s.Ready, s.Restarts, s.LastExit, s.Since = c.state, c.reason, false, s.Restarts+1, &c.exit, c.exit.At
 		})
-		until(t, time.Minute, c.state+" told", func() string {
+		eventually(t, time.Minute, c.state+" told", func() string {
 			st := f.profile("p00000").Status
 			x := st.LastExit
 			if st.Phase != c.phase || st.Ready || st.Message != c.reason || st.Cause != c.exit.Cause || x == nil || !x.At.Time.Equal(c.exit.At) || (x.Code != nil) != (c.exit.Code != nil) || (x.Signal != nil) != (c.exit.Signal != nil) || st.Restarts == 0 {
@@ -58,7 +58,7 @@ func TestATroubleOfAGatewayIsInTheStatusAndTheEvents(t *testing.T) {
 			}
 			return ""
 		})
-		until(t, time.Minute, c.state+" in the events", func() string {
+		eventually(t, time.Minute, c.state+" in the events", func() string {
 			list := &eventsv1.EventList{}
 			if err := f.api.List(f.ctx, list, client.InNamespace("default")); err != nil {
 				return err.Error()
@@ -79,13 +79,13 @@ func TestATroubleOfAGatewayIsInTheStatusAndTheEvents(t *testing.T) {
 	if line := strings.Join(strings.Fields(strings.ReplaceAll(string(out), "\n", " | ")), " "); err != nil || !strings.Contains(line, "NAME POOL HOST PHASE READY SINCE RESTARTS MEMORY MESSAGE | p00000 ill ill-0 Failed false ") || !strings.Contains(line, " 3 40Mi no such program") {
 		t.Errorf("kubectl get says %v\n%s", err, out)
 	}
-	f.set(host, "p00000", func(s *hinit.Service) { s.State = hinit.StateDown })
-	f.k.mu.Lock()
-	init := f.k.running[host].init
-	f.k.mu.Unlock()
+	f.setReported(host, "p00000", func(s *hinit.Service) { s.State = hinit.StateDown })
+	f.kubelet.mu.Lock()
+	init := f.kubelet.running[host].init
+	f.kubelet.mu.Unlock()
 	init.mu.Lock()
 	init.start("p00000", init.services["p00000"])
 	init.mu.Unlock()
-	until(t, time.Minute, "the profile ready again", func() string { return f.missing(1) })
-	f.sound()
+	eventually(t, time.Minute, "the profile ready again", func() string { return f.missing(1) })
+	f.checkLedger()
 }
