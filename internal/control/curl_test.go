@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +53,32 @@ func goldenCore() *fakeCore {
 	)
 	core.info = client.Init{PID: 1, Version: "1.2.3", StartedAt: at(0), Home: "/opt/data"}
 	return core
+}
+
+// TestAServiceWasUpForADayAfterTheClockWasSet checks that a status shows how long ago a service started although somebody has set
+// the wall clock since. A machine without a battery for its clock boots in 1970, and sets its clock when it reaches the network:
+// every service was up for decades.
+func TestAServiceWasUpForADayAfterTheClockWasSet(t *testing.T) {
+	t.Parallel()
+	for _, step := range []time.Duration{24 * time.Hour, -24 * time.Hour, 0} {
+		started := testkit.AfterClockStep(time.Now().Add(-time.Minute), step)
+		core := newFakeCore(&supervisor.Service{
+			Name: "web", Kind: supervisor.KindService, State: supervisor.Backoff, Since: started, NextStart: testkit.AfterClockStep(time.Now().Add(time.Minute), step),
+			LastExit: &supervisor.Exit{At: started, Tail: []string{}},
+		})
+		core.info = client.Init{StartedAt: started, Lease: &client.Lease{Since: started}}
+		s := serve(t, core, everyone)
+		var got client.Status
+		if code, body := s.curl(t, -1, "/v1/status"); code != 200 || json.Unmarshal([]byte(body), &got) != nil {
+			t.Fatal(code, body)
+		}
+		web := got.Services[0]
+		for what, at := range map[string]time.Time{"the container": got.Init.StartedAt, "the lock": got.Init.Lease.Since, "the service": web.Since, "its exit": web.LastExit.At, "its next start": web.NextStart.Add(-2 * time.Minute)} {
+			if age := time.Since(at.Round(0)); (age - time.Minute).Abs() > 10*time.Second {
+				t.Errorf("the clock was set by %v: %s began a minute ago, and the status says %v", step, what, age)
+			}
+		}
+	}
 }
 
 func TestStatusHasTheShapeThatWasPromised(t *testing.T) {

@@ -243,8 +243,7 @@ func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, e
 func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	i := s.core.Init()
 	i.Stopping, i.Orphans = snap.Stopping, s.core.Orphans()
-	i.UptimeSeconds = seconds(s.now().Sub(i.StartedAt))
-	i.StartedAt = wireTime(i.StartedAt)
+	i.UptimeSeconds, i.StartedAt = seconds(s.now().Sub(i.StartedAt)), wireTime(i.StartedAt)
 	if i.Lease != nil {
 		i.Lease.Since = wireTime(i.Lease.Since)
 	}
@@ -310,15 +309,11 @@ func (s *Server) problemText(v *supervisor.Service, trusted bool) string {
 
 func exitView(x *supervisor.Exit) *client.Exit {
 	out := x.ToClient()
-	out.At, out.Tail, out.UptimeSeconds = wireTime(x.At), nonNil(x.Tail), seconds(x.Uptime)
-	out.TailPending = x.Tail == nil && x.PID != 0
+	out.At, out.Tail, out.TailPending, out.UptimeSeconds = wireTime(x.At), nonNil(x.Tail), x.Tail == nil && x.PID != 0, seconds(x.Uptime)
 	return &out
 }
 
 func countsByCause(by []supervisor.CauseCount) map[string]int {
-	if len(by) == 0 {
-		return nil
-	}
 	out := make(map[string]int, len(by))
 	for _, of := range by {
 		out[string(of.Cause)] = of.Count
@@ -334,7 +329,14 @@ func nonNil[T any](l []T) []T {
 	return l
 }
 
-func wireTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+// wireTime returns a time of the status as clients read it. Clients compare it with the present time. So if the wall clock was set
+// since, wireTime returns what the new clock would have shown at that time. A time without a monotonic reading stays.
+func wireTime(t time.Time) time.Time {
+	if age := time.Since(t); (time.Since(t.Round(0)) - age).Abs() > time.Second {
+		t = time.Now().Add(-age)
+	}
+	return t.UTC().Truncate(time.Millisecond)
+}
 
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"hinit/internal/config"
 	"hinit/internal/proc"
+	"hinit/internal/testkit"
 	"hinit/profiles"
 )
 
@@ -62,23 +62,12 @@ func TestLogChecks(t *testing.T) {
 	expect(often, true)
 }
 
-// stepped returns t as it would be if the wall clock had been set by d since t was read. Its monotonic reading stays.
-func stepped(t time.Time, d time.Duration) time.Time {
-	const hasMonotonic, seconds = 1 << 63, 30 // layout of a time.Time in package time
-	wall := (*uint64)(unsafe.Pointer(&t))
-	if *wall&hasMonotonic == 0 {
-		panic("the time has no monotonic reading")
-	}
-	*wall += uint64(-d/time.Second) << seconds
-	return t
-}
-
 // TestASetClockFailsNoCheck checks that a change of the wall clock neither fails a check nor delays one. After a virtual machine
 // was resumed, its clock jumped by an hour, and hinit restarted all services. After a clock was set back, faults were not noticed
 // for an hour.
 func TestASetClockFailsNoCheck(t *testing.T) {
 	t.Parallel()
-	within := &logCheck{found: new(logMatch), settings: config.LogCheck{MaxGap: time.Minute}, began: stepped(time.Now(), time.Hour)}
+	within := &logCheck{found: new(logMatch), settings: config.LogCheck{MaxGap: time.Minute}, began: testkit.AfterClockStep(time.Now(), time.Hour)}
 	if good, answer := within.check(time.Time{}); !good {
 		t.Errorf("after the clock was set forward: %q", answer)
 	}
@@ -87,7 +76,7 @@ func TestASetClockFailsNoCheck(t *testing.T) {
 	defer close(r.ended)
 	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
 	c := config.Check{Type: config.CheckLog, Log: config.LogCheck{Contains: "ready"}, SuccessThreshold: 1, FailureThreshold: 1}
-	next := &target{Target: plain(c), options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, ended: stepped(time.Now(), -time.Hour)}
+	next := &target{Target: plain(c), options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, ended: testkit.AfterClockStep(time.Now(), -time.Hour)}
 	next.health = NewHealth(next.rules, 1, time.Now())
 	r.searchLines(next, nil)
 	line := newLogCheck(c, next)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -146,4 +147,15 @@ func WriteProgram(path string, text []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(path, text, 0o755) //nolint:gosec // the file is a program
+}
+
+// AfterClockStep returns t as it would be if the wall clock had been set by d since t was read. Its monotonic reading stays.
+func AfterClockStep(t time.Time, d time.Duration) time.Time {
+	const hasMonotonic, seconds = 1 << 63, 30 // layout of a time.Time in package time
+	wall := (*uint64)(unsafe.Pointer(&t))
+	if *wall&hasMonotonic == 0 {
+		panic("the time has no monotonic reading")
+	}
+	*wall += uint64(-d/time.Second) << seconds
+	return t
 }
