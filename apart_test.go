@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestKubernetesIsAModuleOfItsOwn checks that only kubernetes/go.mod requires the Kubernetes libraries. They would make
-// each build of hinit minutes longer.
+// TestKubernetesIsAModuleOfItsOwn checks that only kubernetes/go.mod requires the Kubernetes
+// libraries, which make builds minutes longer.
 func TestKubernetesIsAModuleOfItsOwn(t *testing.T) {
 	for file, want := range map[string]bool{"go.mod": false, "kubernetes/go.mod": true} {
 		text, err := os.ReadFile(file)

@@ -170,14 +170,14 @@ var floors = map[string]int{
 	"hinit/internal/version":        0,
 }
 
-// outside names the trees that no package of the product may import, with the reason.
+// outside lists the trees that no package of the product may import, each with the reason.
 var outside = map[string]string{
 	"hinit/examples":         "an example must be possible in any language, so nothing of hinit needs it",
 	"hinit/internal/gendocs": "a tool for developers",
 	"hinit/test":             "tests of the finished binaries",
 }
 
-// beside lists packages on the same floor. Each of them may import the packages before it in this list.
+// beside lists packages on the same floor. Each may import the packages before it in the list.
 var beside = []string{"hinit/internal/boot", "hinit/internal/boot/lookup", "hinit/logrotate/archive", "hinit/logrotate/gzipped", "hinit/logrotate/packer", "hinit/internal/s6/foreign", "hinit/internal/s6/scandir", "hinit/internal/s6/personality"}
 
 func TestImportsGoDown(t *testing.T) {
@@ -185,7 +185,7 @@ func TestImportsGoDown(t *testing.T) {
 		words := strings.Fields(line)
 		pkg, imports := words[0], words[1:]
 		if pkg == "hinit" {
-			continue // the root directory, which holds tests only
+			continue // The root directory contains tests only.
 		}
 		if _, beside := under(pkg, outside); beside {
 			if strings.HasPrefix(pkg, "hinit/examples") {
@@ -296,7 +296,8 @@ func TestModulesOfPID1(t *testing.T) {
 	}
 }
 
-// calls are functions that source outside the allowed places must not use. The key is "import path.Name".
+// calls maps forbidden functions, as "import path.Name", to the reasons. Only the allowed places
+// may use them.
 type calls map[string]string
 
 var (
@@ -354,7 +355,7 @@ func TestOnlyWatchUsesInotify(t *testing.T) {
 
 func TestNoSignalIsIgnored(t *testing.T) {
 	walk(t, func(path string, f *ast.File) {
-		if !anyPrefix(path, "internal/testproc/") { // internal/testproc contains programs that misbehave on purpose
+		if !anyPrefix(path, "internal/testproc/") { // internal/testproc contains programs that misbehave on purpose.
 			forbid(t, path, f, everywhere)
 		}
 	})
@@ -406,7 +407,7 @@ func TestSupervisorHasNoLock(t *testing.T) {
 // forbid reports every use of one of the functions, whether the source calls it or only passes it as a value.
 func forbid(t *testing.T, path string, f *ast.File, bad calls) {
 	t.Helper()
-	names := make(map[string]string) // key: name of a package in this file; value: its import path
+	names := make(map[string]string) // Import path by the name of the package in this file.
 	for _, spec := range f.Imports {
 		pkg := importPath(spec)
 		name := pkg[strings.LastIndex(pkg, "/")+1:]
@@ -439,7 +440,6 @@ func importPath(s *ast.ImportSpec) string {
 	return path
 }
 
-// source is one parsed Go file of the module.
 type source struct {
 	path string
 	file *ast.File

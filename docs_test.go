@@ -155,7 +155,7 @@ func TestControlAPIIsDocumented(t *testing.T) {
 				}
 			})
 			constants(f, func(name, value string) {
-				// clients set KindUnreachable themselves; no answer has it
+				// Clients set KindUnreachable themselves; no answer has it.
 				if path.Base(file) == "errors.go" && kind.MatchString(name) && name != "KindUnreachable" {
 					kinds++
 					if !strings.Contains(page, "| `"+value+"` |") {

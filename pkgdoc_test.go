@@ -15,7 +15,7 @@ import (
 func TestPackageComments(t *testing.T) {
 	type pkg struct {
 		name string
-		docs []string // files with a package comment
+		docs []string // Files with a package comment.
 		text string
 	}
 	pkgs := make(map[string]*pkg)

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	maxLines  = 450 // maximum lines of a file, so that a reader can keep them in mind
-	maxFields = 20  // maximum fields of a struct
+	maxLines  = 450 // Maximum lines of a file, so that a reader can keep them in mind.
+	maxFields = 20  // Maximum fields of a struct.
 )
 
 // manyFields lists the structs that may have more than maxFields fields, each with the reason.
@@ -61,7 +61,7 @@ var grown = map[string]int{
 // TestNothingGrowsBeyondAReader checks that no file has more than maxLines lines and no struct more than maxFields
 // fields. The fields of embedded structs count. The tables above list the exceptions.
 func TestNothingGrowsBeyondAReader(t *testing.T) {
-	structs := make(map[string]*ast.StructType) // key: directory and name of the type
+	structs := make(map[string]*ast.StructType) // Struct types by directory and name.
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() && (strings.HasPrefix(path, ".") && path != "." || path == "dist") {
 			return cmp.Or(err, filepath.SkipDir)
@@ -123,7 +123,7 @@ func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
 			continue
 		}
 		in := ""
-		switch of := f.Type.(type) { // an embedded pointer counts as one field
+		switch of := f.Type.(type) { // An embedded pointer counts as one field.
 		case *ast.Ident:
 			in = strings.TrimSuffix(name, name[strings.LastIndexByte(name, '.'):]) + "." + of.Name
 		case *ast.SelectorExpr:

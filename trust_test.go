@@ -110,7 +110,7 @@ func readersOf(t *testing.T) []string {
 
 // reads reports whether o is one of the functions in readers, or a variable that gives input from outside.
 func reads(o types.Object) bool {
-	if v, is := o.(*types.Var); is && v.Pkg() != nil { // Body is the body of a request or answer, and Stdin is standard input
+	if v, is := o.(*types.Var); is && v.Pkg() != nil { // Body is the body of a request or answer, and Stdin is standard input.
 		return v.Pkg().Path() == "net/http" && v.Name() == "Body" || v.Pkg().Path() == "os" && v.Name() == "Stdin"
 	}
 	fn, is := o.(*types.Func)

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// outOfTurn lists functions of PID 1 that call the file system without internal/blocking, which limits how many calls
-// may wait at the same time. Each has its reason. A key is "directory/file.go function", or the file alone for all its
-// functions. Before you add a row, count the calls that can wait at the same time. No client, file or number of
-// profiles may let them outnumber the reserve of threads in internal/tuning/threads.go.
+// outOfTurn lists functions of PID 1 that call the file system without the limit of
+// internal/blocking, each with its reason. A key is "directory/file.go function", or the file alone
+// for all its functions. Before you add a row, count the calls that can wait at the same time. They
+// must never outnumber the reserve of threads in internal/tuning/threads.go.
 var outOfTurn = map[string]string{
 	"internal/container/faults_on.go": "not in what is shipped",
 
@@ -61,8 +61,8 @@ const (
 	logFiles = "file.turn takes the turn, for one pump of a file at a time"
 )
 
-// noTurnNeeded lists directories that PID 1's program links and that TestWhoWaitsForADiskTakesATurn does not search,
-// each with the reason.
+// noTurnNeeded lists directories of PID 1's program that TestWhoWaitsForADiskTakesATurn does not
+// search, each with the reason.
 var noTurnNeeded = map[string]string{
 	"client":                "a client: the command line",
 	"internal/control/show": "the command line",
@@ -88,12 +88,12 @@ var fileCalls = map[string][]string{
 	},
 }
 
-// openers lists functions that return a directory whose operations take turns of internal/blocking through an actor.
-// The value is the position of the argument that is the actor.
+// openers lists functions that return a directory whose operations are limited by internal/blocking
+// through an actor. The value is the index of the actor argument.
 var openers = map[string]int{"fsutil.OpenDir": 1, "fsutil.OpenNoLink": 1, "fsutil.InParent": 1, "fsutil.MakeReal": 2}
 
-// bounded reports whether operations through this actor take turns of internal/blocking. Operations of fsutil.Self, of
-// nil and of the agent's own actor do not.
+// bounded reports whether internal/blocking limits operations through this actor. It does not limit
+// operations of fsutil.Self, of nil and of the agent's own actor.
 func bounded(actor ast.Expr) bool {
 	if call, is := actor.(*ast.CallExpr); is {
 		return nameOf(call.Fun) != "fsutil.Self"
@@ -102,12 +102,13 @@ func bounded(actor ast.Expr) bool {
 	return name != "nil" && name != "agent.Actor" && name != "p.Agent"
 }
 
-// turnTakers lists the functions that run their argument, a function, within a turn of internal/blocking.
+// turnTakers lists the functions that call their function argument within the limit of
+// internal/blocking.
 var turnTakers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.DoWithPeer", "DoWithPeer", "c.callInTurn", "blocking.Within", "runShortCall"}
 
-// TestWhoWaitsForADiskTakesATurn checks that each call of PID 1 that may wait for a disk takes a turn of
-// internal/blocking or is in outOfTurn. PID 1 has exactly as many threads as there are turns. A call without a turn
-// could need one thread more, and the Go runtime ends the process if it can't create that thread.
+// TestWhoWaitsForADiskTakesATurn checks that each call of PID 1 that may wait for a disk uses
+// internal/blocking or is listed in outOfTurn. Other calls could need one more thread, and the Go
+// runtime aborts if it can't create one.
 func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
 	linked := goList(t, []string{"CGO_ENABLED=0"}, "-deps", "./cmd/hinit")
 	used := make(map[string]bool)
@@ -146,8 +147,8 @@ func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
 	}
 }
 
-// withoutTurn lists the calls in a declaration of functions in fileCalls that are not inside a function literal passed
-// to one of turnTakers.
+// withoutTurn lists the calls of functions in fileCalls that are outside a function literal for one
+// of turnTakers.
 func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 	names := make(map[string]string)
 	for _, spec := range f.Imports {
@@ -168,7 +169,7 @@ func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 			if actor, opens := openers[name]; opens && !bounded(n.Args[actor]) {
 				calls = append(calls, name)
 			}
-		case *ast.SelectorExpr: // the name alone counts, because the function may also be passed as a value
+		case *ast.SelectorExpr: // The name alone counts, because the function may also be passed as a value.
 			if pkg, is := n.X.(*ast.Ident); is && slices.Contains(fileCalls[names[pkg.Name]], n.Sel.Name) {
 				calls = append(calls, nameOf(n))
 			}

@@ -24,18 +24,17 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// writerVar makes this test binary a gateway that writes numbered lines. Its value has the name of the gateway, the
-// run, and the path of the ledger.
+// writerVar makes this test binary a gateway that writes numbered lines. It holds the gateway's
+// name, the run, and the ledger's path.
 const writerVar = "LOGROTATE_TEST_WRITER"
 
-// numbered returns line n of one stream of a run. Its length depends on n, and the test knows every byte of it.
+// numbered returns line n of one stream of a run. Its length depends on n.
 func numbered(gateway, run string, stream, n int) string {
 	return fmt.Sprintf("%s %s %d %d %s", gateway, run, stream, n, strings.Repeat("abcdefghij", n%27))
 }
 
-// write is the main function of a process that stands for a gateway, see writerVar. It writes to both streams until it is killed, each line with one write. It keeps
-// a ledger in shared memory, which outlives the process. For each stream, the ledger counts the lines that were begun and the
-// lines that were written.
+// write is the main function of a test gateway, see writerVar. It writes lines until it is killed.
+// A ledger in shared memory counts the started and the written lines of each stream.
 func write(order string) int {
 	fields := strings.Fields(order)
 	f, err := os.OpenFile(fields[2], os.O_RDWR, 0)
@@ -68,7 +67,7 @@ func write(order string) int {
 
 const ledgerSize = 32
 
-// gateway is a gateway that is started again whenever it is killed.
+// gateway is a gateway that restarts whenever it is killed.
 type gateway struct {
 	name    string
 	log     *Log
@@ -80,13 +79,12 @@ type gateway struct {
 	runs int
 	over bool
 
-	removed [][]string // lines in removed directories, oldest first
+	removed [][]string // Lines in removed directories, oldest first.
 }
 
-// keep restarts the gateway until it is killed for good.
 func (g *gateway) keep(t *testing.T) {
 	for g.again(t) {
-		_ = g.cmd.Wait() // Wait returns an error, because the test kills the process
+		_ = g.cmd.Wait() // Wait returns an error, because the test kills the process.
 	}
 }
 
@@ -119,25 +117,24 @@ func (g *gateway) again(t *testing.T) bool {
 	return true
 }
 
-// begun returns how many runs there have been.
 func (g *gateway) begun() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.runs
 }
 
-// kill kills the running process. If over is set, the gateway is not started again.
+// kill kills the running process. If over is true, the gateway does not restart.
 func (g *gateway) kill(over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.over = g.over || over
 	if g.cmd != nil {
-		_ = g.cmd.Process.Kill() // an error means that the process has ended already
+		_ = g.cmd.Process.Kill() // An error means that the process has ended already.
 	}
 }
 
-// TestEveryLineIsAccountedFor checks that the files have every line, or a marker for it, although the gateways are
-// killed many times while their files rotate.
+// TestEveryLineIsAccountedFor checks that the files contain every line or a gap marker, although
+// gateways are killed while their files rotate.
 func TestEveryLineIsAccountedFor(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -157,8 +154,8 @@ func TestEveryLineIsAccountedFor(t *testing.T) {
 	})
 }
 
-// TestEveryLineIsAccountedForWhenDirectoriesGo checks the same while the directories of the logs are moved away and
-// removed again and again.
+// TestEveryLineIsAccountedForWhenDirectoriesGo checks the accounting of lines while the log
+// directories are repeatedly moved and removed.
 func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -174,11 +171,11 @@ func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 	}
 }
 
-// takeAway moves the log's directory to another place, and removes it there if remove is set. It reads the old files
-// through descriptors that were opened before, after the log has gone on in a new directory.
+// takeAway moves the log's directory, and removes it if remove is true. It reads the old files
+// through descriptors that it opened before.
 func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 	if err := os.Rename(g.dir, to); err != nil {
-		return // the directory does not exist yet
+		return // The directory does not exist yet.
 	}
 	paths, err := archivePaths(to)
 	if err != nil {
@@ -215,9 +212,8 @@ func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 	g.removed = append(g.removed, lines)
 }
 
-// lines returns every line that is or was in a file with a name. A batch that was written just when the file lost its
-// name is written again to the next file. So the old file may end in lines that the next one has too, and these don't
-// count twice.
+// lines returns every line that is or was in a named file. A batch that was written while the file
+// lost its name is written again to the next file, and counts once.
 func (g *gateway) lines(t *testing.T) []string {
 	all := stored(t, g.dir)
 	for _, old := range slices.Backward(g.removed) {
@@ -253,7 +249,7 @@ func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 		}
 		for block := make([]byte, 64<<10); losses(gateways) == before && time.Now().Before(giveUp); {
 			if _, err := f.Write(block); err != nil {
-				block = block[:max(len(block)/2, 1)] // smaller blocks take the last free bytes, too
+				block = block[:max(len(block)/2, 1)] // Smaller blocks take the last free bytes, too.
 				<-time.After(time.Millisecond)
 			}
 		}
@@ -274,11 +270,11 @@ func writtenAgain(t *testing.T, gateways []*gateway) {
 	})
 }
 
-// The flag full makes these tests larger.
+// full makes these tests larger.
 var full = flag.Bool("full", false, "account for the lines of twenty gateways, killed two hundred times, instead of eight, killed sixty times")
 
-// account lets gateways write small files below dir, with these limits, and kills them. It calls during meanwhile. It
-// returns the number of lines, and how many of them are lost.
+// account lets gateways write to files below dir and kills them, and calls during at the same time.
+// It returns the numbers of lines and of lost lines.
 func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (lines, lost uint64) {
 	s := newSet(Options{})
 	limits.MaxSize, limits.Archives = 200_000, 100_000
@@ -350,10 +346,11 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 
 var lostMarker = regexp.MustCompile(`^\[hinit\] (\d+) lines lost here: `)
 
-// check compares the files with the ledgers, and returns how many lines the gap markers report as missing.
+// check compares the files with the ledgers, and returns how many lines the gap markers report as
+// missing.
 func (g *gateway) check(t *testing.T) (gone uint64) {
 	type stream struct{ run, stream int }
-	next := make(map[stream]int) // number of the next expected line
+	next := make(map[stream]int) // Number of the next expected line.
 	missing := make(map[stream]uint64)
 	var found uint64
 	for _, line := range g.lines(t) {

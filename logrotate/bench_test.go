@@ -17,7 +17,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// BenchmarkPump moves 100-byte lines from a pipe into a rotated file with timestamps, and to a console with a reader.
+// BenchmarkPump moves 100-byte lines from a pipe into a rotated file with timestamps, and to a
+// console with a reader.
 func BenchmarkPump(b *testing.B) {
 	for _, bc := range []struct {
 		name          string
@@ -74,7 +75,8 @@ func benchmarkPump(b *testing.B, console, file bool) {
 	b.ReportMetric(float64(l.Stats().ConsoleDropped)/float64(l.Stats().Lines), "dropped/line")
 }
 
-// flooderVar makes this test binary a process that writes this many lines of 100 bytes, with one write for each.
+// flooderVar makes this test binary a process that writes the given number of 100-byte lines, each
+// with one write.
 const flooderVar = "LOGROTATE_TEST_FLOODER"
 
 func writeLines(order string) int {
@@ -91,8 +93,8 @@ func writeLines(order string) int {
 	return 0
 }
 
-// BenchmarkSmallWrites moves lines that another process writes one by one into a file. It counts the processor time of
-// the pump's process only.
+// BenchmarkSmallWrites measures the processor time of a pump for lines that another process writes
+// one by one.
 func BenchmarkSmallWrites(b *testing.B) {
 	s := newSet(Options{})
 	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), archive.Current)).Pipes()
@@ -123,8 +125,7 @@ func cpu(r syscall.Rusage) float64 {
 	return time.Duration(syscall.TimevalToNsec(r.Utime) + syscall.TimevalToNsec(r.Stime)).Seconds()
 }
 
-// BenchmarkWriter compares lumberjack with bare system calls. It writes a batch with timestamps, and begins a new file, as the
-// log sink does.
+// BenchmarkWriter compares lumberjack with bare system calls.
 func BenchmarkWriter(b *testing.B) {
 	batch := bytes.Repeat([]byte{'x'}, 64<<10/100*(100+stampLen))
 	openFile := func(b *testing.B) (fd int, dir string) {
@@ -137,7 +138,7 @@ func BenchmarkWriter(b *testing.B) {
 		b.Cleanup(func() { unix.Close(fd) })
 		return fd, dir
 	}
-	emptied := func(b *testing.B, fd, n int) { // emptied empties the file as often as it would be rotated
+	emptied := func(b *testing.B, fd, n int) { // emptied truncates the file as often as it would be rotated.
 		if n%11 == 0 {
 			if err := unix.Ftruncate(fd, 0); err != nil {
 				b.Fatal(err)

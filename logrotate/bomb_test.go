@@ -37,7 +37,7 @@ func packedArchive(t *testing.T, dir string, at time.Time, text string, times in
 	return name
 }
 
-// readAll returns the lines that Read gives.
+// readAll returns the lines that Read emits.
 func readAll(t *testing.T, o reader.Options) (lines []string, err error) {
 	t.Helper()
 	err = reader.Read(t.Context(), fsutil.Self(), o, func(line []byte) error {
@@ -114,7 +114,7 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	const size = 32 << 20
-	if err := os.Truncate(path, size); err != nil { // the rest of the file is NUL bytes
+	if err := os.Truncate(path, size); err != nil { // The rest of the file is NUL bytes.
 		t.Fatal(err)
 	}
 	o := reader.Options{Dir: dir, LastLines: -1, MaxLine: 1 << 20}

@@ -20,7 +20,7 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// allPacked reports whether every archive in dir is compressed, and no partial file is left.
+// allPacked reports whether every archive in dir is compressed, without partial files.
 func allPacked(t *testing.T, dir string) bool {
 	t.Helper()
 	names, err := namesIn(dir)
@@ -120,8 +120,8 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 	}
 }
 
-// TestLimitsCountCompressedArchives checks that archives are pruned by number, and by the bytes that they use after
-// compression.
+// TestLimitsCountCompressedArchives checks that archives are pruned by number and by compressed
+// size.
 func TestLimitsCountCompressedArchives(t *testing.T) {
 	t.Parallel()
 	s, l, dir := fixture(t, Options{limits: Limits{MaxSize: 10_000}}, Limits{Compress: true, Archives: 50, Quota: 35_000})
@@ -142,7 +142,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 		}
 		total += st.Size()
 	}
-	// Without compression, only two would fit into the quota beside a full current file.
+	// Without compression, only two archives would fit into the quota.
 	if len(paths) < 4 || total > 25_000 {
 		t.Errorf("%d archives of %d bytes are kept", len(paths), total)
 	}
@@ -153,7 +153,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 	}
 }
 
-// TestCompressingGoesOnAfterACrash checks that compression goes on with what a killed init can leave.
+// TestCompressingGoesOnAfterACrash checks that compression continues after a crash of hinit.
 func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
@@ -162,7 +162,8 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first archive was compressed completely, the second in part. Of a third archive only a partial file is left.
+	// The first archive is compressed completely, the second partly, and only a partial file is left of
+	// the third.
 	whole, err := os.ReadFile(at(names[0]))
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +199,8 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// TestCompressingFollowsNoLink checks that compression follows no link that the agent has put in place of a file.
+// TestCompressingFollowsNoLink checks that compression follows no link that the agent puts in place
+// of a file.
 func TestCompressingFollowsNoLink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -238,8 +240,8 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 	}
 }
 
-// TestReadCompressedHistory checks that Read gives the same lines for compressed archives as for plain ones, with every
-// combination of options.
+// TestReadCompressedHistory checks that Read emits the same lines from compressed and plain
+// archives, with every combination of options.
 func TestReadCompressedHistory(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
@@ -279,7 +281,7 @@ func TestReadCompressedHistory(t *testing.T) {
 	if !allPacked(t, dir) {
 		t.Error("not all archives are compressed")
 	}
-	// A damaged archive must cause an error. Its first half must not pass for the whole.
+	// A damaged archive must cause an error, although its first half is readable.
 	path := filepath.Join(dir, names[1]+archive.Packed)
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -294,8 +296,8 @@ func TestReadCompressedHistory(t *testing.T) {
 	}
 }
 
-// TestASlowFollowerKnowsACompressedArchive checks that a follower misses no line although the file that it reads, and
-// the files after it, are compressed meanwhile.
+// TestASlowFollowerKnowsACompressedArchive checks that a follower misses no line although the files
+// that it reads are compressed.
 func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 	t.Parallel()
 	s, l, dir := fixture(t, Options{limits: Limits{MaxSize: 10_000, Archives: 1000}}, Limits{Compress: true})
@@ -356,8 +358,8 @@ func TestCloseDoesNotWaitForCompression(t *testing.T) {
 	}
 }
 
-// TestCompressionThatIsTurnedOffLeavesQueuedArchivesAlone checks that a log whose compression is turned off while it waits in the
-// queue is not compressed once more.
+// TestCompressionThatIsTurnedOffLeavesQueuedArchivesAlone checks that a queued log is not
+// compressed after its compression is turned off.
 func TestCompressionThatIsTurnedOffLeavesQueuedArchivesAlone(t *testing.T) {
 	t.Parallel()
 	on, off := new(file), new(file)

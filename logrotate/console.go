@@ -37,15 +37,15 @@ const (
 // (guarded by masking) and those that never change: the names, droppedTotal and secrets.
 type source struct {
 	name, profile, file string
-	droppedTotal        *atomic.Uint64 // counter of dropped lines in the log's statistics
+	droppedTotal        *atomic.Uint64 // Counter of dropped lines in the log's statistics.
 
-	secrets *atomic.Pointer[redact.Secrets] // secrets to replace by a mask in the output; nil: none
-	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
+	secrets *atomic.Pointer[redact.Secrets] // Secrets to mask in the output; nil: none.
+	masking sync.Mutex                      // Guards masker; the search for secrets takes too long to hold console.mu.
 	masker  redact.Masker
 
-	queuedBytes  int   // bytes of this source in the console's queue
-	droppedLines int64 // lines dropped since the last notice. While it isn't 0, later lines wait for the notice.
-	mustNotWait  bool  // the pump must not wait, because [Log.Tail] needs the last lines of the run now
+	queuedBytes  int   // Bytes of this source in the console's queue.
+	droppedLines int64 // Lines dropped since the last notice. While it isn't 0, later lines wait for the notice.
+	mustNotWait  bool  // Whether the pump must not wait, because [Log.Tail] needs the last lines of the run now.
 }
 
 // block is a buffer of complete lines, often of several services. The field shares says for each part of the buffer, in order, how
@@ -79,22 +79,22 @@ type console struct {
 	mode   ConsoleMode
 	mask   bool
 	warn   func(service, message string)
-	blocks sync.Pool // empty *block values to reuse
+	blocks sync.Pool // Empty *block values to reuse.
 	output
 	reader progress
 
-	mu           sync.Mutex // no goroutine holds mu during I/O
+	mu           sync.Mutex // No goroutine holds mu during I/O.
 	wake         sync.Cond
 	queue        []*block
-	writingBlock *block    // the block that is being written
-	waiting      int       // bytes in queue and writingBlock
-	pumps        []*waiter // pumps that wait for room, in the order of arrival
-	noWaiting    bool      // true while pumps must not wait, because the Set is being frozen or closed
-	withDropped  []*source // sources whose dropped lines were not yet reported in a notice
-	failed       bool      // the stream has failed for good, for example with EPIPE; lines for it are dropped
+	writingBlock *block    // Block that is being written.
+	waiting      int       // Number of bytes in queue and writingBlock.
+	pumps        []*waiter // Pumps that wait for queue space, in the order of arrival.
+	noWaiting    bool      // True while pumps must not wait, because the Set is being frozen or closed.
+	withDropped  []*source // Sources whose dropped lines were not yet reported in a notice.
+	failed       bool      // Whether the stream has failed for good, for example with EPIPE, so that its lines are dropped.
 	closing      bool
-	drainWaiters []chan struct{} // channels that whenWritten has returned and that are still open
-	jsonTime     []byte          // current time for JSON lines, formatted once for each batch
+	drainWaiters []chan struct{} // Open channels that whenWritten has returned.
+	jsonTime     []byte          // Current time for JSON lines, formatted once for each batch.
 
 	done chan struct{}
 }
@@ -104,11 +104,11 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
-	c.writeFunc = c.writeAll // store the method value once, because each c.writeAll would allocate a new one
+	c.writeFunc = c.writeAll // Store the method value once, because each c.writeAll would allocate a new one.
 	// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost its
 	// reader (os/signal, "SIGPIPE").
 	raw, err := f.SyscallConn()
-	if err != nil { // f is nil or closed
+	if err != nil { // f is nil or closed.
 		c.failed = true
 		close(c.done)
 		return c
@@ -124,11 +124,11 @@ func newConsole(stream string, f *os.File, o Options) *console {
 // room instead. If mode is Off, it only looks for secrets. It doesn't block.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, mustNotWait bool) (rest []byte) {
 	if c.mask {
-		src.masking.Lock() // hold masking until the lines are queued, to keep their order
+		src.masking.Lock() // Hold masking until the lines are queued, to keep their order.
 		defer src.masking.Unlock()
 		chunk = src.masker.Hide(chunk, src.secrets.Load())
 	}
-	if mode == Off { // a private key may begin or end in lines that are not shown
+	if mode == Off { // A private key may begin or end in lines that are not shown.
 		return nil
 	}
 	c.mu.Lock()
@@ -173,7 +173,7 @@ func (c *console) queueSpace(src *source, mustNotWait bool) int {
 	case mustNotWait:
 		return min(consoleLimit-c.waiting, stalledShare-src.queuedBytes)
 	case src.mustNotWait:
-		return 2*consoleLimit - c.waiting // twice the limit is enough for the whole content of a pipe
+		return 2*consoleLimit - c.waiting // Twice the limit is enough for the whole content of a pipe.
 	case c.waiting < consoleLimit:
 		return maxSourceQueue - src.queuedBytes
 	}
@@ -241,7 +241,7 @@ func (c *console) addBytes(b *block, src *source, size int) {
 		b.shares = append(b.shares, share{src, size})
 	}
 	if c.waiting == 0 {
-		c.reader.record() // the reader had nothing to read, so the time without progress counts from now
+		c.reader.record() // The reader had nothing to read, so the time without progress counts from now.
 	}
 	src.queuedBytes += size
 	c.waiting += size
@@ -310,7 +310,7 @@ func (c *console) addNotices() {
 		text := fmt.Appendf(nil, "[hinit] %d lines of %s not shown here; %s", src.droppedLines, src.name, where)
 		mode := c.mode
 		if mode != JSON {
-			mode = Raw // the notice itself names the service
+			mode = Raw // The notice itself names the service.
 		}
 		c.setStamp()
 		b := c.lastBlock()
@@ -344,7 +344,7 @@ func (w *initWriter) Write(p []byte) (int, error) {
 	if mode == Off {
 		mode = Raw
 	}
-	w.console.enqueue(w.source, chunk, mode, true) // the last argument is true, because the init itself never waits
+	w.console.enqueue(w.source, chunk, mode, true) // The last argument is true, because the init itself never waits.
 	return len(p), nil
 }
 
@@ -356,16 +356,15 @@ func (c *console) stalled() bool {
 
 // progress measures how long the reader of a console has read nothing.
 type progress struct {
-	// the reader counts as stalled after this time without progress. If negative, it always does, so pumps never wait.
+	// Time without progress after which the reader counts as stalled. If it is negative, the reader
+	// always counts as stalled, so pumps never wait.
 	stallTime time.Duration
 	start     time.Time
-	latest    atomic.Int64 // last time the reader read something, or data entered an empty queue; nanoseconds since start
+	latest    atomic.Int64 // Time of the last progress: a read, or data that entered an empty queue; nanoseconds since start.
 }
 
-// idle returns how long ago the reader last made progress.
 func (r *progress) idle() time.Duration { return time.Since(r.start) - time.Duration(r.latest.Load()) }
 
-// record records that the reader has made progress now.
 func (r *progress) record() { r.latest.Store(int64(time.Since(r.start))) }
 
 // waiter is a pump that waits in addOrWait for room in the queue.
@@ -401,7 +400,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 
 // wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
-	need := maxSourceQueue / 2 // waking a pump for every few bytes would cost much processor time
+	need := maxSourceQueue / 2 // Waking a pump for every few bytes would cost much processor time.
 	if c.waiting >= consoleLimit {
 		need = minSourceQueue
 	}

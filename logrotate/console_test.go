@@ -18,7 +18,7 @@ import (
 )
 
 func TestBlockedConsoleDelaysNothing(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		t.Run(string(mode), func(t *testing.T) {
 			dir := t.TempDir()
@@ -33,7 +33,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			stdout1, stderr1 := pipes(t, flooder)
 			stdout2, stderr2 := pipes(t, modest)
 
-			// The console has no reader. 30,000 lines of 100 bytes are more than the buffer and the pipe hold.
+			// The console has no reader, and its lines exceed the buffer and the pipe.
 			const lines = 30_000
 			for i := range lines {
 				put(t, stdout1, fmt.Sprintf("%5d %s\n", i, strings.Repeat("b", 93)))
@@ -50,7 +50,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 				data, _ := io.ReadAll(r)
 				got = strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 			}()
-			// The notice about lost lines must come without a further line, when the pipe has space again.
+			// The notice about lost lines must come without a further line, when the pipe has space.
 			testkit.Until(t, "the notice", func() bool {
 				c := s.consoles[0]
 				c.mu.Lock()
@@ -129,7 +129,7 @@ func TestConsoleModes(t *testing.T) {
 		closeAll(stdout, stderr)
 		closeSet(t, s)
 		got := out.text()
-		if mode == JSON { // check the times, and remove them from the text
+		if mode == JSON { // Check the times, and remove them from the text.
 			var b strings.Builder
 			for line := range strings.Lines(got) {
 				rest, ok := strings.CutPrefix(line, `{"time":"`)
@@ -171,8 +171,8 @@ func TestConsoleThatIsGone(t *testing.T) {
 	wantLines(t, stored(t, dir), append(want, "last")...)
 }
 
-// TestConsoleFlagsAreLeftAlone checks that hinit does not change the O_NONBLOCK flag of the console, whether another
-// process has set it or cleared it. The processes share the open file.
+// TestConsoleFlagsAreLeftAlone checks that hinit does not change the console's O_NONBLOCK flag,
+// which other processes share.
 func TestConsoleFlagsAreLeftAlone(t *testing.T) {
 	for _, nonblock := range []bool{false, true} {
 		var p [2]int
@@ -181,11 +181,11 @@ func TestConsoleFlagsAreLeftAlone(t *testing.T) {
 		}
 		r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
 		s := newSet(Options{Stdout: w, Console: Raw})
-		if err := unix.SetNonblock(p[1], nonblock); err != nil { // set the flag after hinit has started, as a CMD may do
+		if err := unix.SetNonblock(p[1], nonblock); err != nil { // Set the flag after hinit has started, as a CMD may do.
 			t.Fatal(err)
 		}
 		got := make(chan int)
-		text := strings.Repeat(strings.Repeat("n", 99)+"\n", 5000) // the text does not fit into the pipe
+		text := strings.Repeat(strings.Repeat("n", 99)+"\n", 5000) // The text does not fit into the pipe.
 		io.WriteString(s.Console(1), text)
 		go func() {
 			data, _ := io.ReadAll(r)
@@ -227,8 +227,8 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestAConsoleFailsTwice checks that the status shows the second failure of a console. Its disk was full, had space again and was
-// full again, but only the first failure was shown, for ever.
+// TestAConsoleFailsTwice checks that the status shows the second failure of a console, and not only
+// the first.
 func TestAConsoleFailsTwice(t *testing.T) {
 	warn := &warnings{}
 	s := newSet(Options{Warn: warn.add})
@@ -246,14 +246,14 @@ func TestAConsoleFailsTwice(t *testing.T) {
 		fails(unix.ENOSPC)
 		fails(nil)
 	}
-	c.fault.reportedAt = time.Time{} // pretend that the report was a minute ago
+	c.fault.reportedAt = time.Time{} // Pretend that the report was a minute ago.
 	fails(unix.ENOSPC)
 	fails(nil)
 	warn.want(t, "no space left on device; lines are missing", "is written again", "no space left on device; lines are missing", "is written again")
 }
 
-// TestAConsoleThatTakesNothingIsCounted checks that lines that the console does not take, such as a file on a full
-// disk, count as lost in the status.
+// TestAConsoleThatTakesNothingIsCounted checks that lines that can't be written to the console
+// count as lost.
 func TestAConsoleThatTakesNothingIsCounted(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -282,8 +282,8 @@ func TestAConsoleThatTakesNothingIsCounted(t *testing.T) {
 	}
 }
 
-// TestALineThatIsCutOffOnTheConsoleIsCounted checks that a line counts as lost if the disk of the console becomes full
-// in the middle of a block.
+// TestALineThatIsCutOffOnTheConsoleIsCounted checks that a line counts as lost if the console's
+// disk fills in the middle of a block.
 func TestALineThatIsCutOffOnTheConsoleIsCounted(t *testing.T) {
 	a, b := &source{name: "a"}, &source{name: "b"}
 	data := &block{data: []byte("1\n2\n3\n4\n5\n6\n"), shares: []share{{a, 4}, {b, 4}, {a, 4}}}
@@ -297,7 +297,7 @@ func TestALineThatIsCutOffOnTheConsoleIsCounted(t *testing.T) {
 }
 
 func TestCloseWithABlockedConsole(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	dir := t.TempDir()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -319,7 +319,7 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 	if n := len(stored(t, dir)); n != 2000 {
 		t.Errorf("the file has %d lines", n)
 	}
-	r.Close() // this close ends the goroutine that waits for the console
+	r.Close() // This close ends the goroutine that waits for the console.
 	testkit.Until(t, "the console ends", func() bool {
 		select {
 		case <-s.consoles[0].done:
@@ -348,7 +348,7 @@ func TestSyncReturnsWhenTheConsoleHasEverything(t *testing.T) {
 	if _, err := io.ReadFull(r, got); err != nil || string(got) != "before\nafter\n" {
 		t.Errorf("%q, %v", got, err)
 	}
-	fmt.Fprint(s.Console(1), strings.Repeat("x\n", 100_000)) // these lines do not fit into the pipe
+	fmt.Fprint(s.Console(1), strings.Repeat("x\n", 100_000)) // These lines do not fit into the pipe.
 	stuck, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := s.Sync(stuck); err == nil {

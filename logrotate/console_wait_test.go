@@ -17,7 +17,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// floodOf returns n lines of size bytes. Each has the name and its number.
+// floodOf returns n lines of the given size, each with the name and its number.
 func floodOf(name string, n, size int) []byte {
 	var b bytes.Buffer
 	for i := range n {
@@ -39,7 +39,7 @@ func feed(w *os.File, data []byte, size int) {
 	}()
 }
 
-// inOrder fails the test unless got has, for each name, the lines 0 to n-1 in order.
+// inOrder fails the test unless got contains the lines 0 to n-1 of each name in order.
 func inOrder(t *testing.T, got []byte, want map[string]int) {
 	t.Helper()
 	next := make(map[string]int)
@@ -61,8 +61,8 @@ func inOrder(t *testing.T, got []byte, want map[string]int) {
 	}
 }
 
-// TestNoLineIsMissingWhileTheReaderReads checks that the console gets every line of a flood and of 19 quiet services,
-// for fast and slow readers.
+// TestNoLineIsMissingWhileTheReaderReads checks that fast and slow console readers get every line
+// of a flood and of 19 quiet services.
 func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 	flood := 2 << 20
 	if testing.Short() {
@@ -133,10 +133,10 @@ func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 	}
 }
 
-// TestAStalledReaderSlowsAServiceOnce checks that a service that floods waits only once for a reader that takes
-// nothing, not for each batch.
+// TestAStalledReaderSlowsAServiceOnce checks that a flooding service waits only once for a stalled
+// reader, not for each batch.
 func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	const stall = 2 * time.Second
 	dir := t.TempDir()
 	r, w, err := os.Pipe()
@@ -147,7 +147,7 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	s := newSet(Options{limits: Limits{Archives: 1000}, Stdout: w, ConsoleStall: stall})
 	l := s.Open("flooder", "", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
-	const lines = 120_000 // 12 MB are 200 batches, so with a wait for each the test would not end
+	const lines = 120_000 // With a wait for each of these 200 batches, the test would not end.
 	began := time.Now()
 	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == lines })
@@ -169,8 +169,8 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	inOrder(t, bytes.TrimSuffix(got.Bytes(), []byte(notice)), map[string]int{"flooder": lines - int(dropped)})
 }
 
-// TestAFloodIsNotInTheWayOfAQuietService checks that a line of a quiet service waits only for a limited number of bytes
-// of a service that floods.
+// TestAFloodIsNotInTheWayOfAQuietService checks that a quiet service's line waits only for a
+// limited number of a flooder's bytes.
 func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -222,8 +222,7 @@ func TestAServiceGoesOnWhenItsReaderIsGone(t *testing.T) {
 	closeSet(t, s)
 }
 
-// TestLastLinesDoNotWaitForTheConsole checks that Tail answers although the console has not taken the output of the
-// run.
+// TestLastLinesDoNotWaitForTheConsole checks that Tail answers although the console is blocked.
 func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -237,7 +236,7 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	const lines = 4000
 	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "all is in the pipe or behind it", func() bool {
-		return l.Stats().Lines > 1000 // more lines than this must wait for the console
+		return l.Stats().Lines > 1000 // Further lines must wait for the console.
 	})
 	var got []string
 	testkit.Until(t, "the last line is known", func() bool {
@@ -255,7 +254,8 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
 }
 
-// TestTheConsoleSaidThatLinesAreInAFileThatLostThem checks the notice for lines that the file could not keep either.
+// TestTheConsoleSaidThatLinesAreInAFileThatLostThem checks the notice for lines that the file has
+// lost, too.
 func TestTheConsoleSaidThatLinesAreInAFileThatLostThem(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -263,7 +263,7 @@ func TestTheConsoleSaidThatLinesAreInAFileThatLostThem(t *testing.T) {
 	}
 	defer r.Close()
 	dir := filepath.Join(t.TempDir(), "logs")
-	if err := os.WriteFile(dir, nil, 0o644); err != nil { // a file in place of the directory makes every write fail
+	if err := os.WriteFile(dir, nil, 0o644); err != nil { // A file in place of the directory makes every write fail.
 		t.Fatal(err)
 	}
 	s := newSet(Options{Stdout: w, ConsoleStall: -1})
@@ -291,8 +291,8 @@ func TestTheConsoleSaidThatLinesAreInAFileThatLostThem(t *testing.T) {
 	}
 }
 
-// TestAFreezeDoesNotWaitForTheConsole checks that the pumps of a service that waits for a reader can be stopped, and go
-// on afterwards.
+// TestAFreezeDoesNotWaitForTheConsole checks that pumps that wait for a console reader can be
+// frozen and thawed.
 func TestAFreezeDoesNotWaitForTheConsole(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -319,8 +319,7 @@ func TestAFreezeDoesNotWaitForTheConsole(t *testing.T) {
 	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
 }
 
-// FuzzConsoleOrder checks that no line is missing or out of order, for three services of any behaviour and any reader
-// that reads.
+// FuzzConsoleOrder checks that no line is missing or out of order, for any services and readers.
 func FuzzConsoleOrder(f *testing.F) {
 	f.Add(uint64(1), uint16(9000), uint16(100), false)
 	f.Add(uint64(2), uint16(60000), uint16(7), true)

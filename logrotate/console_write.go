@@ -19,15 +19,15 @@ import (
 // output is the state of the goroutine that writes to one of the container's streams. Only that goroutine uses the fields, except
 // raw and fault.text.
 type output struct {
-	raw       syscall.RawConn  // connection to the stream
-	kind      uint32           // type of the file as in st_mode (S_IFMT); 0 if unknown
-	writing   []byte           // the part of the block that is not written yet
-	err       error            // error of the last write
-	writeFunc func(fd uintptr) // the method value c.writeAll
+	raw       syscall.RawConn  // Connection to the stream.
+	kind      uint32           // Type of the file as in st_mode (S_IFMT); 0 if unknown.
+	writing   []byte           // Part of the block that is not written yet.
+	err       error            // Error of the last write.
+	writeFunc func(fd uintptr) // The method value c.writeAll.
 	fault     struct {
-		text       atomic.Pointer[string] // why lines are missing now; nil if all lines are written. Any goroutine may read it.
-		reportedAt time.Time              // when a fault was last reported
-		reported   bool                   // whether the present fault was reported
+		text       atomic.Pointer[string] // Reason why lines are missing now; nil if all lines are written. Any goroutine may read it.
+		reportedAt time.Time              // Time of the last report of a fault.
+		reported   bool                   // Whether the present fault was reported.
 	}
 }
 
@@ -62,7 +62,7 @@ func (c *console) releaseBlock(b *block) {
 // detectKind determines the type of the stream, on which the size of writes depends.
 func (c *console) detectKind(fd uintptr) {
 	var st unix.Stat_t
-	_ = unix.Fstat(int(fd), &st) // after an error, the kind is unknown
+	_ = unix.Fstat(int(fd), &st) // After an error, the kind is unknown.
 	c.kind = st.Mode & unix.S_IFMT
 }
 
@@ -139,7 +139,7 @@ func (c *console) handleResult(b *block, err error) {
 		c.closeDrained()
 		c.mu.Unlock()
 		c.beginFault(err, "it gets no more lines")
-	case c.fault.text.Load() == nil: // the fault has just begun; the stream may be a file on a full disk
+	case c.fault.text.Load() == nil: // The fault has just begun; the stream may be a file on a full disk.
 		c.beginFault(err, "lines are missing there until it works")
 	}
 }
@@ -216,7 +216,7 @@ func appendJSON[T string | []byte](dst []byte, s T) []byte {
 			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		case c >= utf8.RuneSelf:
 			r, size := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
-			dst = utf8.AppendRune(dst, r) // for invalid UTF-8, r is U+FFFD
+			dst = utf8.AppendRune(dst, r) // For invalid UTF-8, r is U+FFFD.
 			i += size
 			continue
 		default:

@@ -9,9 +9,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// A removed profile's log must not be written any more. If the log could not be written before, the retry timer may
-// fire after the removal. It must not create the log's directory again, nor write through a writer that by then belongs
-// to another profile's log.
+// TestTheLogOfARemovedProfileIsNotWrittenAgain checks that a late retry does not recreate a removed
+// profile's log, or write to another profile's log.
 func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "logs", archive.Current)
@@ -36,7 +35,7 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.mu.Lock()
-	f.fault, f.keptLines = os.ErrPermission, []byte("one\n") // the timer has fired before leave was called, so it runs now
+	f.fault, f.keptLines = os.ErrPermission, []byte("one\n") // The timer fires before the call of leave, so it runs now.
 	f.mu.Unlock()
 	f.onRetryTimer()
 	if _, err := os.Stat(path); err == nil || f.fd >= 0 {

@@ -17,9 +17,10 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// rulesFile returns the file with the rules for faults. Package internal/faultinject reads the name of this file only once.
+// rulesFile returns the file with the fault rules. Package internal/faultinject reads its name only
+// once.
 var rulesFile = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "faults") // the directory outlives the test, because the whole process uses the file
+	dir, err := os.MkdirTemp("", "faults") // The directory outlives the test, because the whole process uses the file.
 	if err != nil {
 		return "", err
 	}
@@ -27,7 +28,7 @@ var rulesFile = sync.OnceValues(func() (string, error) {
 	return file, os.Setenv("HINIT_FAULTS", file)
 })
 
-// trouble makes the calls fail that rules name, until trouble is called again or the test ends.
+// trouble installs fault rules until its next call or the test's end.
 func trouble(t *testing.T, rules ...string) {
 	t.Helper()
 	file, err := rulesFile()
@@ -42,9 +43,8 @@ func trouble(t *testing.T, rules ...string) {
 	}
 }
 
-// TestEveryLineIsAccountedForWhenCallsFail checks that every line is written or counted as lost although calls fail at
-// random. Gateways are killed and files rotate meanwhile. Writes fail as a whole or in the middle of a line, then the
-// truncation of that line fails, and so do all other calls of a log.
+// TestEveryLineIsAccountedForWhenCallsFail checks that every line is written or counted as lost
+// although file operations fail at random.
 func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
@@ -68,7 +68,7 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 			<-time.After(time.Duration(rand.IntN(100)) * time.Millisecond)
 		}
 		before := losses(gateways)
-		trouble(t, "write /current EIO") // the fault lasts until the memory for waiting lines is full
+		trouble(t, "write /current EIO") // The fault lasts until the memory for waiting lines is full.
 		testkit.Until(t, "lines are lost", func() bool { return losses(gateways) > before })
 		trouble(t)
 		writtenAgain(t, gateways)
@@ -78,8 +78,8 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 	}
 }
 
-// TestHalfALineThatCannotBeCutOff checks that a half-written line that can't be truncated is removed as soon as truncation works
-// again. No other line may follow it before that.
+// TestHalfALineThatCannotBeCutOff checks that a half-written line is removed as soon as truncation
+// works, before other lines follow.
 func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
@@ -95,7 +95,7 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	half := int64(stampLen + len("first\n") + 40)
 	testkit.Until(t, "half a line", func() bool { return size(t, path) == half })
 	put(t, stdout, "next\n")
-	<-time.After(5 * s.opts.period) // this is time for several retries
+	<-time.After(5 * s.opts.period) // Time for several retries.
 	if n := size(t, path); n != half {
 		t.Errorf("the file has %d bytes, want %d: something was written behind half a line", n, half)
 	}
@@ -108,8 +108,8 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	warned.want(t, "short write", "no line was lost")
 }
 
-// TestEmptiedWhileHalfALineWaits checks that the file gets no hole if an operator empties it while half a line is still to be
-// removed.
+// TestEmptiedWhileHalfALineWaits checks that the file gets no hole if an operator truncates it
+// while half a line waits for removal.
 func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
@@ -143,7 +143,7 @@ func TestEndWithHalfALine(t *testing.T) {
 	stderr.Close()
 	put(t, stdout, "first\n")
 	testkit.Until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
-	// The write stops in the middle of the line, and so does its repetition at the end. The third truncation succeeds.
+	// The write and its repetition stop in the middle of the line. The third truncation succeeds.
 	trouble(t, "write /current short=40", "truncate /current EIO times=2")
 	put(t, stdout, "a line that is torn\n")
 	testkit.Until(t, "half a line", func() bool { return size(t, path) > int64(stampLen+len("first\n")) })

@@ -34,45 +34,45 @@ const (
 type file struct {
 	set       *Set
 	path      string
-	users     int    // number of Logs that use the file now; guarded by Set.mu
-	totalUses uint64 // number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu
+	users     int    // Number of Logs that use the file now; guarded by Set.mu.
+	totalUses uint64 // Number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu.
 
 	limits        atomic.Pointer[Limits]
-	packingFailed atomic.Bool // the last compression of the archives failed, and the user was warned
+	packingFailed atomic.Bool // Whether the last compression of the archives failed and the user was warned.
 
 	lastErr atomic.Pointer[string]
 	losses  atomic.Uint64
 
 	mu      sync.Mutex
-	service string // name of the service, for warnings
+	service string // Name of the service, for warnings.
 	writer  *lumberjack.Logger
 
 	onDisk
 	rotation
 
-	fault error // why the file can't be written; nil while writing works
-	// time of the last attempt to write during the fault
+	fault error // Reason why the file can't be written; nil while writing works.
+	// Time of the last attempt to write during the fault.
 	lastAttempt time.Time
-	keptLines   []byte // formatted lines that wait in memory for the end of the fault
-	lostLines   int64  // number of lines that were lost because keptLines was full. All of them came after the lines in keptLines.
+	keptLines   []byte // Formatted lines that wait in memory for the end of the fault.
+	lostLines   int64  // Number of lines that were lost because keptLines was full. All of them came after the lines in keptLines.
 	timer       *time.Timer
 }
 
 // onDisk is what this package knows about the open file.
 type onDisk struct {
-	fd             int // this package's descriptor, besides lumberjack's own; -1 while the file is closed
+	fd             int // This package's descriptor, besides lumberjack's own; -1 while the file is closed.
 	dev, ino       uint64
-	size           int64     // length of the file up to the end of its last complete line
-	hasPartialLine bool      // the file has an incomplete line after size, which must be removed before the next write
-	checked        time.Time // time of the last check that the path still leads to this file
+	size           int64     // Length of the file up to the end of its last complete line.
+	hasPartialLine bool      // Whether an incomplete line follows size, which must be removed before the next write.
+	checked        time.Time // Time of the last check that the path still leads to this file.
 }
 
 // rotation is the state of the archives and of the rotation.
 type rotation struct {
 	archives  archive.List
-	scanned   bool      // the list archives was read from the directory
-	rotateErr error     // why the last rotation failed; nil after a success
-	rotateAt  time.Time // after a failed rotation: time of the next attempt
+	scanned   bool      // Whether the list archives was read from the directory.
+	rotateErr error     // Reason why the last rotation failed; nil after a success.
+	rotateAt  time.Time // Time of the next attempt after a failed rotation.
 }
 
 // writeLines adds timestamps to the complete lines in chunk and writes them. The parameter buf is scratch space with room for at
@@ -152,7 +152,7 @@ func (f *file) prepare(now time.Time) error {
 		if err := f.checkFree(); err != nil {
 			return err
 		}
-		if f.archives.Expired(f.limits.Load().MaxAge, now) { // archives expire between rotations, too
+		if f.archives.Expired(f.limits.Load().MaxAge, now) { // Archives expire between rotations, too.
 			if err := f.set.opts.Actor.Do(func() error { return f.prune(now) }); err != nil {
 				f.recordError(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
 			}
@@ -177,7 +177,7 @@ func (f *file) cutPartialLine() error {
 	if err != nil {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
 	}
-	f.size = min(f.size, st.Size) // the file is smaller if another process has emptied it
+	f.size = min(f.size, st.Size) // The file is smaller if another process has emptied it.
 	f.hasPartialLine = false
 	return nil
 }
@@ -214,7 +214,7 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 		f.scanned = false
 		return 0, nil
 	}
-	f.size = st.Size // another process may have truncated the file or appended to it
+	f.size = st.Size // Another process may have truncated the file or appended to it.
 	return n, nil
 }
 
@@ -225,7 +225,7 @@ func (f *file) removePartialWrite(p []byte, n int, err error) (int, error) {
 		err = errors.New("short write")
 	}
 	if named, ok := errors.AsType[*os.PathError](err); ok {
-		err = named.Err // leave out the path in the error, because it is below /proc and means nothing to a user
+		err = named.Err // Omit the path in the error, because it is below /proc and means nothing to a user.
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
@@ -243,7 +243,7 @@ func (f *file) removePartialWrite(p []byte, n int, err error) (int, error) {
 		return 0, err
 	}
 	if f.hasPartialLine {
-		_ = f.cutPartialLine() // if this fails, prepare tries again before the next write
+		_ = f.cutPartialLine() // If this fails, prepare tries again before the next write.
 	}
 	return whole, err
 }
@@ -262,9 +262,9 @@ func (f *file) closeFile() {
 		return
 	}
 	if f.hasPartialLine {
-		_ = f.cutPartialLine() // otherwise useDescriptor would later add a newline to the partial line
+		_ = f.cutPartialLine() // Otherwise useDescriptor would later add a newline to the partial line.
 	}
-	_ = f.writer.Close() // lumberjack buffers nothing that an error could lose
+	_ = f.writer.Close() // lumberjack buffers nothing that an error could lose.
 	_ = unix.Close(f.fd)
 	f.fd, f.hasPartialLine = -1, false
 }
@@ -309,7 +309,7 @@ func (f *file) scheduleRetry() {
 func (f *file) onRetryTimer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fault != nil && f.timer != nil { // without this check, the writer of a closed file could belong to another file by now
+	if f.fault != nil && f.timer != nil { // Without this check, the writer of a closed file could belong to another file by now.
 		blocking.Run(blocking.Logs, func() { f.retry(time.Now()) })
 	}
 }
@@ -326,7 +326,7 @@ func (f *file) retry(now time.Time) {
 	case f.lostLines > 0:
 		_, err = f.writeFormatted(fmt.Appendf(appendStamp(nil, now), "[hinit] %d lines lost here: %s\n", f.lostLines, systemErrorText(f.fault)), now)
 	default:
-		err = f.prepare(now) // there is no line to write, so only check that the file is writable
+		err = f.prepare(now) // No line waits, so only check that the file is writable.
 	}
 	if err != nil {
 		f.recordError(err)
@@ -390,7 +390,7 @@ func (f *file) markComplete(done bool) {
 	if done && !f.hasPartialLine {
 		mode |= completeBit
 	}
-	_ = unix.Fchmod(f.fd, mode) // an error does no harm: only s6-log uses this bit, and the file may belong to another user
+	_ = unix.Fchmod(f.fd, mode) // An error does no harm: only s6-log uses this bit, and the file may belong to another user.
 }
 
 // systemErrorText returns the system error in err, such as "no space left on device", without paths and operations. If err

@@ -40,13 +40,13 @@ func TestRemoved(t *testing.T) {
 			v := newService(t, dir, Options{})
 			v.say("before")
 			v.inFile("before")
-			// If the file were removed at this very moment, the line would be written again.
+			// If the file were removed at this moment, the line would be written again.
 			testkit.Until(t, "the pump is done", func() bool { return v.log.Stats().Lines == 1 })
 			if err := remove(dir); err != nil {
 				t.Fatal(err)
 			}
 			if strings.HasPrefix(name, "moved") || strings.HasPrefix(name, "replaced") {
-				// hinit checks the name only now and then. It writes lines before the next check into the file that was moved.
+				// hinit checks the path only from time to time, and until then writes to the moved file.
 				n := 0
 				testkit.Until(t, "the file is made again", func() bool {
 					n++
@@ -75,7 +75,7 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// replaceBy puts a new file with text in place of the file at path.
+// replaceBy replaces the file at path by a new one with text.
 func replaceBy(path, text string) error {
 	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
 		return err
@@ -83,8 +83,8 @@ func replaceBy(path, text string) error {
 	return os.Rename(path+".new", path)
 }
 
-// TestUnlinkedWhileWriting unlinks the file at random moments. Every line must be in the next file, or have been
-// readable in the removed file, which an open descriptor keeps.
+// TestUnlinkedWhileWriting unlinks the file at random moments. Every line must be in the next file
+// or have been readable in the removed one.
 func TestUnlinkedWhileWriting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -114,8 +114,7 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
-			// Lines that are in the file now were readable, or are written again to the next file. The same holds for a
-			// line of which only a half is in the file.
+			// Lines in the file now were readable, or are written again to the next file.
 			text, err := io.ReadAll(f)
 			if err != nil {
 				t.Fatal(err)
@@ -137,8 +136,8 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 	}
 }
 
-// TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog checks that hinit gives up for a while when each new file is removed
-// before a line is in it. Otherwise it would try for ever, hold one of the few calls that may use a disk, and never end.
+// TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog checks that hinit pauses when each new
+// file is removed at once, instead of trying for ever.
 func TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -163,8 +162,7 @@ func TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog(t *testing.T) {
 	v.end()
 }
 
-// TestLinkSwappedIn checks that hinit does not write through a link that replaces the file while the file is being
-// written.
+// TestLinkSwappedIn checks that hinit does not write through a link that replaces an open file.
 func TestLinkSwappedIn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

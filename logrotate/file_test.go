@@ -39,8 +39,7 @@ func newService(t *testing.T, dir string, o Options) *service {
 	return v
 }
 
-// say writes a line to the pipe and waits until the console shows it. The console must show it whatever happens to the
-// file.
+// say writes a line to the pipe and waits until the console shows it.
 func (v *service) say(line string) {
 	v.t.Helper()
 	put(v.t, v.stdout, line+"\n")
@@ -55,7 +54,7 @@ func (v *service) onConsole(line string) {
 	})
 }
 
-// inFile waits until line is the last line of the file.
+// inFile waits until the file ends with line.
 func (v *service) inFile(line string) {
 	v.t.Helper()
 	testkit.Until(v.t, fmt.Sprintf("%.50q in the file", line), func() bool {
@@ -70,15 +69,15 @@ func (v *service) end() {
 	closeSet(v.t, v.set)
 }
 
-// TestWhoComesNextSeesWhetherAFileIsFinished checks the mode of the file current: s6-log sets a file aside if its mode
-// does not mark it as finished (contract of s6, section 7).
+// TestWhoComesNextSeesWhetherAFileIsFinished checks the mode of the file current, by which s6-log
+// recognises a complete file (contract of s6, section 7).
 func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, archive.Current)
 	if err := os.WriteFile(path, []byte("2026-11-22 00:00:00.000000000  of s6\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(path, 0o744); err != nil { // Chmod, because the umask may have removed bits of the mode
+	if err := os.Chmod(path, 0o744); err != nil { // Chmod, because the umask may have removed bits of the mode.
 		t.Fatal(err)
 	}
 	mode := func() os.FileMode {
@@ -123,7 +122,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("only %d archives", len(paths))
 	}
 	for _, path := range paths {
-		lines := fileLines(t, path) // fileLines also checks that each line is complete
+		lines := fileLines(t, path) // fileLines also checks that each line is complete.
 		st, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -145,7 +144,7 @@ func TestPrune(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []int{3, 0} {
 		dir := t.TempDir()
-		// Archives with old times, with times of a clock that was ahead, and from s6-log must all count.
+		// Archives with old and future times, and archives of s6-log, must all count.
 		for _, name := range []string{"@400000006b00e1dd1213c744.s", "@400000005c2aad0a00000000.s.gz", "@400000078fa50a8000000000.s"} {
 			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 				t.Fatal(err)
@@ -189,7 +188,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, size/2), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// 20,000 lines of 100 bytes are more than the disk and the buffer hold.
+	// The lines exceed the disk and the buffer.
 	const lines = 20_000
 	for i := range lines {
 		line := fmt.Sprintf("line %5d %s", i, strings.Repeat("f", 89))
@@ -200,12 +199,12 @@ func TestFullDisk(t *testing.T) {
 	if st := v.log.Stats(); st.LinesLost == 0 || !strings.Contains(st.LastError, "no space left") {
 		t.Errorf("stats: %+v", st)
 	}
-	// The disk is full up to the last whole line. No line may be torn.
+	// The disk is full up to the last complete line.
 	fileLines(t, filepath.Join(dir, archive.Current))
 	if err := os.Truncate(ballast, 0); err != nil {
 		t.Fatal(err)
 	}
-	// There is space again for the kept lines. They must be written without a new line.
+	// The kept lines must be written without a new line.
 	testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
 	v.say("after")
 	v.end()
@@ -255,7 +254,7 @@ func TestShortFaultLosesNothing(t *testing.T) {
 	v.say("before")
 	v.inFile("before")
 	ballast := filepath.Join(disk, "ballast")
-	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // fill the disk as far as possible
+	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // Fill the disk as far as possible.
 	var want []string
 	for i := range 300 {
 		want = append(want, fmt.Sprintf("line %d %s", i, strings.Repeat("s", 60)))
@@ -377,7 +376,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 		case info.IsDir():
 			want = os.ModeDir | 0o755
 		case info.Name() == archive.Current:
-			want = 0o744 // the mode that marks a file as finished
+			want = 0o744 // Mode of a finished file.
 		}
 		if sys := info.Sys().(*syscall.Stat_t); sys.Uid != agentID || sys.Gid != agentID || info.Mode() != want {
 			t.Errorf("%s: owner %d:%d, mode %v", path, sys.Uid, sys.Gid, info.Mode())
@@ -390,8 +389,8 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 	wantLines(t, stored(t, dir), v.written[20-len(stored(t, dir)):]...)
 }
 
-// TestAFileOfAnotherUserKeepsItsMode checks that the mode of a file of root's stays, although the agent, who may write
-// the file, has given it the name of the log.
+// TestAFileOfAnotherUserKeepsItsMode checks that hinit does not change the mode of root's file that
+// the agent renamed to the log.
 func TestAFileOfAnotherUserKeepsItsMode(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t)
@@ -426,8 +425,8 @@ func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestLumberjackFence checks that lumberjack can only fail if its file name is the link of a descriptor in /proc. When
-// lumberjack can't open a file, it wants to rename it and to create a new one.
+// TestLumberjackFence checks that lumberjack can't replace a log whose file name is a descriptor
+// link in /proc.
 func TestLumberjackFence(t *testing.T) {
 	t.Parallel()
 	actor, dir := agent(t)
@@ -443,7 +442,7 @@ func TestLumberjackFence(t *testing.T) {
 			return err
 		}
 		if os.Geteuid() == 0 && !actor.Switches() {
-			return nil // this process is root and can open any file
+			return nil // This process is root and can open any file.
 		}
 		lj := newWriter()
 		lj.Filename = fmt.Sprintf("/proc/self/fd/%d", f.Fd())

@@ -20,13 +20,13 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// lineAt returns a line with text as the file has it at time at.
+// lineAt formats a log line with the given time.
 func lineAt(at time.Time, text string) string {
 	return string(appendStamp(nil, at)) + text
 }
 
-// past makes a directory with three archives and a current file. They have lines 0 to 19, five in each file and a
-// minute apart.
+// past creates three archives and a current file, each with five of the lines 0 to 19, a minute
+// apart.
 func past(t *testing.T) (dir string, first time.Time) {
 	t.Helper()
 	dir = t.TempDir()
@@ -52,7 +52,7 @@ func TestReadHistory(t *testing.T) {
 	minute := func(n int) time.Time { return first.Add(time.Duration(n) * time.Minute) }
 	for _, c := range []struct {
 		o    reader.Options
-		from int // number of the first expected line of 20
+		from int // Number of the first expected line of 20.
 	}{
 		{reader.Options{LastLines: -1}, 15},
 		{reader.Options{LastLines: -1, Previous: true}, 0},
@@ -128,7 +128,7 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// follower is a running Read and the lines that it has returned.
+// follower is a running Read, with the lines that it has emitted.
 type follower struct {
 	t      testing.TB
 	mu     sync.Mutex
@@ -176,10 +176,11 @@ func (f *follower) untilLine(text string) {
 	})
 }
 
-// TestFollowUnderLoad checks that several followers miss no line of a file that is rotated every few lines.
+// TestFollowUnderLoad checks that several followers miss no line of a file that is rotated every
+// few lines.
 func TestFollowUnderLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "coder")
-	early := follow(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}) // the directory does not exist yet
+	early := follow(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}) // The directory does not exist yet.
 	s := newSet(Options{limits: Limits{MaxSize: 20_000, Archives: 10_000}})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
@@ -202,7 +203,7 @@ func TestFollowUnderLoad(t *testing.T) {
 		f.untilLine("  end")
 		got := f.end()
 		next := 0
-		if i > 0 && i%2 == 0 { // these followers began with the last lines, so earlier lines are missing
+		if i > 0 && i%2 == 0 { // These followers began with the last lines, so earlier lines are missing.
 			if _, err := fmt.Sscanf(got[0][stampLen:], "%d ", &next); err != nil {
 				t.Fatal(err)
 			}
@@ -251,9 +252,9 @@ func TestFollow(t *testing.T) {
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	add("s\n") // the new line is shorter than the removed text
+	add("s\n") // The new line is shorter than the removed text.
 	f.untilLine("s")
-	// The file is removed and made again. The archives are older than the lines that were read.
+	// The file is removed and created again. The archives are older than the emitted lines.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +269,7 @@ func TestFollow(t *testing.T) {
 		add(text)
 	}
 	f.untilLine("second")
-	// The directory is removed, and another one takes its place.
+	// Another directory replaces the removed one.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -281,8 +282,8 @@ func TestFollow(t *testing.T) {
 	wantLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
 }
 
-// TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported checks that a follower without Options.OnMissing says where lines
-// are missing, as "hinit logs -f" shows it.
+// TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported checks that a follower reports missing
+// lines.
 func TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, archive.Current)
@@ -297,7 +298,7 @@ func TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported(t *testing.T) {
 	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1, Follow: true}, func(line []byte) error {
 		got = append(got, string(line))
 		switch string(line) {
-		case "read": // two rotations follow, and the archive of the first file is removed
+		case "read": // Two rotations follow, and the archive of the first file is removed.
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
@@ -330,8 +331,8 @@ func inotifyInstances(t *testing.T) (n int) {
 	return n
 }
 
-// TestFollowManyLogsWithOneInstanceOfInotify checks that many followers share one inotify instance. A user may have
-// only 128.
+// TestFollowManyLogsWithOneInstanceOfInotify checks that many followers share one inotify instance,
+// of which a user may have only 128.
 func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
 	const logs = 200
 	root := t.TempDir()

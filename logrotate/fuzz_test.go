@@ -8,8 +8,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// FuzzPump writes any bytes in any pieces into the pipes of a service. The file must have every line once, complete and
-// in order. The pieces of a long line must be joinable.
+// FuzzPump writes arbitrary bytes into the pipes of a service. The file must have every line once,
+// complete and in order.
 func FuzzPump(f *testing.F) {
 	f.Add([]byte("one\ntwo\nthree"), []byte{3, 1, 9}, uint16(64))
 	f.Add([]byte(strings.Repeat("x", 300)+"\n\n\n"), []byte{255, 0, 7}, uint16(100))

@@ -22,7 +22,7 @@ import (
 type Handover struct {
 	Logs   []handedLog
 	Files  []handedFile
-	Unsent [2]map[string]int64 // lines that the console has not written, by service name; [0] for stdout, [1] for stderr
+	Unsent [2]map[string]int64 // Lines that the console has not written, by service name; [0] for stdout, [1] for stderr.
 }
 
 // handedLog is the part of a Handover for one log. handedRun is for a run with pipes that are still read, and handedStream for
@@ -36,7 +36,7 @@ type handedLog struct {
 	SuppressedTotal     uint64
 	Suppressed          [2]int64
 	SuppressedLimit     int64
-	Secrets             *redact.Secrets // values to hide on the console; nil: none
+	Secrets             *redact.Secrets // Values to hide on the console; nil: none.
 	Maskers             [2]redact.Masker
 	Runs                []handedRun
 }
@@ -50,14 +50,14 @@ type handedRun struct {
 type handedStream struct {
 	Index      int
 	Pipe       *os.File `reexec:"FD"`
-	Unfinished []byte   `reexec:"Carry"` // the unfinished line, as far as it was read
+	Unfinished []byte   `reexec:"Carry"` // Unfinished line, as far as it was read.
 	Continued  bool     `reexec:"Cont"`
 }
 
 type handedFile struct {
 	Path   string
 	Limits Limits
-	Fault  string // error of the file, or ""; with an error, Kept holds the lines to write later
+	Fault  string // Error of the file, or ""; with an error, Kept holds the lines to write later.
 	Kept   []byte
 	Lost   int64
 	Losses uint64
@@ -65,9 +65,9 @@ type handedFile struct {
 
 // freezeCall is the state between Freeze and Thaw.
 type freezeCall struct {
-	parked    map[*stream]struct{} // streams whose pumps have stopped
-	allParked chan struct{}        // channel that is closed when the pump of every live stream has stopped
-	locked    []*file              // files whose mu is held
+	parked    map[*stream]struct{} // Streams whose pumps have stopped.
+	allParked chan struct{}        // Closed when the pump of every live stream has stopped.
+	locked    []*file              // Files whose mu is held.
 }
 
 // closeIfParked closes fr.allParked if the pumps of all live streams have stopped. live is the number of live streams. fr may
@@ -89,7 +89,7 @@ func (s *Set) recordParked(st *stream) {
 		s.pause.closeIfParked(len(s.liveStreams))
 		return
 	}
-	st.freezing.Store(false) // Thaw was called before the pump stopped, so start it again
+	st.freezing.Store(false) // Thaw was called before the pump stopped, so start it again.
 	go st.pump()
 }
 
@@ -132,7 +132,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	patience, cancel := context.WithTimeout(ctx, consoleTimeout)
 	defer cancel()
-	_ = s.Sync(patience) // lines that are not on the console after consoleTimeout are handed over as unsent
+	_ = s.Sync(patience) // Lines that are not on the console after consoleTimeout are handed over as unsent.
 	return errors.Join(errs...)
 }
 
@@ -196,7 +196,7 @@ func (s *Set) HandOver() (*Handover, error) {
 	for _, l := range s.logs {
 		runs[l] = nil
 	}
-	for r, list := range streams { // include runs of dropped logs, whose pipes are still read
+	for r, list := range streams { // Include runs of dropped logs, whose pipes are still read.
 		runs[r.log] = append(runs[r.log], handedRun{Current: r == r.log.current, Tail: r.exportTail(), Streams: list})
 	}
 	h := &Handover{}
@@ -226,7 +226,7 @@ func (l *Log) export(runs []handedRun) handedLog {
 		out.Maskers[i] = src.masker
 		src.masking.Unlock()
 		c.mu.Lock()
-		out.ConsoleDropped -= uint64(src.droppedLines) // addUnsentNotices counts these lines again
+		out.ConsoleDropped -= uint64(src.droppedLines) // addUnsentNotices counts these lines again.
 		c.mu.Unlock()
 	}
 	l.limiter.mu.Lock()
@@ -245,7 +245,7 @@ func (r *run) exportTail() []string {
 // missingText takes its place.
 func (s *stream) export(parked bool) handedStream {
 	out := handedStream{Index: s.index, Pipe: s.file, Unfinished: []byte(missingText), Continued: s.lines.continued}
-	if s.directFD >= 0 { // s.file is closed; duplicate s.directFD, because an os.File closes its descriptor
+	if s.directFD >= 0 { // s.file is closed, so duplicate s.directFD, because an os.File closes its descriptor.
 		if fd, err := unix.FcntlInt(uintptr(s.directFD), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
 		}
@@ -370,7 +370,7 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	}
 	s.lines.unfinished, s.lines.continued = in.Unfinished, in.Continued
 	s.lines.budget.charge(in.Unfinished, unfinishedOutsideBudget)
-	s.resize(readSize) // the pipe may still have the size for a flood
+	s.resize(readSize) // The pipe may still have the size for a flood.
 	return s, nil
 }
 

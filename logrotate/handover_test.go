@@ -18,8 +18,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// replace makes the successor of a set as a re-execution would. It duplicates the descriptors, because the old set
-// still exists in this process.
+// replace creates the successor of a set as a re-execution would, with duplicated descriptors.
 func replace(t *testing.T, old *Set, o Options) *Set {
 	t.Helper()
 	h, err := old.HandOver()
@@ -62,7 +61,7 @@ func duplicate(t *testing.T, f *os.File) *os.File {
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
-// closeReplaced closes everything that a set still has after its successor took over, as the end of its process would.
+// closeReplaced closes the rest of a replaced set, as the end of its process would.
 func closeReplaced(s *Set) {
 	s.mu.Lock()
 	parked := s.pause.parked
@@ -148,7 +147,8 @@ func TestFrozenLogsGoOnWhenNothingComesOfIt(t *testing.T) {
 	}
 }
 
-// No line may be lost, doubled or torn while eight services write at full speed through several re-executions.
+// TestNoLineIsLostDoubledOrTornUnderLoad checks that eight services at full speed lose no line
+// through several re-executions.
 func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 	const services, count, images = 8, 30000, 6
 	dir := t.TempDir()
@@ -168,7 +168,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 		})
 	}
 	for range images {
-		time.Sleep(20 * time.Millisecond) // give the services time to write; the result must be right without this pause, too
+		time.Sleep(20 * time.Millisecond) // Give the services time to write; the result must also be right without this pause.
 		freeze(t, s)
 		next := replace(t, s, o)
 		closeReplaced(s)
@@ -192,7 +192,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", archive.Current)
-	// a file in place of the directory makes every write fail
+	// A file in place of the directory makes every write fail.
 	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 }
 
 func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	dir := t.TempDir()
 	r, stuck, err := os.Pipe()
 	if err != nil {
@@ -241,7 +241,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	goesOn := next.Open("svc", "", "")
 	closeAll(stdout, stderr)
 	closeSet(t, next)
-	_ = r.Close() // from here on the old console can end
+	_ = r.Close() // From here on, the old console can end.
 	closeReplaced(s)
 	<-s.consoles[0].done
 	_ = stuck.Close()
@@ -249,7 +249,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	if _, err := fmt.Sscanf(out.text(), "[hinit] %d lines of svc not shown here", &missing); err != nil || missing < count-1000 || missing > count {
 		t.Errorf("the new console says %q", out.soFar())
 	}
-	if n := goesOn.Stats().ConsoleDropped; n != uint64(missing) { // the status must count these lines; it showed 0
+	if n := goesOn.Stats().ConsoleDropped; n != uint64(missing) { // The status must count these lines; it showed 0.
 		t.Errorf("%d lines are missing on the console, and %d are counted", missing, n)
 	}
 	if n := len(stored(t, dir)); n != count {
@@ -261,7 +261,7 @@ func TestAHungDiskIsNamed(t *testing.T) {
 	s := newSet(Options{})
 	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
 	stdout, stderr := pipes(t, l)
-	l.file.mu.Lock() // pretend that a write does not return
+	l.file.mu.Lock() // Pretend that a write does not return.
 	put(t, stdout, "x\n")
 	testkit.Until(t, "the pump has it, and can only write it now", func() bool {
 		n, err := unix.IoctlGetInt(int(stdout.Fd()), unix.TIOCINQ)

@@ -35,19 +35,18 @@ func TestMain(m *testing.M) {
 	}
 	testkit.IsolateProcess()
 	testkit.AtOnce(6)
-	// The clean-up goroutine of lumberjack never ends, see the package comment.
+	// lumberjack's clean-up goroutine never ends, see the package comment.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
 var lineFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{9}  `)
 
-// limit calls l.Limit with the limits that l has already in place of a MaxSize or Archives of 0.
+// limit calls l.Limit. A MaxSize or Archives of 0 keeps the present limit.
 func limit(l *Log, limits Limits) {
 	limits.MaxSize, limits.Archives = cmp.Or(limits.MaxSize, l.set.opts.limits.MaxSize), cmp.Or(limits.Archives, l.set.opts.limits.Archives)
 	l.Limit(limits)
 }
 
-// newSet is New with short periods, so that no test waits a second for a retry.
 func newSet(o Options) *Set {
 	o.limits.MaxSize, o.limits.Archives = cmp.Or(o.limits.MaxSize, defaultLimits.MaxSize), cmp.Or(o.limits.Archives, defaultLimits.Archives)
 	if o.period == 0 {
@@ -65,7 +64,6 @@ func newSet(o Options) *Set {
 	return New(o)
 }
 
-// closeSet closes s and fails the test on an error.
 func closeSet(t testing.TB, s *Set) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -75,7 +73,6 @@ func closeSet(t testing.TB, s *Set) {
 	}
 }
 
-// pipes returns the pipes of a new run.
 func pipes(t testing.TB, l *Log) (stdout, stderr *os.File) {
 	t.Helper()
 	stdout, stderr, err := l.Pipes()
@@ -98,7 +95,8 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// stored returns the lines in dir without their timestamps, archives first. It checks the timestamps.
+// stored returns the lines in dir without their timestamps, archives first. It checks the
+// timestamps.
 func stored(t testing.TB, dir string) []string {
 	t.Helper()
 	paths, err := archivePaths(dir)
@@ -127,7 +125,6 @@ func fileLines(t testing.TB, path string) []string {
 	return wholeLines(t, path, data)
 }
 
-// wholeLines returns the lines in data. It fails the test if the last line has no end.
 func wholeLines(t testing.TB, path string, data []byte) []string {
 	t.Helper()
 	if len(data) == 0 {
@@ -206,7 +203,7 @@ func (s *sink) soFar() string {
 	return s.data.String()
 }
 
-// text ends the sink and returns all bytes that came.
+// text closes the sink and returns its content.
 func (s *sink) text() string {
 	s.file.Close()
 	<-s.done
@@ -231,7 +228,7 @@ func (w *warnings) all() []string {
 	return append([]string(nil), w.list...)
 }
 
-// want fails the test unless exactly these warnings came. Each must contain its part.
+// want fails the test unless the warnings contain the parts, one each.
 func (w *warnings) want(t testing.TB, parts ...string) {
 	t.Helper()
 	got := w.all()
@@ -247,7 +244,7 @@ func (w *warnings) want(t testing.TB, parts ...string) {
 
 const agentID = 10000
 
-// agent returns an actor that isn't root, and a directory that this actor can write.
+// agent returns an unprivileged actor, and a directory that it can write.
 func agent(t *testing.T) (*fsutil.Actor, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -280,7 +277,6 @@ func smallDisk(t *testing.T, size int) string {
 	return dir
 }
 
-// namesIn returns the names in a directory.
 func namesIn(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -289,7 +285,6 @@ func namesIn(dir string) (names []string, err error) {
 	return names, err
 }
 
-// archivePaths returns the paths of the archives in dir, oldest first.
 func archivePaths(dir string) ([]string, error) {
 	names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
 	for i, name := range names {

@@ -14,8 +14,8 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne checks that Read doesn't take the current file for an
-// archive that was compressed long ago. ext4 gives the inode number of the removed original to the next new file.
+// TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne checks that Read doesn't
+// mistake the current file for a compressed archive with the same inode number.
 func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
@@ -28,7 +28,7 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The archive gets the time of its last line.
+	// Set the archive's time to its last line.
 	if err := os.Chtimes(filepath.Join(dir, names[2]), first, first.Add(10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +71,8 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 	}
 }
 
-// TestAFileWhoseNameIsNoTimeHidesNoArchive checks that a file which only looks like an archive counts as none. Its name sorts
-// after all archives, so logs --since took them for older than the time, and a follower for read already.
+// TestAFileWhoseNameIsNoTimeHidesNoArchive checks that a file that only looks like an archive does
+// not hide real archives.
 func TestAFileWhoseNameIsNoTimeHidesNoArchive(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)

@@ -14,10 +14,10 @@ const (
 
 // lines divides the bytes of one stream into complete lines. An unfinished line waits in the field unfinished for its rest.
 type lines struct {
-	budget     *bufferBudget // budget shared with other streams, for the part of unfinished above unfinishedOutsideBudget
-	max        int           // longest line that is not split, without its newline
-	unfinished []byte        // the unfinished line; nil for none
-	continued  bool          // the first pieces of a long line were returned, and the next byte continues this line
+	budget     *bufferBudget // Budget shared with other streams, for the part of unfinished above unfinishedOutsideBudget.
+	max        int           // Longest line that is not split, without its newline.
+	unfinished []byte        // Unfinished line; nil for none.
+	continued  bool          // Whether the next byte continues a long line whose first pieces were returned.
 }
 
 // unfinishedOutsideBudget is the number of bytes of an unfinished line that don't count against the shared budget. A larger
@@ -36,7 +36,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 	start := l.max - len(l.unfinished)
 	copy(buf[start:], l.unfinished)
 	all := buf[start : l.max+n]
-	cut := bytes.LastIndexByte(all, '\n') + 1 // cut is 0 without a newline
+	cut := bytes.LastIndexByte(all, '\n') + 1 // Without a newline, cut is 0.
 	whole, rest := all[:cut], all[cut:]
 	if !l.continued && len(rest) <= l.max && !l.tooLong(whole) && l.growUnfinished(len(rest)) {
 		l.keepUnfinished(rest)
@@ -113,7 +113,7 @@ func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
 			cut--
 		}
 		if !utf8.RuneStart(line[cut]) {
-			cut = limit // the bytes are not UTF-8, so cut anywhere
+			cut = limit // The bytes are not UTF-8, so cut anywhere.
 		}
 		*out = append(l.begin(*out), line[:cut]...)
 		*out = append(*out, SplitEnd+"\n"...)
@@ -144,7 +144,7 @@ func (t *lastLines) add(chunk []byte, limit int) {
 	if limit <= 0 {
 		return
 	}
-	start := len(chunk) - 1 // beginning of the first line to keep; the search runs backward from the end
+	start := len(chunk) - 1 // Beginning of the first line to keep; the search runs backward from the end.
 	for range limit {
 		start = bytes.LastIndexByte(chunk[:start], '\n')
 		if start < 0 {

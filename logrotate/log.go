@@ -18,19 +18,19 @@ type Log struct {
 	name    string
 	profile string
 	path    string
-	file    *file     // the log file; nil: the log goes only to the console
-	sources [2]source // sources of the console lines: one for stdout, one for stderr
+	file    *file     // Log file; nil: the log goes only to the console.
+	sources [2]source // Sources of the console lines: one for stdout, one for stderr.
 
 	// set.mu guards the next four fields.
 	current *run
-	runs    uint64 // number of runs so far
-	streams int    // number of pipes, of all runs, that are still being read
-	dropped bool   // whether Set.Drop was called
+	runs    uint64 // Number of runs so far.
+	streams int    // Number of pipes, of all runs, that are still being read.
+	dropped bool   // Whether Set.Drop was called.
 
 	counters counters
 	limiter  limiter
-	secrets  atomic.Pointer[redact.Secrets] // secrets to hide on the console; nil: none
-	watcher  atomic.Pointer[func([]byte)]   // function registered by [Log.Watch]; nil: none
+	secrets  atomic.Pointer[redact.Secrets] // Secrets to hide on the console; nil: none.
+	watcher  atomic.Pointer[func([]byte)]   // Function registered by [Log.Watch]; nil: none.
 }
 
 type counters struct {
@@ -40,14 +40,14 @@ type counters struct {
 // Stats counts what has happened to the lines of a log since it was opened. LinesLost and LastError belong to the file, so logs
 // with the same file share them.
 type Stats struct {
-	Lines uint64 // lines read from the pipes
-	Bytes uint64 // total length of the lines that were read, with newlines
+	Lines uint64 // Number of lines read from the pipes.
+	Bytes uint64 // Total length of the lines that were read, with newlines.
 	// Suppressed counts the lines above the rate limit, which were not written to the sinks. Lines includes them, and a
 	// record in the log states their number.
 	Suppressed     uint64
-	ConsoleDropped uint64 // lines missing on the console. A notice states their number there, unless the console can't be written.
-	LinesLost      uint64 // lines missing in the file, where a gap marker states their number
-	LastError      string // the file's current error, or ""
+	ConsoleDropped uint64 // Lines missing on the console. A notice states their number, unless the console can't be written.
+	LinesLost      uint64 // Lines missing in the file, where a gap marker states their number.
+	LastError      string // Current error of the file, or "".
 }
 
 // Stats returns the counters. Stats reads the counters one after another, so a line may be in one counter and not yet in
@@ -159,7 +159,7 @@ func newPipe(r *run, index int) (*stream, *os.File, error) {
 	}
 	if a := r.log.set.opts.Actor; a.Switches() {
 		id := a.Identity()
-		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // an error only means that the process can't open /dev/stdout by name
+		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // An error only means that the process can't open /dev/stdout by name.
 	}
 	pipe := os.NewFile(uintptr(read), r.log.name+" "+streamName(index))
 	s, err := newStream(r, index, pipe)

@@ -16,8 +16,8 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// TestFiftyLogsAreFollowedAtOnce checks that fifty logs can be followed while they are rotated and compressed, with few
-// descriptors and little memory.
+// TestFiftyLogsAreFollowedAtOnce checks that fifty rotated and compressed logs can be followed with
+// few descriptors and little memory.
 func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -58,7 +58,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	}
 	writers.Wait()
 	testkit.Until(t, "all lines are read", func() bool { return n.Load() >= logs*lines })
-	// Each follower has its file and a watch of the directory. The writers have files too, and a worker compresses.
+	// Each follower has a file and a directory watch; the writers and a worker have files, too.
 	if more := descriptors(t) - fds; more > 5*logs {
 		t.Errorf("%d more descriptors are open", more)
 	}

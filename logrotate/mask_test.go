@@ -12,7 +12,7 @@ import (
 )
 
 func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
-	// The token is generated, so that no file of this repository contains text that looks like a secret.
+	// Generate the token, so that this repository contains no text that looks like a secret.
 	token := "ghp_" + strings.Repeat("a1B2c3", 6)
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		for _, mask := range []bool{true, false} {
@@ -39,8 +39,8 @@ func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
 	}
 }
 
-// TestSecretsStayHiddenAfterAReexecution checks that the next program of PID 1 masks the values of .env, and the rest of a private
-// key whose header the earlier program has read.
+// TestSecretsStayHiddenAfterAReexecution checks that a re-executed hinit still masks .env values,
+// and the rest of a private key.
 func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	out := newSink(t)
 	o := Options{Stdout: out.file, Mask: true, tailTimeout: testkit.Patience}
@@ -49,7 +49,7 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	l.HideSecrets([]string{"value-of-the-profile"})
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
-	// The key is in two parts, so that no file of this repository contains text that looks like a secret.
+	// Split the key, so that this repository contains no text that looks like a secret.
 	put(t, stdout, "the value-of-the-profile\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
 	testkit.Until(t, "the header of the key is read", func() bool { return strings.Contains(out.soFar(), "BEGIN") })
 	freeze(t, s)
@@ -65,18 +65,18 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	closeSet(t, next)
 }
 
-// The rate limit suppressed the header of a private key. Then the console showed the lines of the key that came in the next
-// second.
+// TestAKeyWhoseHeaderIsSuppressedIsHidden checks that a private key is masked although the rate
+// limit suppressed its header.
 func TestAKeyWhoseHeaderIsSuppressedIsHidden(t *testing.T) {
 	out := newSink(t)
 	s, l, _ := fixture(t, Options{Stdout: out.file, Mask: true}, Limits{})
 	l.limiter.rate.Store(1)
 	stdout, stderr := pipes(t, l)
-	// The key is in two parts, so that no file of this repository contains text that looks like a secret.
+	// Split the key, so that this repository contains no text that looks like a secret.
 	put(t, stdout, "begin\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
 	testkit.Until(t, "the header to be suppressed", func() bool { return l.Stats().Suppressed == 1 })
 	l.limiter.mu.Lock()
-	l.limiter.secondStart = time.Time{} // the next second
+	l.limiter.secondStart = time.Time{} // The next second begins.
 	l.limiter.mu.Unlock()
 	body := strings.Repeat("MIIEpAIBAAKCAQEA", 4)
 	put(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\n")

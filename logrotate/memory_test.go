@@ -62,7 +62,7 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 	var before, after runtime.MemStats
 	s := newSet(Options{})
 	runtime.GC()
-	runtime.GC() // the second collection drops what pools keep
+	runtime.GC() // The second collection frees the content of pools.
 	runtime.ReadMemStats(&before)
 	dir := t.TempDir()
 	var ends []*os.File
@@ -79,11 +79,11 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 	})
 	var heap, stack int64
 	testkit.Until(t, "a silent service has given back its buffers", func() bool {
-		runtime.GC() // the second collection drops what pools keep
+		runtime.GC() // The second collection frees the content of pools.
 		runtime.ReadMemStats(&after)
 		heap = (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / services
 		stack = (int64(after.StackInuse) - int64(before.StackInuse)) / services
-		return heap < 8<<10 // a buffer has 64 KiB
+		return heap < 8<<10 // A buffer has 64 KiB.
 	})
 	t.Logf("a silent service: %d bytes of heap, %d of stacks", heap, stack)
 	closeAll(ends...)

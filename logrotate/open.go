@@ -85,7 +85,7 @@ func openLog(dirFD int, base string) (int, error) {
 	if errors.Is(err, unix.ENOENT) {
 		fd, err = unix.Openat(dirFD, base, flags|unix.O_CREAT|unix.O_EXCL, 0o644)
 		if err == nil {
-			_ = unix.Fchmod(fd, 0o644) // the umask may have reduced the mode; some file systems can't change it, which does no harm
+			_ = unix.Fchmod(fd, 0o644) // The umask may have reduced the mode; some file systems can't change it, which does no harm.
 		}
 	}
 	if errors.Is(err, unix.ELOOP) {
@@ -211,9 +211,9 @@ func attach(w *lumberjack.Logger, fd int, st *unix.Stat_t) error {
 	if err := unix.Stat(w.Filename, &link); err != nil || link.Dev != st.Dev || link.Ino != st.Ino {
 		return errors.New("/proc is needed and not mounted")
 	}
-	_, err := w.Write(nil) // an empty write only opens the file
+	_, err := w.Write(nil) // An empty write only opens the file.
 	if err != nil {
-		_ = w.Close() // the error of the write is returned
+		_ = w.Close() // Ignore the error: the error of the write is returned.
 	}
 	return err
 }

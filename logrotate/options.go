@@ -53,12 +53,12 @@ type Options struct {
 	// method of Log or Set; it may write to [Set.Console].
 	Warn func(service, message string)
 
-	limits       Limits        // limits in place of defaultLimits; only tests set them
-	period       time.Duration // time in place of the constant retryPeriod; tests set a shorter one
-	tailTimeout  time.Duration // time in place of the constant tailTimeout; tests on slow machines set a longer one
-	closeReserve time.Duration // time in place of the constant closeReserve; tests on slow machines set a longer one
-	floodWindow  time.Duration // time in place of the constant floodWindow; tests that need a flood set a longer one
-	floodPause   time.Duration // lower limit for the pauses of a flood; only tests set it
+	limits       Limits        // Limits in place of defaultLimits; only tests set them.
+	period       time.Duration // Time in place of the constant retryPeriod; tests set a shorter one.
+	tailTimeout  time.Duration // Time in place of the constant tailTimeout; tests on slow machines set a longer one.
+	closeReserve time.Duration // Time in place of the constant closeReserve; tests on slow machines set a longer one.
+	floodWindow  time.Duration // Time in place of the constant floodWindow; tests that need a flood set a longer one.
+	floodPause   time.Duration // Lower limit for the pauses of a flood; only tests set it.
 }
 
 // withDefaults returns o with the defaults for all zero fields.

@@ -23,15 +23,15 @@ const tailTimeout = 100 * time.Millisecond
 // run is one process of a service, as the log sees it: its two pipes and the last lines of its output.
 type run struct {
 	log             *Log
-	number          uint64 // number of the run in its log; 0 for all runs that an earlier program of PID 1 has begun
+	number          uint64 // Number of the run in its log; 0 for all runs of an earlier program of PID 1.
 	streams         [2]*stream
-	lastTailRequest atomic.Uint64 // number of the last call of Log.Tail
+	lastTailRequest atomic.Uint64 // Number of the last call of Log.Tail.
 
-	mu                 sync.Mutex // no goroutine holds mu during I/O
+	mu                 sync.Mutex // No goroutine holds mu during I/O.
 	tail               lastLines
-	unfinishedLines    [2]string      // the unfinished line of each stream when recordReached was last called
-	finishedRequests   [2]uint64      // number of the last Tail request whose output each stream has read completely
-	unansweredRequests []*tailRequest // requests that are not answered yet
+	unfinishedLines    [2]string      // Unfinished line of each stream at the last call of recordReached.
+	finishedRequests   [2]uint64      // Number of the last Tail request whose output each stream has read completely.
+	unansweredRequests []*tailRequest // Requests that are not answered yet.
 }
 
 // tailRequest is a call of Log.Tail that is not answered yet.
@@ -49,7 +49,7 @@ func (r *run) request(done func([]string)) {
 	r.unansweredRequests = append(r.unansweredRequests, q)
 	ready := min(r.finishedRequests[0], r.finishedRequests[1]) >= q.number
 	r.mu.Unlock()
-	if ready { // both pipes have ended, so no pump will answer
+	if ready { // Both pipes have ended, so no pump will answer.
 		guard.Go("answering for a log", func() { r.answerRequest(q) })
 		return
 	}
@@ -106,24 +106,24 @@ func (r *run) answerRequest(q *tailRequest) {
 // guarded by mu.
 type stream struct {
 	run      *run
-	index    int        // index of the stream: 0 for stdout, 1 for stderr
-	mu       sync.Mutex // guards file, which wake uses and changePace replaces; no goroutine holds mu during I/O
+	index    int        // Index of the stream: 0 for stdout, 1 for stderr.
+	mu       sync.Mutex // Guards file, which wake uses and changePace replaces; no goroutine holds mu during I/O.
 	file     *os.File
 	raw      syscall.RawConn
-	readFunc func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
+	readFunc func(fd uintptr) bool // The method value s.read, stored so that waiting allocates nothing.
 	lines    lines
 	pace     pace
-	directFD int // -1, or during a flood the descriptor that the pump reads without the poller
+	directFD int // Descriptor that the pump reads without the poller during a flood; otherwise -1.
 	stopping atomic.Bool
-	freezing atomic.Bool // [Set.Freeze] has asked the pump to stop
+	freezing atomic.Bool // Whether [Set.Freeze] has asked the pump to stop.
 
-	buf      *[]byte // read buffer from Set.inputs; nil while the pump waits for data
+	buf      *[]byte // Read buffer from Set.inputs; nil while the pump waits for data.
 	lastRead int
 	err      error
-	total    uint64 // number of bytes read
+	total    uint64 // Number of bytes read.
 
-	answeredRequest uint64 // number of the last Tail request that this stream has answered
-	target          uint64 // when total reaches target, all Tail requests up to number targetRequest are answered
+	answeredRequest uint64 // Number of the last Tail request that this stream has answered.
+	target          uint64 // Value of total at which all Tail requests up to targetRequest are answered.
 	targetRequest   uint64
 }
 
@@ -154,7 +154,7 @@ func (s *stream) pump() {
 
 // readPipe reads the pipe and delivers its lines until the end of the pipe. It returns false if Freeze asked it to stop.
 func (s *stream) readPipe() bool {
-	last := uint64(math.MaxUint64) // value of total at which to stop
+	last := uint64(math.MaxUint64) // Value of total at which to stop.
 	for {
 		if s.freezing.Load() {
 			s.releaseBuffer()
@@ -173,7 +173,7 @@ func (s *stream) readPipe() bool {
 		}
 		pause := err == nil && errors.Is(s.err, unix.EAGAIN)
 		if err != nil || s.lastRead == 0 && !pause || pause && stopping {
-			break // end of the pipe, an error, or stop was called and the pipe is empty
+			break // End of the pipe, an error, or an empty pipe after a call of stop.
 		}
 		if s.lastRead > 0 {
 			s.total += uint64(s.lastRead)

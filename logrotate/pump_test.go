@@ -50,7 +50,7 @@ func TestBothSinks(t *testing.T) {
 		t.Errorf("stderr: got %q", got)
 	}
 	st, err := os.Stat(filepath.Join(dir, archive.Current))
-	if err != nil || st.Mode() != 0o744 { // the mode that marks a file as finished
+	if err != nil || st.Mode() != 0o744 { // Mode of a finished file.
 		t.Errorf("mode of current: %v, %v", st.Mode(), err)
 	}
 	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o755 {
@@ -85,7 +85,7 @@ func TestPipesAreFitForAChild(t *testing.T) {
 	}
 }
 
-// flood writes numbered lines with tag, in pieces that do not end at line ends.
+// flood writes numbered lines with a tag, in pieces that do not end at line ends.
 func flood(t testing.TB, w *os.File, tag string, lines int, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	var buf bytes.Buffer
@@ -102,9 +102,8 @@ func flood(t testing.TB, w *os.File, tag string, lines int, seed uint64) {
 
 var noticeFormat = regexp.MustCompile(`^\[hinit\] (\d+) lines of gateway-(\S+) not shown here; see \S+/current$`)
 
-// checkFlood fails the test unless got has lines 0 to n-1 of each tag, once, complete and in order. Where lines are
-// missing, there must be an exact notice. Other lines must not appear. A notice names a gateway, so a tag must begin
-// like a gateway's name.
+// checkFlood fails the test unless got has lines 0 to n-1 of each tag once and in order, or exact
+// notices in their place.
 func checkFlood(t testing.TB, where string, got []string, n int, tags ...string) {
 	t.Helper()
 	next := make(map[string]int)
@@ -183,7 +182,7 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 }
 
 func TestOverlappingRuns(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	const lines = 3000
 	dir := t.TempDir()
 	s := newSet(Options{limits: Limits{MaxSize: 50_000, Archives: 1000}})
@@ -212,7 +211,7 @@ func TestLongLineIsSplitInBothSinks(t *testing.T) {
 	s := newSet(Options{Stdout: out.file})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
-	long := strings.Repeat("⚕é", 60_000) // the text has 300,000 bytes
+	long := strings.Repeat("⚕é", 60_000) // The text has 300,000 bytes.
 	put(t, stdout, "before\n"+long+"\nafter\n"+long)
 	stdout.Close()
 	closeSet(t, s)
@@ -252,11 +251,12 @@ func TestTail(t *testing.T) {
 	defer closeSet(t, s)
 	l := s.Open("x", "x", "")
 	wantLines(t, ask(t, l))
-	for run := range 2 { // the second run must not see lines of the first
+	for run := range 2 { // The second run must not see lines of the first.
 		stdout, stderr := pipes(t, l)
 		for i := range 10 {
 			put(t, stdout, fmt.Sprintf("run %d line %d\n", run, i))
-			// All lines that are in the pipe now must be in the answer, although another process keeps the pipe open.
+			// The answer must contain all lines that are in the pipe now, although another process keeps the
+			// pipe open.
 			want := []string{}
 			for j := max(0, i-2); j <= i; j++ {
 				want = append(want, fmt.Sprintf("run %d line %d", run, j))
@@ -301,7 +301,7 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 		}
 		took = append(took, time.Since(begin))
 	}
-	slices.Sort(took) // an answer takes 100 ms, but a slow machine may need longer for some
+	slices.Sort(took) // An answer takes 100 ms, but a slow machine may need longer for some.
 	if median := took[len(took)/2]; median > 2*time.Second {
 		t.Errorf("half of the answers took %v and longer", median)
 	}
@@ -357,10 +357,10 @@ func TestDropAndOpenAgain(t *testing.T) {
 }
 
 func TestCloseWithAHeldPipe(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	dir := t.TempDir()
 	out := newSink(t)
-	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience}) // Close waits for half of this time, and needs the other half for the rest
+	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience}) // Close waits for half of this time, and needs the other half for the rest.
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
@@ -380,8 +380,8 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	}
 }
 
-// TestThePipesOfOldRunsPiledUp checks that hinit keeps the pipes of a limited number of old runs. A gateway that gives
-// its output to another process and ends, once a second, would use up all descriptors.
+// TestThePipesOfOldRunsPiledUp checks that hinit keeps the pipes of only a limited number of old
+// runs.
 func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	dir := t.TempDir()
 	s := newSet(Options{})
@@ -403,7 +403,7 @@ func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	if _, err := ends[0].WriteString("more\n"); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("the first run can write still: %v", err)
 	}
-	put(t, ends[len(ends)-2*maxRuns], " and more\n") // stdout of the oldest run whose pipes are kept
+	put(t, ends[len(ends)-2*maxRuns], " and more\n") // The stdout pipe of the oldest kept run.
 	closeAll(ends...)
 	closeSet(t, s)
 	got := stored(t, dir)

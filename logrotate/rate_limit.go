@@ -12,22 +12,22 @@ import (
 
 // limiter limits the number of lines that a service may log per second, by the monotonic clock.
 type limiter struct {
-	rate          atomic.Int64 // maximum number of lines per second; 0 for no limit
-	hasSuppressed atomic.Bool  // lines were suppressed, and no record has reported them yet
+	rate          atomic.Int64 // Maximum number of lines per second; 0 for no limit.
+	hasSuppressed atomic.Bool  // Whether suppressed lines were not yet reported in a record.
 
 	// sinkLocks has one lock for each stream. A pump holds it while it writes to console and file, so that the record about suppressed
 	// lines stands where these lines are missing.
 	sinkLocks   [2]sync.Mutex
 	writeLines  func(stream int, chunk []byte)
-	recordDelay time.Duration // time from the last suppressed line to the record, if no other line comes
+	recordDelay time.Duration // Time from the last suppressed line to the record, if no other line comes.
 
-	mu             sync.Mutex  // guards the fields below; no goroutine holds mu during I/O
-	timer          *time.Timer // timer that writes the record after recordDelay; nil before the first suppressed line
-	secondStart    time.Time   // start of the second in which lines are being counted
-	admitted       int64       // lines admitted in this second
-	suppressed     [2]int64    // suppressed lines that the next record must report, by stream
-	exceededRate   int64       // the rate that was exceeded, which the record names
-	lastSuppressed time.Time   // time of the last suppressed line
+	mu             sync.Mutex  // Guards the fields below; no goroutine holds mu during I/O.
+	timer          *time.Timer // Writes the record after recordDelay; nil before the first suppressed line.
+	secondStart    time.Time   // Start of the second in which lines are being counted.
+	admitted       int64       // Number of lines admitted in this second.
+	suppressed     [2]int64    // Suppressed lines that the next record must report, by stream.
+	exceededRate   int64       // Exceeded rate, which the record names.
+	lastSuppressed time.Time   // Time of the last suppressed line.
 }
 
 // writeAllowed writes the lines of chunk that the rate allows, after the record about earlier suppressed lines. It returns the

@@ -30,14 +30,14 @@ const (
 // returns the data of many writes.
 type pace struct {
 	flood      bool
-	pauseNext  bool // pause before the next read
-	shortReads int  // number of short reads since the time `since`; floodReads of them within floodWindow begin a flood
+	pauseNext  bool // Whether to pause before the next read.
+	shortReads int  // Number of short reads since the time `since`; floodReads of them within floodWindow begin a flood.
 	since      time.Time
 
-	size       int           // size of the pipe in bytes
-	sincePause int           // bytes read since the last pause
-	pause      time.Duration // length of the next pause
-	pauses     int           // pauses of this flood that brought at least floodEnd bytes
+	size       int           // Size of the pipe in bytes.
+	sincePause int           // Bytes read since the last pause.
+	pause      time.Duration // Length of the next pause.
+	pauses     int           // Number of pauses of this flood with at least floodEnd bytes.
 	// fruitlessFloods is the number of floods in a row that ended at their first pause. Such a flood is no real flood: the
 	// writer sends a line and waits for an answer. So each of them doubles the number of short reads after which the next
 	// flood begins.
@@ -54,7 +54,7 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 	p.pauseNext = false
 	p.sincePause += n
 	switch {
-	case n >= room/2: // the pipe may have more data, so read again immediately
+	case n >= room/2: // The pipe may have more data, so read again immediately.
 		return false
 	case p.flood:
 		if rested && n < floodEnd {
@@ -152,7 +152,7 @@ func (s *stream) joinPoller() {
 		raw, err = file.SyscallConn()
 		return err
 	})
-	if err != nil { // only a closed file causes this error
+	if err != nil { // Only a closed file causes this error.
 		return
 	}
 	s.mu.Lock()

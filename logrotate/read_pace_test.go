@@ -14,8 +14,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// smallWrites writes numbered lines, one in each write, until the pump has removed its pipe from the poller. It returns
-// the number of lines.
+// smallWrites writes numbered lines one by one until the pump has removed its pipe from the poller.
+// It returns the number of lines.
 func smallWrites(t *testing.T, w *os.File, first int) int {
 	t.Helper()
 	n := first
@@ -43,7 +43,7 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 			size, err := unix.FcntlInt(stdout.Fd(), unix.F_GETPIPE_SZ, 0)
 			return err == nil && size == readSize
 		})
-		put(t, stdout, fmt.Sprintf("line %d\n", n)) // now the poller watches the pipe again
+		put(t, stdout, fmt.Sprintf("line %d\n", n)) // The poller watches the pipe again.
 		n++
 		testkit.Until(t, "a single line arrives", func() bool { return l.Stats().Lines == uint64(n) })
 	}
@@ -97,8 +97,8 @@ func TestOrdersInAFlood(t *testing.T) {
 	closeAll(stdout, stderr)
 }
 
-// TestPausesFollowWhatComes checks that the pauses between reads get longer while little of the pipe is used, and
-// shorter before its writer has to wait.
+// TestPausesFollowWhatComes checks that the pauses between reads grow while the pipe stays nearly
+// empty, and shrink before its writer has to wait.
 func TestPausesFollowWhatComes(t *testing.T) {
 	p := pace{flood: true, pauseNext: true, size: floodPipe, pause: floodPause}
 	cycle := func(bytes int) time.Duration {

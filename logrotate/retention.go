@@ -111,12 +111,12 @@ func appendStamp(b []byte, t time.Time) []byte {
 type compressor struct {
 	opts   Options
 	ctx    context.Context    //nolint:containedctx // cancelled by end
-	cancel context.CancelFunc // function that cancels the compression and drops the queue; the field work waits for the goroutine
-	work   sync.WaitGroup     // counts the goroutine that handles the queue
+	cancel context.CancelFunc // Cancels the compression and drops the queue; the field work waits for the goroutine.
+	work   sync.WaitGroup     // Counts the goroutine that handles the queue.
 
-	mu    sync.Mutex // no goroutine holds mu during I/O
-	queue []*file    // files that wait for compression, each at most once
-	busy  bool       // a goroutine is handling the queue
+	mu    sync.Mutex // No goroutine holds mu during I/O.
+	queue []*file    // Files that wait for compression, each at most once.
+	busy  bool       // Whether a goroutine is handling the queue.
 }
 
 // request queues f for the compression of its archives. It doesn't block. After cancel, it does nothing.

@@ -17,7 +17,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// fixture makes a Set with one log that has these limits.
+// fixture creates a Set with one log that has these limits.
 func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -27,7 +27,7 @@ func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string
 	return s, l, dir
 }
 
-// say writes lines through a new run, and waits until they are counted.
+// say writes lines in a new run, and waits until they are counted.
 func say(t *testing.T, l *Log, lines ...string) {
 	t.Helper()
 	want := l.Stats().Lines + uint64(len(lines))
@@ -46,8 +46,8 @@ func TestLimitsOfOneLog(t *testing.T) {
 	wantLines(t, stored(t, dir), fmt.Sprintf("%060d", 7), fmt.Sprintf("%060d", 8), fmt.Sprintf("%060d", 9))
 }
 
-// TestADirectoryWithTheNameOfAnArchiveKeptAllArchives checks that a directory which an agent has made stops neither the removal of
-// old archives nor their compression.
+// TestADirectoryWithTheNameOfAnArchiveKeptAllArchives checks that an agent's directory stops
+// neither the pruning nor the compression of archives.
 func TestADirectoryWithTheNameOfAnArchiveKeptAllArchives(t *testing.T) {
 	t.Parallel()
 	var w warnings
@@ -66,7 +66,7 @@ func TestADirectoryWithTheNameOfAnArchiveKeptAllArchives(t *testing.T) {
 		return err == nil && len(all) == 3 && !slices.ContainsFunc(all, func(path string) bool { return !strings.HasSuffix(path, archive.Packed) })
 	}
 	testkit.Until(t, "three archives are left, all compressed", compressed)
-	// the oldest archive is still in the list when a directory takes its place
+	// The oldest archive is still in the list when a directory takes its place.
 	if err := errors.Join(os.Remove(paths[0]), os.MkdirAll(filepath.Join(strings.TrimSuffix(paths[0], archive.Packed), "full"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
@@ -109,8 +109,7 @@ func TestOldArchivesGo(t *testing.T) {
 	wantLines(t, left, filepath.Join(dir, young))
 }
 
-// TestSpareSpace checks that a log is not written while the disk has less free space than min_free asks for, and is
-// written again when the limit is lowered.
+// TestSpareSpace checks that a log is not written while the disk has less free space than min_free.
 func TestSpareSpace(t *testing.T) {
 	var w warnings
 	s, l, dir := fixture(t, Options{Warn: w.add}, Limits{MinFree: 1 << 60})
@@ -139,7 +138,7 @@ func TestSuppressedLines(t *testing.T) {
 	closeSet(t, s)
 	st := l.Stats()
 	got := stored(t, dir)
-	// All lines came within two seconds, so the limit allows one or two portions.
+	// All lines came within two seconds, so the limit admits one or two portions.
 	shown, told := 0, uint64(0)
 	for _, line := range got {
 		var n uint64
@@ -157,7 +156,7 @@ func TestSuppressedLines(t *testing.T) {
 	}
 }
 
-// TestRateIsPerSecond checks the limiter with a clock of its own.
+// TestRateIsPerSecond checks the limiter with a test clock.
 func TestRateIsPerSecond(t *testing.T) {
 	var l limiter
 	l.writeLines, l.recordDelay = func(int, []byte) {}, time.Hour
@@ -181,7 +180,7 @@ func TestRateIsPerSecond(t *testing.T) {
 	check("i\n", "", "i\n")
 }
 
-// archivesOnASmallDisk makes a disk of 8 MB, and a log on it with six archives, which take 6 MB.
+// archivesOnASmallDisk creates a disk of 8 MB, and a log on it with six archives of 6 MB in all.
 func archivesOnASmallDisk(t *testing.T, w *warnings) (s *Set, l *Log, dir string, names []string) {
 	t.Helper()
 	dir = filepath.Join(smallDisk(t, 8<<20), "coder")
@@ -198,8 +197,8 @@ func archivesOnASmallDisk(t *testing.T, w *warnings) (s *Set, l *Log, dir string
 	return s, s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current)), dir, names
 }
 
-// A log must not remove all its archives to get logs.min_free_mb of free space. A tenant that fills the disk would use
-// this space, too.
+// TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives checks that a log does not remove all its
+// archives for logs.min_free_mb, because a tenant would take that space, too.
 func TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives(t *testing.T) {
 	var w warnings
 	s, l, dir, names := archivesOnASmallDisk(t, &w)
@@ -216,8 +215,8 @@ func TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives(t *testing.T) {
 	wantLines(t, left, names...)
 }
 
-// TestALogStopsGrowingWhenSpaceIsLow checks that a log whose next file would leave too little free space is rotated,
-// which removes its oldest archive.
+// TestALogStopsGrowingWhenSpaceIsLow checks that a rotation removes the oldest archive if the next
+// file would leave too little free space.
 func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 	var w warnings
 	s, l, dir, names := archivesOnASmallDisk(t, &w)
@@ -245,12 +244,12 @@ func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 	w.want(t)
 }
 
-// TestSuppressedLinesAreToldWhenTheFloodEnds checks that the number of suppressed lines is logged after the flood,
-// although no further line comes.
+// TestSuppressedLinesAreToldWhenTheFloodEnds checks that the number of suppressed lines is logged
+// after a flood without a further line.
 func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
 	t.Parallel()
 	console := newSink(t)
-	s, l, dir := fixture(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // a new retryPeriod must begin before the record
+	s, l, dir := fixture(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // A new retryPeriod must begin before the record.
 	stdout, stderr := pipes(t, l)
 	put(t, stdout, "a\nb\nc\nd\n")
 	const record = "[hinit] suppressed 2 lines here: there were more than 2 a second"
@@ -258,7 +257,7 @@ func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
 	testkit.Until(t, "it is in the file", func() bool { return len(stored(t, dir)) == 3 })
 	put(t, stderr, "e\n")
 	testkit.Until(t, "the next line comes", func() bool { return len(stored(t, dir)) == 4 })
-	put(t, stdout, "f\ng\nh\n") // too many lines again, but the log ends before the timer fires
+	put(t, stdout, "f\ng\nh\n") // These are too many lines again, but the log ends before the timer fires.
 	closeAll(stdout, stderr)
 	closeSet(t, s)
 	got := stored(t, dir)

@@ -13,9 +13,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// TestGatewaysWithoutALogDirectoryCannotEndTheContainer checks the memory of 200 services whose log directory is gone
-// and whose last line never ends. Together they must keep no more than the shared budget and their fixed buffers. Every
-// line must be counted, and the budget must be complete again after their end.
+// TestGatewaysWithoutALogDirectoryCannotEndTheContainer checks the memory of 200 services without
+// log directories whose last line never ends. They must stay within the shared budget.
 func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	const services = 200
 	gone := filepath.Join(t.TempDir(), "file")
@@ -77,11 +76,11 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	closeSet(t, s)
 }
 
-// TestALineThatFindsNoRoomIsSplitAndNotLost checks that a line is split if the memory budget is used up, as a line that
-// is too long.
+// TestALineThatFindsNoRoomIsSplitAndNotLost checks that a line is split if the memory budget is
+// used up.
 func TestALineThatFindsNoRoomIsSplitAndNotLost(t *testing.T) {
 	line := []byte(strings.Repeat("é", 30_000) + "\n")
-	out := cutAll(line, 64<<10, func() int { return 1000 }) // the lines have no budget, and each call of feed gets 1000 bytes
+	out := cutAll(line, 64<<10, func() int { return 1000 }) // The lines have no budget, and each call of feed gets 1000 bytes.
 	if got := join(out); !bytes.Equal(got, line) {
 		t.Errorf("got %d bytes, want %d", len(got), len(line))
 	}

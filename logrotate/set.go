@@ -27,21 +27,21 @@ const readSize = 64 << 10
 // Set holds the logs of all services, and the console that they share. Create one with [New].
 type Set struct {
 	opts         Options
-	consoles     [2]*console  // the consoles for stdout and stderr
-	inputs       sync.Pool    // *[]byte: MaxLine bytes for an unfinished line, then readSize bytes
-	outputs      sync.Pool    // *[]byte for formatted lines, empty
-	memoryBudget bufferBudget // shared limit for unfinished lines and kept lines
+	consoles     [2]*console  // Consoles for stdout and stderr.
+	inputs       sync.Pool    // *[]byte values: MaxLine bytes for an unfinished line, then readSize bytes.
+	outputs      sync.Pool    // *[]byte values for formatted lines, empty.
+	memoryBudget bufferBudget // Shared limit for unfinished lines and kept lines.
 
-	mu              sync.Mutex // no goroutine holds mu during I/O
+	mu              sync.Mutex // No goroutine holds mu during I/O.
 	closed          bool
 	logs            map[string]*Log
 	files           map[string]*file
 	liveStreams     map[*stream]struct{}
-	unused          []*lumberjack.Logger // writers of closed files, to use again: lumberjack never ends a writer's goroutine
-	allStreamsEnded chan struct{}        // channel that is closed when Close was called and no stream is live
-	pause           *freezeCall          // state between Freeze and Thaw; otherwise nil
+	unused          []*lumberjack.Logger // Writers of closed files, to use again: lumberjack never ends a writer's goroutine.
+	allStreamsEnded chan struct{}        // Closed when Close was called and no stream is live.
+	pause           *freezeCall          // State between Freeze and Thaw; otherwise nil.
 
-	background sync.WaitGroup // counter of short-lived goroutines, for which flush waits
+	background sync.WaitGroup // Counter of short-lived goroutines, for which flush waits.
 	compressor compressor
 }
 
@@ -144,7 +144,7 @@ func (s *Set) Drop(name string) {
 	}
 	delete(s.logs, name)
 	l.dropped = true
-	if l.streams == 0 && !s.closed { // otherwise Close closes all files
+	if l.streams == 0 && !s.closed { // Otherwise Close closes all files.
 		s.releaseLogFile(l)
 	}
 }

@@ -35,7 +35,7 @@ func TestStampFollowsTimeZone(t *testing.T) {
 	}
 }
 
-// cutAll feeds input to a new cutter in pieces and returns the whole output.
+// cutAll feeds input to a line cutter in pieces and returns the whole output.
 func cutAll(input []byte, limit int, piece func() int) []byte {
 	l := lines{budget: new(bufferBudget), max: limit}
 	buf := make([]byte, limit+readSize)

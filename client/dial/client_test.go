@@ -26,9 +26,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// this process is the child of TestDialTellsAForbiddenSocket
+	// This process is the child of TestDialTellsAForbiddenSocket.
 	if candidates := os.Getenv("CLIENT_TEST_DIAL"); candidates != "" {
-		if os.Getenv("CLIENT_TEST_PROC") != "" { // this process is PID 1 of the namespace that asProcess1 made
+		if os.Getenv("CLIENT_TEST_PROC") != "" { // This process is PID 1 of the namespace that asProcess1 created.
 			_ = syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
 			if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 				fmt.Print(err)
@@ -63,7 +63,7 @@ func serve(t *testing.T, h http.HandlerFunc) *dial.Client {
 	return dial.New(socket)
 }
 
-// listen calls f for each connection in turn.
+// listen calls f for each connection, one after the other.
 func listen(t *testing.T, f func(net.Conn)) *dial.Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -202,7 +202,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 }
 
 func TestNamesThatNoPathCanHoldAreUnknown(t *testing.T) {
-	c := dial.New("/nowhere") // no request is sent
+	c := dial.New("/nowhere") // The client sends no request to this path.
 	for _, name := range []string{"", ".", ".."} {
 		if _, err := c.Stop(t.Context(), name, client.Wait{}); !errors.Is(err, client.ErrUnknown) {
 			t.Errorf("%q: %v", name, err)
@@ -238,7 +238,7 @@ func TestAHinitThatDoesNotAnswerIsUnreachable(t *testing.T) {
 }
 
 func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel() // This test mostly waits, so it runs beside others.
 	for name, tt := range map[string]struct {
 		answer string
 		kind   client.Kind
@@ -252,7 +252,7 @@ func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := listen(t, func(c net.Conn) {
-				_, _ = c.Read(make([]byte, 4096)) // the buffer holds the whole request
+				_, _ = c.Read(make([]byte, 4096)) // The buffer holds the whole request.
 				_, _ = io.WriteString(c, tt.answer)
 			})
 			_, err := c.Status(t.Context())
@@ -267,7 +267,7 @@ func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
 func TestABusyHinitIsAskedAgain(t *testing.T) {
 	var times atomic.Int32
 	c := listen(t, func(c net.Conn) {
-		if times.Add(1) < 3 { // this server answers without reading the request, as the server of hinit does
+		if times.Add(1) < 3 { // This server answers without reading the request, as hinit does.
 			body := `{"error":{"kind":"busy","message":"too many"}}`
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 			return
@@ -290,7 +290,7 @@ func TestWhatIsCutWhileHinitIsReplacedIsAskedAgain(t *testing.T) {
 				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 			}
 		})
-		c.SetCutTime(40 * time.Second) // this time is so long that the limit on attempts ends the repetition
+		c.SetCutTime(40 * time.Second) // With this time, the limit on attempts ends the repetition.
 		var err error
 		switch method {
 		case "status":

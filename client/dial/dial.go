@@ -22,10 +22,10 @@ import (
 // 10 seconds, and a minute for Rescan, Reload and Examine. A command that waits for its effect has 10 seconds more than its
 // timeout.
 type Client struct {
-	// function that returns the paths at which hinit may listen, best first; nil if the socket is fixed
+	// Returns the paths at which hinit may listen, best first; nil if the socket is fixed.
 	candidatePaths     func() []string
-	socket             atomic.Pointer[string] // the fixed socket, or the socket at which the last search has found hinit
-	socketSearched     bool                   // whether the socket comes from a search; then the client must check which user runs the server
+	socket             atomic.Pointer[string] // Fixed socket, or the socket at which the last search has found hinit.
+	socketSearched     bool                   // Whether the socket comes from a search; then the client must check which user runs the server.
 	repeatTimeAfterCut time.Duration
 }
 
@@ -59,7 +59,7 @@ func Dial(candidates []string) (*Client, error) {
 	if err := c.CheckConnection(); err != nil {
 		return nil, err
 	}
-	c.candidatePaths = nil // later requests must go to the same hinit
+	c.candidatePaths = nil // Later requests must go to the same hinit.
 	return c, nil
 }
 
@@ -79,7 +79,7 @@ func (c *Client) CheckConnection() error {
 		err.Doing = "reach hinit"
 		return err
 	}
-	_ = conn.Close() // nothing was sent on the connection
+	_ = conn.Close() // Nothing was sent on the connection.
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 	conn, err := connect(ctx, socket)
 	if err == nil && (c.socketSearched || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
-			_ = conn.Close() // nothing was sent on the connection
+			_ = conn.Close() // Nothing was sent on the connection.
 		}
 	}
 	switch {
@@ -146,10 +146,10 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), socket)
-	defer f.Close() // net.FileConn uses a copy of the descriptor
+	defer f.Close() // net.FileConn uses a copy of the descriptor.
 	deadline, _ := ctx.Deadline()
 	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
-		limit := syscall.NsecToTimeval(int64(max(time.Until(deadline), time.Millisecond))) // at least 1 ms, because 0 means no limit (socket(7))
+		limit := syscall.NsecToTimeval(int64(max(time.Until(deadline), time.Millisecond))) // At least 1 ms, because 0 means no limit (socket(7)).
 		if err = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit); err == nil {
 			err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket})
 		}
@@ -183,7 +183,7 @@ func checkServer(conn net.Conn, here bool) error {
 		return fmt.Errorf("process %d listens there, of another container", cred.Pid)
 	}
 	if here && cred.Pid == 0 {
-		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // line is nil without /proc
+		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // Without /proc, line is nil.
 			return errors.New("the init of another container listens there; give each container a HINIT_RUNTIME_DIR of its own")
 		}
 	}

@@ -47,13 +47,13 @@ func TestDialTakesTheFirstThatListens(t *testing.T) {
 	}
 }
 
-// TestTheInitIsFoundWhereItListensNow checks that a client finds the init again after the init has changed its socket.
-// Otherwise an open page would stay empty.
+// TestTheInitIsFoundWhereItListensNow checks that a client finds the init again after the init has
+// changed its socket.
 func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	dir := ""
 	c := dial.ForThisContainer("", func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })
 	for _, home := range []string{"/first", "/second"} {
-		t.Run(home, func(t *testing.T) { // the server ends with the subtest, so each subtest needs a new one
+		t.Run(home, func(t *testing.T) { // The server ends with the subtest, so each subtest needs a new one.
 			alive := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"init":{"home":"`+home+`"}}`) })
 			dir = filepath.Dir(alive.Socket())
 			if err := os.Symlink("s", dir+"/control.sock"); err != nil {
@@ -67,16 +67,16 @@ func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	}
 }
 
-// asUser starts this test binary as another user. It needs root.
+// asUser runs this test binary as another user, and returns its output. It needs root.
 func asUser(t *testing.T, uid int, env ...string) string { return asUserIn(t, "", uid, env...) }
 
-// asUserIn is asUser with another root directory. "" means the present one.
+// asUserIn is asUser with another root directory; "" means the present one.
 func asUserIn(t *testing.T, root string, uid int, env ...string) string {
 	t.Helper()
 	return start(t, []string{"test"}, &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}, env)
 }
 
-// asProcess1 starts this test binary with a command line as process 1 of a PID namespace.
+// asProcess1 runs this test binary with a command line as process 1 of a PID namespace.
 func asProcess1(t *testing.T, argv []string, env ...string) string {
 	t.Helper()
 	return start(t, argv, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}, append(env, "CLIENT_TEST_PROC=1"))
@@ -113,8 +113,8 @@ func TestDialTellsAForbiddenSocket(t *testing.T) {
 	}
 }
 
-// A client must not trust the socket of another user that has taken the place of root's. The directory of the socket is
-// replaced after the check of the candidates.
+// TestAStrangerThatExchangesTheSocketIsNotTrusted checks that a client does not trust a socket that
+// another user has put in place of root's.
 func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 	testkit.NeedRoot(t)
 	path := t.TempDir() + "/control.sock"
@@ -127,7 +127,7 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	listening := make(chan error, 1)
-	go func() { listening <- listenAs(fd, 65534) }() // this goroutine's thread becomes uid 65534 and ends with the goroutine
+	go func() { listening <- listenAs(fd, 65534) }() // The thread of this goroutine becomes uid 65534 and ends with the goroutine.
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
@@ -136,9 +136,8 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 	}
 }
 
-// TestAnInitOfAnotherContainerDoesNotAnswer checks that a client does not talk to the init of another container. Two
-// containers of a pod with shareProcessNamespace share abstract sockets. A debug container can reach the other init
-// through /proc.
+// TestAnInitOfAnotherContainerDoesNotAnswer checks that a client does not talk to another
+// container's init, which it can reach through shared abstract sockets or /proc.
 func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	testkit.NeedRoot(t)
 	socket, root := serve(t, nil).Socket(), t.TempDir()
@@ -153,7 +152,7 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range top { // the container has all files, but another root directory
+	for _, e := range top { // The container has all files, but another root directory.
 		at := filepath.Join(root, e.Name())
 		link, err := os.Readlink("/" + e.Name())
 		switch {
@@ -168,12 +167,11 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.IsDir() {
-			// This mount hides the mounts of other tests. They could not remove their directories while this process has the
-			// mounts.
+			// Hide the mounts of other tests, which could not remove their directories otherwise.
 			mounted("/"+e.Name(), at, syscall.MS_BIND)
 		}
 	}
-	if dir := testkit.InMemory(); dir != "" { // with -short, the socket is on a mount of its own
+	if dir := testkit.InMemory(); dir != "" { // With -short, the socket is on its own mount.
 		mounted(dir, root+dir, syscall.MS_BIND)
 	}
 	if out := asUserIn(t, root, 0, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "of another container") {
@@ -185,9 +183,8 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace checks that a client does not talk to the init of another
-// container of the pod if both mount one emptyDir on /run. Their PID namespaces differ: in the second container, the first init
-// has the PID 0.
+// TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace checks that a client does
+// not talk to another container's init if both mount one emptyDir on /run.
 func TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace(t *testing.T) {
 	socket := serve(t, nil).Socket()
 	if out := asProcess1(t, []string{"hinit", "init"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "the init of another container listens there") {
@@ -230,7 +227,7 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Close(fd)
-	// This thread calls listen(2) as another user, because SO_PEERCRED shows the user of that call.
+	// SO_PEERCRED shows the user of the listen(2) call, so this thread becomes another user for it.
 	listening := make(chan error, 1)
 	go func() {
 		if os.Geteuid() != 0 {
@@ -251,8 +248,8 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 	}
 }
 
-// TestRootWasToldThatNoHinitListensWhileAnAgentConnected checks that a client waits if the queue of new connections is
-// full. An agent can keep it full, and the kernel then refuses a connection that does not wait (connect(2), EAGAIN).
+// TestRootWasToldThatNoHinitListensWhileAnAgentConnected checks that a client waits if an agent
+// keeps the queue of new connections full.
 func TestRootWasToldThatNoHinitListensWhileAnAgentConnected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -264,7 +261,7 @@ func TestRootWasToldThatNoHinitListensWhileAnAgentConnected(t *testing.T) {
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	agent, err := net.Dial("unix", path) // this connection fills the queue of the socket
+	agent, err := net.Dial("unix", path) // This connection fills the queue of the socket.
 	if err != nil {
 		t.Fatal(err)
 	}

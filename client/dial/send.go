@@ -33,12 +33,12 @@ const (
 
 // apiCall is one request of the control API.
 type apiCall struct {
-	action       string // the action in errors, after "cannot", such as "stop coder"
+	action       string // Action for errors, after "cannot", such as "stop coder".
 	method, path string
-	body         any           // body of the request; nil for none
-	mayRepeat    bool          // the request may be sent more than once
-	limit        time.Duration // time limit for the whole answer
-	mayBeBusy    bool          // the caller accepts the answer that hinit is busy, so the request is not repeated then
+	body         any           // Body of the request; nil for none.
+	mayRepeat    bool          // Whether the request may be sent more than once.
+	limit        time.Duration // Time limit for the whole answer.
+	mayBeBusy    bool          // Whether the caller accepts the answer that hinit is busy, so that the request is not repeated.
 }
 
 func get(doing, path string, query url.Values) apiCall {
@@ -48,7 +48,7 @@ func get(doing, path string, query url.Values) apiCall {
 	return apiCall{action: doing, method: http.MethodGet, path: path, mayRepeat: true, limit: answerTime}
 }
 
-// switchParameter returns the values of a query parameter that is on or off.
+// switchParameter returns the values of a boolean query parameter.
 func switchParameter(is bool) []string {
 	if is {
 		return []string{"1"}
@@ -84,8 +84,8 @@ func (q apiCall) repeatable() apiCall {
 type reply struct {
 	io.Reader
 	header        http.Header
-	clearDeadline func() // removes the time limit for the body; only the caller's context then ends it
-	close         func() // closes the connection; the caller must call it
+	clearDeadline func() // Removes the time limit for the body; only the caller's context then ends it.
+	close         func() // Closes the connection; the caller must call it.
 }
 
 // stream calls fn for each JSON document of an answer. It returns at the end of the answer, or when fn returns an error.
@@ -169,10 +169,10 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 		case err == nil:
 			return r, nil
 		case err.Cut && cut == nil:
-			begin = time.Now() // count from now, because the first attempt may have waited long
+			begin = time.Now() // Count from now, because the first attempt may have waited long.
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
-			return nil, withAction(ctx, q, cut) // hinit may have received the first attempt, so the first error is more useful
+			return nil, withAction(ctx, q, cut) // hinit may have received the first attempt, so return the first error.
 		}
 		if time.Since(begin) > c.retryTime(q, err) {
 			return nil, withAction(ctx, q, err)
@@ -195,11 +195,11 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	if fault != nil {
 		return nil, fault
 	}
-	_ = conn.SetDeadline(time.Now().Add(q.limit)) // on a broken connection, the next call reports the error
+	_ = conn.SetDeadline(time.Now().Add(q.limit)) // On a broken connection, the next call reports the error.
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() {
 		unhook()
-		_ = conn.Close() // the answer or its error is already known
+		_ = conn.Close() // The answer or its error is already known.
 	}
 	// A busy hinit sends an answer and closes the connection without reading the request. Then the write fails although an answer
 	// has come.

@@ -6,8 +6,8 @@ import (
 	"hinit/client"
 )
 
-// TestAChangeLeavesTheOldListAlone checks that applying a change does not modify a list that a reader still holds. A
-// change of an unknown service must be ignored.
+// TestAChangeLeavesTheOldListAlone checks that applying a change does not modify a list that a
+// reader still uses.
 func TestAChangeLeavesTheOldListAlone(t *testing.T) {
 	var st client.Status
 	client.StatusChange{IsComplete: true, Init: client.Init{OOMFirst: "b"}, Services: []client.Service{{Name: "a"}, {Name: "b"}}}.Apply(&st)

@@ -83,7 +83,7 @@ func quote(value string) string {
 		return value
 	}
 	quoted, err := json.Marshal(value)
-	if err != nil { // not possible, because a string can always be marshalled
+	if err != nil { // A string can always be marshalled.
 		return value
 	}
 	return string(quoted)

@@ -23,7 +23,7 @@ func cmdDashboard(c *call) int {
 	host := flags.String("host", "127.0.0.1", "")
 	port := flags.Int("port", 9119, "")
 	insecure := flags.Bool("insecure", false, "")
-	flags.Bool("no-open", false, "") // without effect, because this dashboard never opens a browser
+	flags.Bool("no-open", false, "") // The flag has no effect, because this dashboard never opens a browser.
 	if err := flags.Parse(c.args); err != nil {
 		return c.fail(exitUsage, err)
 	}

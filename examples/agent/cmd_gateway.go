@@ -51,7 +51,7 @@ func gatewayRun(c *call, args []string) int {
 	flags.SetOutput(io.Discard)
 	replace := flags.Bool("replace", false, "")
 	force := flags.Bool("force", false, "")
-	flags.Bool("no-supervise", false, "") // without effect, because this agent never asks a supervisor to run it
+	flags.Bool("no-supervise", false, "") // The flag has no effect, because this agent never asks a supervisor to run it.
 	late := flags.Duration("late-handlers", 0, "")
 	if err := flags.Parse(args); err != nil {
 		return c.fail(exitUsage, err)

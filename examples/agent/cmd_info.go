@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An info is everything that a process inherits from its parent. Tests of a supervisor compare it.
+// info is everything that a process inherits from its parent. Tests of a supervisor compare it.
 type info struct {
 	Argv    []string          `json:"argv"`
 	Cwd     string            `json:"cwd"`
@@ -35,7 +35,8 @@ type tty struct {
 	Stderr  bool `json:"stderr"`
 	Columns int  `json:"columns"`
 	Rows    int  `json:"rows"`
-	// This process is in the terminal's foreground process group, to which Ctrl-C sends a signal.
+	// Whether this process is in the terminal's foreground process group, to which Ctrl-C sends a
+	// signal.
 	Foreground bool `json:"foreground"`
 }
 
@@ -85,7 +86,7 @@ func gather(c *call) (info, error) {
 	if err != nil {
 		return about, fmt.Errorf("cannot read the groups: %w", err)
 	}
-	about.Groups = append([]int{}, groups...) // make the list not nil, so that an empty list is [] and not null
+	about.Groups = append([]int{}, groups...) // Make the list not nil, so that an empty list is [] and not null.
 	if about.SID, err = unix.Getsid(0); err != nil {
 		return about, fmt.Errorf("cannot read the session: %w", err)
 	}

@@ -16,7 +16,7 @@ import (
 
 // Times for stopping a gateway before its profile is deleted or renamed, as in the Hermes agent.
 const (
-	stopGrace = 10 * time.Second // time from TERM to KILL
+	stopGrace = 10 * time.Second // Time from SIGTERM to SIGKILL.
 	stopPoll  = 20 * time.Millisecond
 )
 

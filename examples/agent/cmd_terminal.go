@@ -18,7 +18,7 @@ const terminalUsage = "terminal [--task T] [--force-remove] < COMMANDS"
 type terminalCommand struct {
 	Command string  `json:"command"`
 	Stdin   string  `json:"stdin"`
-	Timeout float64 `json:"timeout"` // time limit in seconds; 0 means 180
+	Timeout float64 `json:"timeout"` // Time limit in seconds; 0 means 180.
 }
 
 // cmdTerminal is the terminal tool of a session. It reads one JSON object a line, runs the command in the profile's sandbox,

@@ -17,7 +17,8 @@ import (
 	"hinit/examples/agent/internal/record"
 )
 
-// A gatewayProc is a running gateway. Its output goes to files, so that processes which it leaves behind can't delay the test.
+// gatewayProc is a running gateway. Its output goes to files, so that leftover processes can't
+// delay the test.
 type gatewayProc struct {
 	t              *testing.T
 	cmd            *exec.Cmd
@@ -138,7 +139,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 	if err := os.Chmod(filepath.Join(home, "gateway_state.json"), 0o604); err != nil {
 		t.Fatal(err)
 	}
-	g := startGateway(t, home, "gateway") // "gateway" without a verb runs the gateway too
+	g := startGateway(t, home, "gateway") // The command gateway without a verb runs the gateway, too.
 	g.waitState("running")
 
 	raw := read(t, g.file("gateway_state.json"))
@@ -182,7 +183,8 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 	}
 }
 
-// TestGatewayEnds checks each end in the contract: the signal or event, the exit code, and the files that are left.
+// TestGatewayEnds checks each way in which a gateway ends: the signal or event, the exit code, and
+// the remaining files.
 func TestGatewayEnds(t *testing.T) {
 	term := func(g *gatewayProc) { g.signal(syscall.SIGTERM) }
 	marker := func(m record.Marker, id func(*gatewayProc) record.Identity) func(*gatewayProc) {
@@ -205,8 +207,8 @@ func TestGatewayEnds(t *testing.T) {
 		steps []func(*gatewayProc)
 		code  int
 		state string
-		left  []string // files that must exist
-		gone  []string // files that must not exist
+		left  []string // Files that must exist.
+		gone  []string // Files that must not exist.
 	}{
 		{"TERM alone", []func(*gatewayProc){term}, 1, "running", []string{".clean_shutdown"}, nil},
 		{"planned stop", []func(*gatewayProc){marker(record.PlannedStop, own), term}, 0, "stopped", nil, []string{planned}},
@@ -268,7 +270,7 @@ func TestGatewayDrainsUntilKilled(t *testing.T) {
 			g.waitState("running")
 			g.signal(sig)
 			g.waitState("draining")
-			g.signal(syscall.SIGTERM) // the gateway must ignore the second signal
+			g.signal(syscall.SIGTERM) // The gateway must ignore the second signal.
 			g.signal(syscall.SIGKILL)
 			if code := g.wait(); code != -9 || g.state()["gateway_state"] != "draining" {
 				t.Errorf("exit code %d, state %v", code, g.state())
@@ -330,8 +332,8 @@ func TestSecondGatewayIsRefused(t *testing.T) {
 	g.waitState("running")
 	message := fmt.Sprintf("Another gateway instance is already running (PID %d).", g.pid())
 	agent(t, home, "gateway", "run").want(t, 1, message)
-	agent(t, home, "gateway", "run", "--force").want(t, 1, message) // --force must not override the lock
-	if err := os.Remove(g.file("gateway.pid")); err != nil {        // a booting init removes this file
+	agent(t, home, "gateway", "run", "--force").want(t, 1, message) // --force must not override the lock.
+	if err := os.Remove(g.file("gateway.pid")); err != nil {        // A booting init removes this file.
 		t.Fatal(err)
 	}
 	agent(t, home, "gateway", "run").want(t, 1, message)

@@ -52,7 +52,7 @@ func TestInfoTellsWhatTheProcessWasGiven(t *testing.T) {
 	}
 }
 
-// A terminal is a pseudo terminal, with everything that was printed on it.
+// terminalPair is a pseudo-terminal, with everything that was printed on it.
 type terminalPair struct {
 	master, slave *os.File
 	mutex         sync.Mutex

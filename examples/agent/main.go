@@ -23,13 +23,13 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitConfig = 78 // another start would fail in the same way, so don't start again
+	exitConfig = 78 // Another start would fail in the same way, so don't start again.
 )
 
 // A call is one run of the program. The global options are already removed from its arguments.
 type call struct {
-	args    []string // words after the name of the command
-	environ []string // environment of the process as received
+	args    []string // Words after the name of the command.
+	environ []string // Environment of the process as received.
 	home    home.Home
 	stdin   *os.File
 	stdout  *os.File
@@ -40,7 +40,7 @@ type command struct {
 	name    string
 	summary string
 	usage   string
-	noHome  bool // the command also works without a home
+	noHome  bool // Whether the command also works without a home.
 	run     func(*call) int
 }
 
@@ -91,7 +91,7 @@ func run() int {
 	if c.home.Notice != "" {
 		fmt.Fprintln(c.stderr, "Warning:", c.home.Notice)
 	}
-	if c.home.Dir != "" { // let programs that this process starts work in the same home
+	if c.home.Dir != "" { // Programs that this process starts must work in the same home.
 		if err := os.Setenv("HERMES_HOME", c.home.Dir); err != nil {
 			return c.fail(exitFailed, err)
 		}

@@ -18,7 +18,7 @@ import (
 
 const patience = 40 * time.Second
 
-// agentPath is where TestMain puts the binary that all tests run.
+// agentPath returns the path of the binary that all tests run.
 func agentPath() string { return os.Getenv("TEST_AGENT_BINARY") }
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// A result is the output of a finished command, and its exit code.
+// result is the output and the exit code of a finished command.
 type result struct {
 	code           int
 	stdout, stderr string

@@ -166,7 +166,7 @@ func TestLeakedChildren(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { syscall.Kill(leaked, syscall.SIGKILL) })
-			// The child gets its last parent a moment after its start, when the process in between has ended.
+			// The child gets its last parent a moment after its start, when the intermediate process has ended.
 			eventually(t, "the child has the right parent", func() bool {
 				return (statField(t, leaked, 4) == g.pid()) == want.sameParent
 			})
@@ -222,7 +222,7 @@ func TestSpawnDiagOutlivesTheGateway(t *testing.T) {
 	eventually(t, "there is a helper", func() bool {
 		all := helpers()
 		for _, pid := range all {
-			syscall.Kill(pid, syscall.SIGSTOP) // a stopped helper outlives its 5 seconds, so the checks below still find it
+			syscall.Kill(pid, syscall.SIGSTOP) // A stopped helper outlives its 5 seconds, so the checks below still find it.
 			t.Cleanup(func() { syscall.Kill(pid, syscall.SIGKILL) })
 		}
 		return len(all) > 0
@@ -276,7 +276,7 @@ func TestHealthServer(t *testing.T) {
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	home := t.TempDir()
 	write(t, filepath.Join(home, ".env"), "# keys\nAPI_SERVER_PORT=\""+port+"\"\n")
-	env := []string{"API_SERVER_ENABLED=true", "API_SERVER_PORT=1"} // the .env of the home overrides these variables
+	env := []string{"API_SERVER_ENABLED=true", "API_SERVER_PORT=1"} // The .env of the home overrides these variables.
 
 	// While the port is taken, the gateway is up without a health server.
 	g := startGatewayWith(t, home, env, "gateway", "run")

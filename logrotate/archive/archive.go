@@ -31,10 +31,10 @@ import (
 // It has no lock: the caller must not call two methods at once. Its methods use paths, so the caller first takes on the agent's
 // file-system identity (setfsuid(2)).
 type List struct {
-	Dir string // path of the log directory
+	Dir string // Path of the log directory.
 
-	names []string // names of the archives without the suffix Packed, oldest first
-	// time of the last name that Add has chosen; the next name must be later
+	names []string // Names of the archives without the suffix Packed, oldest first.
+	// Time of the last name that Add has chosen; the next name must be later.
 	newest time.Time
 }
 
@@ -50,7 +50,7 @@ func (l *List) Read() error {
 	removed := 0
 	for _, name := range names {
 		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && isArchive(whole) && removed < maxAtOnce {
-			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the uncompressed archive still exists and is compressed later
+			_ = unix.Unlink(filepath.Join(l.Dir, name)) // The uncompressed archive still exists and is compressed later.
 			removed++
 		}
 	}
@@ -143,7 +143,7 @@ func (l *List) Expired(age time.Duration, now time.Time) bool {
 // it. They follow links in the path above the directory, with the permissions of Actor.
 type Dir struct {
 	Path  string
-	Actor *fsutil.Actor // identity with which files are opened; Do fails if it is nil
+	Actor *fsutil.Actor // Identity with which files are opened; Do fails if it is nil.
 }
 
 // Do opens the parent of the log directory, and calls fn with it and with the name of the log directory in the parent.
@@ -208,8 +208,8 @@ const (
 	// labelLen is the length of a TAI64N label in a name: "@" and 24 hexadecimal digits.
 	labelLen = 1 + 24
 
-	completeSuffix   = ".s" // suffix of an archive
-	unfinishedSuffix = ".u" // suffix of an archive that s6-log left unfinished
+	completeSuffix   = ".s" // Suffix of an archive.
+	unfinishedSuffix = ".u" // Suffix of an archive that s6-log left unfinished.
 
 	// Packed is the additional suffix of a compressed archive: NAME.s.gz.
 	Packed = ".gz"
@@ -252,7 +252,7 @@ func isArchive(name string) bool {
 // archivesIn returns the archives in the list names, oldest first, each archive once.
 func archivesIn(names []string) []string {
 	names = slices.DeleteFunc(names, func(name string) bool { return !isArchive(name) })
-	slices.Sort(names) // the compressed form of an archive sorts after the uncompressed form
+	slices.Sort(names) // The compressed form of an archive sorts after the uncompressed form.
 	return slices.CompactFunc(names, func(a, b string) bool {
 		return strings.TrimSuffix(a, Packed) == strings.TrimSuffix(b, Packed)
 	})

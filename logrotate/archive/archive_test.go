@@ -22,7 +22,7 @@ func TestNextArchiveAlwaysAscends(t *testing.T) {
 		last = nextTime(last, at)
 		names = append(names, Name(last))
 	}
-	if names[0] != "@400000006b00e1dd1213c744.s" { // the example in the contract of s6
+	if names[0] != "@400000006b00e1dd1213c744.s" { // The example in the contract of s6.
 		t.Errorf("first name is %q", names[0])
 	}
 	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
@@ -34,10 +34,10 @@ func TestArchives(t *testing.T) {
 	dir := t.TempDir()
 	want := []string{
 		"@400000006b00e1dd1213c744.s", "@400000006b00e1de1213c744.u",
-		"@400000006b00e1df1213c744.s", // an archive of which only a part of the compressed file exists
+		"@400000006b00e1df1213c744.s", // Only a part of this archive's compressed file exists.
 		"@400000006b00e1e01213c744.s.gz", "@400000006b00e1e11213c744.u.gz",
 	}
-	half := "@400000006b00e1df1213c744.s.gz" // an archive that exists uncompressed too
+	half := "@400000006b00e1df1213c744.s.gz" // This archive also exists uncompressed.
 	others := []string{
 		"current", "lock", "state", "current.gz", "@400000006b00e1dd1213c744.t", "@400000006b00e1dd1213c744.s.bz2",
 		"@400000006b00e1dd1213c744.s.gz.tmp", "@400000006B00E1DD1213C744.s", "@400000006b00e1dd1213c74g.s",
@@ -74,8 +74,8 @@ func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// Files with names of archives that an agent has created must be removed in parts. Removing 65,536 of them at once
-// would delay the logs of all other services for seconds.
+// TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts checks that an agent's many files with
+// names of archives are removed in parts. Removing all at once would delay other logs.
 func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	begin := time.Unix(1e9, 0)
@@ -113,8 +113,8 @@ func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 	}
 }
 
-// TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns checks that partial compressed files are removed a limited
-// number at a time. An agent can create a million of them, and logs of other services would wait until all are gone.
+// TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns checks that an agent's many partial
+// compressed files are removed in parts.
 func TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	begin := time.Unix(1e9, 0)
@@ -131,8 +131,8 @@ func TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns(t *testing.T) {
 	}
 }
 
-// A rotation must try only a limited number of archive names. An agent can create files with the next names, and the
-// logs of other services would wait meanwhile.
+// TestFilesOfTheAgentWithTheNextNamesHoldUpNoRotation checks that a rotation tries only a limited
+// number of names if an agent has taken the next ones.
 func TestFilesOfTheAgentWithTheNextNamesHoldUpNoRotation(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	now, current := time.Unix(1e9, 0), filepath.Join(l.Dir, Current)

@@ -16,13 +16,13 @@ const DefaultMaxSize = 256 << 20
 type Archives struct {
 	// log directory
 	Dir     string
-	MaxSize int64 `json:"Most"` // size in bytes above which an archive stays uncompressed
+	MaxSize int64 `json:"Most"` // Size in bytes above which an archive stays uncompressed.
 }
 
 // Result is the outcome for one log.
 type Result struct {
-	CallAgain bool   `json:"Again"` // an archive was too young, or there were too many for one call: call the Packer again later
-	Error     string // text of the error, or "" if there was none
+	CallAgain bool   `json:"Again"` // Whether to call the Packer again later, because an archive was too young or the log has too many for one call.
+	Error     string // Text of the error; "" if the call succeeded.
 }
 
 // Packer compresses the archives of logs. It skips archives whose rotation is less than young ago. It returns one result for

@@ -56,9 +56,9 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 
 // packer is the state of one call of Pack.
 type packer struct {
-	actor *fsutil.Actor // identity that opens the files; blocking.Logs limits it to a few file operations at a time
+	actor *fsutil.Actor // Identity that opens the files; blocking.Logs limits its concurrent file operations.
 	young time.Duration
-	gzip  *gzip.Writer // writer that is reused for every archive
+	gzip  *gzip.Writer // Writer that is reused for every archive.
 	buf   []byte
 }
 
@@ -87,7 +87,7 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 		if err = p.packArchive(ctx, dir, name, l.MaxSize); err == nil {
 			packed++
 		} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
-			err = nil // the archive was pruned during the compression, or abandoned
+			err = nil // The archive was pruned during the compression, or abandoned.
 		}
 		if err != nil {
 			break
@@ -117,7 +117,7 @@ func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, 
 		if st.Size() > most {
 			return errAbandoned
 		}
-		// an earlier packer that was killed may have left this file
+		// A killed packer may have left this file.
 		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -127,7 +127,7 @@ func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, 
 		}
 		err = p.copy(ctx, in, out, st)
 		if err = errors.Join(err, doWhenAllowed(out.Close)); err != nil {
-			_ = parent.Remove(part) // the next call of Pack tries again
+			_ = parent.Remove(part) // The next call of Pack tries again.
 			return err
 		}
 		if err := parent.Rename(part, whole); err != nil {
@@ -137,7 +137,7 @@ func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, 
 		// of the machine may lose the archive.
 		_ = parent.SyncName(whole)
 		err = parent.Remove(from)
-		if errors.Is(err, fs.ErrNotExist) { // the archive was pruned during the compression
+		if errors.Is(err, fs.ErrNotExist) { // The archive was pruned during the compression.
 			_ = parent.Remove(whole)
 			return errAbandoned
 		}

@@ -16,8 +16,8 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// TestAnArchiveThatIsPrunedStaysPruned checks that an archive which is removed at any point of its compression does not
-// come back.
+// TestAnArchiveThatIsPrunedStaysPruned checks that an archive that is removed during its
+// compression does not come back.
 func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -50,8 +50,8 @@ func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 	}
 }
 
-// TestThousandsOfArchivesOfOneLogHoldUpNoOtherLog checks that Pack takes a few archives of each log in turn. An agent can make any
-// number of large archives, and the other logs waited for all of them.
+// TestThousandsOfArchivesOfOneLogHoldUpNoOtherLog checks that Pack compresses only a few archives
+// of each log in turn.
 func TestThousandsOfArchivesOfOneLogHoldUpNoOtherLog(t *testing.T) {
 	t.Parallel()
 	logs := []gzipped.Archives{{Dir: t.TempDir(), MaxSize: 1 << 20}, {Dir: t.TempDir(), MaxSize: 1 << 20}}

@@ -31,8 +31,9 @@ type Options struct {
 	LastLines int
 	// Since, if not zero, leaves out lines with an earlier timestamp. Read then starts in the archive that holds this time.
 	Since time.Time
-	// Previous matters when N is -1. If it is set, Read begins with the oldest archive. If not, Read begins with the current
-	// file, or at Since. With both Previous and Since, Read also finds lines that were written after the clock was set back.
+	// Previous matters when LastLines is -1. If it is set, Read begins with the oldest archive. If not,
+	// Read begins with the current file, or at Since. With both Previous and Since, Read also finds
+	// lines that were written after the clock was set back.
 	Previous bool
 	// Follow makes Read wait for new lines and emit them until ctx ends.
 	Follow bool
@@ -51,8 +52,8 @@ type Options struct {
 
 const (
 	defaultMaxLine = 1 << 20
-	readSize       = 64 << 10    // number of bytes per read
-	pollEvery      = time.Second // maximum time between two checks of a log directory
+	readSize       = 64 << 10    // Number of bytes per read.
+	pollEvery      = time.Second // Maximum time between two checks of a log directory.
 )
 
 // Read calls emit for each line of the history that o selects, oldest line first. With Follow it then emits every new line,
@@ -74,7 +75,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	o.MaxArchive = cmp.Or(o.MaxArchive, gzipped.DefaultMaxSize)
 	r := &reader{options: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}
-	defer func() { r.file.Close() }() // r.file is nil when no file was found
+	defer func() { r.file.Close() }() // r.file is nil when no file was found.
 	err := r.run(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
@@ -101,15 +102,15 @@ type reader struct {
 	buf     []byte
 	dir     archive.Dir
 
-	file          *os.File // current file; nil if there is none
-	offset        int64    // offset in file after the last emitted line
-	unfinished    []byte   // the unfinished line at that offset
-	newestEmitted string   // newest archive that is older than the start, or whose lines are emitted
-	since         []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
+	file          *os.File // Current file; nil if the log has none.
+	offset        int64    // Offset in file after the last emitted line.
+	unfinished    []byte   // Unfinished line at that offset.
+	newestEmitted string   // Newest archive that is older than the start, or whose lines are emitted.
+	since         []byte   // Timestamp before which lines are skipped; nil after the first emitted line.
 
-	skipLines int // number of lines to skip at the beginning of the next compressed archive
+	skipLines int // Number of lines to skip at the beginning of the next compressed archive.
 
-	broken map[string]error // archives that can't be read, by name, with the reason
+	broken map[string]error // Reasons why archives can't be read, by name.
 }
 
 // run does the work of Read: the history, and with Follow the new lines.
@@ -130,7 +131,7 @@ func (r *reader) run(ctx context.Context) error {
 		}
 	}
 	clear(r.broken)
-	r.since = nil // never skip a new line
+	r.since = nil // Never skip a new line.
 	for {
 		if err := r.catchUp(ctx); err != nil {
 			return err
@@ -198,13 +199,13 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	}
 	archives, err := r.openCurrent()
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // the directory is gone; the old file stays open, in case the directory comes back
+		return false, nil // The directory is gone; the old file stays open, in case the directory comes back.
 	}
 	if err != nil {
 		return false, err
 	}
 	if old != nil {
-		defer old.Close() // while the old file is open, its inode number can't be reused, so the comparison below is reliable
+		defer old.Close() // While the old file is open, its inode number can't be reused, so the comparison below is reliable.
 	}
 	// Two things are already emitted: the archives up to r.newestEmitted, and the old file, which may be an archive by now.
 	// If the old file is not among the archives, another process has removed it, and lines may be missing.
@@ -268,7 +269,7 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 		err = r.drain(ctx)
 	}
 	if err != nil {
-		return err // r.unfinished may hold half a line, so don't emit it
+		return err // r.unfinished may hold half a line, so don't emit it.
 	}
 	return r.emitUnfinished()
 }
@@ -302,7 +303,7 @@ func (r *reader) emitComplete(b []byte) error {
 		if i < 0 {
 			r.unfinished = append(r.unfinished, b...)
 			if len(r.unfinished) > r.options.MaxLine {
-				return r.emitUnfinished() // the line is too long, so emit it in pieces
+				return r.emitUnfinished() // The line is too long, so emit it in pieces.
 			}
 			break
 		}

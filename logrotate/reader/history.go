@@ -117,7 +117,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	for first = len(archives); need > 0 && first > 0; first-- {
 		f, packed, err := openArchive(r.dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // the archive was pruned meanwhile, and with it all older archives
+			break // The archive was pruned meanwhile, and with it all older archives.
 		}
 		if err == nil {
 			before := need
@@ -156,7 +156,7 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 			from = max(0, end-(int64(n)+1)*most)
 		}
 		offset, missing, err := lastLines(io.NewSectionReader(f, from, end-from), end-from, n, r.buf)
-		if from > 0 && missing > 0 { // the file has lines longer than any that hinit writes, so emit all that was read
+		if from > 0 && missing > 0 { // The file has lines longer than any that hinit writes, so emit all that was read.
 			missing = 0
 		}
 		if !errors.Is(err, io.EOF) {
@@ -168,9 +168,9 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 // lastLines returns the offset at which the last n lines before the offset end begin. An unfinished line counts. If there are
 // fewer lines, missing says how many are missing. buf is the buffer for reading.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
-	stop, newlines := end-1, n // a newline at the very end belongs to the last line
+	stop, newlines := end-1, n // A newline at the very end belongs to the last line.
 	if n <= 0 {
-		stop, newlines = end, 1 // n is 0, so skip every complete line
+		stop, newlines = end, 1 // n is 0, so skip every complete line.
 	}
 	for stop > 0 {
 		begin := max(0, stop-int64(len(buf)))
@@ -192,7 +192,7 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 		stop = begin
 	}
 	if end > 0 {
-		newlines-- // count the line before the first newline
+		newlines-- // Count the line before the first newline.
 	}
 	return 0, min(newlines, max(n, 0)), nil
 }

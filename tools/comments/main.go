@@ -49,7 +49,7 @@ func comments(text []byte) []string {
 	if strings.Contains(string(text[:min(len(text), 400)]), "DO NOT EDIT.") {
 		return page
 	}
-	code := 0 // number of the last line with code
+	code := 0 // Number of the last line with code.
 	for {
 		pos, tok, lit := s.Scan()
 		line := file.Line(pos)
@@ -57,7 +57,7 @@ func comments(text []byte) []string {
 		case tok == token.EOF:
 			return page
 		case tok != token.COMMENT:
-			if lit != "\n" { // the token is not a semicolon that the scanner has inserted
+			if lit != "\n" { // The token is not a semicolon that the scanner has inserted.
 				code = line
 			}
 		case directive.MatchString(lit):

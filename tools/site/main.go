@@ -39,14 +39,13 @@ func main() {
 
 // page is one page of the site.
 type page struct {
-	source, target string // for instance README.md and index.html, or docs/how-to/x.md and docs/how-to/x.html
+	source, target string // Paths, for instance README.md and index.html, or docs/how-to/x.md and docs/how-to/x.html.
 	title          string
-	ids            map[string]bool // anchors of the page, to which links can lead
+	ids            map[string]bool // Anchors of the page, to which links can lead.
 	doc            ast.Node
 	text           []byte
 }
 
-// group is a part of the navigation.
 type group struct {
 	Title string
 	Pages []link
@@ -167,7 +166,7 @@ func (i *ids) Put(value []byte) { i.seen[string(value)] = true }
 
 var plain = strings.NewReplacer("`", "", "*", "")
 
-// heading is the text of the first heading of the first level.
+// heading returns the text of the first heading of the first level.
 func heading(p *page) (title string) {
 	for n := p.doc.FirstChild(); n != nil; n = n.NextSibling() {
 		if h, is := n.(*ast.Heading); is && h.Level == 1 {
@@ -177,8 +176,7 @@ func heading(p *page) (title string) {
 	return ""
 }
 
-// check follows each link within the repository, and turns links to pages into links of the site. It returns the links that lead
-// nowhere.
+// check converts links between pages to links of the site. It returns the links that lead nowhere.
 func check(root string, pages map[string]*page, files []string) (broken []string) {
 	for _, name := range slices.Sorted(keys(pages)) {
 		p := pages[name]
@@ -206,7 +204,7 @@ func check(root string, pages map[string]*page, files []string) (broken []string
 	return broken
 }
 
-// resolve returns where a link of a page leads on the site.
+// resolve returns the target of a page's link on the site.
 func resolve(root string, p *page, href string, pages map[string]*page, files []string) (to string, ok bool) {
 	u, err := url.Parse(href)
 	if err != nil {
@@ -227,7 +225,7 @@ func resolve(root string, p *page, href string, pages map[string]*page, files []
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
 			return href, false
 		}
-		return "#", true // the link leads to a source file, which is not on the site
+		return "#", true // The link leads to a source file, which is not on the site.
 	}
 	if u.Fragment != "" && !other.ids[u.Fragment] {
 		return href, false
@@ -242,7 +240,7 @@ func resolve(root string, p *page, href string, pages map[string]*page, files []
 	return cmp.Or(to, "#"), true
 }
 
-// relative returns the relative URL of the page to, as seen from the page from.
+// relative returns the relative URL from one page to another.
 func relative(from, to string) string {
 	return strings.Repeat("../", strings.Count(from, "/")) + to
 }
@@ -261,7 +259,7 @@ func write(out string, p *page, pages map[string]*page) error {
 				g.Pages = append(g.Pages, link{pages[name].title, relative(p.target, pages[name].target), name == p.source})
 			}
 		}
-		if k.dir == "" { // the front pages are listed in the order of front, not by name
+		if k.dir == "" { // The front pages are listed in the order of front, not by name.
 			slices.SortFunc(g.Pages, func(a, b link) int { return strings.Compare(order(a.Href), order(b.Href)) })
 		}
 		groups = append(groups, g)
@@ -274,7 +272,7 @@ func write(out string, p *page, pages map[string]*page) error {
 	return put(out, p.target, whole.Bytes())
 }
 
-// order puts the start page first.
+// order returns a sort key that puts the start page first.
 func order(href string) string {
 	if strings.HasSuffix(href, "index.html") {
 		return ""

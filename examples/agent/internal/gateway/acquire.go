@@ -13,8 +13,8 @@ import (
 // Times of a takeover, as in the Hermes agent. The old gateway gets SIGTERM, and after the time in the knob takeover_grace
 // SIGKILL.
 const (
-	killGrace    = 5 * time.Second // how long to wait for the old gateway's end after SIGKILL
-	lockGrace    = 2 * time.Second // how long to wait for the old gateway's lock after that gateway has ended
+	killGrace    = 5 * time.Second // How long to wait for the old gateway's end after SIGKILL.
+	lockGrace    = 2 * time.Second // How long to wait for the old gateway's lock after that gateway has ended.
 	takeoverPoll = 20 * time.Millisecond
 )
 

@@ -13,20 +13,20 @@ import (
 const (
 	exitPlanned    = 0
 	exitUnexpected = 1
-	exitRestart    = 75 // asks the supervisor to start the gateway again at once
+	exitRestart    = 75 // Exit code that asks the supervisor to restart the gateway at once.
 	// ExitConfig tells the supervisor not to start the gateway again before its configuration has changed.
 	ExitConfig = 78
 )
 
-// A cause is the reason why a running gateway ends, with the effects of that reason.
+// cause is the reason why a running gateway ends, with the effects of that reason.
 type cause struct {
-	reason  string // text for the log and the ledger
+	reason  string // Text for the log and the ledger.
 	code    int
-	state   string      // value of gateway_state that stays in the state file
-	restart bool        // the gateway asks its supervisor to start the gateway again
-	sig     unix.Signal // signal that a supervisor or a user sent; 0 for none
-	abrupt  bool        // the gateway ends at once, without a drain, and does not change any file
-	kill    unix.Signal // signal by which an abrupt end kills the process, in place of an exit
+	state   string      // Final value of gateway_state in the state file.
+	restart bool        // Whether the gateway asks its supervisor for a restart.
+	sig     unix.Signal // Signal that a supervisor or a user sent; 0 for none.
+	abrupt  bool        // Whether the gateway ends at once, without a drain and without changing files.
+	kill    unix.Signal // Signal by which an abrupt end kills the process, instead of an exit.
 }
 
 // unexpected reports whether the gateway was not ordered to stop, so that the supervisor must start it again.

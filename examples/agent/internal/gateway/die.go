@@ -15,7 +15,7 @@ func dieBy(sig unix.Signal) error {
 	// Prevent a core file, which this crash does not need.
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 	if sig != unix.SIGKILL && sig != unix.SIGSTOP {
-		var defaultAction [4]uint64 // the kernel's struct sigaction, all zero: SIG_DFL, no flags, empty mask
+		var defaultAction [4]uint64 // The kernel's struct sigaction, all zero: SIG_DFL, no flags, empty mask.
 		const maskSize = 8
 		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&defaultAction)), 0, maskSize, 0, 0); errno != 0 {
 			return fmt.Errorf("cannot reset %s: %w", unix.SignalName(sig), errno)
@@ -24,6 +24,6 @@ func dieBy(sig unix.Signal) error {
 	if err := unix.Kill(unix.Getpid(), sig); err != nil {
 		return fmt.Errorf("cannot send %s to this process: %w", unix.SignalName(sig), err)
 	}
-	<-time.After(time.Second) // wait, because another thread may get the signal a moment later
+	<-time.After(time.Second) // Another thread may get the signal a moment later, so wait.
 	return fmt.Errorf("%s did not end this process", unix.SignalName(sig))
 }

@@ -12,7 +12,7 @@ import (
 // floodWait is how long stop waits for a flood that is stuck in a full pipe.
 const floodWait = time.Second
 
-// A flood is a goroutine that prints numbered lines. A nil flood prints nothing.
+// flood is a goroutine that prints numbered lines. A nil flood prints nothing.
 type flood struct{ quit, done chan struct{} }
 
 // startFlood starts a flood of rate lines a second. knobs.FloodMax means no pause, and 0 means no flood. Each line has size

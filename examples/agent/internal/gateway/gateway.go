@@ -29,8 +29,8 @@ const pollInterval = time.Second
 type Config struct {
 	Home    home.Home
 	Version string
-	Replace bool // take over from a gateway that is already running
-	Force   bool // start even if the pid file has the pid of a living process, as long as the lock is free
+	Replace bool // Take over from a gateway that is already running.
+	Force   bool // Start even if the pid file has the pid of a living process, as long as the lock is free.
 	Knobs   knobs.Knobs
 	Getenv  func(string) string
 	Stdout  *os.File
@@ -46,7 +46,7 @@ type gateway struct {
 	lock            *os.File
 	flood           *flood
 	health          *healthServer
-	allocatedMemory []byte // memory that the gateway allocates if the knob oom is set
+	allocatedMemory []byte // Memory that the gateway allocates if the knob oom is set.
 }
 
 // Run runs a gateway. It blocks until the gateway ends and returns the exit code. It installs the signal handlers first,
@@ -142,7 +142,7 @@ func busy(d time.Duration) {
 	}
 }
 
-// serve is the main loop: it waits for something that ends the gateway.
+// serve is the main loop: it waits for an event that ends the gateway.
 func (g *gateway) serve(misbehave bool) cause {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -173,7 +173,8 @@ func (g *gateway) serve(misbehave bool) cause {
 	}
 }
 
-// wait waits for d while the gateway starts. If the gateway must end meanwhile, wait returns the cause at once.
+// wait waits for d while the gateway starts. If the gateway must end during that time, wait returns
+// the cause at once.
 func (g *gateway) wait(d time.Duration) *cause {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -197,7 +198,7 @@ func (g *gateway) wait(d time.Duration) *cause {
 func (g *gateway) handleSignal(sig os.Signal) *cause {
 	if sig == unix.SIGUSR2 {
 		g.health.hang()
-		select {} // SIGUSR2 makes the gateway hang: it lives, but does nothing
+		select {} // SIGUSR2 makes the gateway hang: it lives, but does nothing.
 	}
 	if sig == unix.SIGTERM && g.Knobs.IgnoreTerm {
 		g.log.warn("SIGTERM ignored, as told")

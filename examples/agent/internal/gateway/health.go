@@ -20,7 +20,7 @@ const defaultHealthPort = "8642"
 type healthServer struct {
 	server *http.Server
 	done   chan struct{}
-	hangs  atomic.Bool // the server accepts connections but never answers
+	hangs  atomic.Bool // Whether the server accepts connections but never answers.
 }
 
 // startHealth starts the health server on API_SERVER_PORT, if API_SERVER_ENABLED is set. The file .env in the home may set

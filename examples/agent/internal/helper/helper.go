@@ -26,15 +26,15 @@ const batch = 50
 // orphanLife is how long an orphan lives. It outlives its parent, so that it is an orphan when it dies.
 const orphanLife = 50 * time.Millisecond
 
-// A Sleeper is a helper that does nothing for a time.
+// Sleeper is a helper process that only sleeps.
 type Sleeper struct {
 	For          time.Duration
-	PIDFile      string // file to which the sleeper writes its pid once it runs; "": none
+	PIDFile      string // File to which the sleeper writes its pid; "": none.
 	IgnoreTerm   bool
-	DoubleFork   bool // an intermediate process starts the sleeper and ends at once
-	Setsid       bool // the sleeper begins a new session
-	CleanEnv     bool // the sleeper has an empty environment
-	ClosesOutput bool // the sleeper does not hold the gateway's stdout and stderr open
+	DoubleFork   bool // Start the sleeper through an intermediate process, which exits at once.
+	Setsid       bool // Start a new session.
+	CleanEnv     bool // Start with an empty environment.
+	ClosesOutput bool // Close the gateway's stdout and stderr.
 }
 
 // Start starts the sleeper. With DoubleFork it returns when the intermediate process has ended.

@@ -16,10 +16,10 @@ var ErrNoHome = errors.New("cannot find a home directory: set HERMES_HOME or HOM
 
 // A Home is the set of directories in which a command works.
 type Home struct {
-	Root    string // root directory: the home of the profile "default", and the parent of profiles/
-	Dir     string // home of the selected profile
-	Profile string // name of the selected profile
-	Notice  string // message for the user about the selection, or ""
+	Root    string // Root directory: the home of the profile "default", and the parent of profiles/.
+	Dir     string // Home of the selected profile.
+	Profile string // Name of the selected profile.
+	Notice  string // Message for the user about the selection, or "".
 }
 
 // An UnknownError means that the named profile has no directory.

@@ -30,18 +30,18 @@ type Knobs struct {
 	LateHandlers  time.Duration
 	TakeoverGrace time.Duration
 
-	Platforms json.RawMessage // value of platforms in the state file; nil: none
+	Platforms json.RawMessage // Value of platforms in the state file; nil: none.
 
 	CrashAfter    time.Duration
 	CrashCode     int
 	CrashTimes    int
-	ExitNow       int // code with which the gateway exits at once; NoExit: none
+	ExitNow       int // Code with which the gateway exits at once; NoExit: none.
 	DashboardCode int
 	SignalAfter   time.Duration
 	Signal        unix.Signal
 
 	IgnoreTerm  bool
-	Flood       int // number of lines to print in a second; FloodMax: as many as possible
+	Flood       int // Number of lines to print in a second; FloodMax: as many as possible.
 	FloodBytes  int
 	FloodLines  int
 	HalfLine    bool
@@ -51,7 +51,7 @@ type Knobs struct {
 	LeakChild string
 	LeakFor   time.Duration
 	Orphans   int
-	OOM       int // memory to allocate, in megabytes
+	OOM       int // Memory to allocate, in megabytes.
 	SpawnDiag bool
 }
 

@@ -13,7 +13,7 @@ import (
 
 // A Knob is a row of [Table]: one setting of the agent.
 type Knob struct {
-	Name    string // name in agent.conf; the environment variable is AGENT_ and the name in upper case
+	Name    string // Name in agent.conf; the environment variable is AGENT_ and the name in upper case.
 	Default string
 	Help    string
 	set     func(*Knobs, string) error

@@ -18,7 +18,7 @@ type Identity struct {
 	PID       int      `json:"pid"`
 	Kind      string   `json:"kind"`
 	Argv      []string `json:"argv"`
-	StartTime *uint64  `json:"start_time"` // clock ticks since boot, field 22 of /proc/PID/stat; nil when unknown
+	StartTime *uint64  `json:"start_time"` // Clock ticks since boot, field 22 of /proc/PID/stat; nil when unknown.
 }
 
 // Self returns the identity of this process.

@@ -20,7 +20,7 @@ type Ledger struct {
 type ledgerFile struct {
 	Phase            string  `json:"phase"`
 	PID              int     `json:"pid"`
-	StartTime        float64 `json:"start_time,omitempty"` // seconds since 1970; the state file has another format
+	StartTime        float64 `json:"start_time,omitempty"` // Seconds since 1970; the state file has another format.
 	StartedAt        string  `json:"started_at,omitempty"`
 	PriorUncleanExit bool    `json:"prior_unclean_exit,omitempty"`
 	ExitCode         *int    `json:"exit_code,omitempty"`

@@ -103,7 +103,7 @@ func TestLockHasOneHolder(t *testing.T) {
 func TestPIDFileOfAnotherIsKept(t *testing.T) {
 	home := t.TempDir()
 	self := Self()
-	for range 2 { // in the second round, the file is stale
+	for range 2 { // In the second round, the file is stale.
 		if err := WritePID(home, self); err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func TestMarkerForSomebodyElseIsLeft(t *testing.T) {
 }
 
 func TestFreshTakesTheTimestampsBothSidesWrite(t *testing.T) {
-	synctest.Test(t, freshTakesTheTimestampsBothSidesWrite) // in virtual time: a stamp of whole seconds looks old otherwise
+	synctest.Test(t, freshTakesTheTimestampsBothSidesWrite) // In virtual time, because a stamp of whole seconds looks old otherwise.
 }
 
 func freshTakesTheTimestampsBothSidesWrite(t *testing.T) {

@@ -25,26 +25,26 @@ import (
 
 // Options holds the settings that the agent reads from its environment.
 type Options struct {
-	Docker   string // path of the docker command
+	Docker   string // Path of the docker command.
 	Image    string
 	Task     string
 	Profile  string
-	Dir      string // parent of the directories that are mounted at /root and /workspace; "": no such mounts
-	Persist  bool   // the container outlives the process
+	Dir      string // Parent of the directories that are mounted at /root and /workspace; "": no such mounts.
+	Persist  bool   // Whether the container outlives the process.
 	Lifetime time.Duration
-	Env      []string // value of docker_env: words of the form NAME=value
-	Forward  []string // value of docker_forward_env: names of variables
-	Extra    []string // value of docker_extra_args: arguments for docker
-	Slow     int      // factor for the time limits of the docker command; 0 means 1
+	Env      []string // Value of docker_env: words of the form NAME=value.
+	Forward  []string // Value of docker_forward_env: names of variables.
+	Extra    []string // Value of docker_extra_args: arguments for docker.
+	Slow     int      // Factor for the time limits of the docker command; 0 means 1.
 }
 
 // Terminal is one container in which the agent runs commands.
 type Terminal struct {
 	opt     Options
-	id      string // id of the container
+	id      string // ID of the container.
 	session string
 	cwd     string
-	ready   bool // true when the snapshot of the shell's environment exists
+	ready   bool // Whether the snapshot of the shell's environment exists.
 	run     []string
 }
 
@@ -96,7 +96,7 @@ func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r 
 	}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second // wait no longer, because a grandchild may keep the pipe open
+	cmd.WaitDelay = time.Second // A grandchild may keep the pipe open, so wait no longer.
 	err := cmd.Run()
 	r = Result{Output: out.String(), Code: cmd.ProcessState.ExitCode()}
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) && ctx.Err() == nil {
@@ -185,7 +185,7 @@ func (t *Terminal) runArgs() []string {
 	if t.opt.Dir != "" {
 		dir := filepath.Join(t.opt.Dir, "docker", t.opt.Task)
 		for _, d := range []string{"home", "workspace"} {
-			_ = os.MkdirAll(filepath.Join(dir, d), 0o755) // ignore the error, because docker reports the reason
+			_ = os.MkdirAll(filepath.Join(dir, d), 0o755) // Ignore the error, because docker reports the reason.
 		}
 		args = append(args, "-v", filepath.Join(dir, "home")+":/root", "-v", filepath.Join(dir, "workspace")+":/workspace")
 	} else {

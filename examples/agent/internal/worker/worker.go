@@ -27,7 +27,7 @@ const TaskVar = "HERMES_KANBAN_TASK"
 const (
 	exitDone      = 0
 	exitFailed    = 1
-	exitRateLimit = 75 // a quota is used up; this is not a failure, and the dispatcher tries the task again later
+	exitRateLimit = 75 // A quota is used up. This is not a failure, and the dispatcher tries the task again later.
 
 	// beat is the time between two heartbeats.
 	beat = 60 * time.Second
@@ -109,7 +109,7 @@ func (w worker) work(t task) (code int, done bool, err error) {
 		if len(words) == 0 {
 			continue
 		}
-		if words[0] == "once" { // these words apply only to the first attempt
+		if words[0] == "once" { // These words apply only to the first attempt.
 			if words = words[1:]; len(t.Runs) > 1 || len(words) == 0 {
 				continue
 			}
@@ -137,14 +137,14 @@ func (w worker) work(t task) (code int, done bool, err error) {
 			return exitFailed, false, nil
 		case "rate-limit":
 			return exitRateLimit, false, nil
-		case "vanish": // the worker ends without telling the board
+		case "vanish": // The worker ends without telling the board.
 			return exitDone, false, nil
 		case "die":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		case "block":
 			return exitDone, false, w.runTool("block", w.id, strings.Join(words[1:], " "), "--run", w.run)
-		case "leave": // the worker leaves a daemon behind that ignores SIGTERM
+		case "leave": // The worker leaves a daemon behind that ignores SIGTERM.
 			if err := (helper.Sleeper{For: time.Hour, IgnoreTerm: true, DoubleFork: true, Setsid: true}).Start(); err != nil {
 				return 0, false, err
 			}
@@ -165,7 +165,7 @@ func (w worker) exitAtSignal(signals <-chan os.Signal) {
 // sendHeartbeats sends a heartbeat for the task at regular intervals.
 func (w worker) sendHeartbeats() {
 	for range time.Tick(beat) {
-		_ = w.runTool("heartbeat", w.id, "--run", w.run) // ignore the error, because the next heartbeat has the same effect
+		_ = w.runTool("heartbeat", w.id, "--run", w.run) // Ignore the error, because the next heartbeat has the same effect.
 	}
 }
 
