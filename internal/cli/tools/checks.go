@@ -77,16 +77,15 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", show.Name(s.Name), show.Name(one.Name), one.Kind, one.Type, one.State, asked, show.Line(one.Answer))
 		}
 	}
-	var unwritten error
 	shown := t.Show(c, list, nil, func() {
 		switch {
 		case len(list) > 0:
-			unwritten = tw.Flush()
+			tw.Flush()
 		case code == cmdline.Done:
 			fmt.Fprintln(t.Out, "no checks; hinit.yaml takes some, such as: services: {NAME: {checks: [{kind: alive, tcp: {port: 8080}}]}}")
 		}
 	})
-	return max(code, shown, t.Failed(c.Doing(), unwritten))
+	return max(code, shown)
 }
 
 // runOrPauseChecks runs the checks of each service now if pause is 0, which also ends a pause. Otherwise it pauses the checks.

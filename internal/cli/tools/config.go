@@ -62,8 +62,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 			entries = cfg.Effective()
 		}
 	}
-	var unwritten error
-	code = t.Show(c, entries, err, func() {
+	return t.Show(c, entries, err, func() {
 		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 		for _, e := range entries {
 			value, _ := json.Marshal(e.Value) // values from JSON or YAML can always be encoded
@@ -73,9 +72,8 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 			}
 			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.EscapeJSON(value), gap, show.Line(e.Origin))
 		}
-		unwritten = tw.Flush()
+		tw.Flush()
 	})
-	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
 // valueWidth is the maximum width of the column with the values.

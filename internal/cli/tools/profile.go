@@ -329,7 +329,7 @@ func (m *profileManager) list(only string) int {
 	}
 	switch one := only != ""; {
 	case !m.json:
-		err = m.printRows(rows, one)
+		m.printRows(rows, one)
 	case one:
 		err = cmdline.WriteJSON(m.Out, rows[0], "  ")
 	default:
@@ -399,8 +399,9 @@ func (m *profileManager) profileRows(only string) ([]profileRow, []profiles.Warn
 }
 
 // printRows prints rows as a table. If one is true, it prints the only row with all fields.
-func (m *profileManager) printRows(rows []profileRow, one bool) error {
+func (m *profileManager) printRows(rows []profileRow, one bool) {
 	tw := tabwriter.NewWriter(m.Out, 0, 0, 2, ' ', 0)
+	defer tw.Flush()
 	if one {
 		r := rows[0]
 		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
@@ -412,7 +413,7 @@ func (m *profileManager) printRows(rows []profileRow, one bool) error {
 		if r.Problem != "" {
 			fmt.Fprintf(tw, "problem\t%s\n", show.Line(r.Problem))
 		}
-		return tw.Flush()
+		return
 	}
 	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.ServedBy != "" })
 	by := func(text string) string { // the column "served by" exists only if another gateway serves a profile
@@ -430,5 +431,4 @@ func (m *profileManager) printRows(rows []profileRow, one bool) error {
 		prior := show.Name(cmp.Or(r.PriorState, "-"))
 		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.Number(r.PID), by(cmp.Or(r.ServedBy, "-")), prior, show.Line(r.Home))
 	}
-	return tw.Flush()
 }
