@@ -25,10 +25,10 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-sandbox-helper": 6,
 	"hinit/cmd/hinit-kanban":         8,
 	"hinit/cmd/hinit-sandbox":        8,
-	"hinit/cmd/hinit-web":            6,
+	"hinit/cmd/hinit-web":            7,
 
-	"hinit/internal/metrics":           4, // only clients of PID 1 link this package, not PID 1
-	"hinit/internal/web":               5,
+	"hinit/internal/metrics":           5, // only clients of PID 1 link this package, not PID 1
+	"hinit/internal/web":               6,
 	"hinit/internal/forward":           4,
 	"hinit/cmd/hinit-top":              6,
 	"hinit/internal/actions":           4,

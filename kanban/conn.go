@@ -301,10 +301,7 @@ func readTask(ctx context.Context, q querier, id string, t table) (Task, error) 
 	if err == nil && len(list) == 0 {
 		err = ErrNoTask
 	}
-	if err != nil {
-		return Task{}, err
-	}
-	return list[0], nil
+	return lo.FirstOrEmpty(list), err
 }
 
 // Task reads one task, or returns [ErrNoTask].

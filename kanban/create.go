@@ -38,10 +38,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...st
 		}
 		return t.create(id, n, parents)
 	})
-	if err != nil {
-		return "", err
-	}
-	return id, nil
+	return id, err
 }
 
 func newID() string { return fmt.Sprintf("t_%08x", rand.Uint32()) }

@@ -11,7 +11,6 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/forward"
-	"hinit/internal/metrics"
 )
 
 var forwardVerb = verb{cmdline.Verb{
@@ -61,15 +60,11 @@ func stateFile(env func(string) (string, bool), home string) string {
 	return cmp.Or(file, filepath.Join(cmp.Or(set, home), ".hinit-forward.json"))
 }
 
-// forwardCounters returns the log forwarder's counters from its state file, or nil if they can't be read.
-func (h *hinitSource) forwardCounters(i client.Init) *metrics.Forwarded {
+// forwardCounters returns how far the log forwarder is, from its state file.
+func (h *hinitSource) forwardCounters(i client.Init) (p forward.Positions, err error) {
 	as, err := h.logReader(i)
 	if err != nil {
-		return nil
+		return p, err
 	}
-	p, err := forward.ReadPositions(stateFile(h.env, i.Home), as)
-	if err != nil {
-		return nil
-	}
-	return &metrics.Forwarded{Sent: p.Counts.Sent, Refused: p.Counts.Refused, Gaps: p.Counts.Gaps, Failures: p.Counts.Failures, Waiting: p.Waiting}
+	return forward.ReadPositions(stateFile(h.env, i.Home), as)
 }

@@ -120,9 +120,11 @@ func (s *Server) findOrAwaitService(ctx context.Context, r *request, patience ti
 	if v, unknown = findService(s.core.Snapshot(), name); unknown == nil {
 		return v, nil
 	}
-	switch err := s.core.Find(ctx, name); {
+	err := s.core.Find(ctx, name)
+	e, is := errors.AsType[*client.Error](err)
+	switch {
 	case err == nil:
-	case kindOf(err) == client.KindFailed:
+	case is && e.Kind == client.KindFailed:
 		return nil, err // another hinit supervises the profiles
 	case ctx.Err() != nil && r.Context().Err() == nil:
 		return nil, refuse(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)

@@ -311,14 +311,6 @@ func clientError(ctx context.Context, err error) *client.Error {
 	return &client.Error{Kind: kind, Message: err.Error()}
 }
 
-// kindOf returns the kind of a [client.Error], or "" for any other error.
-func kindOf(err error) client.Kind {
-	if e, is := errors.AsType[*client.Error](err); is {
-		return e.Kind
-	}
-	return ""
-}
-
 // reply is the answer of a handler: a body, or a stream that writes the body itself.
 type reply struct {
 	status   int

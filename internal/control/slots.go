@@ -172,7 +172,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	for first := true; ; first = false {
 		changed := s.core.Changed()
 		slot, err := slotAt(ctx, core, dir)
-		if !first && kindOf(err) == client.KindUnknown {
+		if !first && errors.Is(err, client.ErrUnknown) {
 			return slotRemoved(last, u)
 		}
 		if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/forward"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
@@ -54,12 +55,13 @@ type Source interface {
 // Collector asks hinit for its status at each collection, and makes metrics from the answer. It implements prometheus.Collector.
 // Several goroutines may use it.
 type Collector struct {
-	Source          Source
-	Proc            func(client.Init) string     // function that returns the path of a /proc with hinit's processes, or ""
-	ForwardCounters func(client.Init) *Forwarded // returns the counters of `hinit forward`, or nil if it never ran
-	MaxServices     int                          // maximum number of services with metrics; 0: the constant MaxServices
-	Now             func() time.Time             // returns the present time
-	Context         func() context.Context       // returns the context for requests to hinit
+	Source Source
+	Proc   func(client.Init) string // function that returns the path of a /proc with hinit's processes, or ""
+	// ForwardCounters returns how far `hinit forward` is, or an error if it never ran.
+	ForwardCounters func(client.Init) (forward.Positions, error)
+	MaxServices     int                    // maximum number of services with metrics; 0: the constant MaxServices
+	Now             func() time.Time       // returns the present time
+	Context         func() context.Context // returns the context for requests to hinit
 }
 
 // Describe implements prometheus.Collector.
@@ -92,7 +94,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.send(services, float64(len(st.Services)))
 	out.send(omittedServices, float64(len(st.Services)-min(len(list), most)))
 	now := c.Now()
-	out.sendForwarded(c.ForwardCounters(st.Init), now)
+	if p, err := c.ForwardCounters(st.Init); err == nil {
+		out.sendForwarded(p, now)
+	}
 	for i := range list[:min(len(list), most)] {
 		s := &list[i]
 		out.sendService(s, now)
@@ -205,24 +209,12 @@ func (s metricSink) sendService(v *client.Service, now time.Time) {
 	}
 }
 
-// Forwarded has the counters of `hinit forward`, which sends logs and events to a collector.
-type Forwarded struct {
-	Sent, Refused, Gaps, Failures uint64
-	Waiting                       time.Time // time of the oldest record that is still to be sent; zero if all are sent
-}
-
-func (s metricSink) sendForwarded(p *Forwarded, now time.Time) {
-	if p == nil {
-		return
-	}
-	s.send(forwardedRecords, float64(p.Sent), "sent")
-	s.send(forwardedRecords, float64(p.Refused), "refused")
-	s.send(forwardGaps, float64(p.Gaps))
-	s.send(forwardFailures, float64(p.Failures))
-	age := 0.0
-	if !p.Waiting.IsZero() {
-		age = max(now.Sub(p.Waiting).Seconds(), 0)
-	}
+func (s metricSink) sendForwarded(p forward.Positions, now time.Time) {
+	s.send(forwardedRecords, float64(p.Counts.Sent), "sent")
+	s.send(forwardedRecords, float64(p.Counts.Refused), "refused")
+	s.send(forwardGaps, float64(p.Counts.Gaps))
+	s.send(forwardFailures, float64(p.Counts.Failures))
+	age := lo.Ternary(!p.Waiting.IsZero(), max(now.Sub(p.Waiting).Seconds(), 0), 0.0)
 	s.send(forwardDelay, age)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/forward"
 	"hinit/internal/proc"
 )
 
@@ -37,9 +39,13 @@ func (f *fake) Events(_ context.Context, _ client.EventOptions, fn func(client.E
 // collector returns a Collector that sees no processes and no forwarder. Its time is noon.
 func collector(f *fake) *Collector {
 	return &Collector{
-		Source: f, Proc: func(client.Init) string { return "" }, ForwardCounters: func(client.Init) *Forwarded { return nil },
+		Source: f, Proc: func(client.Init) string { return "" }, ForwardCounters: neverForwarded,
 		Now: func() time.Time { return noon }, Context: context.Background,
 	}
+}
+
+func neverForwarded(client.Init) (forward.Positions, error) {
+	return forward.Positions{}, fs.ErrNotExist
 }
 
 func text(t *testing.T, c *Collector) string {
@@ -70,8 +76,8 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 		{Name: "gateway-deaf", State: client.StateUp, Want: client.WantUp, Ready: true, Checks: []client.Check{{Name: "deaf", Type: "deaf", Failed: true}, {Name: "health", Type: "http"}}},
 	}}}
 	c := collector(f)
-	c.ForwardCounters = func(client.Init) *Forwarded {
-		return &Forwarded{Sent: 7, Refused: 1, Gaps: 2, Failures: 3, Waiting: noon.Add(-90 * time.Second)}
+	c.ForwardCounters = func(client.Init) (forward.Positions, error) {
+		return forward.Positions{Counts: forward.Counts{Sent: 7, Refused: 1, Gaps: 2, Failures: 3}, Waiting: noon.Add(-90 * time.Second)}, nil
 	}
 	wantLines(t, text(t, c),
 		`hinit_task_done{profile="",service="backup"} 1`, `hinit_task_next_run_timestamp_seconds{profile="",service="backup"} 1.7673588e+09`,
@@ -82,7 +88,7 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 		`hinit_forward_records_total{result="sent"} 7`, `hinit_forward_records_total{result="refused"} 1`, `hinit_forward_gaps_total 2`,
 		`hinit_forward_failures_total 3`, `hinit_forward_lag_seconds 90`,
 	)
-	c.ForwardCounters = func(client.Init) *Forwarded { return nil }
+	c.ForwardCounters = neverForwarded
 	if got := text(t, c); strings.Contains(got, "hinit_forward") {
 		t.Errorf("without a forwarder:\n%s", got)
 	}

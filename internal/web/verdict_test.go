@@ -2,12 +2,14 @@ package web
 
 import (
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/forward"
 	"hinit/internal/metrics"
 )
 
@@ -45,8 +47,9 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 	st := client.Status{Version: client.StatusVersion, Services: all}
 	var series strings.Builder
 	c := &metrics.Collector{
-		Source: newFake(all...), Proc: func(client.Init) string { return "" }, ForwardCounters: func(client.Init) *metrics.Forwarded { return nil },
-		MaxServices: len(all), Now: time.Now, Context: t.Context,
+		Source: newFake(all...), Proc: func(client.Init) string { return "" },
+		ForwardCounters: func(client.Init) (p forward.Positions, err error) { return p, fs.ErrNotExist },
+		MaxServices:     len(all), Now: time.Now, Context: t.Context,
 	}
 	if err := metrics.Write(&series, c); err != nil {
 		t.Fatal(err)
