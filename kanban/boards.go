@@ -377,10 +377,7 @@ func (b *Boards) Paths(slug string) (Paths, error) {
 		return Paths{}, err
 	}
 	slug = cmp.Or(slug, b.Current())
-	dir := b.boardDir(slug)
-	if slug == DefaultBoard {
-		dir = filepath.Join(b.Root, "kanban")
-	}
+	dir := lo.Ternary(slug == DefaultBoard, filepath.Join(b.Root, "kanban"), b.boardDir(slug))
 	p := Paths{
 		Board: slug, DB: b.dbPath(slug), Workspaces: filepath.Join(dir, "workspaces"), Logs: filepath.Join(dir, "logs"),
 		Attachments: filepath.Join(dir, "attachments"), ScratchHintFile: filepath.Join(b.Root, ".scratch_tip_shown"),

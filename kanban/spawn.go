@@ -106,10 +106,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 
 // buildJob returns the request with which the runner starts a task's worker. It also rotates the worker's log.
 func (p *pass) buildJob(task Task, from Status) WorkerJob {
-	skills := task.Skills
-	if from == Review {
-		skills = []string{reviewSkill}
-	}
+	skills := lo.Ternary(from == Review, []string{reviewSkill}, task.Skills)
 	who := strings.ToLower(strings.TrimSpace(task.Assignee))
 	options := lo.FlatMap(skills, func(skill string, _ int) []string { return []string{"--skills", skill} })
 	if task.ModelOverride != "" {

@@ -163,10 +163,7 @@ type LostError struct {
 
 // Error implements error.
 func (e *LostError) Error() string {
-	began := "may have begun"
-	if e.Began {
-		began = "had begun"
-	}
+	began := lo.Ternary(e.Began, "had begun", "may have begun")
 	after := "it was not run again, because it is not known to be safe"
 	return fmt.Sprintf("cannot tell how the command ended, which %s: %s; %s; %s", began, e.Why, describeState(e.Container), after)
 }

@@ -46,10 +46,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	} else if o.DiskMB > 0 {
 		o.warn(noDiskLimit)
 	}
-	run := "rw,noexec,nosuid,size=64m"
-	if ownInit {
-		run = "rw,exec,nosuid,size=64m" // s6 writes executable files to this directory.
-	}
+	run := lo.Ternary(ownInit, "rw,exec,nosuid,size=64m", "rw,noexec,nosuid,size=64m") // s6 writes executable files to this directory.
 	s.addTmpfs("/tmp", "rw,exec,nosuid,size=512m")
 	s.addTmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
 	s.addTmpfs("/run", run)

@@ -118,10 +118,7 @@ func encodeLoki(host string, records []Record) []byte {
 
 // encodeSyslog encodes a record in the format of RFC 5424, with the facility daemon. An ordinary event has the severity notice.
 func encodeSyslog(host string, r *Record) []byte {
-	severity := severities[r.Level].syslog
-	if r.Kind == KindEvent && r.Level == loglevel.Info {
-		severity = 5
-	}
+	severity := lo.Ternary(r.Kind == KindEvent && r.Level == loglevel.Info, 5, severities[r.Level].syslog)
 	return fmt.Appendf(nil, "<%d>1 %s %s %s - %s [hinit@32473 profile=\"%s\"] %s", 3*8+severity, r.Time.UTC().Format("2006-01-02T15:04:05.000000Z"),
 		syslogField(host, 255), syslogField(cmp.Or(r.Service, containerService), 48), syslogField(r.Kind, 32),
 		strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile), strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))

@@ -44,10 +44,7 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 	if err != nil {
 		return nil, err
 	}
-	separators := "=:"
-	if isUnit {
-		separators = "="
-	}
+	separators := lo.Ternary(isUnit, "=", "=:")
 	var last *setting // setting that the next line may continue
 	number := 0
 	for raw := range strings.SplitSeq(string(text), "\n") {
@@ -126,10 +123,7 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 			list = append(list, setting{sourceRef: sourceRef{place{e.file, name.Line}, where}, name: name.Value, value: strings.TrimSpace(value.Value), node: value})
 			continue
 		}
-		sources := []*yaml.Node{value}
-		if value.Kind == yaml.SequenceNode {
-			sources = value.Content
-		}
+		sources := lo.Ternary(value.Kind == yaml.SequenceNode, value.Content, []*yaml.Node{value})
 		for _, e.node = range sources {
 			merged = append(merged, e.keysOnce(seen)...)
 		}
@@ -157,10 +151,7 @@ func (e setting) elements() []setting {
 	if n == nil || isNull(n) {
 		return nil
 	}
-	list := []*yaml.Node{n}
-	if n.Kind == yaml.SequenceNode {
-		list = n.Content
-	}
+	list := lo.Ternary(n.Kind == yaml.SequenceNode, n.Content, []*yaml.Node{n})
 	return lo.Map(list, func(one *yaml.Node, _ int) setting {
 		e.node = resolveAlias(one)
 		e.value = e.node.Value

@@ -112,10 +112,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	}
 	u.replaceSpecifiers(n)
 	u.list = append(u.list, n)
-	activates := strings.Fields(n.lastValue("OnFailure"))
-	if n.kind == ".timer" {
-		activates = []string{n.activatedUnit()}
-	}
+	activates := lo.Ternary(n.kind == ".timer", []string{n.activatedUnit()}, strings.Fields(n.lastValue("OnFailure")))
 	for _, other := range activates {
 		template := regexp.MustCompile(`@.*\.`).ReplaceAllString(other, "@.")
 		if follow && (exists(filepath.Join(u.dir, other)) || exists(filepath.Join(u.dir, template))) {

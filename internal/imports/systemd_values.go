@@ -152,10 +152,7 @@ func (u *unitImport) importCommands(n *unit) {
 
 // runAfter adds an action to s. After each event, the action starts the service other, or runs it once if it is a task.
 func runAfter(s *service, event string, other *service, at place) {
-	order := []string{"hinit", "start", other.name}
-	if other.isTask() {
-		order = []string{"hinit", "run-once", "--no-wait", other.name}
-	}
+	order := lo.Ternary(other.isTask(), []string{"hinit", "run-once", "--no-wait", other.name}, []string{"hinit", "start", other.name})
 	on, _ := s.values["on"].(*yaml.Node)
 	if on == nil {
 		on = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -58,10 +59,7 @@ func (a attempt) Started() time.Time { return time.Unix(a.StartedAt, 0) }
 
 // Took returns how long the attempt took. For a running attempt it returns the time since its start.
 func (a attempt) Took() time.Duration {
-	end := time.Now()
-	if a.EndedAt > 0 {
-		end = time.Unix(a.EndedAt, 0)
-	}
+	end := lo.Ternary(a.EndedAt > 0, time.Unix(a.EndedAt, 0), time.Now())
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
 

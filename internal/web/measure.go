@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
@@ -61,10 +63,7 @@ func (m *usageMeter) measure(st *client.Status) measured {
 		m.last, m.newest = nil, measured{}
 		return m.newest
 	}
-	before := m.last
-	if passed > measureOld {
-		before = nil
-	}
+	before := lo.Ternary(passed > measureOld, nil, m.last)
 	m.roots = procusage.ServiceRootsOf(*st, root)
 	m.newest = measured{byName: all.UsageByService(m.roots, before, passed), cpuKnown: before != nil}
 	m.last = all

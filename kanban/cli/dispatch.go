@@ -169,10 +169,7 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 
 // pythonQuoted quotes a text like Python's repr, which the agent's own command uses.
 func pythonQuoted(s string) string {
-	q := "'"
-	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
-		q = `"`
-	}
+	q := lo.Ternary(strings.Contains(s, "'") && !strings.Contains(s, `"`), `"`, "'")
 	s = strings.ReplaceAll(s, `\`, `\\`)
 	return q + strings.ReplaceAll(s, q, `\`+q) + q
 }

@@ -87,10 +87,7 @@ func follow(c *call) action {
 }
 
 func (c *call) showEvent(e kanban.Event, all bool) {
-	task := ""
-	if all {
-		task = e.TaskID + "  "
-	}
+	task := lo.Ternary(all, e.TaskID+"  ", "")
 	if c.wantsJSON && cmdline.WriteJSON(c.Terminal.Out, e, "") == nil {
 		return
 	}
@@ -253,10 +250,7 @@ func assignees(c *call) action {
 		return c.printResult(list, err, func() {
 			c.table(func(row func(...any)) {
 				for _, r := range list {
-					kind := "no profile: works through its own terminal"
-					if r.OnDisk {
-						kind = "profile"
-					}
+					kind := lo.Ternary(r.OnDisk, "profile", "no profile: works through its own terminal")
 					row(r.Name, lo.Sum(lo.Values(r.Counts)), kind)
 				}
 			})

@@ -198,10 +198,7 @@ func (i *invocation) show() (int, error) {
 		{"Clients", fmt.Sprint(d.Clients)},
 	}
 	for _, j := range d.Jobs {
-		state := "running"
-		if !j.Running {
-			state = fmt.Sprintf("ended with %d", j.Code)
-		}
+		state := lo.Ternary(j.Running, "running", fmt.Sprintf("ended with %d", j.Code))
 		rows = append(rows, []string{"Job " + j.ID, state + ": " + j.Command})
 	}
 	return cmdline.Done, i.print(d, rows)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/cmdline"
@@ -37,10 +38,7 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 	flags := []string{"--task", opt.task, "--profile", opt.profile, "--"}
 	fail := func(err error) int {
 		if at, is := errors.AsType[*fs.PathError](err); is && strings.HasPrefix(at.Path, "/proc/self/fd/") {
-			local := words[0]
-			if fromInside {
-				local = words[1]
-			}
+			local := lo.Ternary(fromInside, words[1], words[0])
 			err = fmt.Errorf("%s %s: %w", at.Op, local, at.Err)
 		}
 		fmt.Fprintln(errs, show.Line(cmdline.FailureMessage("copy "+words[0], err)))

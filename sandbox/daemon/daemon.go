@@ -25,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/pause"
@@ -184,10 +185,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 			ch.Refuse(codeNotAllowed, fmt.Errorf("cannot use the sandboxes: %w", err))
 			return
 		}
-		most := maxCommands
-		if from.UID == 0 {
-			most = math.MaxInt // An operator must always be able to use the service.
-		}
+		most := lo.Ternary(from.UID == 0, math.MaxInt, maxCommands) // An operator must always be able to use the service.
 		if !s.addCount(s.commands, from.UID, 1, most) {
 			ch.Refuse(1, errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended"))
 			return

@@ -238,10 +238,7 @@ func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	if err := p.pullIfMissing(ctx, spec.Image, from); err != nil {
 		return p.failRun(c, err, from)
 	}
-	create := p.Engine().Create
-	if start {
-		create = p.MakeContainer
-	}
+	create := lo.Ternary(start, p.MakeContainer, p.Engine().Create)
 	id, err := create(ctx, spec)
 	if err != nil {
 		return p.failRun(c, err, from)

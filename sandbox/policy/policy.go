@@ -178,10 +178,7 @@ func (p Policy) AllowsImage(ref string) bool {
 	}
 	return slices.ContainsFunc(p.Images, func(pattern string) bool {
 		tagged := strings.LastIndexByte(pattern, ':') > strings.LastIndexByte(pattern, '/')
-		against := ref
-		if !tagged && !strings.Contains(pattern, "@") {
-			against = name
-		}
+		against := lo.Ternary(!tagged && !strings.Contains(pattern, "@"), name, ref)
 		ok, err := path.Match(pattern, against)
 		return err == nil && ok && strings.Contains(ref, "@") == strings.Contains(pattern, "@")
 	})

@@ -34,10 +34,7 @@ func (h *service) cleanUp(ctx context.Context) {
 	due := last.Add(apart) // Time of the next scan; zero: never.
 	var settled time.Time
 	for {
-		wake := due
-		if len(h.owners) > 0 {
-			wake = sandbox.EarlierTime(due, time.Now().Add(rescanTime))
-		}
+		wake := lo.Ternary(len(h.owners) > 0, sandbox.EarlierTime(due, time.Now().Add(rescanTime)), due)
 		var alarm <-chan time.Time
 		if !wake.IsZero() {
 			alarm = time.After(time.Until(wake))

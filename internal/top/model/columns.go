@@ -124,10 +124,7 @@ func (m *Model) columns() []column {
 	extras := optionalColumns()
 	with := make([]bool, len(extras))
 	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // add the most useful columns first
-		note := shortNote
-		if at >= 5 {
-			note = longNote
-		}
+		note := lo.Ternary(at >= 5, longNote, shortNote)
 		if need := extras[i].width + 1; room-need >= note {
 			with[i], room = true, room-need
 		}

@@ -95,10 +95,7 @@ func (m *Model) tableLines(height int) []frame.Line {
 		out = append(out, m.rowLine(i, columns))
 	}
 	if len(t.rows) == 0 {
-		text := "no services"
-		if t.filter != "" {
-			text = "no service matches the filter; esc clears it"
-		}
+		text := lo.Ternary(t.filter != "", "no service matches the filter; esc clears it", "no services")
 		if height > 0 && m.anyAnswered() {
 			out = append(out, frame.Text(frame.Dim, "  "+text))
 		}
@@ -135,10 +132,7 @@ func (m *Model) rowLine(i int, columns []column) frame.Line {
 
 func (m *Model) paneHead() frame.Line {
 	title := m.paneTitle()
-	sign := "─ "
-	if m.pane.focused {
-		sign = "═ "
-	}
+	sign := lo.Ternary(m.pane.focused, "═ ", "─ ")
 	rest := m.width - frame.Width(title) - 3
 	return frame.Text(frame.Title, sign+title+" "+strings.Repeat(sign[:len("─")], max(rest, 0)))
 }
@@ -158,10 +152,7 @@ func (m *Model) bottomLine() (l frame.Line) {
 	case m.prompt == orderAsked:
 		l.Add(frame.Bad, m.confirmationQuestion())
 	case m.message.text != "":
-		role := frame.Good
-		if m.message.isError {
-			role = frame.Bad
-		}
+		role := lo.Ternary(m.message.isError, frame.Bad, frame.Good)
 		l.Add(role, show.Line(m.message.text))
 	case m.rollout != nil:
 		l.Add(frame.Changing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, m.serviceLabel(m.rollout.running)))
@@ -170,10 +161,7 @@ func (m *Model) bottomLine() (l frame.Line) {
 			l.Add(frame.Found, "/"+show.Line(m.table.filter))
 			l.Add(frame.Plain, " ")
 		}
-		list := "table"
-		if m.pane.kind == logPane {
-			list = "log"
-		}
+		list := lo.Ternary(m.pane.kind == logPane, "log", "table")
 		for _, k := range Keys(list) {
 			if l.Width()+len(k[0])+1+len(k[1]) > m.width {
 				break

@@ -121,14 +121,8 @@ func (m *Model) handleView(key string) bool {
 			m.jumpToMatch(map[string]int{"n": -1, "N": 1}[key])
 		}
 	case "<", ">", "left", "right":
-		count := numSortColumns
-		if len(m.hosts) == 1 {
-			count = byHost // the last column shows the host, so a screen with one host lacks it
-		}
-		step := sortColumn(1)
-		if key == "<" || key == "left" {
-			step = count - 1
-		}
+		count := lo.Ternary(len(m.hosts) == 1, byHost, numSortColumns) // the last column shows the host, so a screen with one host lacks it
+		step := lo.Ternary(key == "<" || key == "left", count-1, sortColumn(1))
 		m.sortBy((t.sort + step) % count)
 	case "i":
 		t.reversed = !t.reversed

@@ -143,10 +143,7 @@ func (m *Model) scroll(by int) {
 // jumpToMatch scrolls to the next match of the search. It goes towards the beginning if by is -1, and towards the end if by is 1.
 func (m *Model) jumpToMatch(by int) {
 	lines := m.paneLines(math.MaxInt)
-	at := len(lines) - 1 - m.pane.scrollOffset
-	if m.pane.kind == detailPane {
-		at = m.pane.scrollOffset
-	}
+	at := lo.Ternary(m.pane.kind == detailPane, m.pane.scrollOffset, len(lines)-1-m.pane.scrollOffset)
 	for i := at + by; i >= 0 && i < len(lines); i += by {
 		if strings.Contains(strings.ToLower(lines[i].String()), strings.ToLower(m.pane.search)) {
 			m.pane.scrollOffset = len(lines) - 1 - i

@@ -157,11 +157,7 @@ func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
 	}
-	cause := ""
-	if s.LastExit != nil {
-		cause = s.LastExit.Cause
-	}
-	text := strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s.Service), s.State, cause, show.Note(s.Service, m.now), s.Group, m.hosts[s.Host].name}, "\x00")
+	text := strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s.Service), s.State, lo.FromPtr(s.LastExit).Cause, show.Note(s.Service, m.now), s.Group, m.hosts[s.Host].name}, "\x00")
 	for _, word := range words {
 		word, negated := strings.CutPrefix(word, "!")
 		if word != "" && cmdline.MatchesSearch(word, text, s.Service) == negated {
@@ -189,11 +185,8 @@ func (m *Model) compareServices(a, b Service) int {
 // is the service at the cursor, or each service of the group at the cursor.
 func (m *Model) orderTargets() (ids []ID) {
 	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
-	for _, s := range slices.Concat(shown, m.services) { // the filter may hide a marked service
-		if m.table.marks[s.ID()] {
-			ids = append(ids, s.ID())
-		}
-	}
+	// the filter may hide a marked service, so look at all services
+	ids = lo.FilterMap(slices.Concat(shown, m.services), func(s Service, _ int) (ID, bool) { return s.ID(), m.table.marks[s.ID()] })
 	if at := m.table.cursorIndex; len(ids) == 0 && at < len(m.table.rows) {
 		r := m.table.rows[at]
 		if r.isService {
@@ -252,10 +245,7 @@ func (m *Model) appendGroups(services []Service) {
 
 // writeGroupHead writes the head of a group: its name, and how many services are up, in trouble or unknown.
 func (m *Model) writeGroupHead(l *frame.Line, r row) {
-	sign := "▾ "
-	if m.table.folded[r.group] {
-		sign = "▸ "
-	}
+	sign := lo.Ternary(m.table.folded[r.group], "▸ ", "▾ ")
 	name := map[grouping]string{byGroup: "@", byProfile: "profile ", perHost: "host "}[m.table.groups] + show.Name(r.group)
 	if r.group == "" {
 		name = "of no " + map[grouping]string{byGroup: "group", byProfile: "profile"}[m.table.groups]

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
@@ -224,10 +226,7 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 func forwardChanges(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
 	// Report again after a pause, because a change from just before the watch may not be visible yet.
 	for settle := settleFirst; ; {
-		limit := settle
-		if settle > settleLast {
-			limit = poll
-		}
+		limit := lo.Ternary(settle > settleLast, poll, settle)
 		changed, err := f.Wait(ctx, limit)
 		switch {
 		case err != nil:
