@@ -45,7 +45,8 @@ type Dispatcher struct {
 	heldUntil int64
 }
 
-// runNotes is what this dispatcher remembers about a run between passes. It is lost when the dispatcher ends.
+// runNotes holds the data that this dispatcher keeps about a run between passes. The data is lost
+// when the dispatcher ends.
 type runNotes struct {
 	// Start time of the process that had the worker's pid when this dispatcher first saw it; a different time later means
 	// that the pid was reused.

@@ -13,8 +13,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// Completion is what a worker reports when it completes a task. If Run is set, it must be the task's current run; otherwise
-// nothing changes.
+// Completion is the report of a worker that completes a task. If Run is set, it must be the task's
+// current run; otherwise nothing changes.
 type Completion struct {
 	Result, Summary string
 	Metadata        string   // Metadata as a JSON object; empty: none.

@@ -58,7 +58,7 @@ type file struct {
 	timer       *time.Timer
 }
 
-// onDisk is what this package knows about the open file.
+// onDisk is the state of the open file.
 type onDisk struct {
 	fd             int // This package's descriptor, besides lumberjack's own; -1 while the file is closed.
 	dev, ino       uint64

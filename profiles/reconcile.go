@@ -56,7 +56,7 @@ type BootOptions struct {
 	Log func(write func() error)
 }
 
-// Decision is what Reconcile has decided about one profile, and why.
+// Decision is the decision of Reconcile about one profile, with the reason.
 type Decision struct {
 	Profile    Profile
 	PriorState string    // State on which the decision is based, see [State.PriorState].

@@ -112,7 +112,7 @@ type request struct {
 	reply   chan error
 }
 
-// scannedProfile is what the watcher remembers of the last scan of one profile.
+// scannedProfile is the result of the last scan of one profile.
 type scannedProfile struct {
 	profile       Profile
 	scannedAt     time.Time // Start of the last scan.
@@ -364,16 +364,16 @@ func (w *Watcher) isRelevantFile(profile, file string) bool {
 	return false
 }
 
-// Event is what [Store.Watch] reports to WatchOptions.Notify: [Appeared], [Disappeared], [StateChanged], [Heartbeat],
-// [InputsChanged] or [Warned].
+// Event is a report of [Store.Watch] to WatchOptions.Notify: [Appeared], [Disappeared],
+// [StateChanged], [Heartbeat], [InputsChanged] or [Warned].
 type Event interface{ isEvent() }
 
 // Appeared reports a new profile: a directory that has the marker and a valid name.
 type Appeared struct{ Profile Profile }
 
-// Disappeared reports that the directory of a profile is gone, or that a symbolic link has replaced it. The removal of the marker
-// alone isn't reported, because an editor may be replacing the marker. A directory that is removed and made again between two
-// scans isn't reported either.
+// Disappeared reports that the directory of a profile is gone, or that a symbolic link has replaced
+// it. The removal of the marker alone isn't reported, because an editor may be replacing the
+// marker. A directory that is removed and recreated between two scans isn't reported either.
 type Disappeared struct {
 	Profile Profile
 	// DirChanged is when the names in profiles/ last changed, by the clock of the volume. The agent can set this time.

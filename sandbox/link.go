@@ -43,10 +43,11 @@ func (l *link) close() {
 // helperAnswerTime is how long to wait for the helper's answer before asking the engine about the container.
 const helperAnswerTime = 250 * time.Millisecond
 
-// ensureLink returns a working link; each command calls it first. It keeps the current link if the helper answers. Otherwise
-// it asks the engine for the state of the container, and connects to the container if it runs. A paused container is an
-// error, and so is an adopted container that is not running. Any other container is started or made again. If several callers
-// need a new link, one makes it while the others wait.
+// ensureLink returns a working link; each command calls it first. It keeps the current link if the
+// helper answers. Otherwise it asks the engine for the state of the container, and connects to the
+// container if it runs. A paused container is an error, and so is an adopted container that is not
+// running. Any other container is started or recreated. If several callers need a new link, one
+// makes it while the others wait.
 func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	l, err := s.currentLink()
 	if err != nil {

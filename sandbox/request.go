@@ -96,7 +96,8 @@ type Result struct {
 // Job is a background command.
 type Job = mux.Job
 
-// Description is what is known about a sandbox and its container. [Sandbox.Describe] and [Manager.List] return it.
+// Description describes a sandbox and its container. [Sandbox.Describe] and [Manager.List] return
+// it.
 type Description struct {
 	Container
 	Task     string `json:"task"`

@@ -68,7 +68,8 @@ func EarlierTime(a, b time.Time) time.Time {
 	return a
 }
 
-// recheckTime is after how long a sweep looks again at a container that it could not inspect or remove.
+// recheckTime is the pause before a sweep checks a container again that it could not inspect or
+// remove.
 const recheckTime = time.Minute
 
 // Sweep removes the unused containers of this volume: each ended, created or dead container that has reached the minimum age.

@@ -385,7 +385,7 @@ func parseTime(text string) (int64, error) {
 	return n, err
 }
 
-// emptyCell is what a table shows for an empty value.
+// emptyCell is the text of an empty table cell.
 const emptyCell = "-"
 
 // formatTime formats a time for people. epoch is in seconds since 1970; 0 means that there is no time.

@@ -44,7 +44,7 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	key, id := i.key(), ""
 	if name != "" {
 		key.Task = name
-		// The engine also knows the earlier ids of a container that it has made again.
+		// The engine also knows the earlier ids of a container that it has recreated.
 		if c, err := i.manager.Engine().Inspect(i.ctx, name); err == nil {
 			id = c.ID
 		}

@@ -49,8 +49,8 @@ type Gate struct {
 	containers map[string]*gateRecord // Records by container ID; [Guarded.Create] also keeps one for each user.
 }
 
-// gateRecord is what the Gate knows about one container. The record of a user has only the lock, which the guard holds while
-// it counts the user's containers.
+// gateRecord is the Gate's state of one container. The record of a user has only the lock, which
+// the guard holds while it counts the user's containers.
 type gateRecord struct {
 	lock  chan struct{} // Mutex with a cancellable wait: the channel holds an element while it is locked.
 	users atomic.Int32  // Number of callers that hold the lock or wait for it; increased only under mu.

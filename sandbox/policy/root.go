@@ -214,9 +214,10 @@ func (l *limitedWriter) Write(data []byte) (int, error) {
 	return l.Writer.Write(data)
 }
 
-// mustRemake reports whether a stopped container must be made again instead of started again. After the first run, the owner
-// knows the random path of the gate program. With a link in one mount, the owner could redirect another mount over that path.
-// Only mounts directly below the root directory are safe.
+// mustRemake reports whether a stopped container must be recreated instead of started again. After
+// the first run, the owner knows the random path of the gate program. With a link in one mount, the
+// owner could redirect another mount over that path. Only mounts directly below the root directory
+// are safe.
 func mustRemake(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {

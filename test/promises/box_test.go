@@ -481,7 +481,7 @@ func (b *box) reaped() error {
 	return nil
 }
 
-// usage is what PID 1 uses.
+// usage is PID 1's resource use.
 type usage struct {
 	rss     int // Resident memory in KiB.
 	private int // Private memory in KiB, without the program's pages.

@@ -188,7 +188,8 @@ profiles:
 	c := &container{dir: dir, mode: mode, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	group := ownGroup(t)
 	c.grouped = group != ""
-	// If the container has a control group of its own, it also gets a namespace of control groups, as under Docker.
+	// If the container has its own control group, it also gets a namespace of control groups, as under
+	// Docker.
 	const enter = `[ -n "$2" ] || eval "$3"; echo 0 >"$2/cgroup.procs" && exec unshare --cgroup /bin/sh -c "umount -l ` + groupRoot + ` && mount -t cgroup2 cgroup2 ` + groupRoot + ` && $3" "$0" "$1"`
 	inner := `mount --make-rprivate / && mount -t proc proc /proc && ` + s.mount + ` exec "$0" init sleep 100000`
 	cmd := exec.Command("/bin/sh", "-c", enter, filepath.Join(dir, "bin", "hinit"), dir, group, inner)
@@ -238,7 +239,7 @@ func (c *container) hasGroups(t *testing.T) {
 	}
 }
 
-// run starts hinit in namespaces of its own, until the test ends, and waits until it answers.
+// run starts hinit in its own namespaces, until the test ends, and waits until it answers.
 func (c *container) run(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	cmd.Stdout, cmd.Stderr = &c.errs, &c.errs

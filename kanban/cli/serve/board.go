@@ -16,7 +16,7 @@ import (
 	"hinit/kanban"
 )
 
-// board is one board that the server dispatches, in a goroutine of its own.
+// board is one board that the server dispatches, in its own goroutine.
 type board struct {
 	server      *Server
 	slug        string

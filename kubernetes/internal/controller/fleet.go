@@ -49,9 +49,9 @@ type fleet struct {
 	pools map[client.ObjectKey]*poolState
 }
 
-// poolState is what this controller remembers about a pool between two rounds. Only one round of a pool runs at a time. The
-// state is forgotten when the pool is deleted and no profile names it, because users can make any number of pools and
-// profiles.
+// poolState holds the data that this controller keeps about a pool between two rounds. Only one
+// round of a pool runs at a time. The state is forgotten when the pool is deleted and no profile
+// names it, because users can make any number of pools and profiles.
 type poolState struct {
 	roundStart   time.Time    // Start of the last reconciliation round.
 	observations observations // Observed values of the pool, each with the time of its last change.

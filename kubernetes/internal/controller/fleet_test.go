@@ -163,8 +163,8 @@ func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
 	t.Errorf("the StatefulSet is not scaled, only %q are applied", c.takeAppliedKinds())
 }
 
-// TestObjectsThatSomebodyDeletedComeBack checks that objects that were deleted by mistake, such as a NetworkPolicy or a
-// Role, are made again without a change of the pool.
+// TestObjectsThatSomebodyDeletedComeBack checks that objects that were deleted by mistake, such as
+// a NetworkPolicy or a Role, are recreated without a change of the pool.
 func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool()

@@ -137,7 +137,7 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 // lostPodDelay is how long a pod may exist after its termination grace period before it counts as lost.
 const lostPodDelay = 30 * time.Second
 
-// leaseState is what a host's Lease shows about the program hinit-fleet on the host.
+// leaseState is the state of the program hinit-fleet on a host, according to the host's Lease.
 type leaseState struct {
 	pod     string // UID of the pod that last renewed the Lease.
 	silent  bool   // Whether the Lease is overdue by its own duration.

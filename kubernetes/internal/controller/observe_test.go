@@ -96,8 +96,8 @@ func TestTheEndOfAPodIsMeasuredHere(t *testing.T) {
 	}
 }
 
-// TestAHostThatRestartsForTooLongIsLost checks that a host counts as lost if its pod was made again and waits too long
-// for its volume.
+// TestAHostThatRestartsForTooLongIsLost checks that a host counts as lost if its pod was recreated
+// and waits too long for its volume.
 func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 	seen, now := &observations{}, time.Now()
 	overdue := func(after time.Duration, hosts ...placement.Host) bool {

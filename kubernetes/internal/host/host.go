@@ -231,8 +231,8 @@ func (h *host) resync(ctx context.Context) {
 	}
 }
 
-// emptyTrash deletes the data that the store has discarded, in a goroutine of its own. If some data is left, it tries again
-// after trashRetryDelay.
+// emptyTrash deletes the data that the store has discarded, in its own goroutine. If some data is
+// left, it tries again after trashRetryDelay.
 func (h *host) emptyTrash(ctx context.Context) {
 	for ctx.Err() == nil {
 		var again <-chan time.Time

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Profile is what the controller knows about an AgentProfile. This may be outdated, so each write carries the version of the
-// object that was read.
+// Profile is the controller's view of an AgentProfile. It may be outdated, so each write carries
+// the version of the object that was read.
 type Profile struct {
 	Name       string
 	Owner      string // Host that has the data; "" for none.
@@ -38,7 +38,7 @@ type LastMove struct {
 	MustWait bool   // Whether the failure is so recent that the next move must wait.
 }
 
-// Host is what the controller knows about a host: a pod that runs profiles.
+// Host is the controller's view of a host: a pod that runs profiles.
 type Host struct {
 	Name        string
 	Ordinal     int    // Number at the end of the name; unused for the pod of a single profile.
@@ -53,7 +53,7 @@ type Host struct {
 	Broken      bool   // Whether the containers don't run although the node is healthy.
 }
 
-// Pool is what the controller knows about an AgentPool.
+// Pool is the controller's view of an AgentPool.
 type Pool struct {
 	Name           string
 	Min, Max       int
@@ -65,7 +65,7 @@ type Pool struct {
 	Leaving        string    // Host that is being removed; "": none.
 }
 
-// Values of [MarkUnreachable].What and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
+// Values of [MarkUnreachable].Condition and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
 // controller reports that a lost owner is back. The host may be alive although the controller can't reach it. If such a host
 // reported itself as back, the two would overwrite each other's status for ever.
 const (

@@ -138,7 +138,8 @@ func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 	}
 }
 
-// TestAPodOfItsOwn checks the actions of the controller on profiles that should have a pod of their own, or have one.
+// TestAPodOfItsOwn checks the actions of the controller on profiles that should have their own
+// pods, or have one.
 func TestAPodOfItsOwn(t *testing.T) {
 	two := hostsOf(2)
 	pod := Host{Name: "pool-a-0", OnlyProfile: "a", Ready: true, Updated: true}

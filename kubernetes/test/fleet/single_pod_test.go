@@ -70,8 +70,8 @@ func (f *sim) whyNotOn(profile, host string) string {
 	return ""
 }
 
-// TestAProfileGetsAPodOfItsOwnAndGoesBack checks that a profile moves with its data into a pod of its own, and moves
-// back. Meanwhile the pod gets a new image and fails.
+// TestAProfileGetsAPodOfItsOwnAndGoesBack checks that a profile moves with its data into its own
+// pod, and moves back. Meanwhile the pod gets a new image and fails.
 func TestAProfileGetsAPodOfItsOwnAndGoesBack(t *testing.T) {
 	for name, maker := range map[string]client.Object{"sets": &appsv1.StatefulSet{}, "boxes": &metav1.PartialObjectMetadata{}} {
 		t.Run(name, func(t *testing.T) {
