@@ -89,13 +89,9 @@ func TestAChildOfPID1ExecutesBeforeItIsTheAgents(t *testing.T) {
 	}
 }
 
-// PID 1 must not follow a PATH of an agent for long. A PATH of links through thousands of directories takes minutes, in
-// which PID 1 would answer no status and reap nothing.
-func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
-	testkit.SkipIfShort(t)
-	if os.Getuid() != 0 {
-		testkit.SkipOrFail(t, "needs root")
-	}
+// slowDir returns a directory to which the kernel follows links for milliseconds. The agent's user can reach it.
+func slowDir(t *testing.T) string {
+	t.Helper()
 	dir := t.TempDir()
 	deep, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	for range 1900 {
@@ -118,11 +114,44 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	if err := errors.Join(err, os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.Symlink(way+"0", dir+"/x")); err != nil {
 		t.Fatal(err)
 	}
+	return dir + "/x"
+}
+
+// TestACommandPanickedWhileTheVolumeHung checks that a program of the command line starts a command of the agent's user whose
+// path takes long. hinit profile create panicked on a volume that did not answer within a second. An agent could do the same to
+// hinit shell.
+func TestACommandPanickedWhileTheVolumeHung(t *testing.T) {
+	testkit.SkipIfShort(t)
+	if os.Getuid() != 0 {
+		testkit.SkipOrFail(t, "needs root")
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	_, err = Run(t.Context(), Spec{
+		ID: 1, Name: "command", Argv: []string{"nothere"}, Env: []string{"PATH=" + strings.Repeat(slowDir(t)+":", 300)}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000},
+		Files: []*os.File{null, null, null},
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) { // a fast machine may find that the program does not exist
+		t.Fatal(err)
+	}
+}
+
+// PID 1 must not follow a PATH of an agent for long. A PATH of links through thousands of directories takes minutes, in
+// which PID 1 would answer no status and reap nothing.
+func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
+	testkit.SkipIfShort(t)
+	if os.Getuid() != 0 {
+		testkit.SkipOrFail(t, "needs root")
+	}
+	slowPath := []string{"PATH=" + strings.Repeat(slowDir(t)+":", 300)}
 	agent := &Cred{UID: 10000, GID: 10000}
 	table := newTable(t)
 	began := time.Now()
 	for id := uint64(1); id < 11; id++ { // each search takes 2 s or more
-		spec := Spec{ID: id, Name: "run", Argv: []string{"nothere"}, Env: []string{"PATH=" + strings.Repeat(dir+"/x:", 300)}, Dir: "/", Cred: agent}
+		spec := Spec{ID: id, Name: "run", Argv: []string{"nothere"}, Env: slowPath, Dir: "/", Cred: agent}
 		// a fast machine may find that the program does not exist
 		if _, err := table.Spawn(spec); err != nil && !errors.Is(err, unix.ENOENT) {
 			t.Fatal(err)
@@ -139,7 +168,7 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	// Ten seconds later, other services must not hold up PID 1 for a second once more.
 	table.checksAllowedFrom = table.checksAllowedFrom.Add(-10 * time.Second)
 	for id := uint64(11); id < 20; id++ {
-		spec := Spec{ID: id, Name: "run" + strconv.Itoa(int(id)), Argv: []string{"nothere"}, Env: []string{"PATH=" + strings.Repeat(dir+"/x:", 300)}, Dir: "/", Cred: agent}
+		spec := Spec{ID: id, Name: "run" + strconv.Itoa(int(id)), Argv: []string{"nothere"}, Env: slowPath, Dir: "/", Cred: agent}
 		if _, err := table.Spawn(spec); err != nil && !errors.Is(err, unix.ENOENT) {
 			t.Fatal(err)
 		}

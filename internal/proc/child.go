@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +22,7 @@ type Child struct{ pid int }
 // StartChild starts a process. spec.Files must have at least three descriptors. With spec.DiesWithStarter the kernel kills
 // the process when the calling thread ends, so the caller must stay locked to its thread. The error is a *SpawnError.
 func StartChild(spec Spec) (*Child, error) {
-	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: make(map[int]bool)}
+	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: make(map[int]bool), slowServices: make(map[string]time.Time)}
 	pid, err := t.Spawn(spec)
 	if err != nil {
 		return nil, err
@@ -40,14 +41,12 @@ func (c *Child) Signal(s syscall.Signal) error {
 // Wait blocks until the process has ended, reaps it, and returns how it ended.
 func (c *Child) Wait() (Exit, error) {
 	var status unix.WaitStatus
-	for {
-		_, err := unix.Wait4(c.pid, &status, 0, nil)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return Exit{}, fmt.Errorf("cannot wait for process %d: %w", c.pid, err)
-		}
+	_, err := unix.Wait4(c.pid, &status, 0, nil)
+	for errors.Is(err, unix.EINTR) {
+		_, err = unix.Wait4(c.pid, &status, 0, nil)
+	}
+	if err != nil {
+		return Exit{}, fmt.Errorf("cannot wait for process %d: %w", c.pid, err)
 	}
 	x := Exit{PID: c.pid, Code: status.ExitStatus()}
 	if status.Signaled() {
