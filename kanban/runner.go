@@ -14,6 +14,7 @@ import (
 
 	"hinit/internal/blocking"
 	"hinit/internal/procstat"
+	"hinit/internal/trust"
 	"hinit/internal/wholefile"
 )
 
@@ -222,12 +223,8 @@ func AwaitProcess(pid int) {
 		return
 	}
 	defer unix.Close(fd)
-	for {
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
-		if !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
+	// after an error there is nothing to wait for
+	_, _ = trust.Retry(func() (int, error) { return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1) })
 }
 
 // ProcessesWithVars finds the processes that were started with the environment variables in vars. It lists the roots first, which

@@ -170,9 +170,7 @@ func (f *file) cutPartialLine() error {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
 	if err == nil && st.Size > f.size {
-		if err = faultinject.BeforeCall(faultinject.Truncate, f.path); err == nil {
-			err = unix.Ftruncate(f.fd, f.size)
-		}
+		err = faultinject.Do(faultinject.Truncate, f.path, func() error { return unix.Ftruncate(f.fd, f.size) })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)

@@ -144,10 +144,7 @@ func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] 
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
 	// os.Pipe would make both ends non-blocking, and the service would inherit this mode.
-	err := faultinject.BeforeCall(faultinject.Pipe, r.log.name)
-	if err == nil {
-		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
-	}
+	err := faultinject.Do(faultinject.Pipe, r.log.name, func() error { return unix.Pipe2(p[:], unix.O_CLOEXEC) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("pipe: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"hinit/internal/blocking"
 	"hinit/internal/guard"
+	"hinit/internal/trust"
 )
 
 // tailTimeout is the longest time that [Log.Tail] waits for output that is still in the pipes.
@@ -204,13 +205,8 @@ func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
 	}
-	s.err = runShortCall(func() (err error) {
-		for {
-			s.lastRead, err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
-			if !errors.Is(err, unix.EINTR) {
-				return err
-			}
-		}
+	s.lastRead, s.err = blocking.Get(blocking.Short, func() (int, error) {
+		return trust.Retry(func() (int, error) { return unix.Read(int(fd), (*s.buf)[s.lines.max:]) })
 	})
 	if s.err == nil {
 		return true

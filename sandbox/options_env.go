@@ -351,15 +351,11 @@ const maxDotenv = 1 << 20
 
 // Dotenv reads a profile's .env file. A missing file counts as empty.
 func Dotenv(path string) (map[string]string, error) {
-	out := make(map[string]string)
 	data, err := wholefile.Read(path, maxDotenv)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot read the variables of the profile: %w", err)
 	}
-	for _, v := range dotenv.Parse(string(data)) {
-		if mux.ValidName(v.Name) {
-			out[v.Name] = v.Value()
-		}
-	}
-	return out, nil
+	return lo.FilterSliceToMap(dotenv.Parse(string(data)), func(v dotenv.Var) (string, string, bool) {
+		return v.Name, v.Value(), mux.ValidName(v.Name)
+	}), nil
 }

@@ -23,6 +23,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
+	"hinit/internal/trust"
 )
 
 // peer holds the credentials of a client, as the kernel recorded them when the client connected (unix(7), SO_PEERCRED). A user of
@@ -277,12 +278,8 @@ func (c *conn) callInTurn(do func(fd int, p []byte) (int, error), fd uintptr, p 
 		turn = func(f func() error) error { return blocking.Do(blocking.Short, f) }
 	}
 	err = turn(func() (err error) {
-		for {
-			n, err = do(int(fd), p)
-			if !errors.Is(err, unix.EINTR) {
-				return err
-			}
-		}
+		n, err = trust.Retry(func() (int, error) { return do(int(fd), p) })
+		return err
 	})
 	return max(n, 0), err
 }

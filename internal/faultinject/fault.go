@@ -35,3 +35,11 @@ const (
 	Watch    Call = "watch"    // creation of an inotify instance (NAME is ""), or watch of the directory NAME
 	Lock     Call = "lock"     // lock of a directory
 )
+
+// Do makes a system call, after [BeforeCall].
+func Do(c Call, name string, call func() error) error {
+	if err := BeforeCall(c, name); err != nil {
+		return err
+	}
+	return call()
+}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/faultinject"
+	"hinit/internal/trust"
 )
 
 // ErrNotRegular means that a file is not a regular file. For a link, the error is [ErrSymlink] instead.
@@ -86,12 +87,8 @@ func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.Fil
 func readAll(fd int, size, max int64) ([]byte, error) {
 	data := make([]byte, 0, size+minReadSpace)
 	for int64(len(data)) <= max {
-		n := 0
 		data = slices.Grow(data, minReadSpace)
-		err := retryEINTR(func() (err error) {
-			n, err = unix.Read(fd, data[len(data):cap(data)])
-			return err
-		})
+		n, err := trust.Retry(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
 		if err != nil {
 			return nil, err
 		}
@@ -113,11 +110,7 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 			return err
 		}
 		defer closeFD(fd)
-		n := 0
-		writeErr := callWithFault(faultinject.Write, rel, func() (err error) {
-			n, err = unix.Write(fd, data[:faultinject.AllowedBytes(faultinject.Write, rel, len(data))])
-			return err
-		})
+		n, writeErr := writeOnce(fd, rel, data)
 		if writeErr == nil && n < len(data) {
 			writeErr = fmt.Errorf("%d of %d bytes: %w", n, len(data), io.ErrShortWrite)
 		}
@@ -257,11 +250,8 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 // writeTemp writes data to a new temporary file in parent and returns its name. It syncs the file, unless noSync is set. After an
 // error, the file is removed.
 func writeTemp(parent int, base string, data []byte, mode uint32, noSync bool) (string, error) {
-	name, fd := "."+base+"."+strconv.FormatUint(rand.Uint64(), 36)+".tmp", -1
-	err := callWithFault(faultinject.Open, name, func() (err error) {
-		fd, err = openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
-		return err
-	})
+	name := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".tmp"
+	fd, err := createNew(parent, name, 0o600)
 	if err != nil {
 		return "", fmt.Errorf("temporary file: %w", err)
 	}
@@ -285,17 +275,26 @@ func setModeAndWrite(fd int, name string, data []byte, mode uint32) error {
 
 func writeAll(fd int, name string, data []byte) error {
 	for len(data) > 0 {
-		n := 0
-		err := callWithFault(faultinject.Write, name, func() (err error) {
-			n, err = unix.Write(fd, data[:faultinject.AllowedBytes(faultinject.Write, name, len(data))])
-			return err
-		})
+		n, err := writeOnce(fd, name, data)
 		if err != nil {
 			return err
 		}
 		data = data[n:]
 	}
 	return nil
+}
+
+func writeOnce(fd int, name string, data []byte) (int, error) {
+	return countWithFault(faultinject.Write, name, func() (int, error) {
+		return unix.Write(fd, data[:faultinject.AllowedBytes(faultinject.Write, name, len(data))])
+	})
+}
+
+// createNew creates the regular file name in parent, and opens it for writing.
+func createNew(parent int, name string, mode uint32) (int, error) {
+	return countWithFault(faultinject.Open, name, func() (int, error) {
+		return openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, mode)
+	})
 }
 
 // fsync calls fsync(2). EINVAL is no error: the file system can't sync a directory and doesn't need to.

@@ -72,11 +72,7 @@ func flock(f *os.File, flags int) error {
 // until the disk has stored the content; [Dir.SyncName] waits for the name.
 func (d *Dir) CreateExclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.withParent("create", rel, func(parent int, base string) error {
-		fd := -1
-		err := callWithFault(faultinject.Open, base, func() (err error) {
-			fd, err = openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, uint32(mode.Perm()))
-			return err
-		})
+		fd, err := createNew(parent, base, uint32(mode.Perm()))
 		if err != nil {
 			return err
 		}

@@ -144,31 +144,30 @@ func Fstat(fd int) (st unix.Stat_t, err error) {
 
 // openat calls openat(2) with O_CLOEXEC, again after EINTR. Without O_NOFOLLOW in flags it follows a link at name.
 func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) {
-	err = retryEINTR(func() (err error) {
-		fd, err = unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
-		return err
-	})
-	return fd, err
+	return trust.Retry(func() (int, error) { return unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode) })
 }
 
 // callWithFault is retryEINTR for a call that tests can make fail through package faultinject, where c and name identify it.
 func callWithFault(c faultinject.Call, name string, fn func() error) error {
-	if err := faultinject.BeforeCall(c, name); err != nil {
-		return err
-	}
-	err := retryEINTR(fn)
+	err := faultinject.Do(c, name, func() error { return retryEINTR(fn) })
 	if err == nil {
 		faultinject.After(c, name)
 	}
 	return err
 }
 
+// countWithFault is callWithFault for a call that returns a number.
+func countWithFault(c faultinject.Call, name string, fn func() (int, error)) (n int, err error) {
+	err = callWithFault(c, name, func() (err error) {
+		n, err = fn()
+		return err
+	})
+	return n, err
+}
+
 func retryEINTR(fn func() error) error {
-	for {
-		if err := fn(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	_, err := trust.Retry(func() (int, error) { return 0, fn() })
+	return err
 }
 
 // closeFD closes a descriptor. An error is ignored: written data has been synced, and close(2) releases the descriptor even after

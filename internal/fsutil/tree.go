@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/faultinject"
+	"hinit/internal/trust"
 )
 
 // MaxNames is the maximum number of names of a directory that are held in memory. With the longest names, that is 6 MB.
@@ -83,11 +84,7 @@ func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
 	for {
-		n := 0
-		err := retryEINTR(func() (err error) {
-			n, err = unix.Getdents(fd, buf)
-			return err
-		})
+		n, err := trust.Retry(func() (int, error) { return unix.Getdents(fd, buf) })
 		if err != nil || n == 0 {
 			return err
 		}

@@ -314,10 +314,7 @@ func (c *conn) close() { _ = c.file.Close() }
 // Read implements [io.Reader].
 func (c *conn) Read(buf []byte) (n int, err error) {
 	waitErr := c.raw.Read(func(fd uintptr) bool {
-		err = runShortCall(func() (err error) {
-			n, err = unix.Read(int(fd), buf)
-			return err
-		})
+		n, err = blocking.Get(blocking.Short, func() (int, error) { return unix.Read(int(fd), buf) })
 		return !mustRetry(err)
 	})
 	switch {

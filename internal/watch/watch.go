@@ -112,11 +112,7 @@ func (s *Set) Add(path string, id fsutil.ID) error {
 		return nil
 	}
 	s.Remove(path) // a different directory may still be watched under this path, which would prevent the new watch
-	err := faultinject.BeforeCall(faultinject.Watch, path)
-	if err == nil {
-		err = s.AddPath(path)
-	}
-	if err != nil {
+	if err := faultinject.Do(faultinject.Watch, path, func() error { return s.AddPath(path) }); err != nil {
 		return fmt.Errorf("cannot watch %q for changes: %w", path, err)
 	}
 	s.ids[path] = id

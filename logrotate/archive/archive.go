@@ -101,10 +101,7 @@ func (l *List) Len() int { return len(l.names) }
 func (l *List) RemoveOldest() error {
 	for _, form := range FileNames(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
-		err := faultinject.BeforeCall(faultinject.Remove, path)
-		if err == nil {
-			err = unix.Unlink(path)
-		}
+		err := faultinject.Do(faultinject.Remove, path, func() error { return unix.Unlink(path) })
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EISDIR) {
 			return &os.PathError{Op: "remove archive", Path: path, Err: err}
 		}

@@ -172,10 +172,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 		if err := p.gzip.Close(); err != nil {
 			return err
 		}
-		if err := faultinject.BeforeCall(faultinject.Sync, out.Name()); err != nil {
-			return err
-		}
-		return out.Sync()
+		return faultinject.Do(faultinject.Sync, out.Name(), out.Sync)
 	})
 }
 

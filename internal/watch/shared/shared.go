@@ -23,7 +23,7 @@ import (
 )
 
 // Process is the only Watch of the process, because a user may have only 128 inotify instances (fs.inotify.max_user_instances).
-var Process = Watch{open: (*watch.Set).Open}
+var Process = Watch{open: (*watch.Set).Open, followers: make(map[string][]*Follower)}
 
 // Watch shares one inotify instance, and the goroutine that reads it, among all its followers. Both exist only while a follower
 // exists.
@@ -48,9 +48,6 @@ type Follower struct {
 func (s *Watch) Follow(dir string, wants func(watch.Event) bool) *Follower {
 	f := &Follower{shared: s, dir: filepath.Clean(dir), wants: wants, woken: make(chan struct{}, 1)}
 	s.mu.Lock()
-	if s.followers == nil {
-		s.followers = make(map[string][]*Follower)
-	}
 	s.followers[f.dir] = append(s.followers[f.dir], f)
 	s.mu.Unlock()
 	f.Rearm()

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestWatchWithoutInotify(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	const pollEvery = time.Second
-	none := Watch{open: func(*watch.Set) error { return errors.New("too many instances") }}
+	none := Watch{open: func(*watch.Set) error { return errors.New("too many instances") }, followers: make(map[string][]*Follower)}
 	w := none.Follow(t.TempDir(), nil)
 	defer w.Close()
 	begin := time.Now()
@@ -41,7 +41,7 @@ func TestWatchWithoutInotify(t *testing.T) {
 // TestWatchesAreWoken checks that a change wakes the followers of its directory, which would otherwise sleep for an
 // hour.
 func TestWatchesAreWoken(t *testing.T) {
-	h := Watch{open: (*watch.Set).Open}
+	h := Watch{open: (*watch.Set).Open, followers: make(map[string][]*Follower)}
 	root := t.TempDir()
 	dirs := make([]string, 3)
 	all := make([]*Follower, 0, 2*len(dirs))
