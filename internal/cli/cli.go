@@ -29,7 +29,6 @@ import (
 	"hinit/client/dial"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
-	"hinit/internal/nearest"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
@@ -176,10 +175,7 @@ func (t *Terminal) Run(args []string, verbs []Verb) int {
 		}
 		names = append(names, v.Name)
 	}
-	if near := nearest.Word(args[0], names); near != "" {
-		return t.Fail(cmdline.WrongUsage, "cannot run %q: hinit has no such command; did you mean: hinit %s", args[0], near)
-	}
-	return t.Fail(cmdline.WrongUsage, "cannot run %q: hinit has no such command; see: hinit help", args[0])
+	return t.Fail(cmdline.WrongUsage, "cannot run %q: hinit has no such command%s; see: hinit help", args[0], cmdline.DidYouMean(args[0], names))
 }
 
 func help(w io.Writer, verbs []Verb) {

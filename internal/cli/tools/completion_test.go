@@ -128,7 +128,7 @@ func TestDidYouMean(t *testing.T) {
 		words []string
 		want  string
 	}{
-		{[]string{"stauts"}, `did you mean: hinit status`},
+		{[]string{"stauts"}, `did you mean "status"?`},
 		{[]string{"logs", "--levl", "error"}, `did you mean "--level"?`},
 		{[]string{"logs", "--level", "wraning", "x"}, `did you mean "warning"?`},
 		{[]string{"config", "chekc"}, `did you mean "check"?`},
