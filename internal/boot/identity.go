@@ -151,25 +151,15 @@ func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (stri
 		InPod(env) && uid >= platformUID {
 		return nil
 	}
-	return &startUserError{uid, agentUID, InPod(env)}
+	if InPod(env) {
+		return fmt.Errorf(`[stage2] ERROR: the pod runs as uid %[1]d, but the agent's user is %[2]d; set securityContext.runAsUser and fsGroup to %[2]d
+[hermes] ERROR: the pod runs as uid %[1]d; set securityContext.runAsUser and fsGroup to %[2]d, or set HINIT_ALLOW_ANY_UID=1 to run as %[1]d with data that it owns`,
+			uid, agentUID)
+	}
+	return fmt.Errorf(`[stage2] ERROR: container started with --user %[1]d, but the agent's user is %[2]d; start it as root and set HERMES_UID and HERMES_GID (or PUID and PGID) to the ids that the data is to have
+[hermes] ERROR: container started with --user %[1]d; leave --user away and set HERMES_UID and HERMES_GID (or PUID and PGID), use --user %[2]d, or set HINIT_ALLOW_ANY_UID=1 to run as %[1]d with data that it owns`,
+		uid, agentUID)
 }
 
 // platformUID is the lowest uid that counts as assigned by a platform. The ranges of OpenShift begin at 1000000000.
 const platformUID = 1_000_000
-
-type startUserError struct {
-	uid   int
-	agent uint32
-	pod   bool
-}
-
-func (e *startUserError) Error() string {
-	if e.pod {
-		return fmt.Sprintf(`[stage2] ERROR: the pod runs as uid %[1]d, but the agent's user is %[2]d; set securityContext.runAsUser and fsGroup to %[2]d
-[hermes] ERROR: the pod runs as uid %[1]d; set securityContext.runAsUser and fsGroup to %[2]d, or set HINIT_ALLOW_ANY_UID=1 to run as %[1]d with data that it owns`,
-			e.uid, e.agent)
-	}
-	return fmt.Sprintf(`[stage2] ERROR: container started with --user %[1]d, but the agent's user is %[2]d; start it as root and set HERMES_UID and HERMES_GID (or PUID and PGID) to the ids that the data is to have
-[hermes] ERROR: container started with --user %[1]d; leave --user away and set HERMES_UID and HERMES_GID (or PUID and PGID), use --user %[2]d, or set HINIT_ALLOW_ANY_UID=1 to run as %[1]d with data that it owns`,
-		e.uid, e.agent)
-}
