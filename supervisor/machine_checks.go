@@ -96,11 +96,3 @@ func (m *Machine) handleNotified(now time.Time, s *service, e NotifyMessage) {
 		}
 	}
 }
-
-// markOverdue handles a service that has sent STOPPING=1, and that is still alive after its grace period. It records a failed
-// check as the cause of the SIGKILL that follows, so that the service restarts. It ignores services that hinit is stopping.
-func (m *Machine) markOverdue(s *service) {
-	if s.requestedCause == "" && s.pid != 0 && m.phase == running {
-		s.requestedCause, s.failedAnswer = CauseHealth, "it said that it is stopping, and is still alive after the grace"
-	}
-}

@@ -43,7 +43,9 @@ func (m *Machine) handleTick(now time.Time) {
 		case Backoff:
 			m.startOrWait(now, s, "restart after a delay")
 		case Stopping:
-			m.markOverdue(s)
+			if s.requestedCause == "" && s.pid != 0 && m.phase == running { // the service itself has sent STOPPING=1
+				s.requestedCause, s.failedAnswer = CauseHealth, "it said that it is stopping, and is still alive after the grace"
+			}
 			m.kill(now, s, "still alive after the grace")
 		case Killing:
 			m.kill(now, s, "still alive after SIGKILL")

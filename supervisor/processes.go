@@ -124,7 +124,9 @@ func closeAll(files ...*os.File) {
 
 // reap reaps all ended processes, feeds the exits of services to the machine, and counts the rest as orphans.
 func (l *Loop) reap() {
-	l.sampleOOMKills()
+	if k := &l.oomKills; l.cfg.OOMKills != nil && time.Since(k.at) >= oomSamplePeriod {
+		k.old, k.sampled, k.at = k.sampled, l.cfg.OOMKills(), time.Now()
+	}
 	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 	if l.cfg.MuteSIGCHLD != nil && l.flood.recordReap(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
@@ -210,14 +212,6 @@ type oomKills struct {
 
 // oomSamplePeriod is the minimum time between two samples. A killed process frees its memory and ends in less time.
 const oomSamplePeriod = 10 * time.Second
-
-// sampleOOMKills reads the number of out-of-memory kills, unless it did so less than oomSamplePeriod ago. The last value
-// becomes the old value.
-func (l *Loop) sampleOOMKills() {
-	if k := &l.oomKills; l.cfg.OOMKills != nil && time.Since(k.at) >= oomSamplePeriod {
-		k.old, k.sampled, k.at = k.sampled, l.cfg.OOMKills(), time.Now()
-	}
-}
 
 // formatPIDs lists PIDs for a message to people, at most eight of them.
 func formatPIDs(pids []int) string {

@@ -44,7 +44,7 @@ func run(argv []string) int {
 	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, and wrong arguments
 		return container.RunServicesOnly(words[2])
 	case strings.Join(words, " ") == "version --handover":
-		// Before `hinit reexec` replaces the running program, it executes the new binary as `BINARY version --handover`. The
+		// Before the running hinit replaces its program, it executes the new binary as `BINARY version --handover`. The
 		// answer says which format of the handed-over state the new binary reads.
 		if _, err := fmt.Println(reexec.Format); err != nil {
 			fmt.Fprintln(os.Stderr, "cannot write the output:", err)

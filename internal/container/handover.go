@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -257,6 +258,11 @@ func (c *container) awaitLastLines() {
 	for slices.ContainsFunc(c.loop.Snapshot().Services, reading) && time.Now().Before(end) {
 		<-time.After(freezeTimeout / 100)
 	}
+}
+
+// Try runs a program like a check, because only the supervisor's loop may start a process.
+func (h *reexecHost) Try(ctx context.Context, path string, argv ...string) (code int, answer string, err error) {
+	return h.c.health.RunCheck(ctx, "reexec/try", proc.Spec{Path: path, Argv: argv, Env: os.Environ()})
 }
 
 // RunInLoop calls f in the supervisor's loop.

@@ -11,33 +11,31 @@ import (
 	"hinit/internal/trust"
 )
 
-// CheckProgram returns an error if hinit must not execute the file at path. The file must be a program for this machine, and
-// only root or hinit's user may be able to write or replace it. CheckProgram blocks on the disk.
-func CheckProgram(path string) error {
+// openProgram opens the file at path, and returns an error if hinit must not execute it. The file must be a program for this
+// machine, and only root or hinit's user may be able to write or replace it. openProgram blocks on the disk.
+func openProgram(path string) (*os.File, error) {
 	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
 	if err != nil {
-		return fmt.Errorf("cannot look at %q: %w", path, err)
+		return nil, fmt.Errorf("cannot look at %q: %w", path, err)
 	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	self, err := os.Open(SelfExe)
-	if err != nil {
-		return err
-	}
+	self, _ := os.Open(SelfExe) // without /proc, self is nil and has no machine
 	defer self.Close()
+	f := os.NewFile(uintptr(fd), path)
 	info, err := f.Stat()
 	machine := machineOf(f)
 	switch {
 	case err != nil:
-		return err
 	case doubt != nil:
-		return fmt.Errorf("others could put their own program in the place of %q: %s", path, doubt)
+		err = fmt.Errorf("others could put their own program in the place of %q: %s", path, doubt)
 	case info.Mode().Perm()&0o100 == 0:
-		return fmt.Errorf("%q is not an executable file", path)
+		err = fmt.Errorf("%q is not an executable file", path)
 	case machine == nil || !bytes.Equal(machine, machineOf(self)):
-		return fmt.Errorf("%q is no program for this machine", path)
+		err = fmt.Errorf("%q is no program for this machine", path)
+	default:
+		return f, nil
 	}
-	return nil
+	_ = f.Close()
+	return nil, err
 }
 
 // machineOf returns the class, byte order and machine in the ELF header of a program (elf(5)), or nil if there is no such

@@ -13,8 +13,8 @@
 // they continue when the new program has its threads ([Halted]). The new program calls [TakeState] before anything else, and then
 // [DecodeState].
 //
-// hinit refuses a program that it can't trust or that is not for this machine ([CheckProgram]). The command line also tests
-// whether the program knows the format. If execve fails, hinit undoes all steps. The container shuts down with [ExitFault]
+// hinit refuses a program that it can't trust, that is not for this machine, or that does not know the format. For this it
+// first executes the program as a child, which prints the format. If execve fails, hinit undoes all steps. The container shuts down with [ExitFault]
 // after a second fault within a minute, after a fault during the boot, or if the new program can't read the state.
 //
 // The package owns the goroutine of a requested re-execution, and the goroutines that write the report of a fault.

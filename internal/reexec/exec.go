@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -24,9 +26,9 @@ const StateVariable = "HINIT_HANDOVER"
 
 // envelope is the content of the memory file.
 type envelope struct {
-	PID     int             `json:"pid"`
-	State   json.RawMessage `json:"state"`
-	Signals []int           `json:"signals"`
+	PID     int              `json:"pid"`
+	State   json.RawMessage  `json:"state"`
+	Signals []syscall.Signal `json:"signals"`
 	// since when SIGHUP, SIGINT, SIGQUIT and SIGTERM are not received, in ns of CLOCK_MONOTONIC
 	SignalsLostSince int64 `json:"deaf"`
 }
@@ -35,7 +37,7 @@ type envelope struct {
 type Program struct {
 	Path            string          // path of the executable
 	Argv            []string        // arguments of the program, including argv[0]
-	Env             []string        // environment, without StateVariable, which Execute adds
+	Env             []string        // environment, without StateVariable and HaltedVariable, which TakeState removes and Execute adds
 	OpenDescriptors []int           // descriptors that stay open besides 0, 1 and 2
 	State           json.RawMessage // state for the new program, as JSON
 	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel for
@@ -45,10 +47,11 @@ type Program struct {
 	// TakeUnhandled returns the signals that this program has received and not handled. Execute calls it as late as possible,
 	// and the new program gets them from TakeState.
 	TakeUnhandled func() []syscall.Signal
+	Unhandled     []syscall.Signal // after a failure of Execute, the signals that TakeUnhandled has returned
 }
 
-// Execute executes the program. It returns only after a failure; then the signals of TakeUnhandled are lost. No other
-// goroutine may start a process meanwhile, because the child would inherit the descriptors.
+// Execute executes the program. It returns only after a failure. No other goroutine may start a process meanwhile, because the
+// child would inherit the descriptors.
 func (p *Program) Execute() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -77,11 +80,7 @@ func (p *Program) Execute() error {
 	if err := p.sealMemory(memory, monotonic()); err != nil {
 		return err
 	}
-	// two definitions of a variable may exist, and the first counts
-	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool {
-		return strings.HasPrefix(kv, StateVariable+"=") || strings.HasPrefix(kv, HaltedVariable+"=")
-	})
-	env = append(env, StateVariable+"="+strconv.Itoa(int(memory.Fd())))
+	env := append(slices.Clone(p.Env), StateVariable+"="+strconv.Itoa(int(memory.Fd())))
 	if halted != nil {
 		env = append(env, HaltedVariable+"="+halted.String())
 	}
@@ -132,11 +131,8 @@ func (p *Program) makeMemory() (*os.File, error) {
 
 // sealMemory writes the last part of the envelope, and makes the file immutable. deaf is the value of SignalsLostSince.
 func (p *Program) sealMemory(memory *os.File, signalsLost int64) error {
-	numbers := []int{}
-	for _, s := range p.TakeUnhandled() {
-		numbers = append(numbers, int(s))
-	}
-	end, err := json.Marshal(numbers)
+	p.Unhandled = p.TakeUnhandled()
+	end, err := json.Marshal(p.Unhandled)
 	if err == nil {
 		_, err = fmt.Fprintf(memory, `,"signals":%s,"deaf":%d}`, end, signalsLost)
 	}
@@ -198,25 +194,14 @@ func TakeState() (out *HandedState, err error) {
 	out = &HandedState{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")
 	defer memory.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return out, fmt.Errorf("cannot read what was handed over: %w", err)
-	}
-	data := make([]byte, st.Size)
-	if _, err := memory.ReadAt(data, 0); err != nil {
-		return out, fmt.Errorf("cannot read what was handed over: %w", err)
-	}
 	var in envelope
-	if err := json.Unmarshal(data, &in); err != nil {
+	if err := json.NewDecoder(io.NewSectionReader(memory, 0, math.MaxInt64)).Decode(&in); err != nil {
 		return out, fmt.Errorf("cannot understand what was handed over: %w", err)
 	}
 	if in.PID != os.Getpid() {
 		return nil, ErrNoState
 	}
-	out.State, out.SignalsLost = in.State, time.Duration(heard-in.SignalsLostSince)
-	for _, n := range in.Signals {
-		out.Signals = append(out.Signals, syscall.Signal(n))
-	}
+	out.State, out.Signals, out.SignalsLost = in.State, in.Signals, time.Duration(heard-in.SignalsLostSince)
 	return out, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,6 +34,8 @@ type Host interface {
 	// LockConfig locks the configuration of the container until release is called. It waits for a change that is under way,
 	// until ctx ends. The error says why no re-execution is possible now.
 	LockConfig(ctx context.Context) (release func(), err error)
+	// Try runs a program as a child, and returns its exit code and the last line of its output.
+	Try(ctx context.Context, path string, argv ...string) (code int, answer string, err error)
 	// Quiesce waits for operations that must not be interrupted. Until wake is called, no new operation begins. wake is never
 	// nil. After a fault, Quiesce ignores errors and returns nil.
 	Quiesce(fault bool) (wake func(), err error)
@@ -130,15 +133,19 @@ func (g *Generation) Refusal() string {
 	return reason
 }
 
-// Request checks the program file binary ("" for hinit's own), and starts the re-execution in a goroutine. It returns the
-// number of the present Generation, and does not wait for the result. Either the next Generation begins, or Refusal says why
-// the re-execution failed.
+// Request checks the program file binary ("" for hinit's own), and starts the trial and the re-execution in a goroutine. It
+// returns the number of the present Generation, and does not wait for the result. Either the next Generation begins, or Refusal
+// says why the re-execution failed.
 func (g *Generation) Request(ctx context.Context, binary string) (number int, err error) {
 	binary = cmp.Or(binary, g.Exe)
 	if !g.bootDone.Load() {
 		return 0, errors.New("the boot is not done yet; try again")
 	}
-	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() error { return CheckProgram(binary) }); err != nil {
+	var program *os.File
+	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() (err error) {
+		program, err = openProgram(binary)
+		return err
+	}); err != nil {
 		return 0, err
 	}
 	if !g.requestRunning.CompareAndSwap(false, true) {
@@ -153,11 +160,34 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	guard.Go("re-executing", func() {
 		defer g.requestRunning.Store(false)
 		defer release()
-		_, err := g.replaceProgram(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false)
+		defer program.Close()
+		path := "/proc/self/fd/" + strconv.Itoa(int(program.Fd())) // another file at binary would be untried
+		err := g.try(path)
+		if err == nil {
+			_, err = g.replaceProgram(path, fmt.Sprintf("asked to (from %s)", version.Get()), false)
+		}
 		g.refused.Store(err.Error())
 		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
 	})
 	return g.Number, nil
+}
+
+// try returns an error unless the program at path can take over from this one. Any other program would act as if the container
+// had just started, or end it. The program only prints the format of the handover that it reads. The program that runs now
+// needs no trial, for which there may be no free PID.
+func (g *Generation) try(path string) error {
+	if FileID(path) == g.ID {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
+	defer cancel()
+	switch code, answer, err := g.host.Try(ctx, path, "hinit", "version", "--handover"); {
+	case err != nil:
+		return fmt.Errorf("cannot try the program: %w", err)
+	case code != 0 || answer != strconv.Itoa(Format):
+		return fmt.Errorf("the program takes over no state of format %d: it answers %q, exit code %d; restart the container for it", Format, answer, code)
+	}
+	return nil
 }
 
 // replaceProgram executes another program. It returns only after a failure, when it has undone all steps. over means that the
@@ -188,16 +218,12 @@ func (g *Generation) becomeProgram(path, cause string, fault bool) error {
 	if data, err = codec.Encode(state); err != nil {
 		return fmt.Errorf("cannot hand over: %w", err)
 	}
-	var late []syscall.Signal
 	p := Program{
 		Path: path, Argv: os.Args, Env: os.Environ(), OpenDescriptors: codec.Descriptors(), State: data, Signals: g.signals,
-		TakeUnhandled: func() []syscall.Signal {
-			late = g.host.TakePending()
-			return late
-		},
+		TakeUnhandled: g.host.TakePending,
 	}
 	err = p.Execute()
-	g.host.PutBack(late)
+	g.host.PutBack(p.Unhandled)
 	return err
 }
 
@@ -207,6 +233,8 @@ const (
 	ExitFault = 70
 	// faultWindow is the time after a fault in which a second fault ends the container.
 	faultWindow = time.Minute
+	// tryTimeout limits how long a program may take to print the handover format that it reads.
+	tryTimeout = 10 * time.Second
 	// reportTime is how long hinit waits for the report of a fault to reach the console and the disk.
 	reportTime = time.Second
 )

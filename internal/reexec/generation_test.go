@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +23,7 @@ type host struct {
 	asked  []string
 	refuse error // error of HandOver
 	late   []syscall.Signal
+	answer string // answer of each tried program
 	past   reexec.PastGenerations
 	ended  chan string
 }
@@ -42,6 +44,11 @@ func (h *host) LockConfig(context.Context) (func(), error) {
 func (h *host) Quiesce(fault bool) (func(), error) {
 	h.note(fmt.Sprintf("rest %v", fault))
 	return func() { h.note("wake") }, nil
+}
+
+func (h *host) Try(_ context.Context, _ string, argv ...string) (int, string, error) {
+	h.note("try " + strings.Join(argv, " "))
+	return 0, h.answer, nil
 }
 
 func (h *host) RunInLoop(f func()) error { h.note("yield"); f(); return nil }
@@ -75,7 +82,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := newHost()
-	h.late = []syscall.Signal{syscall.SIGHUP}
+	h.late, h.answer = []syscall.Signal{syscall.SIGHUP}, strconv.Itoa(reexec.Format)
 	g := reexec.FirstGeneration(h, []syscall.Signal{syscall.SIGUSR1})
 	if _, err := g.Request(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
 		t.Fatalf("during the boot: %v", err)
@@ -93,10 +100,18 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	if why := g.Refusal(); !strings.Contains(why, "cannot execute") {
 		t.Errorf("refused: %q", why)
 	}
-	want := "claim, rest false, yield, hand over, take late, put back [hangup], thaw, wake, [hinit] cannot become another image: " +
+	want := "claim, try hinit version --handover, rest false, yield, hand over, take late, put back [hangup], thaw, wake, [hinit] cannot become another image: " +
 		g.Refusal() + "; everything goes on as it was, release"
 	if got := h.said(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	h.answer, h.asked = "version --handover", nil
+	if _, err := g.Request(t.Context(), broken); err != nil {
+		t.Fatal(err)
+	}
+	<-h.ended
+	if why := g.Refusal(); !strings.Contains(why, `it answers "version --handover"`) || strings.Contains(h.said(), "hand over,") {
+		t.Errorf("a program that is no hinit: %q; %s", why, h.said())
 	}
 	if h.past.Number != 1 || h.past.Format != reexec.Format || h.past.Exe == "" || h.past.Comm == "" || h.past.Cause == "" {
 		t.Errorf("handed over: %+v", h.past)

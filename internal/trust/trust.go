@@ -394,14 +394,11 @@ func ContainsPath(value, dir string) bool {
 			return false
 		}
 		value = value[i+len(dir):]
-		if value == "" || !continuesName(value[0]) {
+		if value == "" || !strings.Contains(nameBytes, value[:1]) {
 			return true
 		}
 	}
 }
 
-// continuesName reports whether the byte c, which follows a path, can be part of the same name. Then the text names another
-// file.
-func continuesName(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'
-}
+// nameBytes are the bytes after a path that can be part of the same name. Then the text names another file.
+const nameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."

@@ -80,7 +80,7 @@ func promises() []promise {
 				"test/promises.TestTermAroundAReexec", "test/promises.TestTermAroundAReexecOnABusyMachine", "test/promises.TestPID1SurvivesItsOwnExecUnderAForkBomb",
 				"test/promises.TestPID1SurvivesItsOwnExecWithoutMemory",
 				"test/promises.TestAReexecAsTheAgentsUserSurvivesAForkBomb", "test/promises.TestAReexecResumesWhatItHasStoppedAndNothingElse",
-				"test/promises.TestAReexecThatCouldEndHinitIsRefused", "test/promises.TestAStopThatTheDiskRefusedIsRecordedByTheNextImage",
+				"test/promises.TestAReexecIntoAProgramThatIsNoHinitIsRefused", "test/promises.TestAReexecThatCouldEndHinitIsRefused", "test/promises.TestAStopThatTheDiskRefusedIsRecordedByTheNextImage",
 				"test/promises.TestMemoryIsRecordedAfterAReExecution", "logrotate.TestWhatWaitsForADiskIsHandedOver", "supervisor.FuzzHandover", "supervisor.FuzzUndo",
 				"supervisor.TestEveryFieldIsHandedOver", "test/script.TestPID1", "test/script.TestSubreaper",
 			},

@@ -322,6 +322,27 @@ func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 	b.check(b.is("a", client.StateUp)())
 }
 
+// TestAReexecIntoAProgramThatIsNoHinitIsRefused checks that root can't end a container through the API, with a program that
+// is no hinit.
+func TestAReexecIntoAProgramThatIsNoHinitIsRefused(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick})
+	b.profile("a", sleeper)
+	b.boot()
+	b.up("a")
+	for _, program := range []string{"/bin/echo", "/bin/false", "/bin/cat"} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		_, err := b.client.Reexec(ctx, program)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "the program takes over no state of format") {
+			t.Errorf("%s: the answer is %v", program, err)
+		}
+	}
+	b.reexec()
+	b.check(b.is("a", client.StateUp)())
+}
+
 // bombed boots a container whose control group has no free process number.
 func bombed(t *testing.T, limit, gateways int) (b *box, names []string) {
 	t.Helper()

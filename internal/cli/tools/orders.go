@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
-	"hinit/internal/proc"
 	"hinit/internal/procusage"
 	"hinit/internal/reexec"
 	"hinit/internal/s6/formats"
@@ -196,9 +193,6 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed("re-execute hinit", err)
 	}
 	path := cmp.Or(*file, before.Init.Binary)
-	if err := checkBinary(path); err != nil {
-		return t.Failed("re-execute hinit", err)
-	}
 	// Compare the files before the re-execution. After it, hinit always runs this file.
 	same := initRunsFile(t, before.Init, path)
 	after, err := cl.Reexec(ctx, *file)
@@ -226,34 +220,4 @@ func procPathOf(t *cli.Terminal, pid int) string {
 		return ""
 	}
 	return procusage.FindProc(cl.Socket(), pid)
-}
-
-// tryTimeout limits how long a binary may take to print the handover format that it accepts.
-const tryTimeout = 10 * time.Second
-
-// checkBinary checks that a binary can take over from the running hinit. It only lets the binary print the format of the handover
-// that it accepts. A binary without this feature would act as if the container had just started.
-func checkBinary(path string) error {
-	if path == "" {
-		return errors.New("hinit does not know which file it was started from; give one with --binary")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
-	defer cancel()
-	spec := proc.Spec{Name: "try", Path: path, Argv: []string{"hinit", "version", "--handover"}, Env: os.Environ(), SameSession: true}
-	said, why, exit, err := proc.Output(ctx, spec, 4096)
-	switch {
-	case err != nil:
-		return err
-	case exit.Code != 0:
-		return fmt.Errorf("%q cannot take over from a running hinit: %s", path, show.Line(firstLine(string(why)+string(said))))
-	case strings.TrimSpace(string(said)) != strconv.Itoa(reexec.Format):
-		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, show.Line(firstLine(string(said))), reexec.Format)
-	}
-	return nil
-}
-
-// firstLine returns the first line of s, for a message of one line.
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
 }

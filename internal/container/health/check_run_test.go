@@ -56,12 +56,12 @@ func TestAnExecCheckIsRunToItsEnd(t *testing.T) {
 		{"echo on standard error >&2", 0, "on standard error"},
 		{"kill -9 $$", 137, ""},
 	} {
-		code, last, err := h.runCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"sh", "-c", tt.script}, Env: os.Environ()})
+		code, last, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"sh", "-c", tt.script}, Env: os.Environ()})
 		if code != tt.code || last != tt.last || err != nil {
 			t.Errorf("%s: code %d, %q, error %v", tt.script, code, last, err)
 		}
 	}
-	if _, _, err := h.runCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"/nowhere"}}); err == nil {
+	if _, _, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"/nowhere"}}); err == nil {
 		t.Error("a program that isn't there was run")
 	}
 }
@@ -71,7 +71,7 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 	ctx, done := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer done()
 	spec := proc.Spec{Argv: []string{"sh", "-c", "sleep 60 & wait"}, Env: os.Environ()}
-	if _, _, err := h.runCheck(ctx, "check/web/ask", spec); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := h.RunCheck(ctx, "check/web/ask", spec); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the error is %v", err)
 	}
 	for h.o.Loop.Snapshot().Find("check/web/ask") != nil {
@@ -89,9 +89,9 @@ func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 	h := &Health{o: Options{Loop: supervise(t)}}
 	for range 20 {
 		ctx, done := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		_, _, _ = h.runCheck(ctx, "check/web/ask", proc.Spec{Argv: []string{"sleep", "60"}, Env: os.Environ()})
+		_, _, _ = h.RunCheck(ctx, "check/web/ask", proc.Spec{Argv: []string{"sleep", "60"}, Env: os.Environ()})
 		done()
-		code, last, err := h.runCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"echo", "fine"}, Env: os.Environ()})
+		code, last, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"echo", "fine"}, Env: os.Environ()})
 		if code != 0 || last != "fine" || err != nil {
 			t.Fatalf("the check after a slow one has exit code %d, answer %q, error %v", code, last, err)
 		}

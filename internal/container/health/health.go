@@ -86,7 +86,7 @@ func New(o Options) *Health {
 		},
 		ReadMessages: h.notify.Drain,
 		Deafness:     func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
-		Run:          h.runCheck,
+		Run:          h.RunCheck,
 	})
 	meter := sync.OnceValue(proc.NewMemoryMeter) // the meter is made only if a limit needs it
 	h.memory = &memoryWatch{
@@ -301,9 +301,9 @@ const (
 	checkGrace = 100 * time.Millisecond
 )
 
-// runCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
+// RunCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
 // last line of output. If ctx ends first, it kills all processes of the check.
-func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
+func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
 	// The supervisor may still be killing an earlier process of this check. Wait until it has forgotten that process.
 	// Otherwise it would report the end of that process as the end of the new one.
 	for changed := h.o.Loop.Changed(); h.o.Loop.Snapshot().Find(name) != nil; changed = h.o.Loop.Changed() {
@@ -316,7 +316,12 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 		return 0, "", fmt.Errorf("cannot make a pipe: %w", err)
 	}
 	read := make(chan string, 1)
-	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
+	guard.Go("reading the output of a check", func() {
+		data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // if the deadline passes, use the bytes that were read until then
+		_ = r.Close()
+		lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
+		read <- strings.TrimSpace(string(lines[len(lines)-1]))
+	})
 	defer r.Close()
 	// The unit waits for no need, because the checked service is already running. Wait for the supervisor even if ctx ends:
 	// it still needs the pipe, and the code below must end a check that starts late.
@@ -339,12 +344,4 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	}
 	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // a leftover process of the check may hold the pipe open
 	return code, <-read, nil
-}
-
-// lastLine reads up to checkOutput bytes and returns the last line that is not empty.
-func lastLine(r *os.File) string {
-	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // if the deadline passes, use the bytes that were read until then
-	_ = r.Close()
-	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
-	return strings.TrimSpace(string(lines[len(lines)-1]))
 }

@@ -35,7 +35,11 @@ func (m *Maker) rootEnv(own map[string]string) []string {
 		own["HOME"] = m.rootHome()
 	}
 	env = proc.SetEnv(env, own)
-	return proc.SetEnv(env, map[string]string{"PATH": m.trustedPath(proc.Getenv(env, "PATH"))})
+	// Drop the directories of the PATH that the agent can write. Otherwise the agent could put an "apt-get" there, and a script of
+	// root would run it.
+	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would mean the working directory
+	path := slices.DeleteFunc(filepath.SplitList(proc.Getenv(env, "PATH")), m.agentCanWrite)
+	return proc.SetEnv(env, map[string]string{"PATH": cmp.Or(strings.Join(path, ":"), system)})
 }
 
 // pointsToAgent reports whether a value contains the path of an agent's directory: as the whole value, in a list or in an
@@ -64,15 +68,6 @@ func (m *Maker) rootHome() string {
 	return root.Home
 }
 
-// rootDir returns the working directory of a program that runs as root: dir, or / if the agent can write there. Many programs
-// use files that they find in their working directory.
-func (m *Maker) rootDir(dir string) string {
-	if m.agentCanWrite(dir) {
-		return "/"
-	}
-	return dir
-}
-
 // WarnOfProgram returns a warning if a unit runs as root and the agent can change its program; otherwise "". The parameter name is
 // the unit's name in the warning. WarnOfProgram may block on a disk.
 func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
@@ -85,13 +80,6 @@ func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 		}
 	}
 	return ""
-}
-
-// trustedPath removes from a PATH the directories that the agent can write. Otherwise the agent could put an "apt-get" there,
-// and a script of root would run it.
-func (m *Maker) trustedPath(path string) string {
-	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would mean the working directory
-	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), m.agentCanWrite), ":"), system)
 }
 
 // agentCanWrite reports whether the agent can change or replace a file or directory. Outside of the agent's directories it

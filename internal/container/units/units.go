@@ -244,11 +244,13 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	if err != nil {
 		return supervisor.Unit{}, err
 	}
-	var env []string
-	dir := s.Cwd
+	env, dir := []string(nil), s.Cwd
 	switch {
 	case m.runsAsRoot(cred):
-		env, dir = m.rootEnv(s.Env), m.rootDir(s.Cwd)
+		env = m.rootEnv(s.Env)
+		if m.agentCanWrite(dir) { // many programs use files that they find in their working directory
+			dir = "/"
+		}
 	case m.servicesOnly:
 		if env, err = m.servicesOnlyEnv(s); err != nil {
 			return supervisor.Unit{}, err
@@ -424,20 +426,17 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 	bad := func(codes []int) []int { // exit codes that count as success neither park nor restart the service
 		return slices.DeleteFunc(slices.Clone(codes), func(code int) bool { return slices.Contains(r.SuccessCodes, code) })
 	}
+	after := supervisor.RestartAfter(r.Policy)
+	if r.Policy == config.RestartAlways {
+		after = supervisor.RestartAlways
+	}
 	return supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: r.InitialDelay, Max: r.Max, Factor: r.DelayFactor, Jitter: r.Jitter},
 		ResetAfter: r.ResetAfter, CrashLoopExits: r.CrashLoopCount, CrashLoopWindow: r.CrashLoopWindow,
 		ParkCodes: bad(r.ParkCodes), NoDelayCodes: bad(r.ImmediateCodes), SuccessCodes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,
-		RestartAndNeeds: supervisor.RestartAndNeeds{RestartPolicy: restartAfterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
+		RestartAndNeeds: supervisor.RestartAndNeeds{RestartPolicy: after, MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
 	}
-}
-
-func restartAfterOf(policy string) supervisor.RestartAfter {
-	if policy == config.RestartAlways {
-		return supervisor.RestartAlways
-	}
-	return supervisor.RestartAfter(policy)
 }
 
 func needsOf(needs []config.Need) []supervisor.Need {
