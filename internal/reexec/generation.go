@@ -77,7 +77,7 @@ type Generation struct {
 	ID      string // identity of the file Exe at the start of this program, see [FileID]
 	host    Host
 	signals []syscall.Signal
-	faults  []time.Time // only the goroutine that handles a fault uses it
+	faults  atomic.Value // when the faults of the last minute happened that caused a re-execution: a []time.Time
 
 	bootDone       atomic.Bool  // the boot has ended, so there is a state to hand over
 	requestRunning atomic.Bool  // a requested re-execution is under way
@@ -94,7 +94,8 @@ func FirstGeneration(host Host, signals []syscall.Signal) *Generation {
 
 // SetPast makes g the successor of the Generation that handed over past.
 func (g *Generation) SetPast(past PastGenerations) {
-	g.Number, g.Exe, g.faults = past.Number+1, past.Exe, past.Faults
+	g.Number, g.Exe = past.Number+1, past.Exe
+	g.faults.Store(past.Faults)
 	g.MarkBootDone()
 }
 
@@ -207,7 +208,8 @@ func (g *Generation) replaceProgram(path, cause string, fault bool) (over bool, 
 // becomeProgram is the part of replaceProgram that must run in the supervisor's goroutine.
 func (g *Generation) becomeProgram(path, cause string, fault bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
-	past := PastGenerations{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
+	faults, _ := g.faults.Load().([]time.Time)
+	past := PastGenerations{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, faults}
 	state, thaw, err := g.host.HandOver(past, fault)
 	defer thaw()
 	if err != nil {
@@ -296,13 +298,14 @@ func (g *Generation) giveUp(err error) {
 
 // countFault records a fault. The error says why hinit must not re-execute itself after it.
 func (g *Generation) countFault() error {
-	if slices.ContainsFunc(g.faults, func(at time.Time) bool { return time.Since(at) < faultWindow }) {
+	faults, _ := g.faults.Load().([]time.Time)
+	if slices.ContainsFunc(faults, func(at time.Time) bool { return time.Since(at) < faultWindow }) {
 		return errors.New("hinit had another fault less than a minute ago")
 	}
 	if !g.bootDone.Load() {
 		return errors.New("the boot was not done")
 	}
-	g.faults = []time.Time{time.Now()}
+	g.faults.Store([]time.Time{time.Now()})
 	return nil
 }
 

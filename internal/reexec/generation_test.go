@@ -118,6 +118,47 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	}
 }
 
+// twoReasonsHost is a host whose requested re-execution waits in HandOver until a fault wants one, too.
+type twoReasonsHost struct {
+	*host
+	panicked chan struct{}
+}
+
+func (h *twoReasonsHost) Quiesce(fault bool) (func(), error) {
+	if fault {
+		close(h.panicked)
+	}
+	return func() {}, nil
+}
+
+func (h *twoReasonsHost) HandOver(reexec.PastGenerations, bool) (any, func(), error) {
+	<-h.panicked
+	return nil, func() {}, errors.New("no")
+}
+
+// A panic during a requested re-execution changed the list of faults, while the supervisor's goroutine read it. The race detector
+// sees that.
+func TestAFaultDuringARequestedReexecution(t *testing.T) {
+	h := &twoReasonsHost{newHost(), make(chan struct{})}
+	h.ended = make(chan string, 2)
+	g := reexec.FirstGeneration(h, nil)
+	g.MarkBootDone()
+	own, err := os.Readlink(reexec.SelfExe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Request(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	g.Panicked("testing", "a fault", nil)
+	for range 2 { // the end of the request, and the end of the container
+		<-h.ended
+	}
+	if !g.Failed() {
+		t.Error("the container goes on after a fault without a successor")
+	}
+}
+
 func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 	const said = "70 hinit has a fault"
 	t.Run("during the boot", func(t *testing.T) {
