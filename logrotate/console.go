@@ -287,9 +287,7 @@ func (c *console) nextBlock() *block {
 			return nil
 		case len(c.queue) > 0:
 			b := c.queue[0]
-			n := copy(c.queue, c.queue[1:])
-			c.queue[n] = nil
-			c.queue = c.queue[:n]
+			c.queue = slices.Delete(c.queue, 0, 1)
 			c.writingBlock = b
 			return b
 		case c.closing:
@@ -404,17 +402,14 @@ func (c *console) wakePumps() {
 	if c.waiting >= consoleLimit {
 		need = minSourceQueue
 	}
-	left := c.pumps[:0]
-	for _, w := range c.pumps {
+	c.pumps = slices.DeleteFunc(c.pumps, func(w *waiter) bool {
 		src := w.source
-		if c.failed || c.closing || c.noWaiting || src.mustNotWait || src.droppedLines == 0 && c.queueSpace(src, false) >= need {
+		goesOn := c.failed || c.closing || c.noWaiting || src.mustNotWait || src.droppedLines == 0 && c.queueSpace(src, false) >= need
+		if goesOn {
 			close(w.woken)
-			continue
 		}
-		left = append(left, w)
-	}
-	clear(c.pumps[len(left):])
-	c.pumps = left
+		return goesOn
+	})
 }
 
 // setNoWaiting(true) wakes all pumps that wait for room in the queue. Until setNoWaiting(false), no pump waits. Instead, the

@@ -109,11 +109,7 @@ func (f *file) useDescriptor(fd int) error {
 			return err
 		}
 		if last[0] != '\n' {
-			err := faultinject.BeforeCall(faultinject.Write, f.path)
-			if err == nil {
-				_, err = unix.Write(fd, []byte{'\n'})
-			}
-			if err != nil {
+			if err := faultinject.Do(faultinject.Write, f.path, func() error { _, err := unix.Write(fd, []byte{'\n'}); return err }); err != nil {
 				return err
 			}
 			st.Size++

@@ -68,14 +68,8 @@ func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 // The failure of a hook normally causes a warning. If the hook is required, or strict is set, RunHooks stops and returns an
 // error that wraps [ErrHook] and names the hook. The caller must then print "fatal: stopping the container" and stop it.
 //
-// RunHooks calls say from one goroutine at a time, and runner possibly from several. It blocks until the runner returns.
+// RunHooks may call say and runner from several goroutines at a time. It blocks until the runner returns.
 func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.LogLine)) (phases []client.BootStep, err error) {
-	var mu sync.Mutex
-	saying := func(l boot.LogLine) {
-		mu.Lock()
-		defer mu.Unlock()
-		say(l)
-	}
 	for len(hooks) > 0 {
 		n := m.parallelPrefixLength(hooks)
 		now := slices.DeleteFunc(slices.Clone(hooks[:n]), func(h boot.Hook) bool { return h.IfExists != "" && !exists(h.IfExists) })
@@ -84,7 +78,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 		var all sync.WaitGroup
 		for i, h := range now {
 			all.Go(guard.Func("running a boot step", func() {
-				batch[i], failures[i] = runOne(ctx, h, runner, m, strict, saying)
+				batch[i], failures[i] = runOne(ctx, h, runner, m, strict, say)
 				batch[i].Parallel = i > 0
 			}))
 		}
