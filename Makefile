@@ -1,7 +1,8 @@
 # Every target is one command that can be pasted into a shell. Go builds everything; Docker is needed for "up" only.
 # Programs, tests and linters are built in one way, so that each dependency is compiled once. The race detector alone needs another.
 export CGO_ENABLED = 0
-export GOFLAGS     := $(shell go env GOFLAGS 2>/dev/null) -trimpath
+# Without debug information, the compiler takes an eighth less time. The programs lose it at the end anyway (SMALL).
+export GOFLAGS     := $(shell go env GOFLAGS 2>/dev/null) -trimpath -gcflags=all=-dwarf=false
 # The race detector has each test binary sleep for a second at its end.
 export GORACE  := atexit_sleep_ms=0
 ARCH    ?= $(shell go env GOARCH)
