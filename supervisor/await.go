@@ -13,8 +13,9 @@ type TaskLoop interface {
 	Ended() <-chan struct{}
 }
 
-// AwaitTask blocks until the registered task with this name is down. It returns the exit code of the task, or 128+n if signal
-// n ended it. The error says why there is no exit code. If ctx ends first, the error is context.Cause(ctx).
+// AwaitTask blocks until the registered task with this name is down. For a check, it blocks only until the main process has
+// exited, because that process gives the answer. AwaitTask returns the exit code of the task, or 128+n if signal n ended it. The
+// error says why there is no exit code. If ctx ends first, the error is context.Cause(ctx).
 func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err error) {
 	for {
 		changed := loop.Changed()
@@ -22,7 +23,7 @@ func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err e
 		switch {
 		case v == nil:
 			return 0, errors.New("it was removed while it ran")
-		case v.State == Down:
+		case v.State == Down, v.Kind == KindCheck && v.LastExit != nil && v.LastExit.Cause != CauseSpawn:
 			return taskCode(v.LastExit)
 		}
 		select {

@@ -48,7 +48,7 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	defer cancel()
 	code, last, err := e.run(ctx, e.name, e.spec)
 	switch {
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return false, "no answer within " + e.timeout.String()
 	case err != nil:
 		return false, err.Error()

@@ -157,3 +157,14 @@ func TestExecChecks(t *testing.T) {
 		t.Errorf("%t, %q", good, answer)
 	}
 }
+
+// A check whose process exited with code 0 in time failed if a process that it had left behind held its output open.
+func TestAnExecCheckThatLeavesAProcessHasItsOwnExitCode(t *testing.T) {
+	e := &execCheck{timeout: time.Millisecond, run: func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {
+		<-ctx.Done() // the output is read until then
+		return 0, "fine", nil
+	}}
+	if good, answer := e.check(time.Now().Add(e.timeout)); !good || answer != "exit code 0: fine" {
+		t.Errorf("good: %v, %q", good, answer)
+	}
+}

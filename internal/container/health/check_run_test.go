@@ -98,6 +98,19 @@ func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 	}
 }
 
+// A check failed if it left a process behind that ignores SIGTERM, because the answer waited for the end of that process. Its
+// next execution must not get the exit code of the kill.
+func TestAnExecCheckThatLeavesAStubbornProcessAnswers(t *testing.T) {
+	h := &Health{o: Options{Loop: supervise(t)}}
+	for range 3 {
+		spec := proc.Spec{Argv: []string{"sh", "-c", "trap '' TERM; sleep 60 & echo fine"}, Env: os.Environ()}
+		code, last, err := h.RunCheck(t.Context(), "check/web/ask", spec)
+		if code != 0 || last != "fine" || err != nil {
+			t.Errorf("code %d, %q, error %v", code, last, err)
+		}
+	}
+}
+
 // TestOneStrangerAMinute checks that hinit reports at most one notification of an unknown process per minute. A process
 // that sends them in a loop must not fill the history.
 func TestOneStrangerAMinute(t *testing.T) {
