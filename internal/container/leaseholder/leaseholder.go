@@ -6,6 +6,7 @@
 package leaseholder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,7 +96,8 @@ type state struct {
 // Handover is the state of the lock for the next program of a re-execution.
 type Handover struct {
 	Lease  *lease.Handover // state of the lock; nil if the old program had no such lock
-	Served bool            `reexec:"Alone"` // the old program served the volume
+	Served bool            `reexec:"Alone"`      // the old program served the volume
+	Since  time.Time       `reexec:"LeaseSince"` // when the lock got into its present state
 }
 
 // New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program means that the
@@ -138,12 +140,15 @@ func (t *Lease) BeginServing(serving context.Context) bool {
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
-func (t *Lease) HandOver() Handover { return Handover{t.lock.HandOver(), t.Serves()} }
+func (t *Lease) HandOver() Handover {
+	return Handover{t.lock.HandOver(), t.Serves(), t.state.Load().since}
+}
 
 // TakeOver restores the state from the previous program.
 func (t *Lease) TakeOver(old Handover) {
 	t.serves.Store(old.Served)
 	t.lock.TakeOver(old.Lease)
+	t.state.Store(&state{name: client.LeaseNone, since: cmp.Or(old.Since, time.Now())})
 }
 
 // Check returns nil if processes of the volume may be started and changes written. Otherwise the error states the reason. It
@@ -215,10 +220,9 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 	if !t.host.RunPlan().HasProfiles() { // there is no volume, or it belongs to the container with the gateways
 		return ctx, true
 	}
-	begin := time.Now()
 	t.setWaiting()
 	got, busy := t.acquire(ctx, waitsForLock())
-	late := time.After(volumeTimeout)
+	begin, late := time.Now(), time.After(volumeTimeout)
 	for {
 		select {
 		case a := <-got:
@@ -227,7 +231,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 			}
 			switch {
 			case a.err == nil:
-				return t.watchLock(ctx, a.lost), true
+				return t.watchLock(ctx, a.lost, time.Now()), true
 			case ctx.Err() != nil:
 				return ctx, false
 			case errors.Is(a.err, errHeld):
@@ -264,10 +268,10 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 	}
 }
 
-// watchLock records that this init has the lock, and watches it. It returns a context that ends when the lock is lost, after
-// all services of the volume have been killed.
-func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Context {
-	t.setState(client.LeaseHeld, "")
+// watchLock records since when this init has the lock, and watches the lock. It returns a context that ends when the lock is lost,
+// after all services of the volume have been killed.
+func (t *Lease) watchLock(ctx context.Context, lost <-chan error, since time.Time) context.Context {
+	t.state.Store(&state{name: client.LeaseHeld, since: since})
 	if lost == nil {
 		return ctx
 	}
@@ -303,7 +307,7 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 		a := <-got
 		switch {
 		case a.err == nil:
-			t.host.TakeOver(ctx, t.watchLock(ctx, a.lost)) // watch first, so that a loss during the take-over is noticed
+			t.host.TakeOver(ctx, t.watchLock(ctx, a.lost, time.Now())) // watch first, so that a loss during the take-over is noticed
 			return
 		case ctx.Err() != nil:
 			return
@@ -326,7 +330,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	if !t.host.RunPlan().HasProfiles() {
 		return ctx
 	}
-	serves := t.Serves()
+	serves, since := t.Serves(), t.state.Load().since
 	t.setWaiting()
 	got, busy := t.acquire(ctx, waitsForLock())
 	if !serves {
@@ -337,7 +341,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	case a := <-got:
 		switch {
 		case a.err == nil:
-			return t.watchLock(ctx, a.lost)
+			return t.watchLock(ctx, a.lost, since)
 		case ctx.Err() == nil && !errors.Is(a.err, errHeld):
 			t.setState(client.LeaseNone, a.err.Error())
 			return ctx
@@ -375,11 +379,8 @@ func (t *Lease) evict(reason string) {
 // hinit.yaml, and commands of clients, such as workers of the task board. The CMD and the services of the s6 scan directory
 // may always run.
 func (t *Lease) needsLock(name string, kind supervisor.Kind) bool {
-	if kind == supervisor.KindGateway || kind == supervisor.KindRun {
-		return true
-	}
 	_, own := t.host.Config().Services[name]
-	return own && kind == supervisor.KindService && name != config.LeaseName
+	return kind == supervisor.KindGateway || kind == supervisor.KindRun || own && kind == supervisor.KindService && name != config.LeaseName
 }
 
 // CheckStart refuses to start a service that needs the lock while this init does not hold it, for
@@ -397,8 +398,7 @@ func (t *Lease) Status() *client.Lease {
 	out := &client.Lease{State: s.name, Since: s.since, Standby: waitsForLock(), Detail: s.detail}
 	if s.holder != nil {
 		h := s.holder()
-		out.Holder = &client.LeaseHolder{Host: h.Host, Since: h.Since, PID: h.PID, Command: h.Command}
-		out.Detail = t.whyNotServing(s)
+		out.Holder, out.Detail = &client.LeaseHolder{Host: h.Host, Since: h.Since, PID: h.PID, Command: h.Command}, t.whyNotServing(s)
 	}
 	return out
 }

@@ -246,6 +246,29 @@ func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 	}
 }
 
+// TestTheLockIsHeldSinceBeforeAReexecution checks that the status shows since when a container has its lock, although hinit was
+// re-executed meanwhile. doctor said that a container had served the profiles for a second.
+func TestTheLockIsHeldSinceBeforeAReexecution(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, old := heldBy(t)
+		old.BeginServing(old.watchLock(t.Context(), nil, time.Now()))
+		began := old.Status().Since
+		<-time.After(time.Hour)
+		_, l, holder := heldBy(t)
+		l.lost = nil
+		holder.TakeOver(old.HandOver())
+		holder.Resume(t.Context())
+		if s := holder.Status(); s.State != client.LeaseHeld || !s.Since.Equal(began) {
+			t.Errorf("the lock is %s since %v, want since %v", s.State, s.Since, began)
+		}
+		holder.TakeOver(Handover{Served: true}) // from a version that does not hand over the time
+		holder.Resume(t.Context())
+		if s := holder.Status(); !s.Since.Equal(time.Now()) {
+			t.Errorf("the lock is held since %v, want now", s.Since)
+		}
+	})
+}
+
 // TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution checks that a re-executed hinit without an inherited lock does not
 // wait for a volume that hangs. It must kill the services that need the lock, resume the others, and take the lock when
 // the volume answers.
