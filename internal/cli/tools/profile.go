@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -150,7 +151,7 @@ func (m *profileManager) delete(name string, yes bool, uid int) int {
 	}
 	home, owner, err := m.openHome(name, uid)
 	if err != nil {
-		return m.Failed(m.doing, err)
+		return m.printMissing(name, err)
 	}
 	defer home.Close()
 	if !yes {
@@ -169,7 +170,7 @@ func (m *profileManager) delete(name string, yes bool, uid int) int {
 		was = rows[0]
 	}
 	if err := cmp.Or(m.removeTemporary(p), m.giveHome(home, owner)); err != nil {
-		return m.Failed(m.doing, err)
+		return m.printMissing(name, err)
 	}
 	if m.isTenant(owner) {
 		// The agent's user gets the home only after its files are removed, so that it can't read them. The marker and the record
@@ -182,8 +183,7 @@ func (m *profileManager) delete(name string, yes bool, uid int) int {
 			return m.Failed(m.doing, err)
 		}
 	}
-	itself := func() error { return manage.Delete(m.store, name) }
-	if code := m.changeProfiles(m.cfg.Agent.ProfileDeleteCommand, map[string]string{"profile": name}, itself); code != cmdline.Done {
+	if code := m.changeProfiles(m.cfg.Agent.ProfileDeleteCommand, map[string]string{"profile": name}, func() error { return manage.Delete(m.store, name) }); code != cmdline.Done {
 		return code
 	}
 	if m.json {
@@ -209,7 +209,7 @@ func (m *profileManager) rename(from, to string) int {
 	m.warnOfSelection()
 	home, owner, openErr := m.openHome(from, 0)
 	if err := m.removeTemporary(p); err != nil {
-		return m.Failed(m.doing, err)
+		return m.printMissing(from, err)
 	}
 	itself := func() error { return manage.Rename(m.store, from, to) }
 	if code := m.changeProfiles(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
@@ -238,18 +238,19 @@ func (m *profileManager) warnOfSelection() {
 	}
 }
 
-// printMissing prints that a profile doesn't exist. If the profiles could not be read, it prints err instead.
+// printMissing prints that a profile doesn't exist. If there may be another reason for the error err, it prints err instead. A
+// concurrent command may have deleted the profile.
 func (m *profileManager) printMissing(name string, err error) int {
-	if err != nil {
+	all, _, unread := m.store.Discover()
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	if err != nil && (!errors.Is(err, fs.ErrNotExist) || unread != nil || slices.Contains(names, name)) {
 		return m.Failed(m.doing, err)
 	}
 	if p, err := m.store.Profile(name); err == nil && unix.Access(p.Home, unix.X_OK) == unix.EACCES {
 		return m.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not look into its home %q; be root", m.doing, os.Geteuid(), p.Home)
-	}
-	all, _, _ := m.store.Discover()
-	var names []string
-	for _, p := range all {
-		names = append(names, p.Name)
 	}
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }

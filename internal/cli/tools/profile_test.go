@@ -1,0 +1,34 @@
+package tools
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/profiles"
+)
+
+// Of two commands that delete the same profile at the same time, the later one said "cannot stat" with a path.
+func TestADeletionThatComesSecondSaysThatTheProfileIsGone(t *testing.T) {
+	home := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(home, "profiles", "other"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "profiles", "other", "SOUL.md"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	m := &profileManager{Terminal: &cli.Terminal{Err: &said}, doing: "delete profile", store: profiles.Open(home, nil, "SOUL.md")}
+	gone := m.removeTemporary(profiles.Profile{Name: "gone", Home: filepath.Join(home, "profiles", "gone")})
+	if code := m.printMissing("gone", gone); code != cmdline.Unknown || !strings.Contains(said.String(), "there is no such profile") {
+		t.Errorf("code %d, %s", code, said.String())
+	}
+	said.Reset()
+	if code := m.printMissing("other", &fs.PathError{Op: "stat", Path: "x", Err: fs.ErrNotExist}); code != cmdline.Failed || !strings.Contains(said.String(), "stat x") {
+		t.Errorf("a file of a profile is missing: code %d, %s", code, said.String())
+	}
+}
