@@ -10,7 +10,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxConfig is the maximum size of a file that the shim reads. It holds the longest names of ten thousand profiles.
+// maxConfig is the maximum size in bytes of a file that the shim reads, enough for the longest names of ten thousand profiles.
 const maxConfig = 1 << 20
 
 // readConfig reads the target and the user from /etc/hinit/shim. A missing file is no error. After an error, the options are
@@ -29,11 +29,11 @@ func (o *options) readConfig() error {
 		return errors.New("the first line is not an absolute path")
 	}
 	if target != o.target {
-		o.target, o.native = target, "" // the gateway commands of another agent may mean something else, so the agent handles them
+		o.target, o.native = target, "" // the gateway commands of another agent may mean something else, so that agent handles them
 	}
 	if len(lines) > 1 {
 		if user := strings.TrimSpace(lines[1]); user != "" {
-			o.user, o.home = user, "" // "" stands for the home of this user
+			o.user, o.home = user, "" // "" means the home of this user
 		}
 	}
 	return nil
@@ -60,7 +60,7 @@ func readTrusted(path string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// lookupEnv returns the variable key of env, or "". If there are several, the first one counts, as with getenv(3).
+// lookupEnv returns the variable key of env, or "". Of several values the first one counts, as with getenv(3).
 func lookupEnv(env []string, key string) string {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {

@@ -68,8 +68,8 @@ func newImage(t *testing.T, script string) *image {
 	}}
 }
 
-// command returns a command that runs the image's shim as root, with an environment of two variables. Tests change it
-// before they run it.
+// command returns a command that runs the image's shim as root, with an environment of two variables. Tests may change it
+// first.
 func (i *image) command(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = "hermes"
@@ -99,7 +99,7 @@ func finish(t *testing.T, cmd *exec.Cmd) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode(), cmd.ProcessState.Sys().(syscall.WaitStatus)}
 }
 
-// want checks the exit code and both outputs at once.
+// want checks the exit code and both outputs.
 func (r result) want(t *testing.T, code int, stdout, stderr string) {
 	t.Helper()
 	if r.code != code || r.stdout != stdout || r.stderr != stderr {
@@ -117,7 +117,7 @@ func withoutCapability(t *testing.T, capability uintptr, fn func()) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
+		runtime.LockOSThread()
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0)
 		if err == nil {
 			fn()

@@ -13,9 +13,9 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// isolatedProfile returns the profile that a command is for, if PID 1 has isolated that profile. Otherwise it returns "", as
-// it does for a gateway command, which reads no file of a profile. An error means that the list of isolated profiles, or the
-// choice of a profile, can't be read.
+// isolatedProfile returns the profile of a command, if PID 1 has isolated the profile. Otherwise it returns "", also for a
+// gateway command, which reads no file of a profile. An error means that the list of isolated profiles, or the choice of a
+// profile, can't be read.
 func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	words := argv[min(1, len(argv)):]
 	if _, order := lifecycle.Parse(words); order || o.native == "" {
@@ -23,7 +23,7 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	}
 	list, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IsolatedFile)
 	if errors.Is(err, unix.ENOENT) || err == nil && list == "" {
-		return "", nil // no profile is isolated
+		return "", nil
 	}
 	profile := profileOf(words)
 	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // a call without a command, and the command profile, concern all profiles
@@ -38,9 +38,8 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	return profile, err
 }
 
-// chosenProfile returns the profile that the agent uses without -p, or "" for the default profile. If HERMES_HOME is the home of a
-// profile, chosenProfile returns this profile. Otherwise the file active_profile in the agent's home decides, which `hermes profile
-// use` writes.
+// chosenProfile returns the profile that the agent uses without -p, or "" for the default profile. This is the profile whose
+// home is HERMES_HOME, or else the profile in the file active_profile, which `hermes profile use` writes.
 func (o *options) chosenProfile(env []string) (string, error) {
 	home := path.Clean(cmp.Or(lookupEnv(env, "HERMES_HOME"), o.home, "/"))
 	if dir, name := path.Split(home); path.Base(dir) == "profiles" {
@@ -54,7 +53,6 @@ func (o *options) chosenProfile(env []string) (string, error) {
 		return "", nil // without access to the home, the agent can't read active_profile either
 	}
 	defer unix.Close(dir)
-	// follow no link: this process is root, and the agent can replace the file
 	fd, err := unix.Openat2(dir, "active_profile", &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	})
@@ -73,8 +71,7 @@ func (o *options) chosenProfile(env []string) (string, error) {
 	return normalize(string(text[:n])), nil
 }
 
-// readRegular reads the beginning of a regular file into text, and returns the number of bytes. For any other file it returns an
-// error.
+// readRegular reads the beginning of a regular file into text, and returns the number of bytes. Any other file is an error.
 func readRegular(fd int, text []byte) (n int, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -86,8 +83,8 @@ func readRegular(fd int, text []byte) (n int, err error) {
 	return unix.Read(fd, text)
 }
 
-// profileOf returns the profile that the words after the agent's name select by -p or --profile, or "". It is spelled as the agent
-// does: in lower case, without blanks around it. Words after "--" aren't flags.
+// profileOf returns the profile that the words after the agent's name select by -p or --profile, or "". The spelling is the
+// agent's: lower case, without blanks around it. Words after "--" aren't flags.
 func profileOf(words []string) string {
 	for i, word := range words {
 		if word == "--" {
@@ -106,9 +103,10 @@ func profileOf(words []string) string {
 func normalize(name string) string { return strings.ToLower(strings.TrimSpace(name)) }
 
 // execIsolated replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
-// returns only if that fails.
+// returns only after a failure.
 func (o *options) execIsolated(profile string, argv, env []string) error {
-	// hinit shell also takes names of services, patterns and groups. With gateway- before it, the name can only be a gateway's.
+	// hinit shell also takes names of services, patterns and groups. With the prefix gateway-, the name can only be a
+	// gateway's.
 	command := []string{"hinit", "shell", "gateway-" + profile, "--", o.target}
 	if profileOf(argv[1:]) == "" { // the isolated agent can't read active_profile, so name the profile
 		command = append(command, "-p", profile)

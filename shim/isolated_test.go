@@ -12,8 +12,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// A command of docker exec for an isolated profile must run isolated. As the agent's user it could read the files of
-// all profiles.
+// A command of docker exec for an isolated profile must run isolated. As the agent's user it could read the files of all
+// profiles.
 func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	testkit.NeedRoot(t)
 	i := newImage(t, whoami)
@@ -22,7 +22,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	isolated := func(profile, words string) string {
 		return "shell gateway-" + profile + " -- " + i.target + " " + words + "\n"
 	}
-	finish(t, i.command("-p", "a", "chat")).want(t, 0, dropped, "") // no profile is isolated here
+	finish(t, i.command("-p", "a", "chat")).want(t, 0, dropped, "")
 	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
 	finish(t, i.command("-p", "a", "chat")).want(t, 0, isolated("a", "-p a chat"), "")
 	finish(t, i.command("chat", "--profile=a")).want(t, 0, isolated("a", "chat --profile=a"), "")
@@ -32,7 +32,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	// The agent converts names of profiles to lower case.
 	finish(t, i.command("-p", "A", "chat")).want(t, 0, isolated("a", "-p A chat"), "")
 	finish(t, i.command("--profile= a", "chat")).want(t, 0, isolated("a", "--profile= a chat"), "")
-	// Without a name, the agent uses the profile that `hermes profile use` has chosen, or whose home is HERMES_HOME.
+	// Without a name, the agent uses the profile from `hermes profile use`, or the profile whose home is HERMES_HOME.
 	home := i.dir + "/data"
 	must(t, os.MkdirAll(home+"/profiles/a", 0o755))
 	chat := func(home string) *exec.Cmd {
@@ -48,7 +48,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	finish(t, chat(home)).want(t, 0, isolated("a", "-p a chat"), "")
 	write(t, home+"/active_profile", "b\n", 0o644)
 	finish(t, chat(home)).want(t, 0, dropped, "")
-	// The name in the file must not be taken for a service or a pattern of hinit shell.
+	// hinit shell must not take the name in the file for a service or a pattern.
 	write(t, i.dir+"/run/hinit/isolated", "*\n-default\n", 0o644)
 	write(t, home+"/active_profile", "db\n", 0o644)
 	finish(t, chat(home)).want(t, 0, isolated("db", "-p db chat"), "")
@@ -64,7 +64,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	write(t, i.dir+"/run/hinit/isolated", all.String(), 0o644)
 	finish(t, i.command("-p", "customer-of-the-platform-9999", "chat")).want(t, 0, isolated("customer-of-the-platform-9999", "-p customer-of-the-platform-9999 chat"), "")
 	write(t, i.dir+"/run/hinit/isolated", "*\n-default\n", 0o644)
-	// A command about all profiles must not be isolated as the chosen one.
+	// A command about all profiles must not be isolated as the chosen profile.
 	use := i.command("profile", "use", "default")
 	use.Env = append(os.Environ(), append(use.Env, "HERMES_HOME="+home)...)
 	finish(t, use).want(t, 0, dropped, "")
@@ -88,8 +88,8 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	}
 }
 
-// If some profiles are isolated, hinit must list the profiles. The agent's own list would end with a permission error,
-// or leave these profiles out.
+// With isolated profiles, hinit must list the profiles. The agent's own list would end with a permission error, or leave these
+// profiles out.
 func TestHinitListsTheProfilesWhereSomeAreIsolated(t *testing.T) {
 	testkit.NeedRoot(t)
 	i := withNative(t)
@@ -97,7 +97,7 @@ func TestHinitListsTheProfilesWhereSomeAreIsolated(t *testing.T) {
 	const byAgent, byHinit = "agent 10000 /opt/data profile list\n", "native 10000 /opt/data "
 	list := func() *exec.Cmd { return i.command("profile", "list") }
 	finish(t, list()).want(t, 0, byAgent, "")
-	write(t, i.dir+"/run/hinit/isolated", "", 0o644) // no profile is isolated here
+	write(t, i.dir+"/run/hinit/isolated", "", 0o644)
 	finish(t, list()).want(t, 0, byAgent, "")
 	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
 	finish(t, list()).want(t, 0, byHinit+i.target+" profile list\n", "")

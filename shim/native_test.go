@@ -8,7 +8,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// nativeScript is a hinit that prints how it was called.
+// nativeScript is a hinit that prints its arguments.
 const nativeScript = "#!/bin/sh\necho \"native $(id -u) $HOME $*\"\n"
 
 // withNative makes an image whose init answers the s6 tools.

@@ -1,14 +1,14 @@
 // Package shim drops root and becomes the agent's command line.
 //
-// `docker exec CONTAINER hermes …` runs as root unless the user types --user, and the gateway can't read files that an agent has
-// written as root into the data volume. So the shim comes first in PATH. It becomes the agent's user and replaces itself by the
-// agent's program, with the same process, arguments, terminal and exit code.
+// `docker exec CONTAINER hermes …` runs as root unless the user types --user, and the gateway can't read files that an agent
+// has written as root into the data volume. So the shim comes first in PATH. It becomes the agent's user and replaces itself by
+// the agent's program, with the same process, arguments, terminal and exit code.
 //
-// It is quick: it runs before each command of the agent, so every import costs time, even fmt. It never runs the agent as root by
-// accident: if it can't drop root, it fails. It starts no goroutine.
+// It is quick: it runs before each command of the agent, so every import costs time, even fmt. It never runs the agent as root
+// by accident: if it can't drop root, it fails. It starts no goroutine.
 //
 // One thing is lost: the Go runtime handles every signal, so a signal that the caller ignores has its default effect in the
-// agent's program. SIGHUP and SIGINT are excepted, which is enough for nohup.
+// agent's program. SIGHUP and SIGINT are exceptions, which is enough for nohup.
 package shim
 
 import (
@@ -27,9 +27,7 @@ import (
 )
 
 const (
-	// exitRefused is the exit code of shells for a program that exists and can't be run.
-	exitRefused = 126
-	// exitNotFound is the exit code of shells for a program that doesn't exist.
+	exitRefused  = 126
 	exitNotFound = 127
 
 	// optOutEnv is the variable that makes the shim run the agent as root. Its value must be 1, true or yes, in upper or lower case
@@ -45,9 +43,9 @@ type options struct {
 	user   string // user that the target runs as
 	home   string // HOME of this user
 	config string // file that may replace target and user
-	root   string // comes before the paths of the system's files, such as /etc/passwd; "" except in tests
+	root   string // prefix of the paths of the system's files, such as /etc/passwd; "" except in tests
 
-	native  string // path of hinit, which carries out gateway commands; "" if the agent does that
+	native  string // path of hinit, which carries out gateway commands; "" if the agent carries them out
 	baseDir string // directory that exists only if PID 1 answers the commands of s6
 }
 
@@ -114,8 +112,7 @@ func run(argv, env []string, o options) int {
 			return exitRefused
 		}
 		// On Linux, credentials belong to a thread. Only this thread changes, because execve(2) ends all others, and the new
-		// program has the credentials of the calling thread. The lock keeps this goroutine on its thread until then, and is never
-		// released.
+		// program has the credentials of the calling thread. The goroutine stays locked to its thread.
 		runtime.LockOSThread()
 		home, err := o.becomeAgent(env)
 		if err != nil {
@@ -135,17 +132,17 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore gives this process the oom_score_adj of a gateway, as the supervisor's table oomAdj has it. It does so only
-// if this process has the same value as PID 1, as processes of docker exec do. Otherwise the kernel would kill gateways and
-// the CMD before this process. The files hold the values of PID 1 and of this process. Raising the own value needs no
-// privileges.
+// raiseOOMScore gives this process the oom_score_adj of a gateway, from the supervisor's table oomAdj. It does so if this
+// process has the same value as PID 1, as processes of docker exec do. Otherwise the kernel would kill gateways and the CMD
+// before this process. The files contain the values of PID 1 and of this process. A process needs no privileges to raise its
+// own value.
 func raiseOOMScore(initFile, ownFile string) {
 	const gateway, most = 800, 1000
 	one, _ := account.ReadFile(initFile)
 	text, _ := account.ReadFile(ownFile)
 	if score, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && string(text) == string(one) {
-		// Use plain system calls, because package os would set up epoll(7). After an error, the kernel kills this process
-		// later than others.
+		// Package os would set up epoll(7), so use plain system calls. After an error, the kernel kills this process later than
+		// others.
 		fd, _ := unix.Open(ownFile, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(min(score+gateway, most)), 10))
 	}
@@ -159,7 +156,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
 		usePublishedIDs(&u, text, o.user)
-	} else { // PID 1 could not write the file in a read-only container, or other users can write it, so it is not trusted
+	} else { // the file may be missing in a read-only container, or other users may have written it
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
 	if err := agentuser.CloseOnExec(); err != nil {
@@ -183,8 +180,8 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// usePublishedIDs sets the ids of u to the ids in text, the content of [account.IDsFile]. If the text is not about the user who,
-// u does not change.
+// usePublishedIDs sets the ids of u to the ids in text, the content of [account.IDsFile]. A text about another user than who
+// does not change u.
 func usePublishedIDs(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {
@@ -203,8 +200,8 @@ func usePublishedIDs(u *account.User, text, who string) {
 	}
 }
 
-// replaceProcess replaces this process by the target. It returns only after a failure, with an exit code. Go has raised the soft
-// limit of open files, and unix.Exec restores the caller's limit, which execve(2) alone would not.
+// replaceProcess replaces this process by the target. It returns only after a failure, with an exit code. Go has raised the
+// soft limit of open files; unix.Exec restores the caller's limit, and execve(2) alone would not.
 func replaceProcess(target string, argv, env []string) int {
 	err := unix.Exec(target, append([]string{target}, argv[min(1, len(argv)):]...), env)
 	writeError("cannot execute " + target + ": " + err.Error())
@@ -225,17 +222,16 @@ func isSelf(st unix.Stat_t) bool {
 	return unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino
 }
 
-// writeError writes a line to stderr. It ignores an error, because it could report the error only to stderr.
+// writeError writes a line to stderr, and ignores errors.
 func writeError(line string) {
 	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
 }
 
-// nativeEnv is the variable with which the value 0 sends every command to the agent.
 const nativeEnv = "HINIT_SHIM_NATIVE"
 
-// execHinit replaces the process by hinit, if hinit handles the command. Otherwise, and after a failure, it returns, and the agent
-// handles the command. While PID 1 doesn't answer the commands of s6, hinit handles all commands that start or stop gateways. The
-// agent would do nothing and report success, or wait for ever.
+// execHinit replaces the process by hinit, if hinit handles the command. Otherwise, and after a failure, it returns, and the
+// agent handles the command. While PID 1 doesn't answer the commands of s6, hinit handles all commands that start or stop
+// gateways. The agent would do nothing and report success, or wait for ever.
 func (o *options) execHinit(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return
@@ -252,7 +248,7 @@ func (o *options) execHinit(argv, env []string) {
 	_ = unix.Exec(o.native, append([]string{agentuser.NativeName, o.target}, argv[1:]...), env)
 }
 
-// isolatesAny reports whether PID 1 isolates any profile. PID 1 publishes a list of them.
+// isolatesAny reports whether PID 1 has published a list with isolated profiles.
 func (o *options) isolatesAny() bool {
 	var st unix.Stat_t
 	return unix.Stat(o.root+account.RuntimeDir+"/"+account.IsolatedFile, &st) == nil && st.Size > 0

@@ -44,9 +44,8 @@ func TestCapabilitiesThatRootInherited(t *testing.T) {
 	finish(t, cmd).want(t, 0, "CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
 }
 
-// TestTheKernelTakesAChatOfDockerExecBeforeTheCMD checks that a command of docker exec gets a higher oom_score_adj than
-// PID 1. If it fills the memory, the kernel must kill it and not the CMD, whose end would end the container. A process
-// that hinit has started keeps its own score.
+// A command of docker exec must get a higher oom_score_adj than PID 1. If it fills the memory, the kernel must kill it and not
+// the CMD, whose end would end the container. A process that hinit has started keeps its own score.
 func TestTheKernelTakesAChatOfDockerExecBeforeTheCMD(t *testing.T) {
 	testkit.NeedRoot(t)
 	script := "cat /proc/self/oom_score_adj"
@@ -168,8 +167,8 @@ func TestSignalsAtTheirDefault(t *testing.T) {
 	i := newImage(t, "")
 	i.target = "/usr/bin/grep"
 	r := finish(t, i.command("-E", "^Sig(Ign|Blk)", "/proc/self/status"))
-	// Two signals of the C library, which Go can't change, must stay as the caller has them. A process that glibc's
-	// posix_spawn started, as make does, ignores them. The same holds for SIGHUP, which nohup ignores.
+	// Two signals of the C library, which Go can't change, must stay as the caller has them. A process from glibc's
+	// posix_spawn, as in make, ignores them. The same holds for SIGHUP, which nohup ignores.
 	status, err := os.ReadFile("/proc/self/status")
 	must(t, err)
 	_, rest, _ := strings.Cut(string(status), "SigIgn:\t")
@@ -221,7 +220,7 @@ func TestTerminalIsKept(t *testing.T) {
 	defer master.Close()
 	defer slave.Close()
 
-	// /dev/tty opens only for a process that has a controlling terminal.
+	// /dev/tty opens only for a process with a controlling terminal.
 	cmd := newImage(t, `[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && : </dev/tty && exec stty size`).command()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -233,8 +232,8 @@ func TestTerminalIsKept(t *testing.T) {
 	}
 }
 
-// A command of root's must run with the ids of the container's agent, also if PUID could not be written to a read-only
-// /etc. With the ids of the image, its files would not belong to the gateways.
+// A command of root must run with the ids of the container's agent, even if PUID could not be written to a read-only /etc. With
+// the ids of the image, its files would not belong to the gateways.
 func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	testkit.NeedRoot(t)
 	i := newImage(t, "id -u; id -g; id -G")
@@ -257,7 +256,7 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	must(t, os.Chown(told, agentUID, agentUID))
 	finish(t, i.command()).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 
-	must(t, os.Remove(told)) // then the container's variables contain the ids
+	must(t, os.Remove(told)) // the container's variables contain the ids then
 	asks := func(vars ...string) *exec.Cmd {
 		cmd := i.command()
 		cmd.Env = append(cmd.Env, vars...)
@@ -267,8 +266,8 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	finish(t, asks("PUID=0", "PGID=many")).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 }
 
-// TestTheShimSetsUpNoPoller checks that the shim opens files with plain system calls. Package os sets up epoll(7) for its first
-// file, which took a fifth of the shim's processor time. A list of descriptors is read only on old kernels.
+// The shim must open files with plain system calls. Package os sets up epoll(7) for its first file, which took a fifth of the
+// shim's processor time. A list of descriptors is read only on old kernels.
 func TestTheShimSetsUpNoPoller(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	must(t, err)

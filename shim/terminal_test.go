@@ -14,10 +14,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// typeEnv makes the test binary a hostile agent that types the variable's value into every terminal that it can reach.
+// typeEnv makes the test binary a hostile agent that types the variable's value into every terminal in reach.
 const typeEnv = "SHIM_TEST_TYPE"
 
-// typeInto prints the terminals into which it could type.
+// typeInto prints the terminals that accepted its input.
 func typeInto(text string) int {
 	terminals := []int{0, 1, 2}
 	if fd, err := unix.Open("/dev/tty", unix.O_RDWR, 0); err == nil {
@@ -49,8 +49,8 @@ func typist(t *testing.T) *image {
 	return i
 }
 
-// onTerminal runs a shell of root's on a new terminal, and the shim from that shell. It returns what the terminal shows
-// until the shell has read the line that is typed after the agent's end.
+// onTerminal runs a shell of root on a new terminal, and the shim from that shell. It returns the output of the terminal until
+// the shell has read the line that is typed after the agent's end.
 func onTerminal(t *testing.T, i *image) string {
 	t.Helper()
 	master, slave, err := testkit.OpenTerminal(24, 80)
@@ -75,7 +75,7 @@ func onTerminal(t *testing.T, i *image) string {
 			answered = true
 			_, err = io.WriteString(master, "root's own line\n")
 		}
-		if err != nil { // an error means that the last process has closed the terminal
+		if err != nil {
 			break
 		}
 	}
@@ -99,7 +99,7 @@ func TestWhoIsAloneOnATerminalKeepsIt(t *testing.T) {
 	must(t, err)
 	defer master.Close()
 	defer slave.Close()
-	cmd := newImage(t, `: </dev/tty && echo mine`).command() // the command stands for docker exec -it CONTAINER hermes
+	cmd := newImage(t, `: </dev/tty && echo mine`).command() // stands for docker exec -it CONTAINER hermes
 	cmd.Stdin = slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	finish(t, cmd).want(t, 0, "mine\n", "")

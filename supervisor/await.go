@@ -5,8 +5,7 @@ import (
 	"errors"
 )
 
-// TaskLoop is the part of [Loop] that AwaitTask uses: the snapshot of the services, its changes, and the end of the loop.
-// Tests replace it.
+// TaskLoop is the part of [Loop] that AwaitTask uses. Tests replace it.
 type TaskLoop interface {
 	Snapshot() *Snapshot
 	Changed() <-chan struct{}

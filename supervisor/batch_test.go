@@ -25,12 +25,11 @@ func (s *countingSpawner) Spawn(spec proc.Spec) (int, error) {
 	return s.instantSpawner.Spawn(spec)
 }
 
-// TestManyRegistrationsAreFewSnapshots checks that registrations that wait together are published in one snapshot. A
-// snapshot contains all services, so one for each registration would make the time of a boot grow with the square of
-// their number.
+// A snapshot contains all services. With one snapshot for each registration, the time of a boot would grow with the square of
+// the number of services.
 func TestManyRegistrationsAreFewSnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const many, together = 500, 64 // many services, of which `together` wait in the inbox at a time
+		const many, together = 500, 64 // of these services, `together` wait in the inbox at a time
 		starts := new(countingSpawner)
 		l := supervisor.NewLoop(supervisor.Config{Procs: starts, Logs: noLogs{}})
 		starts.loop = l
@@ -39,7 +38,7 @@ func TestManyRegistrationsAreFewSnapshots(t *testing.T) {
 			u := supervisor.Unit{Name: fmt.Sprintf("gateway-p%03d", i), Kind: supervisor.KindGateway, Policy: supervisor.Policy{Grace: 1e9}}
 			go func() { answers <- l.Register(context.Background(), u, supervisor.WantUp) }()
 		}
-		synctest.Wait() // Wait returns when all of them wait in the inbox
+		synctest.Wait()
 		ended := make(chan int)
 		go func() { ended <- l.Run() }()
 		for range many {

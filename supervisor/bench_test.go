@@ -11,8 +11,8 @@ import (
 	"hinit/supervisor"
 )
 
-// BenchmarkBootOfMany registers and starts services one after the other, as the boot does, without processes. It
-// reports the time for each service.
+// BenchmarkBootOfMany registers and starts services one after the other, without processes. It reports the time for each
+// service.
 func BenchmarkBootOfMany(b *testing.B) {
 	for _, n := range []int{500, 2000, 8000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -68,7 +68,7 @@ func BenchmarkStopOfMany(b *testing.B) {
 	}
 }
 
-// endingSpawner starts no processes. A signalled process counts as ended at once, and Reap returns one after the other.
+// endingSpawner starts no processes. A signalled process counts as ended, and each Reap returns one of them.
 type endingSpawner struct {
 	instantSpawner
 	ended []proc.Exit
@@ -76,7 +76,7 @@ type endingSpawner struct {
 }
 
 func (s *endingSpawner) Signal(id uint64, signal int) error {
-	if signal == 0 { // signal 0 stands for the services' stop signal
+	if signal == 0 {
 		s.ended = append(s.ended, proc.Exit{ID: id, PID: int(id)})
 		s.next()
 	}
@@ -102,12 +102,11 @@ func (s *endingSpawner) next() {
 	}
 }
 
-// deafLogs never calls back with the last lines.
+// deafLogs never calls back with the last lines of a service.
 type deafLogs struct{ noLogs }
 
 func (deafLogs) Tail(string, func([]string)) {}
 
-// instantSpawner starts no processes. Signalled processes count as gone.
 type instantSpawner struct{ pid int }
 
 func (s *instantSpawner) Spawn(proc.Spec) (int, error)  { s.pid++; return s.pid, nil }

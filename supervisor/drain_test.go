@@ -14,7 +14,6 @@ var draining = func() Policy {
 	return p
 }()
 
-// withLogger returns a rig whose service "s" has a logger.
 func withLogger(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
@@ -116,8 +115,8 @@ func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
 	}
 }
 
-// TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive checks that the lease program gets its drain signal only after all
-// other services have ended. No operator can send this signal.
+// TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive checks that the lease program gets its drain signal only after all other
+// services have ended.
 func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	r := newRig(t)
 	last := draining

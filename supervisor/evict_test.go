@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// An evicted service must not start again, whatever its state. Its processes must be killed at once, and it is
-// forgotten when they have ended. The CMD stays.
+// An evicted service is killed at once and must not start again, whatever its state. The CMD stays.
 func TestEvictedFromEveryState(t *testing.T) {
 	for _, state := range States() {
 		r := newRig(t)
@@ -51,8 +50,8 @@ func TestEvictedFromEveryState(t *testing.T) {
 	}
 }
 
-// A lost lock must kill services at once, also while the container stops. The stop may take minutes, in which another
-// container begins to serve.
+// A lost lock must kill services at once, also during a shutdown. The shutdown may take minutes, and another container begins
+// to serve in that time.
 func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
 	r := newRig(t)
 	r.m.ShutdownBudget = 2 * time.Minute

@@ -28,7 +28,7 @@ func (b *bench) directory(t *testing.T, change ...func(*Unit)) {
 	}
 }
 
-// last returns the run that was started last: the main process or the finish command.
+// last returns the newest run: the main process or the finish command.
 func (b *bench) last() (run uint64, spec proc.Spec) {
 	b.procs.mu.Lock()
 	defer b.procs.mu.Unlock()
@@ -36,7 +36,7 @@ func (b *bench) last() (run uint64, spec proc.Spec) {
 	return spec.ID, spec
 }
 
-// die ends the process that was started last, and waits until the loop has processed its exit.
+// die ends the newest process, and waits until the loop has processed its exit.
 func (b *bench) die(code int) {
 	run, _ := b.last()
 	b.procs.end(run, code, 0)

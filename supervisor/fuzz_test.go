@@ -46,12 +46,12 @@ var fuzzPolicies = map[string]Policy{
 	}(),
 }
 
-// process is what the kernel knows of a run.
+// process is the fake kernel's record of a run.
 type process struct {
 	pid      int
 	run      uint64
-	main     bool // the run's process is alive: the main process or, later, the finish command
-	finish   bool // whether the finish command runs
+	main     bool
+	finish   bool
 	leftover bool
 	killAt   time.Time // earliest time at which KILL is allowed; zero while KILL is not allowed
 }
@@ -63,7 +63,7 @@ type world struct {
 	pids     int
 	procs    map[string]*process
 	stops    map[string]*process // stop commands of which a process is alive
-	operator bool                // whether the event of this step is a signal by an operator
+	operator bool
 	finished bool
 	ending   bool
 	hasty    bool
@@ -76,7 +76,6 @@ func newWorld(t *testing.T) *world {
 	}
 }
 
-// kinds is the number of different events that act can cause.
 const kinds = 26
 
 func (w *world) act(b int) {
@@ -162,7 +161,7 @@ func (w *world) act(b int) {
 		}
 	case 22:
 		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.number) {
-			// The machine may ignore the exit only if the main process is alive, the finish command has begun, or the run ended
+			// The machine may ignore an exit only if no main process is alive: the finish command has begun, or the run ended
 			// long ago.
 			w.step(RunEnded{name, s.number})
 		}
@@ -180,7 +179,7 @@ func (w *world) act(b int) {
 				w.step(StopCommandEnded{Name: name, Run: c.run})
 			}
 		}
-		w.step(Exited{Name: name, PID: 1, Code: 1}) // the exit of a process that does not exist
+		w.step(Exited{Name: name, PID: 1, Code: 1})
 	case 24:
 		w.step(Scheduled{name, w.now.Add(time.Hour), b/kinds > 2})
 	case 25:
@@ -303,13 +302,12 @@ func (w *world) signal(name string, run uint64, signal int, stop bool) {
 		w.mayKill(name, p)
 	case p.finish:
 		w.t.Fatalf("signal %d for the finish command of %s", signal, name)
-	// If a stop command ran first, the grace period began with that command.
+	// If a stop command ran first, the grace period began with the stop command.
 	case stop && !fuzzPolicies[name].KillNever && len(fuzzPolicies[name].StopCommand) == 0:
 		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
 	}
 }
 
-// ends makes a process report that it is stopping and needs more time.
 func (w *world) ends(name string, p *process) {
 	up := w.m.services[name].state == Up
 	w.step(NotifyMessage{Name: name, Run: p.run, Stopping: true, Extend: time.Minute})
@@ -321,7 +319,7 @@ func (w *world) ends(name string, p *process) {
 // mayKill fails the test unless hinit may kill the process now.
 func (w *world) mayKill(name string, p *process) {
 	switch {
-	case w.ending: // during a shutdown, only the budget limits the kill
+	case w.ending: // during a shutdown, only the shutdown budget limits the time of SIGKILL
 	case p.killAt.IsZero():
 		w.t.Fatalf("%s killed without having been asked to end", name)
 	case w.now.Before(p.killAt):

@@ -51,17 +51,16 @@ func (l *Loop) HandOver() *Handover {
 	return h
 }
 
-// TakeOver fills a new loop with the state of the loop before the re-execution. Call it before Run. mainPID returns the PID
-// of a run's main process, or 0 if the process has been reaped. If the old loop panicked, the state may lack a start or an
-// exit that had already happened. TakeOver finds such an event by comparing the state with mainPID. When it returns, the
-// snapshot shows all services.
+// TakeOver fills a new loop with the state of the loop before the re-execution. Call it before Run. mainPID returns the PID of
+// a run's main process, or 0 if the process has been reaped. If the old loop panicked, the state may lack a start or an exit.
+// TakeOver detects that with mainPID. When it returns, the snapshot shows all services.
 func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	h.Machine.ShutdownBudget, h.Machine.Random, h.Machine.MaxStarting, h.Machine.ExtraStarting = l.machine.ShutdownBudget, l.machine.Random, l.machine.MaxStarting, l.machine.ExtraStarting
 	l.machine = h.Machine
 	l.machine.order = h.Services
 	l.machine.rebuildIndexes()
 	for _, s := range h.Services {
-		l.machine.effects.changed = append(l.machine.effects.changed, s.name) // the first step checks all waiting services
+		l.machine.effects.changed = append(l.machine.effects.changed, s.name) // the first step of the new loop checks all waiting services
 		l.units[s.name] = &unit{Unit: &Unit{Name: s.name, Policy: *s.policy}}
 	}
 	l.machine.resumeTurns(time.Now())
@@ -80,24 +79,24 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, mainPID(s.liveRun()))
-		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil { // lines that the old program did not read are lost
+		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil {
 			l.firstEvents = append(l.firstEvents, LastLines{s.name, x.Run, nil})
 		}
-		// The stop command has ended, but StopCommandEnded was lost in a panic of the old loop. So make the event again.
+		// The stop command has ended, but the old loop panicked before it handled StopCommandEnded. Repeat the event.
 		if s.stopCommand.run != 0 && mainPID(s.stopCommand.run) == 0 && !slices.Contains(l.lingeringRuns, s.stopCommand.run) {
 			l.addLingering(s.name, s.stopCommand.run)
 			l.firstEvents = append(l.firstEvents, StopCommandEnded{Name: s.name, Run: s.stopCommand.run, Leftover: true})
 		}
 	}
-	l.serviceDropped = true // this makes publish rebuild all entries of the snapshot
+	l.serviceDropped = true
 	l.publish()
 }
 
-// QueueFirst queues an event that Run handles before any other. Call it before Run.
+// QueueFirst queues an event that Run handles before all other events. Call it before Run.
 func (l *Loop) QueueFirst(e Event) { l.firstEvents = append(l.firstEvents, e) }
 
-// reconcile compares the state of a service with mainPID, the PID of its main process (0 if none is alive). If a panic of the
-// old loop lost a start or an exit, reconcile queues that event for Run.
+// reconcile compares the state of a service with the PID of its main process (0 if none is alive). It queues a start or an exit
+// that the old loop lost in a panic.
 func (l *Loop) reconcile(s *service, mainPID int) {
 	run := s.liveRun()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover
@@ -117,7 +116,8 @@ func (l *Loop) reconcile(s *service, mainPID int) {
 	}
 }
 
-// addLingering records a run whose main process has ended. Each later reap checks whether its descendants have ended too.
+// addLingering records a run whose main process has ended. Each later reap checks whether the descendants of the run have ended
+// too.
 func (l *Loop) addLingering(name string, run uint64) {
 	l.runs[run] = name
 	if !slices.Contains(l.lingeringRuns, run) {
@@ -125,7 +125,6 @@ func (l *Loop) addLingering(name string, run uint64) {
 	}
 }
 
-// restore fills a new ring with the records of an old ring. The records must be sorted by Seq.
 func (r *Ring) restore(records []Record) {
 	for _, rec := range records {
 		r.store(&rec)

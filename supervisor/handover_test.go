@@ -17,7 +17,7 @@ import (
 	"hinit/internal/reexec"
 )
 
-// succeed returns the successor of a machine and its history. Both were encoded and decoded, as in a re-execution.
+// succeed returns the loop that takes over from a machine. The state is encoded and decoded, as in a re-execution.
 func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	t.Helper()
 	old := NewLoop(Config{ShutdownBudget: m.ShutdownBudget})
@@ -25,7 +25,7 @@ func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	return successor(t, old, main)
 }
 
-// write encodes the state that a loop hands over. read decodes it into a new loop.
+// write encodes the state that a loop hands over.
 func write(t *testing.T, l *Loop) json.RawMessage {
 	t.Helper()
 	data, err := reexec.NewCodec().Encode(l.HandOver())
@@ -51,7 +51,7 @@ func successor(t *testing.T, old *Loop, main func(run uint64) int) *Loop {
 	return next
 }
 
-// FuzzHandover replaces the machine after each event by its successor, which must be equal in everything.
+// FuzzHandover hands the state to a new machine after each event. The new machine must equal the old one.
 func FuzzHandover(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	f.Add([]byte{0, 40, 80, 120, 160, 200, 240, 3, 13, 13, 13, 13})
@@ -67,13 +67,13 @@ func FuzzHandover(f *testing.F) {
 			}
 			next := succeed(t, w.m, func(run uint64) int {
 				for _, s := range w.m.order {
-					if s.liveRun() == run { // while the finish command runs, its run is another one
+					if s.liveRun() == run {
 						return s.pid
 					}
 				}
 				return 0
 			})
-			next.firstEvents = slices.DeleteFunc(next.firstEvents, func(e Event) bool { _, lines := e.(LastLines); return lines }) // this world has no log
+			next.firstEvents = slices.DeleteFunc(next.firstEvents, func(e Event) bool { _, lines := e.(LastLines); return lines })
 			if len(next.firstEvents) > 0 {
 				t.Fatalf("the successor has something to say although nothing was missed: %+v", next.firstEvents)
 			}
@@ -86,7 +86,7 @@ func FuzzHandover(f *testing.F) {
 	})
 }
 
-// look returns all state of a machine as text.
+// look returns the whole state of a machine as text.
 func look(t *testing.T, m *Machine) string {
 	t.Helper()
 	old := NewLoop(Config{})
@@ -94,7 +94,7 @@ func look(t *testing.T, m *Machine) string {
 	return string(write(t, old))
 }
 
-// FuzzUndo takes each possible step in each state that it reaches, and undoes it. The machine must then be as before.
+// FuzzUndo undoes each possible step in each reachable state. The machine must then equal its state before the step.
 func FuzzUndo(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	f.Add([]byte{0, 16, 32, 4, 20, 10, 4, 10, 53, 10, 36, 2, 18, 7, 255, 10, 11, 255})
@@ -119,8 +119,8 @@ func FuzzUndo(f *testing.F) {
 	})
 }
 
-// TestAPanicInAnyStepLeavesNoTrace takes each possible step in random states, some of which panic in the middle. After an
-// undo, the machine must be as before the step, with its indexes.
+// TestAPanicInAnyStepLeavesNoTrace makes steps panic in the middle. After an undo, the machine and its indexes must be as
+// before the step.
 func TestAPanicInAnyStepLeavesNoTrace(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 4 {
@@ -170,7 +170,7 @@ func everyEvent(m *Machine) []Event {
 	return events
 }
 
-// A field that undo does not copy must not be changed in place. Decide here for each new field.
+// The test fails for each new field. Decide whether undo copies the field, or whether every step replaces its value.
 func TestNothingIsChangedInPlace(t *testing.T) {
 	known := map[string]string{
 		"needs": "only replaced", "recentFastExits": "only replaced",
@@ -254,7 +254,6 @@ func fill(v reflect.Value) {
 	}
 }
 
-// duplicate returns a second file for the same pipe, or nil for a closed one.
 func duplicate(f *os.File) (twin *os.File) {
 	if raw, err := f.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
@@ -266,8 +265,7 @@ func duplicate(f *os.File) (twin *os.File) {
 	return twin
 }
 
-// TestAServiceThatIsReadyDuringAReexecutionStaysNotReady checks that a service counts as ready if the old loop has read
-// its readiness newline but ended before it processed it.
+// A service must count as ready if the old loop read the readiness newline but ended before it processed the newline.
 func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 	n, err := newReadinessPipe(3)
 	if err != nil {
@@ -295,11 +293,11 @@ func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 			if _, err := n.w.WriteString("\n"); err != nil {
 				t.Error(err)
 			}
-			for len(old.requests) == 0 { // wait until the goroutine has seen the newline
+			for len(old.requests) == 0 {
 				runtime.Gosched()
 			}
 			h := old.HandOver()
-			pipe := duplicate(h.Notify[run]) // each of the two loops closes its own descriptor
+			pipe := duplicate(h.Notify[run])
 			h.Notify = nil
 			data, err := reexec.NewCodec().Encode(h)
 			if err != nil {
@@ -348,8 +346,8 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	}
 }
 
-// TestAnExitWhoseLinesWereNotReadIsNotPendingForEver checks the exit of a service that ended just before a re-execution. Its
-// status said for the whole next run that last lines were still to come, and the log never reported the crash loop.
+// A service ended just before a re-execution. Its status said during the whole next run that last lines were still to come, and
+// the log never reported the crash loop.
 func TestAnExitWhoseLinesWereNotReadIsNotPendingForEver(t *testing.T) {
 	now, m := time.Now(), Machine{}
 	m.Step(now, Add{Name: "s", Policy: new(policy), Want: WantUp})
@@ -401,7 +399,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	if err := old.Register(ctx, Unit{Name: "good", Policy: policy, LogFile: "/log"}, WantUp); err != nil {
 		t.Fatal(err)
 	}
-	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // the loop has panicked, so it does not answer
+	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp)
 	if got := <-code; got != 70 || told != "cursed" {
 		t.Fatalf("code %d, told %v", got, told)
 	}

@@ -78,43 +78,43 @@ type Loop struct {
 	cfg            Config
 	machine        Machine
 	units          map[string]*unit
-	runs           map[uint64]string         // service names by run number, for runs with a living process
+	runs           map[uint64]string
 	readinessPipes map[uint64]*readinessPipe // pipes of live runs that have not reported readiness, by run number
 	lingeringRuns  []uint64                  // runs whose main process has ended, but not all descendants
 	orphansEnded   map[uint64]int            // number of reaped orphans of each lingering run
 	requests       chan request
-	ended          chan struct{} // channel that is closed when Run is about to return
+	ended          chan struct{} // closed when Run is about to return
 	exitCode       int
 	shutdownDone   bool
 	orphans        atomic.Uint64 // number of reaped processes that belonged to no run
 	flood          orphanFlood
 	oomKills       oomKills
 	undo           undo
-	firstEvents    []Event        // events of TakeOver and QueueFirst, which Run handles first
-	commandAuthor  *client.Author // the client whose command the next step carries out; nil for none
+	firstEvents    []Event
+	commandAuthor  *client.Author // client whose command the next step carries out; nil for none
 
-	// The state that readers see, and the changes for the next snapshot.
+	// The rest belongs to the snapshot.
 
 	snapshot       atomic.Pointer[Snapshot]
 	changes        broadcast
 	history        Ring
 	changed        []*unit // units that changed since the last snapshot, each once
-	serviceDropped bool    // whether a service was removed since the last snapshot
+	serviceDropped bool
 }
 
-// request is a message from another goroutine to the loop. The loop replies when its effect shows in the snapshot.
+// request is a message from another goroutine to the loop. The loop replies when the snapshot shows the effect.
 type request struct {
 	event  Event
-	unit   *Unit  // the new definition, if event is Add
+	unit   *Unit
 	call   func() // function for the loop to call, instead of an event
 	reply  chan error
-	author *client.Author // client that gave the command; nil for none
+	author *client.Author
 }
 
 type authorKey struct{}
 
-// WithAuthor returns a context that names the client whose request is being handled. The history shows this client as the
-// author of all commands given with the context.
+// WithAuthor returns a context for the requests of a client. The history names this client as the author of all commands given
+// with the context.
 func WithAuthor(ctx context.Context, by *client.Author) context.Context {
 	return context.WithValue(ctx, authorKey{}, by)
 }
@@ -151,7 +151,7 @@ func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 // two calls wakes no reader.
 func (l *Loop) Changed() <-chan struct{} { return l.changes.wait() }
 
-// History returns the event history. The snapshot shows a change before the history has its record.
+// History returns the event history. The snapshot shows a change before the history has the record of the change.
 func (l *Loop) History() *Ring { return &l.history }
 
 // Orphans returns the number of orphans that PID 1 has reaped. It never blocks.
@@ -165,9 +165,9 @@ func (l *Loop) Ended() <-chan struct{} { return l.ended }
 // or ErrReservedSignal.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.sendRequest(ctx, request{event: e}) }
 
-// ReapNow reaps all processes that have ended by now, and waits until the snapshot shows their exits. dead lists main
-// processes that look dead: if a tracer (ptrace(2)) holds one, the kernel does not report its end, so ReapNow examines these
-// processes itself. It returns the same errors as Do.
+// ReapNow reaps all processes that have ended by now, and waits until the snapshot shows their exits. dead lists main processes
+// that look dead. ReapNow examines these itself, because the kernel does not report the end of a process that a tracer
+// (ptrace(2)) holds. The errors are the same as for Do.
 func (l *Loop) ReapNow(ctx context.Context, dead ...int) error {
 	return l.sendRequest(ctx, request{call: func() { l.cfg.Procs.CheckForTracer(dead...); l.reap() }})
 }
@@ -202,7 +202,7 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 			return err
 		case <-l.ended:
 			select {
-			case err := <-r.reply: // the loop answered this request and then ended
+			case err := <-r.reply:
 				return err
 			default:
 				return ErrStopping
@@ -213,8 +213,8 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	}
 }
 
-// HandleNotify passes an sd_notify message of process pid to the machine, and returns the run of that process. It blocks
-// until the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of the service t.Name, and
+// HandleNotify passes an sd_notify message of process pid to the machine, and returns the run of that process. It blocks until
+// the loop has handled the message. The error is ErrForeignProcess if pid belongs to no run of the service t.Name, and
 // ErrStopping if the loop has ended.
 func (l *Loop) HandleNotify(pid int, t NotifyMessage) (run uint64, err error) {
 	var stranger error
@@ -237,8 +237,8 @@ func (l *Loop) Post(e Event) {
 	}
 }
 
-// inputsPerSnapshot is how many queued requests and signals the loop handles before it publishes a snapshot. A snapshot for
-// each of them would cost too much, and their clients wait for it.
+// inputsPerSnapshot is how many queued requests and signals the loop handles before it publishes a snapshot. Clients wait for
+// the snapshot, and a snapshot for each input would cost too much.
 const inputsPerSnapshot = 64
 
 // Run supervises the services until the container has been shut down, and returns the exit code for the container. Call it
@@ -295,7 +295,7 @@ func (l *Loop) Run() (code int) {
 		for _, r := range answers {
 			r.reply <- nil
 		}
-		answers = nil // a reused array would keep old definitions of services in memory
+		answers = nil
 		if l.shutdownDone {
 			return l.exitCode
 		}
@@ -313,12 +313,13 @@ func (l *Loop) Run() (code int) {
 			l.reap()
 		case s := <-l.cfg.Signals:
 			l.handleSignal(s)
-		case <-alarm: // the next iteration handles the deadline
+		case <-alarm:
 		}
 	}
 }
 
-// nextDeadline returns the next time at which the loop must act without an input. The result is false if there is none.
+// nextDeadline returns the next time at which the loop must act without an input. The result is false if the loop has no
+// deadline.
 func (l *Loop) nextDeadline() (time.Time, bool) {
 	at, ok := l.machine.Deadline()
 	if l.flood.active && (!ok || l.flood.next.Before(at)) {
@@ -327,8 +328,8 @@ func (l *Loop) nextDeadline() (time.Time, bool) {
 	return at, ok
 }
 
-// handleRequest executes a request. It adds an accepted request to answers, and Run replies after the next snapshot. It
-// replies to a refused request at once.
+// handleRequest executes a request. Run replies to accepted requests after the next snapshot. A refused request gets its reply
+// at once.
 func (l *Loop) handleRequest(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()
@@ -390,7 +391,7 @@ func (l *Loop) handleSignal(s os.Signal) {
 	}
 }
 
-// step feeds an event to the machine and executes the resulting actions. It then handles the events that these actions have
+// step feeds an event to the machine and executes the resulting actions. It then handles the events that the actions have
 // caused.
 func (l *Loop) step(e Event) {
 	var follow []Event
@@ -428,7 +429,7 @@ func (l *Loop) step(e Event) {
 			}
 		case CloseOutput:
 			if u := l.units[a.Name]; u != nil && !u.Stdio && u.Files[1] != nil {
-				_ = u.Files[1].Close() // an error does not matter: hinit writes nothing here, and the owner may have closed the file
+				_ = u.Files[1].Close()
 			}
 		case EndLoop:
 			l.shutdownDone, l.exitCode = true, a.Code

@@ -16,20 +16,20 @@ import (
 	"hinit/internal/proc"
 )
 
-// fakeProcs stands for the kernel: it keeps processes only in its own records, and tests end them.
+// fakeProcs is a fake kernel. Tests start and end its processes.
 type fakeProcs struct {
 	mu       sync.Mutex
 	pid      int
 	live     map[uint64]int
 	ended    []proc.Exit
 	signals  []string
-	groupOOM *bool // whether the control groups of ended processes report an OOM kill; nil without a group
+	groupOOM *bool // whether the control groups of ended processes report an OOM kill; nil without a control group
 	obey     bool  // whether a stop signal ends the process at once
 	sigchld  chan os.Signal
 	fail     error
 	specs    []proc.Spec
 	rest     bool
-	quiet    bool // whether SIGCHLD is left out
+	quiet    bool // whether fakeProcs sends no SIGCHLD
 }
 
 func newFakeProcs() *fakeProcs {
@@ -378,10 +378,10 @@ func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
 	})
 }
 
-// An OOM kill of a child must not make a later kill of the service count as oom. Here the kernel killed a child for
-// memory long before somebody kills the service.
+// The kernel kills a child of the service for lack of memory. A SIGKILL to the service much later must not count as an OOM
+// kill.
 func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
-	for _, group := range []*bool{nil, new(true)} { // once without a control group, and once with a group that counts the same kill
+	for _, group := range []*bool{nil, new(true)} { // once without a control group, and once with a control group that counts the same kill
 		synctest.Test(t, func(t *testing.T) {
 			var kills atomic.Uint64
 			b := newBenchWith(t, func(_ *bench, cfg *Config) { cfg.OOMKills = kills.Load })
@@ -404,7 +404,7 @@ func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
 	}
 }
 
-// heldLogs keeps the callback of Tail, so that the test can call it later.
+// heldLogs stores the callback of Tail, so that the test can call it later.
 type heldLogs struct {
 	LogSink
 
@@ -413,8 +413,8 @@ type heldLogs struct {
 
 func (h *heldLogs) Tail(_ string, done func([]string)) { h.done = done }
 
-// TestAReexecutionWasRefusedWhenManyServicesHadJustEnded checks that a re-execution works although callbacks with last
-// lines wait for the loop. If the loop waited for them too, both would wait for ever.
+// A re-execution must work although callbacks with last lines wait for the loop. If the loop waited for the callbacks too, both
+// would wait for ever.
 func TestAReexecutionWasRefusedWhenManyServicesHadJustEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := &heldLogs{}
@@ -424,7 +424,7 @@ func TestAReexecutionWasRefusedWhenManyServicesHadJustEnded(t *testing.T) {
 		for len(l.requests) < cap(l.requests) {
 			l.Post(Tick{})
 		}
-		logs.done([]string{"bye"}) // the callback must return although no loop takes requests
+		logs.done([]string{"bye"})
 		<-l.requests
 		synctest.Wait()
 	})
@@ -446,8 +446,8 @@ func TestLoopForgetsARemovedService(t *testing.T) {
 	})
 }
 
-// TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot checks that a snapshot with an event's effect is published before the
-// event. A reader that hears that a service was dropped must not find it in the snapshot.
+// The loop must publish the snapshot before the event. A reader of the event that a service was dropped must not find the
+// service in the snapshot.
 func TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot(t *testing.T) {
 	l := NewLoop(Config{Procs: newFakeProcs()})
 	turn := func(r request) {
@@ -562,7 +562,7 @@ func TestTheOrderThatEndsTheLoopIsAnswered(t *testing.T) {
 		if code := <-ended; code != 3 {
 			t.Fatalf("code %d", code)
 		}
-		if err := answer(); err != nil { // the client reads the answer only after the loop has ended
+		if err := answer(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -158,19 +158,19 @@ import (
 )
 
 const (
-	// leftoverGrace is the time between SIGTERM and SIGKILL for descendants that are alive after their main process has ended.
+	// leftoverGrace is the time between SIGTERM and SIGKILL for descendants that outlive their main process.
 	leftoverGrace = 500 * time.Millisecond
 	// firstKillInterval is the time between two SIGKILLs to a process tree. The machine repeats SIGKILL, because a process can
-	// fork while the machine kills the rest of the tree. After firstKillCount repetitions the time doubles with each SIGKILL, up
-	// to maxKillInterval.
+	// fork while the rest of the tree is killed. After firstKillCount repetitions the time doubles with each SIGKILL, up to
+	// maxKillInterval.
 	firstKillInterval = 10 * time.Millisecond
 	firstKillCount    = 25
 	maxKillInterval   = time.Second
 	// drainTime is how long a logger (Policy.DrainsInput) may read its remaining input during a shutdown, after all other
 	// services have ended.
 	drainTime = time.Second
-	// maxQuickRestarts is how many times in a row a service can obtain a restart without a delay by its exit code
-	// (Policy.NoDelayCodes). Only runs shorter than the first restart delay count. Further restarts get that delay.
+	// maxQuickRestarts is how many times in a row the exit code of a service (Policy.NoDelayCodes) can cause a restart without
+	// a delay. Only runs shorter than the first restart delay count.
 	maxQuickRestarts = 3
 )
 
@@ -202,10 +202,9 @@ type Machine struct {
 	effects     stepResult `reexec:"-"`
 }
 
-// stepResult collects the results of one call of Step. Only wakeAt keeps its value for the next call.
 type stepResult struct {
-	wakeAt  time.Time      // no service has a deadline before this time; zero if none has a deadline
-	changed []string       // names of services that have changed, so their dependants must be checked again
+	wakeAt  time.Time      // lower bound of all deadlines; zero if no service has a deadline
+	changed []string       // services that have changed, so the machine must check their dependants
 	saved   []savedService // the services that the step may have changed, for undo
 	actions []Action
 }
@@ -372,7 +371,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
 		m.save(s)
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
-		if !s.hasChecks || !e.HasReadinessChecks { // drop earlier results, because the set of checks may have changed
+		if !s.hasChecks || !e.HasReadinessChecks { // drop earlier results, because the new definition may have other checks
 			s.checkReport = readinessReport{}
 		}
 		m.removeFromDependants(s)
@@ -384,7 +383,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		case other && s.state == Waiting && len(s.needs) == 0:
 			m.startOrWait(now, s, "it needs something else now")
 		}
-		if s.beingRemoved { // the service is added again before its removal is complete
+		if s.beingRemoved { // the service is added again during its removal
 			s.beingRemoved = false
 			if e.Want == WantUp {
 				m.start(now, s)

@@ -21,7 +21,7 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 		r.spawned()
 	}
 	r.exit(1)
-	before := r.s().exits // a snapshot shares this map
+	before := r.s().exits
 	again()
 	r.exit(0)
 	again()
@@ -39,8 +39,8 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 	}
 }
 
-// A crash must park the service if its last lines match park_on_output. The dashboard of July 2026 refuses to bind with
-// exit code 1, which an ordinary crash has too.
+// A crash must park the service if its last lines match park_on_output. The exit code does not tell: the dashboard refuses to
+// bind with exit code 1.
 func TestARefusalParksWithItsReason(t *testing.T) {
 	r := newRig(t)
 	refusing := policy

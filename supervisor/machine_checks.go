@@ -12,14 +12,13 @@ import (
 // ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// readinessReport says whether a run is ready. Each run has two reports: one from the service itself, and one from its
-// checks.
+// readinessReport says whether a run is ready. Each run has two reports: from the service, and from its checks.
 type readinessReport struct {
 	ready bool
 	text  string `reexec:"said"`
 }
 
-// handleReports stores the two reports of a run: its own, and its checks'. It ignores reports about an earlier run.
+// handleReports stores the report of a run and the report of its checks. It ignores reports about an earlier run.
 func (m *Machine) handleReports(now time.Time, s *service, run uint64, own, checks readinessReport) {
 	if s.state == Up && s.number == run {
 		s.ownReport, s.checkReport = own, checks
@@ -27,8 +26,8 @@ func (m *Machine) handleReports(now time.Time, s *service, run uint64, own, chec
 	}
 }
 
-// updateReadiness computes whether a running service is ready. After a change, the next snapshot has it. A service is ready if its
-// own report says so and, if it has checks, their report too.
+// updateReadiness computes whether a running service is ready. The report of the service, and the report of its checks (if
+// any), must both say so.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.ownReport.ready && (!s.hasChecks || s.checkReport.ready)
 	said := strings.Join(slices.DeleteFunc([]string{s.ownReport.text, s.checkReport.text}, func(t string) bool { return t == "" }), "; ")
@@ -58,7 +57,7 @@ func (m *Machine) handleUnhealthy(now time.Time, s *service, e Unhealthy) {
 	m.requestEnd(now, s, ReasonUnhealthy+": "+e.Answer)
 }
 
-// The rest of this file handles the sd_notify(3) messages from the processes of a service.
+// The rest of this file handles the sd_notify(3) messages of services.
 
 // maxExtensionFactor limits how long a stopping service can delay SIGKILL with EXTEND_TIMEOUT_USEC: to this many grace
 // periods from the start of the stop.
@@ -82,7 +81,7 @@ func (m *Machine) handleNotified(now time.Time, s *service, e NotifyMessage) {
 		m.updateReadiness(now, s)
 	}
 	if e.Stopping && s.state == Up && m.phase == running && !s.policy.IsCMD {
-		// The service ends by itself. So hinit sends no signal, and the exit decides what follows.
+		// The service ends by itself, so hinit sends no signal. The exit decides the next state.
 		s.paused = false
 		m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
 	}

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestAFailedCheckRestartsWithItsAnswer checks that a failed check restarts the service with the cause health. It must
-// count as a failure whatever the exit code is.
+// A failed check must restart the service with the cause health, whatever the exit code is.
 func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 	for _, code := range []int{0, 1, 75, 78} {
 		r := newRig(t)
@@ -27,8 +26,7 @@ func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 	}
 }
 
-// TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck checks that a service that was up for long is started without a
-// delay after a failed check, as after a crash.
+// After a long run, a failed check must restart the service without a delay, as a crash does.
 func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 	r := newRig(t)
 	r.enter(Up)
@@ -38,8 +36,7 @@ func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 	r.want(Starting)
 }
 
-// TestAFailedCheckCanPark checks that a failed check can park the service until a client starts it. If a client stops
-// it meanwhile, the service must stay down.
+// A failed check can park the service. If a client stops the service before its end, the service must stay down.
 func TestAFailedCheckCanPark(t *testing.T) {
 	r := newRig(t)
 	r.enter(Up)
@@ -57,8 +54,7 @@ func TestAFailedCheckCanPark(t *testing.T) {
 	r.want(Down)
 }
 
-// TestReadyNeedsTheServiceAndItsChecks checks that a service that announces its readiness and has readiness checks is
-// ready only if both agree.
+// A service with its own readiness report and readiness checks is ready only if both agree.
 func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 	for _, announces := range []bool{false, true} {
 		r := newRig(t)
@@ -76,7 +72,7 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		expect("at first", false, "")
 		r.do(ChecksReported{Name: "s", Run: r.s().number, Text: "no port"})
 		expect("after a bad answer", false, "no port")
-		r.do(StatusText{"s", r.s().number, "loading"}) // the task board sends such a text, which must not end its readiness
+		r.do(StatusText{"s", r.s().number, "loading"})
 		expect("after it said what it does", false, "loading; no port")
 		r.do(StatusText{"s", r.s().number + 1, "another run"})
 		r.do(StatusText{"s", r.s().number, ""})

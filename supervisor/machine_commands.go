@@ -8,8 +8,7 @@ import (
 
 // This file handles commands to a service, from an operator or from hinit itself, and sends the signals that they cause.
 
-// Signal numbers, see signal(7). The machine must not import syscall. A test compares them with the numbers of the operating
-// system.
+// Signal numbers, see signal(7). The machine must not import syscall. A test compares them with the operating system's numbers.
 const (
 	sigHup  = 1
 	sigInt  = 2
@@ -20,12 +19,12 @@ const (
 	sigStop = 19
 )
 
-// signalsThatNeedCont lists the signals that ask a process to end or to reload. A process that is stopped (SIGSTOP) can't handle
-// them, so the machine sends SIGCONT after each of them.
+// signalsThatNeedCont lists the signals that ask a process to end or to reload. A process that is stopped (SIGSTOP) can't
+// handle them, so the machine adds SIGCONT.
 var signalsThatNeedCont = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 func (m *Machine) start(now time.Time, s *service) {
-	if m.phase != running || s.beingRemoved { // only an Add event brings a removed service back
+	if m.phase != running || s.beingRemoved {
 		return
 	}
 	held := m.shortage.held[s.name] != ""
@@ -38,7 +37,7 @@ func (m *Machine) start(now time.Time, s *service) {
 	case Stopping, Killing, Finishing: // the service starts when the old run and its finish command have ended
 		s.restartAfterRun = true
 		m.markChanged(s)
-	case Up: // the running service continues, and its earlier failures are forgotten
+	case Up: // the running service continues, and hinit forgets earlier failures
 		s.forgetFailures()
 		s.deadline = time.Time{}
 		m.markChanged(s)
@@ -70,7 +69,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 			return
 		}
 		m.recordCause(s)
-		if s.state == Stopping && s.policy.KillNever { // KillNever sets no deadline, so a second stop repeats the signal
+		if s.state == Stopping && s.policy.KillNever {
 			m.sendStop(now, s)
 		}
 	case Down, Waiting, Starting, Finishing, Backoff, Parked, Failed:
@@ -122,7 +121,6 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	m.dropIfDown(now, s)
 }
 
-// setPaused sends SIGSTOP or SIGCONT to a service, and records whether it is paused.
 func (m *Machine) setPaused(s *service, signal int, group bool) {
 	if !s.isRunning() {
 		return
@@ -169,8 +167,8 @@ func (m *Machine) requestEnd(now time.Time, s *service, reason string) {
 	m.sendStop(now, s)
 }
 
-// sendStop runs the stop command, or sends the stop signal if the service has no stop command. It also sends SIGCONT, because
-// a process that is stopped (SIGSTOP) would not react.
+// sendStop runs the stop command, or sends the stop signal if the service has none. It also sends SIGCONT, because a process
+// that is stopped (SIGSTOP) would not react.
 func (m *Machine) sendStop(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
@@ -185,8 +183,8 @@ func (m *Machine) sendStop(now time.Time, s *service) {
 	m.emit(Signal{s.name, s.number, s.policy.StopSignal, ScopeMain, true})
 }
 
-// handleStopCommandEnded sends the stop signal to the main process after the stop command has ended. It kills what the stop
-// command left behind.
+// handleStopCommandEnded sends the stop signal to the main process after the stop command has ended. It kills the remaining
+// descendants of the command.
 func (m *Machine) handleStopCommandEnded(now time.Time, s *service, e StopCommandEnded) {
 	if s.stopCommand.run == 0 || s.stopCommand.run != e.Run {
 		return
@@ -210,8 +208,8 @@ func (m *Machine) handleStopCommandEnded(now time.Time, s *service, e StopComman
 	}
 }
 
-// awaitStopCommand is called when the main process has ended before the stop command. The stop command and its descendants
-// may run until the grace period of the stop is over. Then they are killed.
+// awaitStopCommand waits for a stop command that outlives the main process. When the grace period of the stop is over, the
+// machine kills the command and its descendants.
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.killProgress = killProgress{}
 	if end := m.withinBudget(s, s.stopCommand.end); now.Before(end) {
@@ -221,8 +219,7 @@ func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
-// deadlineIn returns the time now plus d, or no deadline (zero) if never is true. During a shutdown it is no later than the
-// end of the budget.
+// deadlineIn returns now plus d, or no deadline (zero) if never is true. The shutdown budget limits the result.
 func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never bool) time.Time {
 	deadline := now.Add(d)
 	if never {
@@ -231,8 +228,8 @@ func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never b
 	return m.withinBudget(s, deadline)
 }
 
-// withinBudget limits a deadline to the budget of the current shutdown, if any. Draining services (loggers) have a later
-// limit, so they are killed last.
+// withinBudget limits a deadline to the budget of the current shutdown, if any. Loggers drain their input, so their limit is
+// later.
 func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	if m.phase == running {
 		return deadline
@@ -247,9 +244,8 @@ func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	return deadline
 }
 
-// kill sends SIGKILL to the processes that Policy.KillScope selects; during a shutdown, or after the main process has ended,
-// to the whole tree. It also sets the deadline for the next SIGKILL, because the machine repeats kill until no process is
-// left.
+// kill sends SIGKILL to the processes that Policy.KillScope selects. During a shutdown, or after the main process has ended, it
+// kills the whole tree. It sets the deadline for the next SIGKILL, because the machine repeats kill until no process is left.
 func (m *Machine) kill(now time.Time, s *service, reason string) {
 	state := Finishing
 	if s.state != Finishing {
@@ -262,10 +258,10 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		reason = strconv.Itoa(s.killProgress.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
 	}
 	doublings := max(0, s.killProgress.kills-firstKillCount+1)
-	again := min(firstKillInterval<<min(doublings, 10), maxKillInterval) // the limit of 10 prevents an overflow of the shift
+	again := min(firstKillInterval<<min(doublings, 10), maxKillInterval) // the limit of 10 prevents an overflow
 	s.killProgress.kills++
 	if s.state == state && s.reason == reason && again < maxKillInterval {
-		s.deadline = now.Add(again) // only set the deadline, because setState would add a record to the history for each repeated SIGKILL
+		s.deadline = now.Add(again) // setState would add a record to the history for each repeated SIGKILL
 	} else {
 		m.setState(now, s, state, now.Add(again), reason)
 	}
@@ -274,7 +270,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.emit(Signal{s.name, s.liveRun(), sigKill, scope, false})
-	if s.stopCommand.run != 0 && s.pid != 0 { // the main process is being killed, so the stop command gets no more time
+	if s.stopCommand.run != 0 && s.pid != 0 { // the main process is being killed, so the stop command gets no more time either
 		m.emit(Signal{s.name, s.stopCommand.run, sigKill, ScopeTree, false})
 	}
 }

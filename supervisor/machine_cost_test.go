@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// TestAStartCostsTheSameBesideMany checks that a crash and the start after it make as many allocations with 500
-// services as with 10.
+// A crash and the next start must make as many allocations with 500 services as with 10.
 func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	beside := func(many int) float64 {
 		r := newRig(t)
@@ -24,7 +23,7 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 		name := fmt.Sprintf("s%03d", many/2)
 		started := 0
 		allocations := testing.AllocsPerRun(100, func() {
-			r.now = r.now.Add(2 * time.Minute) // the service was up for long, so it starts again at once
+			r.now = r.now.Add(2 * time.Minute)
 			for _, a := range r.m.Step(r.now, Exited{Name: name, PID: pids[name], Code: 1}) {
 				if _, is := a.(Spawn); is {
 					started++
@@ -46,8 +45,8 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	}
 }
 
-// TestABootOf8000ServicesThatNeedEachOtherNeverEnded counts how many services each step of a boot and of the shutdown after it
-// saves for undo. Each step saved and examined all services, so a boot of many never ended.
+// Each step saved and examined all services, so the boot of many services never ended. The test counts the services that each
+// step saves for undo.
 func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 	r := newRig(t)
 	const many = 400
@@ -85,7 +84,7 @@ func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 	}
 }
 
-// TestALateEndLeftProcessesAlive checks that a shutdown of a busy loop, whose first event comes after the budget, still kills.
+// A busy loop may handle its first event after the shutdown budget has passed. It must still kill all processes.
 func TestALateEndLeftProcessesAlive(t *testing.T) {
 	r := newRig(t)
 	r.m.Step(r.now, Add{Name: "db", Policy: new(policy), Want: WantUp})
@@ -98,8 +97,7 @@ func TestALateEndLeftProcessesAlive(t *testing.T) {
 	}
 }
 
-// TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService checks that the machine keeps no copies of services after the
-// step that needed them.
+// The machine must drop the copies of services after the step that needed them.
 func TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService(t *testing.T) {
 	b := newBench(t)
 	for i := range 100 {

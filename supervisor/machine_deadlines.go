@@ -4,13 +4,13 @@ import "time"
 
 // This file finds the next deadline of any service, and acts on deadlines that have passed.
 
-// Deadline returns the time at which Step next needs a Tick event. The result is false if the machine has no deadline. The
-// time may be a deadline that a service has dropped since; the Tick then changes nothing.
+// Deadline returns the time at which Step next needs a Tick event. The result is false if the machine has no deadline. The time
+// may be too early, and the Tick then changes nothing.
 func (m *Machine) Deadline() (time.Time, bool) {
 	if m.phase == finished {
 		return time.Time{}, false
 	}
-	first := earlier(m.effects.wakeAt, m.forcedEnd) // forcedEnd is zero before a shutdown
+	first := earlier(m.effects.wakeAt, m.forcedEnd)
 	if m.phase == sweeping {
 		first = earlier(first, m.killAt)
 	}
@@ -52,7 +52,7 @@ func (m *Machine) handleTick(now time.Time) {
 		case Finishing:
 			m.kill(now, s, "its finish command takes too long")
 		case Up:
-			if m.phase != running { // a shutdown lets loggers and needed services run until this deadline
+			if m.phase != running {
 				m.requestEnd(now, s, ReasonShutdown)
 				continue
 			}

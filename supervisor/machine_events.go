@@ -4,12 +4,12 @@ import "time"
 
 // Event is an input of the machine: a request, an exit, a report or a tick. Only this package defines events.
 type Event interface {
-	// target returns the name of the service that the event is for, or "" if the event is not for a service. Step ignores unknown
-	// services.
+	// target returns the name of the service that receives the event, or "" for an event about the container. Step ignores
+	// unknown services.
 	target() string
 }
 
-// The events. The loop creates some of them. Others come from other packages, by [Loop.Do] and [Loop.Post].
+// The events. The loop creates some events itself, other packages send events with [Loop.Do] and [Loop.Post].
 type (
 	// Add registers a service, or replaces the policy of a registered one. If Want is up, the service starts as soon as its
 	// needs are met.
@@ -31,10 +31,9 @@ type (
 	// run any longer, for example after it lost the lock of the data volume.
 	Evict struct {
 		Names  []string
-		Cause  Cause // cause to record for the exits of these services; "" for CauseOperator
+		Cause  Cause // cause of the exits of these services; "" for CauseOperator
 		Reason string
 	}
-	// Start sets the desired state to up, forgets earlier failures, and starts the service at once, without a restart delay.
 	Start struct{ Name string }
 	// Stop sets the desired state to down and ends the running process.
 	Stop struct{ Name string }
@@ -108,14 +107,14 @@ type (
 		Run  uint64
 	}
 	// DescendantsEnded follows a SIGKILL to the process tree of a run. Count is how many descendants have ended since the main
-	// process ended. If Count grows with every SIGKILL, the descendants fork faster than hinit kills them.
+	// process ended. A Count that grows with every SIGKILL means that the descendants fork faster than hinit kills them.
 	DescendantsEnded struct {
 		Name  string
 		Run   uint64
 		Count int
 	}
-	// CorrectCause replaces the recorded cause of an exit, when hinit learns the real cause only after the exit. The new cause is
-	// CauseReplaced, or CauseOperator if the profile was renamed or removed.
+	// CorrectCause replaces the recorded cause of an exit, because hinit may learn the real cause only after the exit. The new
+	// cause is CauseReplaced, or CauseOperator if the profile was renamed or removed.
 	CorrectCause struct {
 		Name  string
 		Run   uint64
@@ -134,7 +133,7 @@ type (
 		Ready bool
 		Text  string // why the service isn't ready, or a warning of a ready service
 	}
-	// StatusText replaces the warning that a running service shows, and leaves its readiness unchanged.
+	// StatusText replaces the warning of a running service. Its readiness stays the same.
 	StatusText struct {
 		Name string
 		Run  uint64
@@ -164,13 +163,12 @@ type (
 		Disk         bool
 	}
 	// HoldStarts makes all services with Policy.Sheddable wait before they start. An empty Reason releases them.
-	HoldStarts struct{ Reason string }
-	// NotifyMessage is an sd_notify message from a process of a running service, see [Loop.HandleNotify].
+	HoldStarts    struct{ Reason string }
 	NotifyMessage struct {
 		Name            string
 		Run             uint64
 		Ready, Stopping bool
-		Status          string // a line for people, valid if HasStatus is set; "" clears it
+		Status          string // text for people, valid if HasStatus is set; "" clears the status
 		HasStatus       bool
 		Extend          time.Duration // how much more time the service needs to end, from now; 0 if the message does not say
 	}
@@ -187,7 +185,7 @@ type (
 	// Shutdown stops all services and ends the container within Machine.ShutdownBudget. A second Shutdown kills everything
 	// immediately.
 	Shutdown struct {
-		Code   int // exit code of the container, used if the CMD did not end by itself with an exit code
+		Code   int
 		Reason string
 	}
 	// NoChildrenLeft reports during a shutdown that PID 1 has no child process left, so the container can end.
@@ -248,7 +246,7 @@ type (
 	SpawnFinish struct {
 		Name string
 		Run  uint64
-		Exit Exit // the exit of the run before the finish command
+		Exit Exit
 	}
 	// SpawnStop starts the stop command of a service as a run with its own number. After the end of the stop command, the loop
 	// sends StopCommandEnded.
@@ -264,14 +262,14 @@ type (
 		Scope  SignalScope
 		Wake   bool // whether to send SIGCONT, too, because a stopped process reacts only to SIGKILL
 	}
-	// SignalDescendants sends a signal to all descendants of this process. The machine uses this action when no service is alive.
+	// SignalDescendants sends a signal to all descendants of hinit. The machine uses this action when no service is alive.
 	SignalDescendants struct{ Signal int }
 	// ServiceChanged reports that the entry of a service in the snapshot is out of date.
 	ServiceChanged struct{ Name string }
 	// AppendRecord adds a record to the history. If Record.Dropped is set, the loop then forgets the service.
 	AppendRecord struct{ Record Record }
-	// CloseOutput reports during a shutdown that all processes of a service have ended. The loop then closes Unit.StdOverrides[1],
-	// so that a logger that reads this pipe sees the end of its input.
+	// CloseOutput reports during a shutdown that all processes of a service have ended. The loop then closes
+	// Unit.StdOverrides[1], so that a logger that reads this pipe sees the end of its input.
 	CloseOutput struct{ Name string }
 	// EndLoop ends the loop: Loop.Run returns Code.
 	EndLoop struct{ Code int }

@@ -108,9 +108,8 @@ func (m *Machine) handleExited(now time.Time, s *service, e Exited) {
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers sends SIGTERM to the descendants that outlive a process of the service, and sets the deadline for SIGKILL.
-// dead names the process that has ended, for the reason of the state. If leftover is false, no descendant is alive, and
-// endLeftovers calls afterLeftovers at once.
+// endLeftovers sends SIGTERM to the descendants that outlive a process of the service, and sets the deadline for SIGKILL. dead
+// names the ended process in the reason of the state. If leftover is false, endLeftovers calls afterLeftovers at once.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
@@ -129,9 +128,9 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead st
 	m.emit(Signal{s.name, s.liveRun(), sigTerm, ScopeTree, false})
 }
 
-// afterLeftovers is called when the last descendant of the run, or of its finish command, has ended. It waits for a stop
-// command that is still alive. Then it starts the finish command. If there is none, if it has run, or if the time of the shutdown
-// is over, the service enters its next state.
+// afterLeftovers continues after the last descendant of the run or of its finish command has ended. It waits for a living stop
+// command, then starts the finish command. A service without a finish command, or with one that has run, enters its next state.
+// The same happens when the time of the shutdown is over.
 func (m *Machine) afterLeftovers(now time.Time, s *service) {
 	if s.stopCommand.run != 0 {
 		m.awaitStopCommand(now, s)
@@ -147,8 +146,9 @@ func (m *Machine) afterLeftovers(now time.Time, s *service) {
 	m.emit(SpawnFinish{s.name, s.finishRun, *s.lastExit})
 }
 
-// handleFinishExit handles the exit code of a finish command; -1 if it could not be run. The restart delay begins now. A code in
-// Policy.PermanentFinishCodes keeps the service down, unless an operator asked for a start after the main process had ended.
+// handleFinishExit handles the exit code of a finish command; -1 if the command could not run. The restart delay begins now. A
+// code in Policy.PermanentFinishCodes keeps the service down, unless an operator requested a start after the end of the main
+// process.
 func (m *Machine) handleFinishExit(now time.Time, s *service, code int) {
 	s.next.delayStart = now
 	if slices.Contains(s.policy.PermanentFinishCodes, code) && !s.restartAfterRun {
@@ -157,8 +157,8 @@ func (m *Machine) handleFinishExit(now time.Time, s *service, code int) {
 	}
 }
 
-// afterExit returns the state that follows an exit, and updates the failure counters. It does not enter the state, because the
-// descendants and the finish command must end first.
+// afterExit returns the state that follows an exit, and updates the failure counters. The service enters the state later, after
+// the end of its descendants and finish command.
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	reason := describeExit(exit)
 	switch {
@@ -182,7 +182,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
 		return nextState{state: Starting, reason: reason + " after it had been ready"}
 	}
-	// own means that the process chose its exit code. After a signal or a failed check, the code means nothing.
+	// The process chose its exit code itself. After a signal or a failed check, the code means nothing.
 	own := exit.Signal == 0 && exit.Cause != CauseHealth
 	if own && slices.Contains(s.policy.ParkCodes, exit.Code) {
 		return nextState{state: Parked, reason: reason}
@@ -200,23 +200,23 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	if next, ok := s.stateWithoutRestart(exit, reason); ok {
 		return next
 	}
-	// The first crash after a long run gets no restart delay. An exit with code 0 gets a delay, because another instance may have
-	// taken over. hinit learns that from a file a little later, and then parks the service.
+	// The first crash after a long run gets no restart delay. An exit with code 0 gets a delay, because another instance may
+	// have taken over. hinit learns that from a file a little later, and then parks the service.
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return nextState{state: Starting, reason: reason + " after a healthy life"}
 	}
 	if s.ready && s.policy.ReportsReadiness && s.policy.ReadyRestart == 0 && s.failures == 0 && exit.Cause != CauseClean && exit.Cause != CauseOperator && exit.Cause != CauseHealth {
-		m.countFailure(now, s) // a second crash gets a delay
+		m.countFailure(now, s) // a second crash gets a restart delay
 		return nextState{state: Starting, reason: reason + " after it had become ready"}
 	}
-	if exit.Cause == CauseOperator { // an operator ended the process with a signal, which does not count as a failure
+	if exit.Cause == CauseOperator { // an operator's signal ended the process, so the exit is no failure
 		return nextState{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
 	}
 	return nextState{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// handleInputsChanged starts a parked service after its input files have changed. The service may have changed them itself.
-// So a service that parked after a short run waits for the rest of its restart delay, and the change counts as a fast exit.
+// handleInputsChanged starts a parked service after its input files have changed. If the service parked after a short run, it
+// may have changed the files itself. The change then counts as a fast exit, and the rest of the restart delay applies.
 func (m *Machine) handleInputsChanged(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
@@ -232,7 +232,7 @@ func (m *Machine) handleInputsChanged(now time.Time, s *service) {
 	m.setState(now, s, Backoff, s.since.Add(delay), reason+" right after it had "+describeExit(s.lastExit))
 }
 
-// afterFailure counts a fast exit, and returns the restart delay that follows it.
+// afterFailure counts a fast exit, and returns the restart delay.
 func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
 	m.countFailure(now, s)
 	return s.policy.Backoff.Delay(s.failures, m.random())
@@ -259,8 +259,8 @@ func (m *Machine) random() float64 {
 	return m.Random()
 }
 
-// maxErrorText is the maximum length in bytes of an error in the history and in exit records. Errors contain file names,
-// which programs in the container choose.
+// maxErrorText is the maximum length in bytes of an error in the history and in exit records. An error may contain file names,
+// and programs in the container choose these names.
 const maxErrorText = 1 << 10
 
 // ShortenText cuts a text to maxErrorText bytes, for the history.
@@ -292,7 +292,6 @@ func describeExit(e *Exit) string {
 	return "exited with code " + strconv.Itoa(e.Code)
 }
 
-// handleRunEnded handles the end of the last process of a run, or of the stop command.
 func (m *Machine) handleRunEnded(now time.Time, s *service, e RunEnded) {
 	switch only := s.stopCommandAlone(); {
 	case s.stopCommand.run != 0 && s.stopCommand.run == e.Run:
@@ -306,8 +305,8 @@ func (m *Machine) handleRunEnded(now time.Time, s *service, e RunEnded) {
 	}
 }
 
-// enterNextState ends a run: all its processes and its finish command have ended. It enters the state that afterExit or
-// handleFinishExit chose, unless an operator or a shutdown has asked for another one since then.
+// enterNextState ends a run after all its processes and its finish command have ended. The service enters the state that
+// afterExit or handleFinishExit chose, unless a later command or a shutdown overrides it.
 func (m *Machine) enterNextState(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = nextState{}, now
@@ -344,12 +343,10 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 	}
 }
 
-// causesByHinit lists the causes of exits that hinit brought about itself. It knows them for certain, so no CorrectCause
-// event replaces them.
+// causesByHinit lists the causes of exits that hinit brought about. They are certain, so no CorrectCause event replaces them.
 var causesByHinit = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
-// parkByOutput parks a service that waits for its restart delay, if its last lines of output say that a restart would not help
-// (Policy.ParkOnOutput).
+// parkByOutput parks a service in backoff if its last lines of output say that a restart would not help (Policy.ParkOnOutput).
 func (m *Machine) parkByOutput(now time.Time, s *service) {
 	if s.policy.ParkOnOutput == "" || s.state != Backoff || s.lastExit.Code < 1 {
 		return

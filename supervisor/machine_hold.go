@@ -10,10 +10,10 @@ import (
 // This file handles holds. A hold ends a service, or delays its start, while the container lacks memory or the service's
 // profile uses too much disk space. The desired state of the service stays the same.
 
-// shortage records which services must not run at present.
+// shortage records why services must not run at present.
 type shortage struct {
 	startsHeld string            `reexec:"full"` // reason why services with Policy.Sheddable must not start; "" if they may start
-	held       map[string]string // reason of the hold on each held service; replaced and never modified, so that undo can restore the old map
+	held       map[string]string // reason of the hold by service; a step replaces the map and never modifies it, because undo may restore the old map
 }
 
 // setHold records why a service must not run. An empty reason removes the hold.
@@ -30,9 +30,8 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held = held
 }
 
-// NeedMemory and NeedDisk stand among the unmet needs of a service that waits because of a hold. NeedMemory means that the
-// container lacks memory. NeedDisk means that the service's profile uses too much disk space; the Reason of a [Hold] with
-// Disk must begin with it.
+// The unmet needs of a service that waits because of a hold. NeedMemory means that the container lacks memory. NeedDisk means
+// that the profile uses too much disk space; the Reason of a [Hold] with Disk must begin with it.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"
@@ -49,7 +48,7 @@ func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	}
 	m.setHold(s.name, e.Reason)
 	switch {
-	// the service waits only because of a hold, and goes on waiting if the event has a reason
+	// the service goes on waiting if the event has a reason
 	case s.state == Waiting && len(s.needs) == 0:
 		m.startOrWait(now, s, "there is room again")
 	case e.Reason != "" && s.state == Up:
@@ -64,7 +63,7 @@ func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 }
 
 // handleHoldStarts makes services with Policy.Sheddable wait before they start, for the given reason. With an empty reason it
-// starts those that wait only for memory.
+// starts the services that wait only for memory.
 func (m *Machine) handleHoldStarts(now time.Time, reason string) {
 	if m.shortage.startsHeld == reason || m.phase != running {
 		return

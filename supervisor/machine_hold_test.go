@@ -13,7 +13,7 @@ var sheds = func() Policy {
 	return p
 }()
 
-// memory turns a word of the transition table that concerns memory into events.
+// memory returns the events for a word about memory in the transition table.
 func (r *rig) memory(word string) []string {
 	r.do(Add{Name: "s", Policy: new(sheds)})
 	switch word {
@@ -42,7 +42,7 @@ func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 		if s := r.s(); s.want != WantUp || s.lastExit.Cause != CauseShed || s.reason != "shed" || !slices.Equal(s.unmet, []string{NeedMemory}) || s.failures != 0 || s.restarts != 0 {
 			t.Fatalf("want %s, cause %s, reason %q, lacks %q, %d failures", s.want, s.lastExit.Cause, s.reason, s.unmet, s.failures)
 		}
-		r.do(HoldStarts{}) // releases the starts of other services; the service that was shed must go on waiting
+		r.do(HoldStarts{}) // the service that was ended for memory must go on waiting
 		r.want(Waiting)
 		if way == "room" {
 			r.do(Hold{Name: "s"})
@@ -86,8 +86,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	}
 }
 
-// TestAServiceInLineWaitsForMemoryWhenItsTurnComes checks that a queued service whose turn comes waits for memory, and
-// is queued again after that.
+// A queued service whose turn comes while memory is short must wait for memory, and then join the queue again.
 func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r := newRig(t)
 	r.m.MaxStarting = 1
@@ -107,8 +106,7 @@ func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r.want(Starting)
 }
 
-// TestAProfileAboveItsQuotaIsStopped checks that a profile above its quota is stopped, also a critical one, and that
-// free memory does not start it again.
+// A profile above its quota is stopped, even a critical one. Free memory must not start it again.
 func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 	const reason = "disk: its files have 5GiB"
 	for _, way := range []string{"room", "operator"} {
@@ -140,8 +138,7 @@ func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 	}
 }
 
-// TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom checks that a service that waits for memory and for
-// its disk starts only when both reasons are gone.
+// A service that waits for memory and for disk space must start only when it has both.
 func TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom(t *testing.T) {
 	r := newRig(t)
 	r.do(Add{Name: "s", Policy: new(sheds), Want: WantUp})
@@ -152,8 +149,7 @@ func TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom(t *testing.
 	r.want(Waiting)
 }
 
-// TestAServiceThatWaitsShowsAHold checks that a service that waits for another one names a hold at once, and after the hold
-// the other one.
+// A service waits for another service. A hold must replace that reason at once, and the end of the hold must restore it.
 func TestAServiceThatWaitsShowsAHold(t *testing.T) {
 	c := newCrew(t)
 	c.add("web", RestartAndNeeds{Needs: needs("db:ready")})

@@ -9,7 +9,7 @@ import (
 
 // This file handles dependencies between services, the limit on restarts, and tasks, which run once and end.
 
-// RestartAfter says which exits an automatic restart follows. Exits that hinit requested are never followed by one.
+// RestartAfter selects the exits that an automatic restart follows. Exits that hinit requested never cause a restart.
 type RestartAfter string
 
 // The values of RestartAfter. A service that is not restarted is down if its exit code means success, and failed otherwise.
@@ -45,9 +45,9 @@ type RestartAndNeeds struct {
 	MaxRestarts        int           // limit of automatic restarts within RestartsWindow; 0 means no limit
 	RestartsWindow     time.Duration // time window of MaxRestarts; one more exit within it makes the service failed
 	Needs              []Need
-	RestartOn          []string  // names of services and tasks; this service restarts when such a service starts again, or such a task succeeds
+	RestartOn          []string  // services and tasks; when one of them starts again or succeeds, this service restarts
 	IsConfiguredTask   bool      `reexec:"OneShot"`   // a task of hinit.yaml: it is expected to end
-	LimitedStarts      bool      `reexec:"Turns"`     // at most [Machine.MaxStarting] services with this flag start at the same time
+	LimitedStarts      bool      `reexec:"Turns"`     // at most [Machine.MaxStarting] of these services start at the same time
 	LastUsed           time.Time `reexec:"Used"`      // when the service was last used; the queue starts recently used services first
 	RunBeforeEachStart bool      `reexec:"EachStart"` // a task that runs before each start of a service that needs it with UntilDone
 }
@@ -70,14 +70,13 @@ func (m *Machine) addToDependants(s *service) {
 	}
 }
 
-// removeFromDependants undoes addToDependants. Call it before the policy of the service changes.
 func (m *Machine) removeFromDependants(s *service) {
 	for _, name := range s.policy.dependencies() {
 		m.dependants[name] = without(m.dependants[name], func(o *service) bool { return o == s })
 	}
 }
 
-// taskNeed says that a task must succeed in a run with a number above Run. Success in an earlier run does not count.
+// taskNeed says that a task must succeed in a run with a number above Run. A success in an earlier run does not count.
 type taskNeed struct {
 	Name string
 	Run  uint64
@@ -86,7 +85,7 @@ type taskNeed struct {
 // runningStates lists the states in which a run exists.
 var runningStates = []State{Starting, Up, Stopping, Killing, Finishing}
 
-// idleStates lists the states in which no process of a service runs and no start is pending.
+// idleStates lists the states without a process and without a pending start.
 var idleStates = []State{Down, Parked, Failed}
 
 // startNeededTasks starts the tasks with RunBeforeEachStart that s needs with UntilDone. Each of them must succeed once more
@@ -119,13 +118,13 @@ func (s *service) taskNeedFor(name string) *taskNeed {
 	return &s.taskNeeds[i]
 }
 
-// wantUpAgain sets the desired state to up and forgets earlier failures and restarts.
+// wantUpAgain sets the desired state to up, and resets the counts of failures and restarts.
 func (m *Machine) wantUpAgain(s *service) {
 	s.want, s.singleRun, s.respawns = WantUp, false, nil
 	s.forgetFailures()
 }
 
-// unmetNeeds returns the names of the services for which s must wait, and a text for the reason of the state waiting.
+// unmetNeeds returns the services for which s must wait, and the reason for the state waiting.
 func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 	var why []string
 	for _, n := range s.policy.Needs {
@@ -137,7 +136,7 @@ func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 	return names, "waits for " + strings.Join(why, ", and for ")
 }
 
-// whyUnmet says in words why a need is unmet. The text is "" if the need is met.
+// whyUnmet returns the reason why a need is unmet, or "" if the need is met.
 func (m *Machine) whyUnmet(s *service, n Need) string {
 	t := m.services[n.Name]
 	switch {
@@ -213,7 +212,7 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	return true
 }
 
-// startUnblocked starts waiting services whose needs are now met. Step calls it after each event. It looks only at the
+// startUnblocked starts waiting services whose needs are now met. Step calls it after each event. For speed it checks only the
 // dependants of services that have changed.
 func (m *Machine) startUnblocked(now time.Time) {
 	if m.phase != running {
@@ -233,8 +232,6 @@ func (m *Machine) startUnblocked(now time.Time) {
 	}
 }
 
-// propagateRestart restarts the running services whose Policy.RestartOn names t. It is called after t has started again, or
-// has succeeded as a task.
 func (m *Machine) propagateRestart(now time.Time, t *service) {
 	for _, s := range m.dependants[t.name] {
 		if m.phase == running && s != t && s.state == Up && s.want == WantUp && slices.Contains(s.policy.RestartOn, t.name) {
@@ -275,8 +272,8 @@ func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState
 	return nextState{state: Down, reason: reason}, true
 }
 
-// limitRestarts counts an automatic restart, and returns the state failed if Policy.MaxRestarts would be exceeded. Otherwise
-// it returns next unchanged, also if next is not a restart.
+// limitRestarts counts an automatic restart. It returns the state failed if the restart would exceed Policy.MaxRestarts.
+// Otherwise, or if next is not a restart, it returns next unchanged.
 func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next
@@ -310,13 +307,12 @@ func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	}
 }
 
-// isActive reports whether a process of the service is alive or about to start.
 func (s *service) isActive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// dependantHeights returns a height for each service that others need: the length of the longest chain of active services
-// that depend on it. The result top is the greatest height. A shutdown ends services in the order of their heights.
+// dependantHeights returns the height of each needed service: the length of the longest chain of active services that depend on
+// it. top is the greatest height. A shutdown ends services in the order of their heights.
 func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {
@@ -333,7 +329,7 @@ func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 			return h
 		}
 		h := 0
-		heights[s] = h // a cycle of needs must not recurse for ever
+		heights[s] = h
 		for _, t := range above[s] {
 			h = max(h, height(t)+1)
 		}
@@ -346,8 +342,8 @@ func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	return heights, top
 }
 
-// endUnneeded asks services to end, during a shutdown, as soon as no active service needs them. It looks only at the needs of
-// services that have changed.
+// endUnneeded asks services to end, during a shutdown, as soon as no active service needs them. For speed it checks only the
+// needs of services that have changed.
 func (m *Machine) endUnneeded(now time.Time) {
 	for _, name := range m.effects.changed {
 		ended := m.services[name]

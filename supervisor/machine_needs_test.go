@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// with returns the usual policy with these needs and restart settings.
+// with returns the usual test policy with these needs and restart settings.
 func with(o RestartAndNeeds) Policy {
 	p := policy
 	p.RestartAndNeeds = o
 	return p
 }
 
-// order turns a word of the transition table that concerns another service, or another policy, into events.
+// order returns the events for a word of the transition table about another service or another policy.
 func (r *rig) order(word string) []string {
 	other := []Need{{Name: "o", Until: UntilReady}}
 	define := func(o RestartAndNeeds) { r.do(Add{Name: "s", Policy: new(with(o))}) }
@@ -98,7 +98,7 @@ func (c manyRig) is(name string, state State) {
 	}
 }
 
-// why checks that the reason of a service contains words.
+// why checks that the reason of a service contains the words.
 func (c manyRig) why(name, words string) {
 	c.t.Helper()
 	if got := c.of(name).reason; !strings.Contains(got, words) {
@@ -152,7 +152,7 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	// The next start of "web" must check its needs again.
 	c.ends("web", 1)
 	c.wait(c.of("web").deadline.Sub(c.now))
-	if c.of("db").state == Starting { // the restart delay of db ended at the same moment
+	if c.of("db").state == Starting {
 		c.is("web", Waiting)
 		c.spawn("db")
 		c.do(Ready{"db", c.of("db").number, true, ""})
@@ -210,7 +210,7 @@ func TestATaskOfEachStartRunsBeforeEachStartAndOnceForAllWhoWait(t *testing.T) {
 	c.is("keys", Failed)
 	c.is("a", Waiting)
 	c.wait(time.Hour)
-	c.is("keys", Failed) // the failed task must not run again for the same start
+	c.is("keys", Failed)
 	c.do(Start{"a"})
 	c.is("a", Waiting)
 	c.do(Stop{"a"})
@@ -258,7 +258,7 @@ func TestPolicies(t *testing.T) {
 		c.spawn("s")
 		c.do(Stop{"s"})
 		c.do(Exited{Name: "s", PID: c.of("s").pid, Code: -1, Signal: sigTerm})
-		c.is("s", Down) // a stop by an operator is no failure
+		c.is("s", Down)
 		c.do(Start{"s"})
 		c.do(SpawnFailed{Name: "s", Error: "no"})
 		if want := map[bool]State{true: Failed, false: Backoff}[tt.after == RestartNever || tt.after == RestartOnSuccess]; c.of("s").state != want {
@@ -280,12 +280,12 @@ func TestTooManyRestartsAreAFailure(t *testing.T) {
 	c.ends("s", 1)
 	c.is("s", Failed)
 	c.why("s", "restarted 2 times within 10m, which is the limit: exited with code 1")
-	c.do(Start{"s"}) // the limit counts again from 0 after a start by an operator
+	c.do(Start{"s"})
 	c.spawn("s")
 	c.ends("s", 1)
 	c.is("s", Backoff)
 	c.do(SpawnFailed{Name: "s", Error: "no"})
-	for range 5 { // the exits are too rare to be a crash loop
+	for range 5 {
 		c.wait(11 * time.Minute)
 		c.spawn("s")
 		c.ends("s", 1)
@@ -321,7 +321,7 @@ func TestRestartOn(t *testing.T) {
 	c.spawn("certs")
 	c.is("web", Up)
 	c.ends("certs", 1)
-	c.is("web", Up) // a failed run of certs must not restart the follower
+	c.is("web", Up)
 	c.do(Start{"certs"})
 	c.spawn("certs")
 	c.ends("certs", 0)
@@ -392,7 +392,7 @@ func TestTheContainerStopsInReverse(t *testing.T) {
 		c.is("app", Stopping)
 		c.is("db", Up)
 		c.do(Exited{Name: "app", PID: c.of("app").pid, Leftover: true})
-		c.is("db", Up) // a process of app is still alive
+		c.is("db", Up)
 		c.do(RunEnded{"app", c.of("app").number})
 		c.is("db", Stopping)
 		if cause := c.of("app").lastExit.Cause; cause != CauseShutdown {

@@ -101,10 +101,10 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 func TestMoreTimeToStop(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	r.told(NotifyMessage{Extend: time.Hour}) // the service has no deadline to extend yet
+	r.told(NotifyMessage{Extend: time.Hour})
 	r.do(Stop{"s"})
 	begin := r.now
-	r.told(NotifyMessage{Extend: time.Second}) // less than the time that the service has left
+	r.told(NotifyMessage{Extend: time.Second})
 	if left := r.s().deadline.Sub(r.now); left != policy.Grace {
 		t.Errorf("%v left", left)
 	}
@@ -122,7 +122,7 @@ func TestMoreTimeToStop(t *testing.T) {
 	r.told(NotifyMessage{Extend: time.Hour})
 	r.want(Killing)
 
-	r = newRig(t) // an extension must not change the container's budget
+	r = newRig(t)
 	r.up()
 	r.do(Shutdown{Reason: "test"})
 	r.told(NotifyMessage{Extend: time.Hour})

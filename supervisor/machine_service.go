@@ -14,7 +14,7 @@ type service struct {
 	state    State
 	since    time.Time
 	reason   string    // why the service is in this state
-	deadline time.Time // when the machine must act on this state (handleTick); zero for never
+	deadline time.Time // when handleTick must act on this service; zero for never
 
 	want          Want
 	beingRemoved  bool  `reexec:"removing"`
@@ -27,15 +27,15 @@ type service struct {
 	stopCommand stopCommand `reexec:"command"`
 
 	started      bool
-	processSince time.Time `reexec:"turned"`  // when the main process last started or ended
-	hasChecks    bool      `reexec:"checked"` // the service has checks, and is ready only after these checks pass
-	readySince   time.Time // when the service became ready; while no run exists, the end of the last run
+	processSince time.Time `reexec:"turned"` // when the main process last started or ended
+	hasChecks    bool      `reexec:"checked"`
+	readySince   time.Time // when the service became ready; between two runs, the end of the last run
 	lastExit     *Exit     `reexec:"last"`
 	succeeded    bool      `reexec:"done"` // the last run ended with a success code and without a request to stop
 
 	restarts      int
 	exits         causeCounts // all exits by cause, including failed starts
-	restartCauses causeCounts `reexec:"restarted"` // the exits that were followed by a restart, by cause
+	restartCauses causeCounts `reexec:"restarted"` // number of restarts, by the cause of the exit before them
 	respawns      []time.Time // times of the automatic restarts within Policy.RestartsWindow
 
 	// Counters of failures. They decide about restart delays, crash loops and parking.
@@ -51,13 +51,12 @@ type service struct {
 	nextRun   time.Time  // when the schedule starts the service next; zero without a schedule
 }
 
-// run is the current or the last run of a service, with its finish command. Each start replaces it.
 type run struct {
 	number         uint64 `reexec:"run"`
 	pid            int    // PID of the main process, or of the finish command in state finishing; 0 for none
 	ready          bool
 	readinessText  string `reexec:"said"` // text of the last Ready event
-	status         string // text of the last NotifyMessage event with a status
+	status         string
 	paused         bool
 	operatorSignal int          `reexec:"sent"`  // last signal that an operator sent; an exit by this signal has CauseOperator
 	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if hinit did not ask
@@ -65,13 +64,13 @@ type run struct {
 	killProgress   killProgress `reexec:"hunt"`
 
 	finishRun       uint64 `reexec:"finish"`    // run number of the finish command, 0 before it starts
-	staysDown       bool   `reexec:"permanent"` // the exit code of the finish command said not to start the service again
+	staysDown       bool   `reexec:"permanent"` // the exit code of the finish command forbids another start
 	next            nextState
 	restartAfterRun bool `reexec:"again"` // start the service again at once after this run
 
-	ownReport    readinessReport `reexec:"own"`    // report of the run itself
-	checkReport  readinessReport `reexec:"probed"` // report of its ready and start-up checks
-	failedAnswer string          `reexec:"answer"` // last answer of the check because of which hinit ended the run
+	ownReport    readinessReport `reexec:"own"`    // readiness report of the service itself
+	checkReport  readinessReport `reexec:"probed"` // readiness report of the ready and start-up checks
+	failedAnswer string          `reexec:"answer"` // last answer of the failed check that ended the run
 	parkAfterRun bool            `reexec:"park"`   // park the service after this run
 }
 
@@ -89,8 +88,8 @@ type stopCommand struct {
 	end time.Time // when the command and its descendants will be killed
 }
 
-// nextState is the state that a service enters after a run. The machine chooses the state when the main process ends. The
-// service enters it when all processes of the run and the finish command have ended.
+// nextState is the state that a service enters after a run. The machine chooses it when the main process ends. The service
+// enters it after the end of the finish command and of all other processes of the run.
 type nextState struct {
 	state      State
 	delay      time.Duration // length of the restart delay
@@ -112,12 +111,10 @@ func (s *service) forgetFailures() {
 	s.recentFastExits = nil
 }
 
-// isRunning reports whether the main process is alive.
 func (s *service) isRunning() bool { return s.pid != 0 && s.state != Finishing }
 
-// liveRun returns the number of the run to which the living processes belong. After the start of the finish command, that is the
-// number of the finish command. If only the stop command is alive, it is the number of the stop command. Otherwise it is the
-// number of the main process's run.
+// liveRun returns the run number of the living processes. A started finish command has its own number, and so has a stop
+// command that is the last living process. All other processes have the number of the main process.
 func (s *service) liveRun() uint64 {
 	switch {
 	case s.finishRun != 0:
@@ -152,14 +149,14 @@ func (s *service) causeOf(e Exited) Cause {
 	return CauseCrash
 }
 
-// without returns a copy of a slice without the elements that drop selects. It never changes the original, which undo may
-// have to restore.
+// without returns a copy of a slice without the elements that drop selects. The original stays the same, because undo may have
+// to restore it.
 func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(slices.Clone(in), drop) }
 
 // causeCounts counts exits by cause. It is immutable, so snapshots can share it.
 type causeCounts []CauseCount
 
-// plus returns a copy in which the count of cause is increased by n.
+// plus returns a copy with the count of cause increased by n.
 func (c causeCounts) plus(cause Cause, n int) causeCounts {
 	out := slices.Clone(c)
 	i := slices.IndexFunc(out, func(of CauseCount) bool { return of.Cause == cause })

@@ -8,13 +8,13 @@ import (
 
 // This file shuts down the container: it ends the services, then all other processes.
 
-// phase is the stage of the container's life: first the services run, then a shutdown passes through the other three phases.
+// phase is the stage of the container's life: running, then three phases of a shutdown.
 type phase int
 
 const (
 	running  phase = iota
 	stopping       // every service is being stopped
-	sweeping       // no service is alive; all other processes are being ended
+	sweeping       // no service is alive; hinit ends all other processes
 	finished
 )
 
@@ -27,9 +27,6 @@ func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
 	m.beginShutdown(now, e.Reason)
 }
 
-// beginShutdown asks all services to end, except loggers and services that others need. A needed service is asked when its
-// dependants have ended, or when its share of the budget has passed. The last tenth of the budget, at most half a second,
-// remains for the time after SIGKILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.ShutdownBudget - min(m.ShutdownBudget/10, leftoverGrace))
@@ -63,8 +60,8 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	}
 }
 
-// startDraining is called when only services with Policy.DrainsInput are left. They get drainTime to read the rest of their
-// input, and the signal Policy.DrainSignal.
+// startDraining tells the remaining services, all with Policy.DrainsInput, to end. They get the signal Policy.DrainSignal, and
+// drainTime to read the rest of their input.
 func (m *Machine) startDraining(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.DrainsInput && s.state == Up && end.Before(s.deadline) {
@@ -98,7 +95,7 @@ func (m *Machine) advanceShutdown(now time.Time) {
 	if m.phase == stopping {
 		m.endUnneeded(now)
 		alive, writing := false, false
-		for _, s := range slices.Backward(m.order) { // the last registered service usually ends last, so the search is short from the end
+		for _, s := range slices.Backward(m.order) {
 			if s.isActive() {
 				alive, writing = true, !s.policy.DrainsInput
 			}
@@ -132,8 +129,8 @@ func (m *Machine) advanceShutdown(now time.Time) {
 	}
 }
 
-// abandonProcesses ends a shutdown although processes are alive. They get a SIGKILL here, because a loop that was held up until
-// the end of the budget has sent none.
+// abandonProcesses ends a shutdown although processes are alive. It sends them SIGKILL, because a delayed loop may have sent
+// none.
 func (m *Machine) abandonProcesses(now time.Time) {
 	m.emit(SignalDescendants{sigKill})
 	m.concludeShutdown(now, "some processes did not end")

@@ -13,12 +13,12 @@ import (
 const (
 	// turnTime is how long a service that is not ready keeps its turn. After that, the next service may start.
 	turnTime = 10 * time.Second
-	// shortTurnTime replaces turnTime after many services in a row have kept their turn for the whole time. Such services probably
-	// never report readiness. With turnTime, the last of 500 would start after 40 minutes.
+	// shortTurnTime replaces turnTime after many turns in a row have timed out. Such services probably never report readiness.
+	// With turnTime, the last of 500 would start after 40 minutes.
 	shortTurnTime = time.Second
 	// ReasonTurn is the prefix of the reason for a wait in the queue of starts: too many services are starting.
 	ReasonTurn = "waits for its turn"
-	// maxShownPositions is the length of queue up to which the status of each waiting service shows its position.
+	// maxShownPositions is the longest queue in which the status of each service shows its position.
 	maxShownPositions = 256
 )
 
@@ -28,12 +28,12 @@ type turns struct {
 	starting     []*service `reexec:"-"`       // services that have a turn
 	queue        []*service `reexec:"-"`       // waiting services, not sorted: service.queuePosition gives the order
 	lastPosition int64      `reexec:"tickets"` // highest queue position that was given to a service
-	// turns that ran out before their service was ready; 0 again when a service becomes ready
+	// turns in a row that ran out before their service was ready
 	timedOutTurns int  `reexec:"-"`
 	anyReady      bool `reexec:"-"` // a service has become ready since `starting` was last empty, so ExtraStarting applies
 }
 
-// holdsTurn reports whether a service still counts as starting: it is not ready, and its turn has not run out.
+// holdsTurn reports whether a service counts as starting: it is not ready, and its turn has not run out.
 func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnLimit()))
 }
@@ -46,12 +46,12 @@ func (m *Machine) turnLimit() time.Duration {
 	return turnTime
 }
 
-// enqueue gives a service its turn, or puts it into the queue if too many services are starting. It reports whether the
-// service has to wait. An automatic restart never waits.
+// enqueue gives a service a turn, or puts it into the queue if too many services are starting. It reports whether the service
+// has to wait. An automatic restart never waits.
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.queuePosition != 0:
-		if s.unmet != nil { // the service is queued, but waited for its needs; they are met now
+		if s.unmet != nil {
 			s.unmet, s.reason = nil, ReasonTurn
 			m.markChanged(s)
 			m.updateQueuePositions()
@@ -66,8 +66,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	}
 	m.lastPosition++
 	s.queuePosition = m.lastPosition
-	// Services that were used recently come first, so they get negative positions. The agent controls Policy.LastUsed, so the
-	// time may have any value: also one that would give position 0, which means "not queued".
+	// Recently used services come first, so they get negative positions. The agent controls Policy.LastUsed, so the time may
+	// have any value: even one that would give position 0, which means "not queued".
 	if ns := s.policy.LastUsed.UnixNano(); !s.started && !s.policy.LastUsed.IsZero() && ns != 0 {
 		s.queuePosition = -ns
 	}
@@ -85,7 +85,7 @@ func (m *Machine) freeTurns(now time.Time) int {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
 		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
-		m.timedOutTurns += ended // turnLimit and holdsTurn read the count, so it changes only after the calls above
+		m.timedOutTurns += ended // turnLimit and holdsTurn read the count, so it must change after these calls
 	}
 	if m.anyReady {
 		return m.MaxStarting + m.ExtraStarting - len(m.starting)
@@ -120,8 +120,8 @@ func compareQueuePositions(a, b *service) int {
 	return cmp.Compare(a.queuePosition, b.queuePosition)
 }
 
-// updateQueuePositions writes into the reason of each queued service how many services are before it. It skips long queues,
-// where each change would publish hundreds of services.
+// updateQueuePositions writes the number of earlier services into the reason of each queued service. It skips long queues,
+// because each change would publish hundreds of services.
 func (m *Machine) updateQueuePositions() {
 	if len(m.queue) > maxShownPositions {
 		return

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestOnlySoManyStartAtOnce checks the limit of concurrent starts. The service that was used last must start first, and
-// the others must say how many are before them.
+// The most recently used service must start first. The others must say how many services are before them.
 func TestOnlySoManyStartAtOnce(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting = 2
@@ -50,7 +49,7 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	c.do(Exited{Name: "new", PID: 52, Code: 1})
 	up("old", 53)
 	expect("up up up backoff down")
-	c.wait(c.m.services["new"].deadline.Sub(c.now)) // a restart must not wait in the queue
+	c.wait(c.m.services["new"].deadline.Sub(c.now))
 	expect("up up up starting down")
 	up("new", 54)
 	c.do(Start{"middle"})
@@ -62,8 +61,7 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	expect("up up up up starting")
 }
 
-// TestTheFirstCrashOfAYoungGatewayCostsNoSecond checks that a gateway that had become ready is started without a delay
-// after its first crash. After a second crash it must wait.
+// After its first crash, a gateway that had become ready must start without a delay. After a second crash it must wait.
 func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
 	c := newCrew(t)
 	p := policy
@@ -92,8 +90,7 @@ func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
 	crash(53, false, Backoff)
 }
 
-// TestTheCauseOfACrashLoopIsTheLastWarning checks that the explanation of a crash is the last warning or error in the
-// log, not a line that comes after it.
+// The explanation of a crash must be the last warning or error in the log, not a later line.
 func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 	for want, tail := range map[string][]string{
 		"exited with code 1: 12:00 ERROR refusing to bind 0.0.0.0": {"12:00 INFO starting", "12:00 ERROR refusing to bind 0.0.0.0", "12:00 INFO bye", ""},
@@ -107,7 +104,7 @@ func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 	}
 }
 
-// After a boot, the gateways that were used last must start first, not the first by name.
+// After a boot, the most recently used gateways must start first, not the first by name.
 func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting = 2
@@ -125,8 +122,7 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	}
 }
 
-// TestAGatewayOf1970WaitsForItsTurn checks that a gateway whose last use is time 0 waits in the queue like the others.
-// An agent can set the time of its files to 0.
+// A gateway whose last use is time 0 must wait in the queue like the others. An agent can set the time of its files to 0.
 func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting = 1
@@ -174,8 +170,7 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// As soon as a service is ready, some more than the limit may start, because starts also wait for other things than
-// processors.
+// After the first service is ready, more services than the limit may start, because a start waits not only for the processor.
 func TestMoreStartWhenOneIsReady(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting, c.m.ExtraStarting = 2, 1
@@ -202,8 +197,8 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 	}
 }
 
-// If many gateways are started with one command long after the boot, only as many as there are processors may begin
-// together. With twice as many, the first would be ready as late as the second.
+// If one command starts many gateways long after the boot, only one gateway for each processor may begin at first. With twice
+// as many, the first would be ready as late as the second.
 func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting, c.m.ExtraStarting = 2, 2

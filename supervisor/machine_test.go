@@ -25,7 +25,7 @@ var finishing = func() Policy {
 	return p
 }()
 
-// rig drives a machine with one service "s" and a clock of its own.
+// rig drives a machine with one service "s" and a fake clock.
 type rig struct {
 	t    *testing.T
 	m    Machine
@@ -38,7 +38,7 @@ func newRig(t *testing.T) *rig {
 	return &rig{t: t, m: Machine{ShutdownBudget: 8 * time.Second}, now: time.Unix(1000, 0), pid: 100}
 }
 
-// do runs one step and answers starts as the loop does. It returns the kinds of the actions except timers and the like.
+// do runs one step and answers starts as the loop does. It returns the kinds of the actions, without timers.
 func (r *rig) do(e Event) []string {
 	var kinds []string
 	acts := slices.Clone(r.m.Step(r.now, e))
@@ -128,14 +128,14 @@ func (r *rig) enter(state State) {
 	r.want(state)
 }
 
-// noFinish answers that the finish command was not started.
+// noFinish answers that the service has no finish command.
 func (r *rig) noFinish() {
 	if r.s().state == Finishing {
 		r.s().pid = 0
 	}
 }
 
-// cause turns a word of the transition table into events.
+// cause returns the events for a word of the transition table.
 func (r *rig) cause(word string) []string {
 	switch word {
 	case "start":
@@ -288,8 +288,8 @@ func TestDelaysGrowAndAreForgottenAfterALongLife(t *testing.T) {
 	}
 }
 
-// The first crash after a healthy life must cause a restart without delay, however the process ended. An exit with code
-// 0 must not, because another instance may have taken over.
+// The first crash after a long healthy run must cause a restart without delay. An exit with code 0 must not, because another
+// instance may have taken over.
 func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -430,11 +430,9 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	}
 }
 
-// TestWhatForksAwayFromAKillIsKilledAgainSoon checks that processes that were forked during a kill are killed again
-// within a fraction of a second. If the kernel only delays the end of a process, the pauses between kills must grow.
 func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 	r := newRig(t)
-	for range 2 { // the pauses begin anew with each run
+	for range 2 {
 		r.up()
 		r.do(Stop{"s"})
 		r.wait(r.s().policy.Grace)
@@ -469,7 +467,7 @@ func (r *rig) lastTree() Signal {
 }
 
 func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
-	for _, more := range []int{0, 1} { // a process whose end the kernel only delays does not fork again, so it needs no warning
+	for _, more := range []int{0, 1} { // a process whose end the kernel delays does not fork, so it needs no warning
 		r := newRig(t)
 		r.up()
 		r.do(Stop{"s"})
@@ -540,15 +538,15 @@ func TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks(t *testing.T) {
 	r.want(Starting)
 }
 
-// A gateway that changes its configuration at each start and exits with 78 must get growing restart delays. Without
-// them it would start again for ever, at once.
+// A gateway that changes its configuration at each start and exits with 78 must get growing restart delays. Without them it
+// would restart in an endless loop.
 func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		r.exit(78)
 		r.want(Parked)
-		r.now = r.now.Add(200 * time.Millisecond) // time until the change is noticed
+		r.now = r.now.Add(200 * time.Millisecond)
 		r.do(InputsChanged{"s"})
 		r.want(Backoff)
 		if got := r.s().deadline.Sub(r.s().lastExit.At); got != want*time.Second || r.s().failures != i+1 {
@@ -570,7 +568,7 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 	}
 }
 
-// An edit by an operator some seconds after each failed start must start the service at once, however often.
+// An operator's edit some seconds after a failed start must start the service at once, however often it happens.
 func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 	r := newRig(t)
 	r.up()
@@ -581,7 +579,7 @@ func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 		r.want(Starting)
 		r.spawned()
 	}
-	r.wait(policy.ResetAfter) // after a long run, the edit must start the service at once too
+	r.wait(policy.ResetAfter)
 	r.exit(78)
 	r.do(InputsChanged{"s"})
 	r.want(Starting)
@@ -834,7 +832,7 @@ func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
 	}
 }
 
-// s6like is the policy of a service directory that has no other file than run.
+// s6like is the policy of a service directory that contains only run.
 var s6like = Policy{
 	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Second},
 	StopSignal: sigTerm, KillNever: true, KillScope: ScopeMain, LeaveDescendants: true,
@@ -843,7 +841,7 @@ var s6like = Policy{
 
 func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 	for _, c := range []struct {
-		ready time.Duration // seconds until it is ready; negative for never
+		ready time.Duration
 		want  State
 	}{{-1, Backoff}, {999 * time.Millisecond, Backoff}, {time.Second, Starting}} {
 		r := newRig(t)
@@ -1091,7 +1089,7 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	r.exit(0)
 	run := r.s().number
 	r.acts = nil
-	for range 2 { // the second event repeats the first
+	for range 2 {
 		r.do(CorrectCause{"s", run, CauseReplaced})
 	}
 	var causes []Cause
@@ -1256,11 +1254,11 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 	}
 }
 
-// A CMD must not count as failed if it ends by the signal that the shutdown sent.
+// A CMD that ends by the signal of the shutdown must not count as failed.
 func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 	for _, c := range []struct {
 		ends Exited
-		told int // exit code in the shutdown request
+		told int
 		code int
 	}{
 		{Exited{Name: "cmd", PID: 5, Code: -1, Signal: sigTerm}, 0, 0},
@@ -1337,8 +1335,7 @@ func TestTheCmdIsTriedAgainWhereTheKernelWasShortOfMemory(t *testing.T) {
 	}
 }
 
-// TestAServiceWhoseRunIsStillBeingCopiedStartsSoon checks that a start that fails with ETXTBSY is tried again after a
-// second. Other errors must wait for a minute.
+// A start that fails with ETXTBSY must be tried again after a second. After other errors, the service must wait for a minute.
 func TestAServiceWhoseRunIsStillBeingCopiedStartsSoon(t *testing.T) {
 	for passing, want := range map[bool]time.Duration{true: time.Second, false: time.Minute} {
 		m := Machine{}

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// This file starts, signals and reaps processes for the loop, by the methods of Spawner.
+// This file starts, signals and reaps processes for the loop.
 
 // spawn starts the main process of a run, and returns Spawned or SpawnFailed.
 func (l *Loop) spawn(a Spawn) Event {
@@ -104,7 +104,7 @@ func (l *Loop) signalRun(a Signal) []Event {
 	case ScopeGroup:
 		_ = procs.SignalGroup(a.Run, a.Signal)
 	case ScopeMain:
-		if !l.machine.Stopping() { // a shutdown kills all processes, also unrecorded ones
+		if !l.machine.Stopping() { // a shutdown kills all processes, including unrecorded ones
 			// Record the descendants while their parent lives, so that a later stop finds those that leave the process group.
 			procs.RecordMembers(a.Run)
 		}
@@ -118,7 +118,7 @@ func (l *Loop) signalRun(a Signal) []Event {
 
 func closeAll(files ...*os.File) {
 	for _, f := range files {
-		_ = f.Close() // a file may be nil; no data was written to the files, so an error of Close loses no data
+		_ = f.Close() // An error of Close loses no data, because hinit writes nothing to these files.
 	}
 }
 
@@ -131,7 +131,7 @@ func (l *Loop) reap() {
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 	if l.cfg.MuteSIGCHLD != nil && l.flood.recordReap(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.MuteSIGCHLD(l.flood.active)
-		if !l.flood.active { // reap again, because processes may have ended while SIGCHLD was off
+		if !l.flood.active {
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 		}
 	}
@@ -145,8 +145,8 @@ func (l *Loop) reap() {
 	}
 }
 
-// handleExit handles one reaped process. For a process of a service, it finds out whether the kernel killed it for lack of
-// memory. It then asks for the last lines of the log, and feeds an Exited event to the machine.
+// handleExit handles one reaped process. For a process of a service, it finds out whether the kernel killed the process for
+// lack of memory. It then asks for the last lines of the log, and feeds an Exited event to the machine.
 func (l *Loop) handleExit(x proc.Exit) {
 	name, owned := l.runs[x.ID]
 	if !owned {
@@ -168,14 +168,14 @@ func (l *Loop) handleExit(x proc.Exit) {
 		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explained
 		l.oomKills.explained = kills
 	}
-	if x.OOM != nil { // the counter of the run's own control group is more precise than cfg.OOMKills
+	if x.OOM != nil { // the counter of the control group of the run is more precise than cfg.OOMKills
 		e.OOM = *x.OOM && recent
 	}
 	s := l.machine.services[name]
 	stops := s != nil && s.stopCommand.run == x.ID
 	if x.Leftover && (s == nil || stops || !s.policy.LeaveDescendants) {
 		l.lingeringRuns = append(l.lingeringRuns, x.ID)
-	} else { // no descendant is left, or descendants may stay: waiting for their end would cost a scan of /proc for each orphan
+	} else { // Descendants are gone, or the policy lets them stay. Waiting for their end would cost a scan of /proc for each orphan.
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
 	}
@@ -195,22 +195,22 @@ func (l *Loop) handleExit(x proc.Exit) {
 	if u != nil && !u.Stdio && u.lastFinishRun != x.ID {
 		id := x.ID
 		l.cfg.Logs.Tail(name, func(lines []string) {
-			guard.Go("handing on last lines", func() { l.Post(LastLines{name, id, lines}) }) // Post may wait for the loop
+			guard.Go("handing on last lines", func() { l.Post(LastLines{name, id, lines}) })
 		})
 	}
 	l.step(e)
 }
 
-// oomKills remembers earlier values of Config.OOMKills, the number of out-of-memory kills in the container. A kill explains
-// only an exit that follows within seconds: the victim may have been a child of a process that lives on and ends much later.
+// oomKills stores earlier values of Config.OOMKills, the number of out-of-memory kills in the container. A kill explains only
+// an exit within the next seconds: the victim may have been a child whose parent ends much later.
 type oomKills struct {
 	explained uint64    // value at the last exit; kills up to then explain no later exit
-	sampled   uint64    // value at the last sample
+	sampled   uint64    // value at the newest sample
 	old       uint64    // value at the sample before the last; the kills up to then are too old to explain an exit
 	at        time.Time // time of the last sample
 }
 
-// oomSamplePeriod is the minimum time between two samples. A killed process frees its memory and ends in less time.
+// oomSamplePeriod is the minimum time between two samples. The kernel ends a killed process in less time.
 const oomSamplePeriod = 10 * time.Second
 
 // formatPIDs lists PIDs for a message to people, at most eight of them.

@@ -74,7 +74,7 @@ func realLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
 	return l, r
 }
 
-// patience is the longest time that a test waits for something that must happen. A test that passes does not use it up.
+// patience is the longest time that a test waits for an event. A passing test waits less.
 const patience = 40 * time.Second
 
 func until(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool) *Snapshot {
@@ -126,7 +126,7 @@ func TestADeafServiceIsKilledAfterItsGrace(t *testing.T) {
 	if err := l.Register(t.Context(), realUnit("s", "deaf"), WantUp); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = out.Read(make([]byte, 64)) // now the process ignores the stop signal
+	_, _ = out.Read(make([]byte, 64))
 	if err := l.Do(t.Context(), Stop{"s"}); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestNothingOfAServiceIsAliveAfterStopThoughItsHelperEscaped(t *testing.T) {
 			t.Errorf("process %d is still there: %s", pid, stat)
 		}
 	}
-	if took > 20*time.Second { // the limit covers the grace of 300 ms, and time for a busy machine
+	if took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
 }

@@ -12,9 +12,8 @@ const (
 	floodEnd = 5
 )
 
-// orphanFlood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a flood
-// the loop reaps every floodPause instead, and so notices the end of a service later by up to this time. The zero value means
-// no flood.
+// orphanFlood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a
+// flood the loop reaps every floodPause instead, so it notices the end of a service later. The zero value means no flood.
 type orphanFlood struct {
 	active    bool
 	orphans   int       // outside a flood: orphans reaped since `since`
@@ -24,8 +23,8 @@ type orphanFlood struct {
 }
 
 // recordReap decides whether a flood begins or ends. The loop calls it after each reap, with the number of reaped orphans.
-// mayFlood is false during a shutdown, which must notice each exit immediately: then a flood ends at once, and none begins.
-// changed reports whether f.active has changed.
+// mayFlood is false during a shutdown, because a shutdown must notice each exit immediately. changed reports whether f.active
+// has changed.
 func (f *orphanFlood) recordReap(now time.Time, orphans int, mayFlood bool) (changed bool) {
 	if f.active {
 		f.idleReaps++

@@ -12,7 +12,7 @@ const (
 	keptSize        = 8    // number of overwritten records that are kept for each service
 	maxKeptServices = 512  // overwritten records are kept for at most this many services
 
-	rootOrders     = "\x00" // key in Ring.kept for records of commands by root; it can't be the name of a service
+	rootOrders     = "\x00" // key in Ring.kept for records of commands by root; no service can have this name
 	keptRootOrders = 64     // number of overwritten records of commands by root that are kept
 )
 
@@ -22,8 +22,8 @@ const (
 type Ring struct {
 	slots   [ringSize]atomic.Pointer[Record]
 	kept    atomic.Pointer[map[string]*keptRecords] // overwritten records by service; adding a service replaces the map
-	last    uint64                                  // Seq of the newest record, 0 for none; only the loop reads it
-	head    atomic.Uint64                           // Seq of the newest record that readers see
+	last    uint64
+	head    atomic.Uint64 // Seq of the newest record that readers see
 	changes broadcast
 }
 
@@ -34,14 +34,14 @@ func (r *Ring) add(rec Record) {
 	r.store(&rec)
 }
 
-// keptRecords is a small ring of records that [Ring] has overwritten: those about one service, or about root's commands.
+// keptRecords is a small ring of overwritten records about one service, or about root's commands.
 type keptRecords struct {
 	slots []atomic.Pointer[Record]
-	next  int // index of the next write; only the loop uses it
+	next  int
 }
 
-// store puts a record into the ring, and keeps the record that it overwrites for that record's service, or among root's
-// commands. Notices are not kept, because clients can post any number of them.
+// store puts a record into the ring. It moves the overwritten record to the kept records of its service or of root's commands.
+// Notices are not kept, because clients can post any number of them.
 func (r *Ring) store(rec *Record) {
 	old := r.slots[rec.Seq%ringSize].Swap(rec)
 	if old == nil || old.Key != "" {
@@ -100,8 +100,8 @@ func (r *Ring) KeptBetween(after, end uint64) (records []*Record) {
 	return records
 }
 
-// publish shows the added records to readers. The loop calls it after it has published the snapshot, so that a reader of a
-// record also sees its effect.
+// publish shows the added records to readers. The loop calls it after publishing the snapshot, so that a reader of a record
+// also sees its effect.
 func (r *Ring) publish() {
 	if r.head.Load() != r.last {
 		r.head.Store(r.last)
@@ -120,7 +120,7 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	}
 	for seq := cursor + 1; seq <= head; seq++ {
 		rec := r.slots[seq%ringSize].Load()
-		if rec.Seq != seq { // since the check, the loop has overwritten this slot and all earlier slots
+		if rec.Seq != seq { // the loop has overwritten this slot and all earlier slots since the check
 			lost += uint64(len(records)) + 1
 			records = records[:0]
 			continue

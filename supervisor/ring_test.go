@@ -7,8 +7,8 @@ import (
 	"hinit/client"
 )
 
-// Events of one service must not push the events of others out of the history. Here the agent starts and stops its
-// service 3,000 times.
+// Events of one service must not push the events of others out of the history. Here the agent starts and stops its service
+// 3,000 times.
 func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) {
 	var r Ring
 	for i := range 10 {
@@ -41,7 +41,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 	}
 	check(&r)
 	records, _ := r.Since(0)
-	var next Ring // a re-executed hinit restores this history
+	var next Ring
 	next.restore(append(r.KeptRecords(records[0].Seq), records...))
 	check(&next)
 }
@@ -72,7 +72,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	}
 	check(&r)
 	records, _ := r.Since(0)
-	var next Ring // a re-executed hinit restores this history
+	var next Ring
 	next.restore(append(r.KeptRecords(records[0].Seq), records...))
 	check(&next)
 }

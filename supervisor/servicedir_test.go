@@ -42,7 +42,6 @@ func serviceDir(t *testing.T, name, run, finish string) Unit {
 	return u
 }
 
-// output reads the lines that the services write.
 func output(t *testing.T, r *os.File) func() string {
 	t.Helper()
 	lines := bufio.NewScanner(r)
@@ -72,7 +71,6 @@ func do(t *testing.T, l *Loop, events ...Event) {
 	}
 }
 
-// untilState waits until "s" is in a state.
 func untilState(t *testing.T, l *Loop, state State) *Service {
 	t.Helper()
 	return until(t, l, "s is "+string(state), func(s *Snapshot) bool { return s.Find("s").State == state }).Find("s")
@@ -197,7 +195,7 @@ func TestANewlineOnItsDescriptorMakesItReady(t *testing.T) {
 			if err := syscall.Mkfifo(gate, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// Only the three standard descriptors and the one for readiness may be open. The shell reads the script from
+			// Only the three standard descriptors and the readiness descriptor may be open. The shell reads the script from
 			// descriptor 10.
 			u := serviceDir(t, "s", fmt.Sprintf(`for f in 3 4 5 6 7 8 9; do [ $f = %[1]d ] || [ ! -e /proc/$$/fd/$f ] || echo "$f is open" >&2; done
 echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sleep 1000`, fd, gate), "")
@@ -226,7 +224,7 @@ echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sle
 func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	l, out := realLoop(t)
 	line := output(t, out)
-	u := serviceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // the child that it leaves behind keeps the descriptor open
+	u := serviceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // the remaining child keeps the descriptor open
 	u.Policy.ReportsReadiness, u.NotifyFD = true, 3
 	register(t, l, u, WantUp)
 	for range 5 {
@@ -239,8 +237,7 @@ func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	}
 }
 
-// TestADaemonOfAHookMadePID1ReadAllOfProc checks that PID 1 does not read all of /proc for each orphan that ends while
-// a process lives that a service may leave behind.
+// PID 1 must not read all of /proc for each ended orphan while a descendant of a hook is alive.
 func TestADaemonOfAHookMadePID1ReadAllOfProc(t *testing.T) {
 	for name, may := range map[string]bool{"a service whose processes may stay": true, "another one": false} {
 		t.Run(name, func(t *testing.T) {
@@ -402,7 +399,6 @@ func TestWithoutATimeToDieAStubbornServiceLivesUntilTheContainerEnds(t *testing.
 	}
 	l.Post(Shutdown{Reason: "end"})
 	<-l.Ended()
-	// A loop that is delayed when it kills may have no time left to reap.
 	await(t, "it has ended with the container", func() bool { return procState(s.PID) == 0 || procState(s.PID) == 'Z' })
 }
 
@@ -452,8 +448,8 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 	said(fmt.Sprintf("logged run %d", l.Snapshot().Find("s").PID))
 	for range 3 {
 		old := l.Snapshot().Find("s").Run
-		// The test kills first the logger and then the service, because a logger that is killed while a line comes may lose
-		// its beginning.
+		// Kill the logger before the service, because a logger that is killed while a line comes may lose the beginning of the
+		// line.
 		dying := l.Snapshot().Find("s/log").Run
 		do(t, l, SignalMain{"s/log", sigKill, false})
 		until(t, l, "the logger is dead", func(s *Snapshot) bool { v := s.Find("s/log"); return v.PID == 0 || v.Run > dying })
@@ -464,8 +460,7 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 	}
 }
 
-// TestAServiceThatNeverEndsItsLineKeptPID1Busy checks that PID 1 reads only a limited part of a readiness line. A
-// service may write without end, as "cat /dev/zero >&3" does.
+// PID 1 must read only a limited part of a readiness line. A service may write without end, as "cat /dev/zero >&3" does.
 func TestAServiceThatNeverEndsItsLineKeptPID1Busy(t *testing.T) {
 	for text, want := range map[string]bool{"up": false, "up\nmore": true, strings.Repeat("x", 3000) + "\n": true, strings.Repeat("x", 1<<20) + "\n": false} {
 		n, err := newReadinessPipe(3)

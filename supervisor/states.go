@@ -63,23 +63,23 @@ type Kind string
 const (
 	KindGateway     Kind = client.KindGateway
 	KindService     Kind = client.KindService // a service of hinit.yaml, or the dashboard
-	KindCmd         Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
+	KindCmd         Kind = client.KindCmd     // the container's CMD; its exit ends the container
 	KindHook        Kind = "hook"             // a command that runs once during the boot
-	KindPlaceholder Kind = "standin"          // placeholder process, which status reports leave out
-	KindRun         Kind = "run"              // a command that a client runs; it runs once and is forgotten after its end
-	KindCheck       Kind = "check"            // one execution of an exec check; it is forgotten after its end, and leaves no records in the history
+	KindPlaceholder Kind = "standin"          // placeholder process, hidden in status reports
+	KindRun         Kind = "run"              // a command of a client; it runs once and is forgotten after its end
+	KindCheck       Kind = "check"            // one execution of an exec check; it is forgotten after its end, and the history has no records of it
 )
 
-// oomAdj has, for each kind of service, by how much the oom_score_adj of its processes exceeds hinit's own. 50 points weigh
-// as much as 5 % of the memory. When memory runs out, the kernel kills the process with the highest score. A gateway is
-// restarted after that, but the death of the CMD or of PID 1 ends the container.
+// oomAdj has the difference between the oom_score_adj of a service's processes and hinit's own, by kind. 50 points weigh as
+// much as 5 % of the memory. When memory runs out, the kernel kills the process with the highest score. A gateway is restarted
+// after that, but the death of the CMD or of PID 1 ends the container.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjExpendable, KindRun: oomAdjExpendable, KindCheck: oomAdjExpendable}
 
 // OOMAdj returns how much the oom_score_adj of processes of this kind exceeds hinit's own. [proc.Spec].OOM overrides it.
 func (k Kind) OOMAdj() int { return oomAdj[k] }
 
-// oomAdjExpendable is for finish and stop commands, hooks, client commands and checks. Their loss costs least, so the kernel kills
-// them first.
+// oomAdjExpendable applies to finish and stop commands, hooks, client commands and checks. Their loss costs least, so the
+// kernel kills them first.
 const oomAdjExpendable = 900
 
 // SignalScope says which processes of a run receive a signal.
@@ -87,9 +87,9 @@ type SignalScope int
 
 // The scopes. The zero value is the whole tree.
 const (
-	ScopeTree  SignalScope = iota // every process of the run, including descendants that left its group and session
-	ScopeMain                     // only the main process
-	ScopeGroup                    // all processes in the process group that the main process leads
+	ScopeTree SignalScope = iota
+	ScopeMain
+	ScopeGroup
 )
 
 // Policy says how a service restarts and stops. With the zero value it restarts at once and without a limit, and a stop sends
@@ -101,7 +101,7 @@ type Policy struct {
 	CrashLoopWindow  time.Duration `reexec:"LoopWindow"`  // time window of CrashLoopExits
 	ParkCodes        []int         `reexec:"ParkOn"`      // exit codes after which the service is parked
 	ParkOnOutput     string        `reexec:"Refusal"`     // a failed run with a line of this prefix in its last output parks the service; "" for none
-	NoDelayCodes     []int         `reexec:"ImmediateOn"` // exit codes after which the service restarts at once, without counting a failure
+	NoDelayCodes     []int         `reexec:"ImmediateOn"` // exit codes after which the service restarts at once; such an exit is no failure
 	SuccessCodes     []int         `reexec:"Successes"`   // exit codes other than 0 that mean success
 	StopSignal       int           // signal that asks the service to end
 	Grace            time.Duration // time from the stop signal to SIGKILL
@@ -110,7 +110,7 @@ type Policy struct {
 	SingleRun        bool          `reexec:"Task"`      // the desired state becomes down after every run (hooks, client commands, exec checks)
 	LeaveDescendants bool          `reexec:"Spare"`     // do not end descendants that outlive the main process
 	Sheddable        bool          `reexec:"Sheds"`     // when memory is short, hinit may end the service or delay its start
-	// the service is the container's CMD: it runs once, and the container ends with its exit code
+	// IsCMD marks the container's CMD: it runs once, and the container ends with its exit code.
 	IsCMD bool `reexec:"Once"`
 	RestartAndNeeds
 
@@ -134,23 +134,23 @@ type Policy struct {
 // success reports whether an exit code means success.
 func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.SuccessCodes, code) }
 
-// Exit describes how a run ended. It is never modified: when hinit has read the last lines of output, a copy with Tail
-// replaces it.
+// Exit describes how a run ended. It is never modified: a copy with Tail replaces it when hinit has read the last lines of
+// output.
 type Exit struct {
-	Run    uint64    // number of the run
-	PID    int       // PID of the main process, 0 if there was none
-	Code   int       // exit code; -1 after an end by a signal, or if there was no process
-	Signal int       // signal that ended the process, 0 if none
-	Cause  Cause     // why the run ended
+	Run    uint64
+	PID    int
+	Code   int // exit code; -1 after an end by a signal, or if there was no process
+	Signal int
+	Cause  Cause
 	Error  string    // why the start failed (CauseSpawn), or the last answer of the check (CauseHealth)
 	At     time.Time // when the run ended
 	Uptime time.Duration
 	CPU    time.Duration // processor time of the process, and of its children that it has reaped
-	MaxRSS int64         // highest peak of resident memory among these processes, in bytes
+	MaxRSS int64         // peak resident memory of the largest of these processes, in bytes
 	Tail   []string      // last lines of output, oldest first; nil until hinit has read the output
 }
 
-// ToClient converts the exit to the type of the API. It leaves Tail empty, because not every reader may see the output of the
+// ToClient converts the exit to the type of the API. Tail stays empty, because not every reader may see the output of the
 // service.
 func (x *Exit) ToClient() client.Exit {
 	out := client.Exit{Cause: string(x.Cause), At: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID}
@@ -163,8 +163,8 @@ func (x *Exit) ToClient() client.Exit {
 	return out
 }
 
-// Explanation says how a run ended, and quotes the line of output that most likely explains it: the last warning or error, or
-// else the last line. The quoted text is untrusted, because the service wrote it.
+// Explanation describes how a run ended. It quotes the line of output that most likely explains the exit: the last warning or
+// error, or else the last line. The quoted text is untrusted.
 func (x *Exit) Explanation() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {
@@ -208,8 +208,8 @@ type Record struct {
 	To      State
 	Reason  string
 	PID     int
-	Exit    *Exit // the exit that this record reports. If hinit later corrects the cause, a second record follows
-	Dropped bool  // the service was removed, and the loop has forgotten it; this is its last record
+	Exit    *Exit // the exit that this record reports; if hinit later corrects the cause, a second record follows
+	Dropped bool  // last record of a service that was removed
 
 	By *client.Author // the client whose command caused this record; nil if hinit decided by itself
 

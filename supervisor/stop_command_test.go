@@ -16,7 +16,7 @@ func commanding(t *testing.T) *rig {
 	return r
 }
 
-// asked returns the stop signals, and the run of the stop command, that the machine has sent since the last call.
+// asked returns the stop signals, and the run number of the stop command, since the last call.
 func (r *rig) asked() (signals []int, command uint64) {
 	for _, a := range r.acts {
 		switch a := a.(type) {
@@ -49,7 +49,6 @@ func TestTheStopSignalFollowsTheStopCommand(t *testing.T) {
 	}
 }
 
-// killed returns the runs that were killed since the last call.
 func (r *rig) killed() (runs []uint64) {
 	for _, a := range r.acts {
 		if a, ok := a.(Signal); ok && a.Signal == sigKill {

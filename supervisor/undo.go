@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// undo restores the machine if a step panics, so that the loop of the next program starts from a consistent state. It keeps
-// only shallow copies. So a step must replace slices and maps, and never change their contents.
+// undo restores the machine if a step panics, so that the loop of the next program starts from a consistent state. It stores
+// only shallow copies. A step must therefore replace slices and maps, and never change their contents.
 type undo struct {
 	stepping     bool
 	savedMachine Machine
@@ -18,16 +18,15 @@ type savedService struct {
 	before  service
 }
 
-// save keeps a copy of a service for undo. Call it before a step changes the service. If a step saves a service twice, the
-// first copy counts.
+// save stores a copy of a service for undo. Call it before a step changes the service. Only the first call for a service in a
+// step has an effect.
 func (m *Machine) save(s *service) {
 	m.effects.saved = append(m.effects.saved, savedService{s, *s})
 }
 
-// beginStep copies the machine before a step.
 func (u *undo) beginStep(m *Machine) { u.stepping, u.savedMachine = true, *m }
 
-// endStep drops the copies after a step that did not panic. It also releases their memory if a step needed unusually many.
+// endStep drops the copies after a successful step. It also releases their memory if the step needed unusually many.
 func (u *undo) endStep(m *Machine) {
 	u.stepping = false
 	if cap(m.effects.saved) > 2*len(m.queue)+16 {
@@ -49,7 +48,7 @@ func (u *undo) undoStep(m *Machine) {
 	m.rebuildIndexes()
 }
 
-// rebuildIndexes rebuilds what the machine derives from m.order: the maps of services and dependants, and the time of the next
+// rebuildIndexes rebuilds all state that the machine derives from m.order: the maps of services and dependants, and the next
 // deadline.
 func (m *Machine) rebuildIndexes() {
 	m.services, m.dependants = make(map[string]*service, len(m.order)), make(map[string][]*service)

@@ -27,7 +27,7 @@ type Unit struct {
 	Needs           []string
 	Group           string // name under which operators address several services; "" for none
 
-	// Stdio, if not nil, is the list of the process's descriptors, from 0 on. The output of such a service goes to no log.
+	// Stdio lists the descriptors of the process, from 0 on. If it is not nil, the output of the service goes to no log.
 	Stdio []*os.File `reexec:"-"`
 	// StdOverrides are files for descriptors 0, 1 and 2 of the process. If an entry is nil, the process gets /dev/null for
 	// descriptor 0, and the pipe of LogSink for descriptors 1 and 2. The owner of these files closes them after the loop has
@@ -42,13 +42,13 @@ type Unit struct {
 	// HasReadinessChecks means that the service has readiness checks. It is then ready only after a ChecksReported event.
 	HasReadinessChecks bool `reexec:"Checked"`
 
-	// FinishProgram is the program that runs after each run, if Policy.RunsFinish is set. It gets the descriptors,
-	// environment, directory and user of the service. The arguments are the same as in s6: exit code (256 after a signal),
-	// signal or 0, name, PID. A missing program is ignored.
+	// FinishProgram runs after each run, if Policy.RunsFinish is set. It gets the descriptors, environment, directory and user
+	// of the service, and the arguments of s6: exit code (256 after a signal), signal or 0, name, PID. A missing program is
+	// ignored.
 	FinishProgram string `reexec:"Finish"`
 
-	// OpenDir is an open directory, if Spec.Dir names it by descriptor number (/proc/self/fd/N), or nil. The unit keeps it open
-	// so that the number can't refer to another file.
+	// OpenDir is an open directory, or nil. The unit needs it if Spec.Dir names the directory by descriptor number
+	// (/proc/self/fd/N): while it is open, the number can't refer to another file.
 	OpenDir *os.File `reexec:"Pin"`
 }
 
@@ -57,18 +57,18 @@ const MaxNotifyFD = 1023
 
 // unit is the loop's record of a service: its definition, the descriptors for its next start, and its entry in the snapshot.
 type unit struct {
-	*Unit    `reexec:"Unit"` // the definition is never modified, because the machine keeps a pointer to its Policy
-	LastSpec *proc.Spec      `reexec:"Ran"` // Spec of the last run, if the definition has changed since
+	*Unit    `reexec:"Unit"` // a definition is never modified, because the machine keeps a pointer to its Policy
+	LastSpec *proc.Spec      `reexec:"Ran"` // Spec of the last run, if the definition has changed since that run
 	Stdio    bool            // Files has all descriptors (nil for /dev/null), and there is no log
 	Files    [3]*os.File     // descriptors 0, 1 and 2; nil stands for /dev/null or the pipe of the log
 
-	lastFinishRun uint64   `reexec:"-"` // run number of the finish command that was started last
+	lastFinishRun uint64   `reexec:"-"`
 	view          *Service `reexec:"-"`
-	index         int      `reexec:"-"` // index of view in the snapshot
-	viewOutdated  bool     `reexec:"-"` // whether view is out of date
+	index         int      `reexec:"-"`
+	viewOutdated  bool     `reexec:"-"`
 }
 
-// setDefinition replaces the unit's definition. The running process keeps the old one until its next start.
+// setDefinition replaces the definition of the unit. The running process keeps the old definition until its next start.
 func (u *unit) setDefinition(next *Unit) {
 	ran := cmp.Or(u.LastSpec, &u.Spec)
 	u.Unit, u.LastSpec = next, nil
@@ -81,8 +81,7 @@ func (u *unit) setDefinition(next *Unit) {
 	}
 }
 
-// openFiles returns descriptors 0, 1 and 2 for a new process. The caller must close the files of the result own after the
-// start.
+// openFiles returns descriptors 0, 1 and 2 for a new process. After the start, the caller must close the files in own.
 func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 	files = slices.Clone(u.Files[:])
 	if u.Stdio || files[1] != nil && files[2] != nil {
@@ -96,12 +95,12 @@ func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 	return files, []*os.File{stdout, stderr}, nil
 }
 
-// readinessPipe is the pipe on which a run writes a newline to say that it is ready. A goroutine only waits for data; the
-// loop reads them. So data that the loop has not handled stay in the pipe, and a re-execution loses no newline.
+// readinessPipe is the pipe on which a run writes a newline when it is ready. A goroutine waits for data, but only the loop
+// reads them. Unread data stay in the pipe, so a re-execution loses no newline.
 type readinessPipe struct {
-	fd        int // descriptor number of the write end in the new process
+	fd        int
 	r, w      *os.File
-	bytesRead int // number of bytes read so far
+	bytesRead int
 }
 
 func newReadinessPipe(fd int) (*readinessPipe, error) {
@@ -115,8 +114,8 @@ func newReadinessPipe(fd int) (*readinessPipe, error) {
 	return &readinessPipe{fd: fd, r: r, w: w}, nil
 }
 
-// addTo adds the write end of the pipe to the files of a new process, as descriptor fd. Missing descriptors below fd are
-// closed in that process.
+// addTo adds the write end of the pipe to the files of a new process, as descriptor fd. Missing descriptors below fd stay
+// closed in the process.
 func (n *readinessPipe) addTo(files []*os.File) []*os.File {
 	if n == nil {
 		return files
@@ -127,21 +126,19 @@ func (n *readinessPipe) addTo(files []*os.File) []*os.File {
 	return all
 }
 
-// closeWriter closes hinit's copy of the write end. Call it after the process was started, or the pipe never ends.
 func (n *readinessPipe) closeWriter() { _ = n.w.Close() }
 
-// close closes the read end, which ends the goroutine of watchReadiness.
 func (n *readinessPipe) close() {
 	if n != nil {
 		_ = n.r.Close()
 	}
 }
 
-// maxReadinessText limits the bytes before the newline. A process that writes endlessly would otherwise keep the loop busy.
+// maxReadinessText is the maximum number of bytes before the newline. A process that writes endlessly would otherwise keep the
+// loop busy.
 const maxReadinessText = 4096
 
-// awaitData blocks until the pipe has data or its last writer has closed it. It returns false if hinit has closed the read
-// end.
+// awaitData blocks until the pipe has data or has lost its last writer. It returns false if hinit has closed the read end.
 func (n *readinessPipe) awaitData() bool {
 	raw, err := n.r.SyscallConn()
 	return err == nil && raw.Read(func(fd uintptr) bool {
@@ -159,8 +156,8 @@ func (l *Loop) watchReadiness(run uint64, n *readinessPipe) {
 	})
 }
 
-// readReadiness reads the readiness pipe of a run without waiting. A newline makes the run ready; text before it is ignored.
-// The pipe is closed after the newline, too much text, or the end of the data.
+// readReadiness reads the readiness pipe of a run without waiting. A newline makes the run ready; earlier text is ignored. The
+// pipe is closed after the newline, too much text, or the end of the data.
 func (l *Loop) readReadiness(run uint64) {
 	n := l.readinessPipes[run]
 	if n == nil {

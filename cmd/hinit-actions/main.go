@@ -1,5 +1,5 @@
-// Command hinit-actions runs the commands and sends the web requests that hinit.yaml lists under "on" for events of services. It
-// is an ordinary client of hinit's control socket, and needs no privileges. Its only goroutine waits for signals.
+// Command hinit-actions runs the commands and sends the web requests that hinit.yaml lists under "on" for events of services.
+// It is an ordinary client of hinit's control socket, and needs no privileges. Its only goroutine waits for signals.
 package main
 
 import (
@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err := checkTrusted(cfg, *plain, cfg.Path, *file); err != nil {
 		return c.Fail(cmdline.Failed, "cannot carry out actions: %v", err)
 	}
-	rules.size = -1 // the runner's first call of readIfChanged must return the configuration
+	rules.size = -1
 	host, _ := os.Hostname()
 	r := &actions.Runner{
 		Watch:      dial.ForThisContainer(cfg.Control.Socket, os.LookupEnv).Watch,
@@ -68,9 +68,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return c.Failed("carry out actions", r.Run(ctx))
 }
 
-// checkTrusted returns an error if a user other than root or the current user can change or make one of the files in paths. This
-// process runs the commands in these files, so other users must not be able to add one. Two callers may use files that the agent
-// can change: the agent's own user, and a user other than root who runs `hinit run` (plain).
+// checkTrusted returns an error if a user other than root or the current user can change or make one of the files in paths.
+// This process runs the commands in these files, so other users must not be able to add one. Two callers may use files that the
+// agent can change: the agent's own user, and a user other than root who runs `hinit run` (plain).
 func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 	uid := os.Geteuid()
 	if agent, err := account.Lookup("", cfg.Agent.User); plain && uid != 0 || !plain && err == nil && int(agent.UID) == uid {
@@ -89,7 +89,7 @@ func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 	return nil
 }
 
-// ruleFile is the configuration file. It is read again when it has changed.
+// ruleFile is the configuration file, which is read again after a change.
 type ruleFile struct {
 	options config.Options
 	path    string
@@ -106,8 +106,8 @@ func (r *ruleFile) readIfChanged() (*config.Config, error) {
 	return r.read()
 }
 
-// read reads the configuration. Before that it records the size and time of the file, so that even an invalid file is not read
-// again until it changes.
+// read reads the configuration. It first records the size and time of the file, so that even an invalid file is not read again
+// until it changes.
 func (r *ruleFile) read() (*config.Config, error) {
 	for {
 		if fi, err := os.Stat(r.path); err == nil {

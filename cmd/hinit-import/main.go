@@ -30,8 +30,8 @@ or works in another way, a line each: file, line, key and what to do instead. Th
 process-compose.yaml becomes an env_file of each service.`,
 }
 
-// run converts one configuration and returns the exit code. The files are not trusted, so their texts pass through show.Line
-// before they are printed.
+// run converts one configuration and returns the exit code. show.Line escapes the texts of the files, because the files are not
+// trusted.
 func run(args []string, out, errs io.Writer) int {
 	c := cmdline.NewCall(verb, args, out, errs)
 	from := ""

@@ -10,8 +10,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// hinit-import must not follow a link of the agent's in the path of its result. Otherwise root would write the new file, which
-// may contain secrets and which all users can read, to a place that the agent chose.
 func TestAnAgentChoseWhereRootWroteItsNewConfiguration(t *testing.T) {
 	testkit.NeedRoot(t)
 	top := t.TempDir()

@@ -38,9 +38,9 @@ func main() {
 }
 
 // becomeAgent changes from root to the agent's user, because the board and its directories belong to the agent. As root, this
-// program would follow symbolic links that the agent has made, and signal any process whose pid the agent writes to the
-// board. If the agent's user does not exist, the process becomes the owner of home, the directory of the board. It stays root
-// if root owns home, or if home is missing. becomeAgent may block while it reads /etc and the data volume.
+// program would follow symbolic links that the agent has made, and signal any process whose pid the agent writes to the board.
+// If the agent's user does not exist, the process becomes the owner of home, the directory of the board. It stays root if root
+// owns home, or if home is missing. becomeAgent may block while it reads /etc and the data volume.
 func becomeAgent(home string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -61,9 +61,8 @@ func becomeAgent(home string) error {
 		return err
 	}
 	groups := lo.Map(user.Groups, func(g uint32, _ int) int { return int(g) })
-	// The process may execute the agent's program next. That program must neither type into root's shell nor get root's
-	// files. The system calls below change all threads. The uid comes last, because afterwards the process can't change its
-	// groups.
+	// The process may execute the agent's program next, which must neither type into root's shell nor get root's files. The
+	// system calls below change all threads. The uid comes last, because afterwards the process can't change its groups.
 	if err := errors.Join(agentuser.CloseOnExec(), identity.LeaveTerminal(), syscall.Setgroups(groups), syscall.Setgid(int(user.GID)),
 		syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)); err != nil {
 		return fmt.Errorf("cannot work on the board as user %d: %w; run it as that user", user.UID, err)

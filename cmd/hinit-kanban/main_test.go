@@ -13,7 +13,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// mainEnv makes the test binary run as hinit-kanban.
 const mainEnv = "KANBAN_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -23,9 +22,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestTheAgentTypedIntoRootsShellThroughTheBoard checks that the agent's program, which a command of the board runs for
-// root, gets neither root's terminal nor root's open files. The agent may have changed this program, and it could type
-// into root's shell.
+// A command of the board runs the agent's program for root. The program must get neither root's terminal nor root's open files,
+// because the agent may have changed it, and it could type into root's shell.
 func TestTheAgentTypedIntoRootsShellThroughTheBoard(t *testing.T) {
 	testkit.NeedRoot(t)
 	if text, err := os.ReadFile("/proc/sys/dev/tty/legacy_tiocsti"); err == nil && strings.TrimSpace(string(text)) == "0" {
@@ -54,7 +52,7 @@ func TestTheAgentTypedIntoRootsShellThroughTheBoard(t *testing.T) {
 	if err := errors.Join(shell.Start(), slave.Close()); err != nil {
 		t.Fatal(err)
 	}
-	shown, _ := io.ReadAll(master) // the read fails when the last process that has the terminal open has ended
+	shown, _ := io.ReadAll(master)
 	if err := shell.Wait(); err != nil || !strings.HasPrefix(string(shown), "user 10000, words kanban swarm x\r\nover") {
 		t.Errorf("the terminal shows %q (%v)", shown, err)
 	}

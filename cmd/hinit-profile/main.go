@@ -1,6 +1,6 @@
-// Command hinit-profile NAME DIRECTORY copies the SQLite database NAME from the working directory to DIRECTORY. It uses SQLite's
-// backup API, so that the copy is consistent. `hinit profile export` runs it as the owner of the database and not as root,
-// because SQLite parses a file that an agent has written. The process restricts itself to the two directories. It owns no
+// Command hinit-profile NAME DIRECTORY copies the SQLite database NAME from the working directory to DIRECTORY. It uses
+// SQLite's backup API, so that the copy is consistent. `hinit profile export` runs it as the owner of the database and not as
+// root, because SQLite parses a file that an agent has written. The process restricts itself to the two directories. It owns no
 // goroutine.
 package main
 
@@ -29,9 +29,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: hinit-profile NAME DIRECTORY\n\nIt is a part of hinit profile export, which copies databases with it.")
 		os.Exit(2)
 	}
-	// SQLite opens a database and the files next to it by name, and follows symbolic links: an agent could put a link there that
-	// leads into another profile. A kernel without Landlock can't restrict this process, but then profiles are not isolated
-	// either.
+	// SQLite opens a database and the files next to it by name, and follows symbolic links: an agent could put a link there
+	// that leads into another profile. A kernel without Landlock can't restrict this process, but then profiles are not
+	// isolated either.
 	err := landlock.V3.BestEffort().RestrictPaths(landlock.RWDirs(".", os.Args[2]))
 	if err == nil {
 		err = backup(os.Args[1], filepath.Join(os.Args[2], os.Args[1]))
@@ -46,7 +46,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// backup copies a database while other processes may use it. If the database is locked, backup waits up to ten seconds.
+// backup copies a database while other processes may use it. It waits up to ten seconds for a locked database.
 func backup(from, to string) error {
 	address := func(path, query string) string {
 		path, _ = filepath.Abs(path)

@@ -49,7 +49,7 @@ func run(verb string, args []string) (code int, err error) {
 			err = nil
 		}
 	case verb == "attach" && len(args) > 0:
-		// The working directory of the serving program is also this directory.
+		// The working directory of the serving program is the same directory.
 		if err = gate.EnterDir(strings.Join(args[1:], ""), 0); err == nil {
 			err = inside.Attach("/proc/self/exe", []string{"serve", args[0]}, os.Stdin, os.Stdout)
 		}

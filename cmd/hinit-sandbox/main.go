@@ -14,8 +14,8 @@ import (
 
 func main() { os.Exit(program.Program{Engine: openEngine}.Run(os.Args)) }
 
-// openEngine returns the Docker engine at address. If HINIT_SANDBOX_ENGINE selects another engine, it replaces this process with
-// the program for that engine. That program is in the same directory and takes the same arguments.
+// openEngine returns the Docker engine at address. If HINIT_SANDBOX_ENGINE selects another engine, it replaces this process
+// with the program for that engine. That program is in the same directory and takes the same arguments.
 func openEngine(address string) (sandbox.FullEngine, error) {
 	switch name := os.Getenv("HINIT_SANDBOX_ENGINE"); name {
 	case "", "docker":

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// forbidden lists packages that the shim must not link, with the reasons. The shim runs as root, before every command
-// of the agent.
+// forbidden lists packages that the shim must not link, with the reasons. The shim runs as root, before every command of the
+// agent.
 var forbidden = map[string]string{
 	"runtime/cgo":              "the shim is static: it runs in any image",
 	"os/user":                  "internal/account reads the same files without cgo and NSS",
@@ -35,7 +35,7 @@ var parts = []string{"hinit/cmd/hinit-shim", "hinit/shim", "hinit/shim/agentuser
 
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // with cgo, so that the list also contains packages that only cgo builds link
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // with cgo, the list also contains packages that only cgo builds link
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)

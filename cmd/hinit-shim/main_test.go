@@ -20,7 +20,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// build compiles a package of this directory as the release does.
 func build(t *testing.T, pkg, out string) {
 	t.Helper()
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
@@ -42,8 +41,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestHermesImage checks the released binary in a root directory with the layout of the Hermes image, in which all
-// programs are static.
+// TestHermesImage checks the released binary in a root directory with the layout of the Hermes image, in which all programs are
+// static.
 func TestHermesImage(t *testing.T) {
 	testkit.NeedRoot(t)
 	root := t.TempDir()

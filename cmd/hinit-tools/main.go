@@ -32,7 +32,7 @@ func run(argv []string) int {
 		argv = []string{"hinit-tools"}
 	}
 	switch filepath.Base(argv[0]) {
-	case proc.LimitsName: // the program sets resource limits and the user, then executes the command
+	case proc.LimitsName: // set resource limits and the user, then execute the command
 		code, err := limits.Main(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code

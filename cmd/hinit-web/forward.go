@@ -53,7 +53,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, err)
 }
 
-// stateFile returns the path of the file in which hinit forward records how far it has sent the logs.
+// stateFile returns the path of the state file of hinit forward, which contains the positions in the logs.
 func stateFile(env func(string) (string, bool), home string) string {
 	file, _ := env("HINIT_FORWARD_STATE")
 	set, _ := env("HERMES_HOME")

@@ -107,8 +107,8 @@ func newSource(env func(string) (string, bool)) *hinitSource {
 	return &hinitSource{cmdline.ClientForThisContainer(env), env}
 }
 
-// requireToken returns an error if the page must not be served without a token, because isolated profiles could read the logs of
-// others on it. While no hinit is found it returns nil, because the page is then empty.
+// requireToken returns an error if the page must not be served without a token, because isolated profiles could read the logs
+// of others on it. Without a hinit it returns nil, because the page is empty.
 func (h *hinitSource) requireToken() error {
 	if h.CheckConnection() != nil && h.Socket() == "" {
 		return nil
@@ -123,7 +123,7 @@ func (h *hinitSource) requireToken() error {
 	return nil
 }
 
-// procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.
+// procPath returns the path of a /proc with hinit's processes, or "".
 func (h *hinitSource) procPath(i client.Init) string { return procusage.FindProc(h.Socket(), i.PID) }
 
 // logReader returns the identity with which this program opens hinit's log files.
@@ -137,7 +137,7 @@ func (h *hinitSource) logReader(i client.Init) (*fsutil.Actor, error) {
 func siblingPrograms(env func(string) (string, bool)) web.Programs {
 	b := web.Programs{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
-			return nil, fs.ErrNotExist // the container runs no sandbox service
+			return nil, fs.ErrNotExist
 		}
 		return programOutput(ctx, home, "hinit-sandbox", "ls", "--json")
 	}}

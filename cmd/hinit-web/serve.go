@@ -20,7 +20,7 @@ import (
 	"hinit/internal/web"
 )
 
-// defaultAddress is the address of the page if the user gives none.
+// defaultAddress is the address of the page without an option.
 const defaultAddress = "127.0.0.1:9120"
 
 // minTokenLength is the minimum length of a token in bytes. An attacker could guess a shorter one.
@@ -98,7 +98,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 const tokenAdvice = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
 
 // refuseIsolated wraps page, and refuses all requests while profiles are isolated. It checks at each request, because a reload
-// can isolate profiles after the start of this program.
+// can isolate profiles later.
 func (h *hinitSource) refuseIsolated(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.requireToken(); err != nil {
@@ -110,7 +110,7 @@ func (h *hinitSource) refuseIsolated(page http.Handler) http.Handler {
 }
 
 // mayConnect reports whether a process may use the page over a Unix socket. An isolated profile may not. The permissions of the
-// socket can't keep the profile out, because it may run as the owner of the socket.
+// socket don't suffice, because the profile may run as the owner of the socket.
 func (h *hinitSource) mayConnect(c net.Conn) bool {
 	cred, err := proc.PeerCredentials(c)
 	return err == nil && (cred.Uid == 0 || h.requireToken() == nil || !peer.IsIsolated(c, int(cred.Pid)))

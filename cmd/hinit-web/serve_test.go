@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The page must not answer an isolated profile on its Unix socket, also if the profile has the page's own user.
-// Otherwise the profile could stop all gateways.
+// The page must not answer an isolated profile on its Unix socket, even if the profile has the page's own user. Otherwise the
+// profile could stop all gateways.
 func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	testkit.NeedRoot(t)
 	if isolation.LandlockABI() < 6 {
@@ -91,8 +91,8 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 }
 
-// After a reload has isolated profiles, a page without a token must refuse requests. It would otherwise go on showing
-// the logs of all profiles.
+// After a reload has isolated profiles, a page without a token must refuse requests. Otherwise it would go on showing the logs
+// of all profiles.
 func TestAReloadThatIsolatesProfilesClosesThePageWithoutAToken(t *testing.T) {
 	dir := t.TempDir()
 	h := &hinitSource{Client: dial.New(dir + "/control.sock")}

@@ -14,7 +14,7 @@ import (
 
 	"hinit/internal/container"
 	"hinit/internal/container/units"
-	_ "hinit/internal/entry/ask" // package ask runs before the Go runtime starts
+	_ "hinit/internal/entry/ask"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/shim/agentuser"
@@ -35,7 +35,7 @@ func run(argv []string) int {
 		return units.RunPlaceholder()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
-	// hinit-tools also handles a call without a verb, and calls under the names that are links to hinit.
+	// hinit-tools also handles a call without a verb, and calls by the names that are links to hinit.
 	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName:
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])
@@ -56,8 +56,8 @@ func run(argv []string) int {
 }
 
 // execTools replaces this process with hinit-tools. That program implements all other commands, the s6 tools, and hinit-limits,
-// which sets resource limits and then executes a command. execTools returns only on failure, with an exit code. Normally package
-// entry has already executed hinit-tools before the Go runtime started; execTools is the fallback if that failed.
+// which sets resource limits and then executes a command. execTools returns only on failure, with an exit code. Package entry
+// normally executes hinit-tools before the Go runtime starts; execTools is the fallback.
 func execTools(argv []string) int {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), "hinit-tools")

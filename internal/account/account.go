@@ -31,7 +31,7 @@ type User struct {
 	Name string // "" when the uid has no line in /etc/passwd
 	UID  uint32
 	GID  uint32
-	Home string // home directory; "/" if the uid is not in /etc/passwd
+	Home string
 	// Groups is the argument for setgroups(2): GID first, then every group of /etc/group that lists Name, in the order of the
 	// file, without duplicates.
 	Groups []uint32
@@ -42,12 +42,12 @@ const RuntimeDir = "/run/hinit"
 
 // IDsFile is the name of the file in which PID 1 publishes the name, uid, gid and groups of the agent's user, each on its own
 // line. It is in the directory of the control socket. The exec shim needs it if /etc/passwd is read-only, so that PID 1 could
-// not store requested ids there.
+// not store requested ids in it.
 const IDsFile = "agent"
 
 // IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name per line, in the directory of the
-// control socket. An isolated profile has a user of its own. The line "*" stands for all profiles that have no line of their own,
-// and the line "-NAME" means that the profile NAME is not isolated. If no profile is isolated, the file is empty or missing.
+// control socket. An isolated profile has its own user. The line "*" means all profiles without their own line, and the line
+// "-NAME" means that the profile NAME is not isolated. If no profile is isolated, the file is empty or missing.
 const IsolatedFile = "isolated"
 
 // Isolates reports whether the profile is isolated according to list, the content of [IsolatedFile].
@@ -67,9 +67,9 @@ var (
 // maxRequestedID is the highest id that a variable can request. The id after it, 65535, means "no id" to old system calls.
 const maxRequestedID = 65534
 
-// RequestedID returns the id that the container requests with the first non-empty variable of names, and the name and text of this
-// variable. The result ok is false if all variables are empty, or if the text is not a number from 1 to 65534. The callers report
-// the text of an invalid request.
+// RequestedID returns the id that the container requests with the first non-empty variable of names, and the name and text of
+// this variable. ok is false if all variables are empty, or if the text is not a number from 1 to 65534. The callers report the
+// text of an invalid request.
 func RequestedID(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
 	for _, name = range names {
 		if text = env(name); text != "" {
@@ -92,15 +92,15 @@ func (u *User) ApplyRequestedIDs(env func(name string) string) {
 	}
 }
 
-// Lookup finds an account in root+"/etc/passwd" and root+"/etc/group". The argument root is "" for the files of this system, or a
-// directory that contains another etc.
+// Lookup finds an account in root+"/etc/passwd" and root+"/etc/group". root is "" for the files of this system, or a directory
+// that contains another etc.
 //
-// The argument who is one of these:
+// The parameter who is one of these:
 //
 //   - a name: Lookup returns the first line with that name. A name made of digits takes precedence over a uid with the same
 //     digits.
-//   - "uid": Lookup returns the first line with that uid. If there is none, it returns a user without a name, whose GID and only
-//     group is the uid itself, and whose home is "/".
+//   - "uid": Lookup returns the first line with that uid. Without such a line, it returns a user without a name, whose GID and
+//     only group is the uid itself, and whose home is "/".
 //   - "uid:gid": like "uid", but with the given GID as the only group, whatever /etc/group says. docker run --user does the same.
 //
 // The id 4294967295 is invalid, because the kernel takes it as "leave unchanged". A missing file counts as empty. If a file

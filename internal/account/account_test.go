@@ -81,7 +81,7 @@ func TestLookup(t *testing.T) {
 		"noshell":               {Name: "noshell", UID: 7, GID: 8, Home: "/noshell", Groups: []uint32{8, 4294967294}},
 		"last":                  {Name: "last", UID: 9, GID: 9, Home: "/last", Groups: []uint32{9}},
 		"1234":                  digits,
-		"1234:7":                withGID(other, 7), // if a gid follows, the first number can only be a uid
+		"1234:7":                withGID(other, 7),
 		"4242":                  {UID: 4242, GID: 4242, Home: "/", Groups: []uint32{4242}},
 		"4242:44":               {UID: 4242, GID: 44, Home: "/", Groups: []uint32{44}},
 		"4294967294:4294967294": {UID: 4294967294, GID: 4294967294, Home: "/", Groups: []uint32{4294967294}},

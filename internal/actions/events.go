@@ -18,19 +18,19 @@ import (
 	"hinit/internal/version"
 )
 
-// SeenConditions records the conditions in which each service was last seen, such as "unhealthy", so that each condition is
-// reported only once. It maps a service and an event to a mark. The mark identifies one occurrence of the condition, for example
-// by the number of the run; a different mark means a new occurrence.
+// SeenConditions records the last known conditions of each service, such as "unhealthy", so that each condition is reported
+// only once. It maps a service and an event to a mark. The mark identifies one occurrence of the condition, for example by the
+// number of the run; a different mark means a new occurrence.
 type SeenConditions map[string]map[string]string
 
-// ServiceEvent is an event of a service, with the state of the service when the event was seen.
+// ServiceEvent is an event of a service, with the state of the service at that time.
 type ServiceEvent struct {
 	Event   string
 	Service client.Service
 }
 
-// readyAfterBoot is the time after hinit's start in which a service that is first seen as ready causes the event ready. Later,
-// only a service that becomes ready causes it.
+// readyAfterBoot is the time after hinit's start in which a service that is already ready causes the event ready. Later, only a
+// service that becomes ready causes it.
 const readyAfterBoot = time.Minute
 
 // tailTimeout is how long an event waits for the last log lines of a service that has exited. The status reports an exit before
@@ -43,8 +43,8 @@ const endedMark = "was "
 // Apply updates the marks by a status change. It returns the new events in the order of the services; changed reports whether a
 // mark has changed.
 //
-// first is true for the first status of another hinit, for which no marks exist yet. Then a failure is an event, but the end of
-// an earlier run is not, and a ready service is one only shortly after the boot. held are the services whose events wait for the
+// first is true for the first status of another hinit, for which no marks exist. Then a failure is an event, but the end of an
+// earlier run is not, and a ready service is one only shortly after the boot. held are the services whose events wait for the
 // last log lines before their exit.
 func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceEvent, held []string, changed bool) {
 	for _, s := range c.Services {
@@ -120,7 +120,7 @@ func currentConditions(s *client.Service) map[string]string {
 	return marks
 }
 
-// Message is the JSON document that an action gets about an event.
+// Message is the JSON document about an event for an action.
 type Message struct {
 	ID        string    `json:"id"`      // id of the event; the same for each attempt to deliver it
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed, oom or stale
@@ -130,9 +130,9 @@ type Message struct {
 	State     string    `json:"state"`
 	Reason    string    `json:"reason"` // reason of the state, for people
 	Cause     string    `json:"cause"`  // cause of the service's last exit; "" before the first
-	Exit      *Exit     `json:"exit"`   // how the last run ended; null before the first exit
+	Exit      *Exit     `json:"exit"`   // exit of the last run; null before the first exit
 	Tail      []string  `json:"tail"`   // last log lines before the last exit; secrets of known shapes are hidden
-	At        time.Time `json:"at"`     // when the event was seen
+	At        time.Time `json:"at"`     // when hinit-actions noticed the event
 	Container string    `json:"container"`
 	Version   string    `json:"hinit"`
 }
@@ -140,7 +140,7 @@ type Message struct {
 // Exit describes how the last run of a service ended.
 type Exit struct {
 	Code   *int      `json:"code"`   // exit code; null if a signal ended the service, or if it never ran
-	Signal *int      `json:"signal"` // signal that ended the service; null if none did
+	Signal *int      `json:"signal"` // signal that ended the service; null without a signal
 	At     time.Time `json:"at"`
 	Error  string    `json:"error"` // why the service could not be started; "" if it was
 }
@@ -165,7 +165,7 @@ func encodeMessage(h ServiceEvent, host string, at time.Time) []byte {
 }
 
 // actionsOf returns the actions for an event of a service. The configuration can set actions for the service, its profile, all
-// gateways and all services. actionsOf uses the first of these that has actions for the event.
+// gateways and all services. The first of these with actions for the event counts.
 func actionsOf(c *config.Config, service, profile, event string) []config.Action {
 	if s, known := c.Services[service]; known {
 		if list, own := s.Actions[event]; own {

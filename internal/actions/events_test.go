@@ -10,7 +10,6 @@ import (
 	"hinit/internal/actions"
 )
 
-// up returns a service whose run n is up. Its process has the PID 100+n.
 func up(n int) client.Service {
 	return client.Service{Name: "web", State: client.StateUp, Ready: true, Run: uint64(n), PID: 100 + n}
 }
@@ -20,7 +19,6 @@ func with(s client.Service, change func(*client.Service)) client.Service {
 	return s
 }
 
-// ended returns a service in the given state whose run n has ended.
 func ended(n int, cause, state string) client.Service {
 	at := time.Unix(1000+int64(n), 0)
 	return client.Service{Name: "web", State: state, Run: uint64(n), LastExit: &client.Exit{Cause: cause, At: at, PID: 100 + n}}
@@ -41,7 +39,7 @@ func TestEvents(t *testing.T) {
 		name   string
 		uptime float64
 		seen   []client.Service
-		want   string // the kinds of the expected events, separated by commas
+		want   string
 	}{
 		{"ready after the boot", 5, []client.Service{up(1), up(1)}, "ready,"},
 		{"ready long before", 500, []client.Service{up(1), up(1), up(2)}, ",,ready"},

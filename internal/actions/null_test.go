@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// A null in place of an action in the state file must not end hinit-actions. It ended at each start, so it sent no alert any
-// more.
+// A null in place of an action in the state file must not end hinit-actions. It ended at each start, and sent no alerts.
 func TestANullInTheStateFileEndedAllAlerts(t *testing.T) {
 	got := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))

@@ -48,7 +48,7 @@ const maxAttempts = 10
 type Runner struct {
 	// follows the status, as [dial.Client.Watch] does
 	Watch       func(ctx context.Context, fn func(client.StatusChange) error) error
-	ReadConfig  func() (*config.Config, error) // reads the configuration; returns nil if it has not changed
+	ReadConfig  func() (*config.Config, error) // reads the configuration; returns nil if it is unchanged
 	StateFile   string                         // path of the state file
 	Host        string                         // name of the container in messages
 	Log         *slog.Logger
@@ -56,7 +56,7 @@ type Runner struct {
 
 	mu               sync.Mutex
 	state            state
-	droppedByTarget  map[string]int // targets to which a goroutine is delivering, each with the number of its dropped jobs
+	droppedByTarget  map[string]int // targets of running deliveries, each with the number of its dropped jobs
 	lastSaveError    string         // last error of saving the state; "" after a success
 	config           *config.Config
 	lastConfigError  string        // last error of reading the configuration, so that it is reported once
@@ -66,8 +66,8 @@ type Runner struct {
 	deliveries       sync.WaitGroup
 }
 
-// Run carries out actions until ctx ends. Actions that are not yet delivered stay in the state file for the next Run. If the
-// configuration can't be read at the start, Run returns an error.
+// Run carries out actions until ctx ends. Undelivered actions stay in the state file for the next Run. If the configuration
+// can't be read at the start, Run returns an error.
 func (r *Runner) Run(ctx context.Context) error {
 	var err error
 	if r.config, err = r.ReadConfig(); err != nil {
@@ -138,7 +138,7 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	}
 }
 
-// envFileCheckInterval is how often environment files are checked for changes.
+// envFileCheckInterval is the time between two checks of environment files.
 const envFileCheckInterval = 5 * time.Second
 
 // changedEnvFiles returns an event for each service whose environment files have changed since its start, once for each change.
@@ -166,8 +166,7 @@ func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 	return out
 }
 
-// reload reads the configuration again if its file has changed. If the new file is invalid, the runner keeps the old
-// configuration.
+// reload reads a changed configuration again. If the new file is invalid, the runner keeps the old configuration.
 func (r *Runner) reload() {
 	rules, err := r.ReadConfig()
 	switch {
@@ -180,8 +179,8 @@ func (r *Runner) reload() {
 	}
 }
 
-// dropOldest drops one job of a target that has more than maxQueuedJobs: the oldest job of the service with the most jobs. So no
-// service can push out the jobs of others. It never drops the job that is being delivered. The caller must hold r.mu.
+// dropOldest drops one job of a target with more than maxQueuedJobs: the oldest job of the service with the most jobs. So no
+// service can displace the jobs of others. It never drops the job that is being delivered. The caller must hold r.mu.
 func (r *Runner) dropOldest(target string) {
 	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
 	if len(mine) <= maxQueuedJobs {
@@ -217,7 +216,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 			pause.For(ctx, r.RetryDelays.Delay(failures, rand.Float64()))
 		}
 		r.mu.Lock()
-		j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target }) // j is nil if no job is left
+		j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target })
 		if j == nil || ctx.Err() != nil {
 			delete(r.droppedByTarget, target)
 			r.mu.Unlock()
@@ -255,7 +254,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// requeueBehindOthers moves the jobs of j's service for j's target to the end of the queue, and keeps their order. So after a
+// requeueBehindOthers moves the jobs of j's service for j's target to the end of the queue, in the same order. So after a
 // failure, other services with jobs for the target have a turn. The caller must hold r.mu.
 func (r *Runner) requeueBehindOthers(j *Job) {
 	mine, others := lo.FilterReject(r.state.Jobs, func(o *Job, _ int) bool { return o.Service == j.Service && o.target() == j.target() })
@@ -288,7 +287,7 @@ func (j *Job) maskedTarget() string {
 	return strings.Join(j.Action.Exec, " ")
 }
 
-// Job is an action that is due because an event has happened.
+// Job is an action that is due after an event.
 type Job struct {
 	Event   string        `json:"event"`
 	Service string        `json:"service"`
@@ -304,7 +303,7 @@ type Job struct {
 type state struct {
 	Init  time.Time            `json:"init"` // start time of the hinit to which the marks belong
 	Marks SeenConditions       `json:"marks"`
-	Stale map[string]time.Time `json:"stale,omitempty"` // when a change of environment files was last reported, by service
+	Stale map[string]time.Time `json:"stale,omitempty"` // time of the last reported change of environment files, by service
 	Jobs  []*Job               `json:"jobs"`            // queue of jobs; the jobs of one service are in the order of their events
 }
 
@@ -326,12 +325,12 @@ func loadState(path string) (s state, err error) {
 	if s.Marks == nil {
 		s.Marks = SeenConditions{}
 	}
-	s.Jobs = lo.Compact(s.Jobs) // another program may have written null as a job
+	s.Jobs = lo.Compact(s.Jobs)
 	return s, err
 }
 
 // SignatureHeader is the HTTP header with the signature of a request: "sha256=" and the HMAC-SHA256 of the body in hex digits.
-// The receiver can check by it that hinit has sent the request.
+// It proves to the receiver that hinit has sent the request.
 const SignatureHeader = "X-Hinit-Signature"
 
 // attemptJob makes one attempt to carry out a job. again reports whether another attempt may succeed.

@@ -35,7 +35,7 @@ type bench struct {
 	state   string
 	changes chan client.StatusChange
 	log     *lines
-	stop    func() // function that ends the Runner and waits for it
+	stop    func() // ends the Runner and waits for it
 }
 
 type lines struct {
@@ -114,7 +114,6 @@ func (b *bench) logged(text string, times int) {
 	testkit.Until(b.t, fmt.Sprintf("the log has %q %d times", text, times), func() bool { return strings.Count(b.log.String(), text) >= times })
 }
 
-// waiting waits until the state file has this number of jobs.
 func (b *bench) waiting(want int) {
 	b.t.Helper()
 	testkit.Until(b.t, fmt.Sprintf("%d jobs are waiting", want), func() bool {
@@ -124,8 +123,8 @@ func (b *bench) waiting(want int) {
 	})
 }
 
-// A message must contain the last lines that the service wrote, also when hinit reads them only after the status has
-// reported the exit.
+// A message must contain the last lines that the service wrote, even if hinit reads them only after the status has reported the
+// exit.
 func TestAMessageHasTheLastLinesThatAreReadAfterTheEnd(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	b := start(t, filepath.Join(t.TempDir(), "state"), config.Action{Exec: []string{"sh", "-c", "cat >>" + out}, Timeout: 20 * time.Second})
@@ -177,7 +176,7 @@ func TestAWebhookIsSignedAndTriedAgain(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 		case 3:
 			panic(http.ErrAbortHandler)
-		case 4: // hangs, so the attempt ends at its time limit
+		case 4:
 			<-q.Context().Done()
 		default:
 			got <- request{body, q.Header.Get(actions.SignatureHeader)}
@@ -229,8 +228,8 @@ func TestAHangingTargetHoldsUpNoOther(t *testing.T) {
 	b.stop()
 }
 
-// A FIFO in place of the file with the key of a webhook must cause an error at once. Opening a FIFO waits for a writer,
-// and would also delay the end of the program.
+// A FIFO in place of the file with the key of a webhook must cause an error at once. Opening a FIFO waits for a writer, and
+// would also delay the end of the program.
 func TestAPipeInPlaceOfAKeyIsNotWaitedFor(t *testing.T) {
 	a := hook("http://127.0.0.1:1")
 	a.SecretFile = filepath.Join(t.TempDir(), "key")
@@ -243,7 +242,8 @@ func TestAPipeInPlaceOfAKeyIsNotWaitedFor(t *testing.T) {
 	b.stop()
 }
 
-// A request signed with the empty key of a truncated file proves nothing, and a receiver with the right key refused it for good.
+// A request must not be signed with the empty key of a truncated file. Such a signature proves nothing, and a receiver with the
+// right key refuses the request for good.
 func TestARequestWasSignedWithTheEmptyKeyOfATruncatedFile(t *testing.T) {
 	got := make(chan struct{}, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))
@@ -287,8 +287,8 @@ func TestTheQueueIsBounded(t *testing.T) {
 	b.stop()
 }
 
-// When the queue is full, the events of one service may push out only that service's own alerts. A tenant whose gateway
-// fails all the time must not push out the alerts of other services.
+// When the queue is full, the events of one service may displace only that service's own alerts. A tenant whose gateway fails
+// all the time must not displace the alerts of other services.
 func TestTheEventsOfOneServicePushedTheAlertsOfOthersOut(t *testing.T) {
 	b := start(t, filepath.Join(t.TempDir(), "state"), hook(hangingServer(t)))
 	b.park(1, "first")
@@ -306,8 +306,8 @@ func TestTheEventsOfOneServicePushedTheAlertsOfOthersOut(t *testing.T) {
 	b.stop()
 }
 
-// If the receiver fails on the alert of one service, the alerts of other services must be sent meanwhile. The ten tries
-// of one alert may take nine minutes.
+// If the receiver fails on the alert of one service, the alerts of other services must still be sent. The ten tries of one
+// alert may take nine minutes.
 func TestAnAlertThatTheReceiverCannotTakeHoldsUpNoOtherService(t *testing.T) {
 	type request struct{ service, id string }
 	got := make(chan request, 100)
@@ -359,7 +359,7 @@ func TestAnAlertThatFailedOnceWaitedBehindEachNewEventOfATenant(t *testing.T) {
 			t.Error("the alert was not sent again after 10 requests")
 			break
 		}
-		b.park(n, "flood") // this keeps a new event always waiting
+		b.park(n, "flood") // a new event always waits
 		b.waiting(min(n, 2) + 1)
 		answer <- status
 		status = http.StatusOK
@@ -414,8 +414,8 @@ func TestACommandGetsTheEvent(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotDeliveredIsKept checks that jobs survive the end of the program. The Runner writes the state file before
-// it sends anything, so kill -9 loses nothing either.
+// Jobs must survive the end of the program. The Runner writes the state file before it sends anything, so kill -9 loses nothing
+// either.
 func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	var works atomic.Bool
@@ -435,7 +435,7 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 	b := start(t, state, hook(server.URL))
 	b.park(1, "web", "db")
 	b.waiting(2)
-	killed, err := os.ReadFile(state) // the state file that would remain after kill -9 now
+	killed, err := os.ReadFile(state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -450,7 +450,7 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 		t.Errorf("delivered: %s, %s", first, second)
 	}
 	b.waiting(0)
-	b.park(1, "web", "db") // these events must not be delivered again, because the state file records them already
+	b.park(1, "web", "db") // the state file records these events, so they must not be delivered again
 	b.park(2, "db")
 	if s := <-got; s != "db" {
 		t.Errorf("delivered: %s", s)

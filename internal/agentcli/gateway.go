@@ -96,8 +96,8 @@ func (c *Call) execAgent() int {
 	return code
 }
 
-// hasClosedHomes reports whether some profiles have their own users, whose homes this user may not enter because it is not root.
-// The agent's own program could not list these profiles.
+// hasClosedHomes reports whether some profiles have their own users, whose homes this user may not enter because it is not
+// root. The agent's own program could not list these profiles.
 func (c *Call) hasClosedHomes() bool {
 	init, err := c.Dial()
 	if err != nil || os.Geteuid() == 0 {

@@ -27,7 +27,7 @@ type said struct {
 
 type gateways struct {
 	root     string // root directory of the image in the test
-	refuse   error  // error that a request for the status gets
+	refuse   error  // error of a request for the status
 	home     string
 	services []client.Service
 	results  map[string]error // result of a command on a slot, by slot
@@ -119,7 +119,7 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 		"gateway status":                  {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n  State: down for 1m30s\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ writer\n", ""}, ""},
 		"-p writer gateway status":        {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✗ default\n  ✓ coder (PID: 4711)\n", ""}, ""},
 	} {
-		synctest.Test(t, func(t *testing.T) { // the time is virtual, because the command counts seconds
+		synctest.Test(t, func(t *testing.T) {
 			got, done := volume(t).enter(words)
 			if got != want.said || strings.Join(done, ", ") != want.done {
 				t.Errorf("%s: %+v, done %q\nwant %+v", words, got, done, want)
@@ -128,8 +128,8 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 	}
 }
 
-// TestTheReasonOfAGatewayControlsNoTerminal checks that the status escapes control characters in the reason of a
-// gateway. A platform could otherwise send a sequence that sets the title of root's terminal.
+// The status must escape control characters in the reason of a gateway. A platform could otherwise send a sequence that sets
+// the title of root's terminal.
 func TestTheReasonOfAGatewayControlsNoTerminal(t *testing.T) {
 	g := volume(t)
 	g.services[3].Reason = "unhealthy: \x1b]0;owned\a"
@@ -242,8 +242,8 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 	}
 }
 
-// Without s6, the agent reports success although it does nothing, or waits for ever. So the wrapper must pass on only
-// commands that change nothing.
+// Without s6, the agent reports success although it does nothing, or waits for ever. So only commands that change nothing may
+// go to the agent.
 func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
 	bare := func(t *testing.T) *gateways {
 		g := volume(t)
@@ -310,7 +310,7 @@ func TestProfilesAreListedByHinitOnlyWhereTheAgentsUserCanNotLookIntoTheirHomes(
 		}
 		code := make(chan int)
 		go func() {
-			runtime.LockOSThread() // the thread stays locked, so that it ends with the goroutine
+			runtime.LockOSThread()
 			_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
 			code <- c.Main()
 		}()

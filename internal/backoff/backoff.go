@@ -24,6 +24,6 @@ func (p Policy) Delay(failures int, random float64) time.Duration {
 	}
 	jitter := min(max(p.Jitter, 0), 0.5)
 	d *= 1 + jitter*(2*random-1)
-	// Without Max, d may be infinite. min limits it to a value that an integer can hold.
+	// Without Max, d may be infinite, and min limits it to a value that an integer can hold.
 	return time.Duration(min(d, float64(math.MaxInt64/2)))
 }

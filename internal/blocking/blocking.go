@@ -1,10 +1,10 @@
 // Package blocking limits how many calls of PID 1 may wait for a disk at the same time.
 //
-// A system call that waits occupies a thread. The Go runtime creates another one when all others wait, and ends the process
-// if the kernel refuses it. So every call that may wait first takes a turn here: the right to make one such call. Each
-// [Share] has a fixed number of turns, and can't use turns of another share. So a data volume that hangs delays only calls
-// that need it. A goroutine that waits for a turn needs no thread. The threads for all turns exist before the first service
-// starts, see [Turns].
+// A system call that waits occupies a thread. The Go runtime creates another one when all others wait, and ends the process if
+// the kernel refuses it. So every call that may wait first takes a turn: the right to make one such call. Each [Share] has a
+// fixed number of turns, and can't use turns of another share. So a data volume that hangs delays only calls that need it. A
+// goroutine that waits for a turn needs no thread. The threads for all turns exist before the first service starts, see
+// [Turns].
 //
 // The work that keeps PID 1 alive and answering (reaping, signals, status, console) takes no turn, or a [Short] one, so it
 // never waits for a disk. A scan of the processes may wait a few milliseconds for a turn of [Environ].
@@ -25,10 +25,10 @@ import (
 	"hinit/internal/guard"
 )
 
-// Share is a group of calls that wait for the same kind of thing. Each has its own turns.
+// Share is a group of calls that wait for the same kind of resource. Each has its own turns.
 type Share int
 
-// The shares: one for each kind of thing that can hang.
+// The shares: one for each kind of resource that can hang.
 const (
 	Volume   Share = iota // the data volume: profiles, their files, owners
 	Logs                  // log files
@@ -37,10 +37,10 @@ const (
 	Programs              // programs and directories of services that start, which their users choose, see package proc
 	Peers                 // sockets of processes that root does not trust, see [DoWithPeer]
 	Environ               // environments of processes that hide their service, see package proc
-	// Short is for calls that normally don't wait: on sockets of root's clients, pipes of services and files in /proc. Even such
-	// a call can take long, for instance while the kernel has stopped the container because its processor time is used up. Each
-	// call that takes long needs a thread, and many goroutines may make such calls at the same time. Code that needs turns of
-	// several shares must take the turn of Short last.
+	// Short is for calls that normally don't wait: on sockets of root's clients, pipes of services and files in /proc. Even
+	// such a call can take long, for instance while the kernel has stopped the container because its processor time is used up.
+	// Each call that takes long needs a thread, and many goroutines may make such calls at the same time. Code that needs turns
+	// of several shares must take the turn of Short last.
 	Short
 	shares
 )
@@ -65,7 +65,7 @@ func MinimizeTurns() {
 	turnsInUse = channels()
 }
 
-// Turns returns the number of turns of all shares together. So many threads must exist for calls that wait.
+// Turns returns the number of turns of all shares together. That many threads must exist for calls that wait.
 func Turns() int {
 	sum := 0
 	for _, n := range turns {
@@ -80,8 +80,8 @@ var ErrBusy = errors.New("earlier calls still wait for it")
 // ErrSlow means that a call has begun and did not return in time. It is still running.
 var ErrSlow = errors.New("it does not answer")
 
-// Do waits for a turn of a share, calls f, and returns the error of f. The function f must not call Do for the same share,
-// directly or not: if no other turn is free, it would wait for itself for ever.
+// Do waits for a turn of a share, calls f, and returns the error of f. f must not call Do for the same share, directly or not.
+// Without another free turn, it would wait for itself for ever.
 func Do(s Share, f func() error) error {
 	turnsInUse[s] <- struct{}{}
 	defer func() { <-turnsInUse[s] }()
@@ -141,7 +141,7 @@ func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-result: // f has ended at the same moment as ctx
+	case err := <-result:
 		return err
 	case <-begun:
 		return fmt.Errorf("cannot finish %s: %w", doing, errors.Join(ErrSlow, context.Cause(ctx)))
@@ -158,10 +158,10 @@ const (
 	passRights = 83
 )
 
-// DoWithPeer calls f through Do. Use it for a system call that receives from the socket of a process that root does not
-// trust. Such a call normally does not wait. But if that process has sent file descriptors, the kernel may have to close
-// them. The close of a TCP socket lasts as long as the sender has set with SO_LINGER. DoWithPeer interrupts such a wait with
-// a signal. It calls f on a locked thread.
+// DoWithPeer calls f through Do. Use it for a system call that receives from the socket of a process that root does not trust.
+// Such a call normally does not wait. But if that process has sent file descriptors, the kernel may have to close them. The
+// close of a TCP socket lasts as long as the sender has set with SO_LINGER. DoWithPeer interrupts such a wait with a signal. It
+// calls f on a locked thread.
 func DoWithPeer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()
@@ -179,12 +179,12 @@ func DoWithPeer(f func() error) error {
 	})
 }
 
-// RefuseDescriptors makes the kernel refuse file descriptors that other processes send to the Unix socket fd, or to
-// connections of the listener fd. Older kernels can't do that; there [DoWithPeer] limits the harm.
+// RefuseDescriptors makes the kernel refuse file descriptors that other processes send to the Unix socket fd, or to connections
+// of the listener fd. On older kernels, [DoWithPeer] limits the harm.
 func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, passRights, 0) }
 
-// Drain prevents further data in a socket, and reads what is left. Call it before the close. Otherwise the close could wait
-// for a TCP socket that the peer has sent, see [DoWithPeer].
+// Drain prevents further data in a socket, and reads the remaining data. Call it before the close. Otherwise the close could
+// wait for a TCP socket that the peer has sent, see [DoWithPeer].
 func Drain(fd uintptr) {
 	_ = DoWithPeer(func() error {
 		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // an error means that the peer has closed the socket

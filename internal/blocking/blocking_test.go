@@ -11,8 +11,8 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Of 200 concurrent callers of blocking.Do on one share, at most as many may run at the same time as the share has
-// turns. In the end all must have run.
+// Of 200 concurrent callers of blocking.Do on one share, at most as many may run as the share has turns. In the end all must
+// have run.
 func TestManyCallersTakeTurns(t *testing.T) {
 	var inside, most, done atomic.Int32
 	var wg sync.WaitGroup
@@ -35,8 +35,8 @@ func TestManyCallersTakeTurns(t *testing.T) {
 	}
 }
 
-// When all turns of a share are taken by calls that hang, a further call must return an error in time and must never
-// run later. Calls on another share must still run.
+// When calls that hang have all turns of a share, a further call must return an error in time and must never run later. Calls
+// on another share must still run.
 func TestAShareThatHangsAnswersBusy(t *testing.T) {
 	free, begun := make(chan struct{}), make(chan struct{}, blocking.Turns())
 	var hung sync.WaitGroup

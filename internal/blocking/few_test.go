@@ -6,11 +6,10 @@ import (
 	"testing"
 )
 
-// VolumeTurns returns how many calls to the volume may run at the same time.
 func VolumeTurns() int { return turns[Volume] }
 
-// TestFew checks calls with the smallest number of turns. It runs in a process of its own, because the number can be
-// changed only before the first use.
+// TestFew checks calls with the smallest number of turns. It runs in a separate process, because the number can be changed only
+// before the first use.
 func TestFew(t *testing.T) {
 	const alone = "BLOCKING_TEST_ALONE"
 	if os.Getenv(alone) == "" {

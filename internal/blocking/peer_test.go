@@ -12,8 +12,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// passing returns a socket in whose queue is a passed descriptor: a TCP socket that lingers. The sender has closed its
-// end.
+// passing returns a socket whose queue contains a passed descriptor: a TCP socket that lingers. The sender has closed its end.
 func passing(t *testing.T) int {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -24,13 +23,13 @@ func passing(t *testing.T) int {
 	if err := unix.Sendmsg(pair[1], []byte("G"), unix.UnixRights(fd), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	unix.Close(fd) // the only descriptor left is in the queue
+	unix.Close(fd) // the only other descriptor is in the queue
 	unix.Close(pair[1])
 	return pair[0]
 }
 
-// Calls of blocking.Peer must return although an agent has passed PID 1 a TCP socket that lingers, whose close waits.
-// Otherwise status, logs and healthcheck would hang for all users.
+// Calls of blocking.Peer must return although an agent has passed PID 1 a TCP socket that lingers, whose close waits. Otherwise
+// status, logs and healthcheck would hang for all users.
 func TestASocketThatLingersHoldsUpNobodyWhoIsPassedIt(t *testing.T) {
 	done := make(chan error, 2)
 	go func() {

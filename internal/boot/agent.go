@@ -17,27 +17,27 @@ import (
 	"hinit/shim/agentuser"
 )
 
-// Agent is the user that the agent's processes run as. hinit also works on the data volume as this user. The ids are right
-// even if hinit could not write them to /etc.
+// Agent is the user of the agent's processes. hinit also works on the data volume as this user. The ids are right even if hinit
+// could not write them to /etc.
 type Agent struct {
-	User  account.User // Name is "" if the user is not in /etc/passwd
-	Known bool         // /etc/passwd has the user
-	Lines []LogLine    // log messages about changed ids
+	User  account.User
+	Known bool
+	Lines []LogLine // log messages about changed ids
 
 	Cred  *proc.Cred // user and groups for the agent's processes; nil to keep hinit's own
 	Actor *fsutil.Actor
-	// Tenants are the profiles that had users of their own when this program was started, see [Agent.WithTenants].
+	// Tenants are the profiles that had their own users at the start of this program, see [Agent.WithTenants].
 	Tenants Tenants
 }
 
-// WithTenants returns a copy of the agent with the tenants of a configuration: profiles that have users of their own.
+// WithTenants returns a copy of the agent with the tenants of a configuration: the profiles with their own users.
 func (a Agent) WithTenants(cfg *config.Config) Agent {
 	a.Tenants = TenantsOf(cfg, a.Actor)
 	return a
 }
 
-// HomesActor returns the user for file operations in the homes of profiles. This is the agent, except that inside a tenant's home
-// it is the tenant. home is the data directory.
+// HomesActor returns the user for file operations in the homes of profiles: the tenant inside a tenant's home, otherwise the
+// agent. home is the data directory.
 func (a Agent) HomesActor(home string) *fsutil.Actor {
 	if !a.Tenants.Enabled {
 		return a.Actor
@@ -51,11 +51,11 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// PublishIDs writes two files to the runtime directory dir, for programs that can't read hinit.yaml, such as the exec shim
-// and the status page. [account.IDsFile] has agent.user, uid, gid and groups, each on its own line. [account.IsolatedFile]
-// lists the isolated profiles. If the agent's user is hinit's own, PublishIDs writes no IDsFile, and an IsolatedFile only
-// while profiles are isolated. Only hinit's user can write dir and the files. PublishIDs does nothing if dir is "". It calls
-// warn if the shim looks in another directory. It may block on the disk.
+// PublishIDs writes two files to the runtime directory dir, for programs that can't read hinit.yaml, such as the exec shim and
+// the status page. [account.IDsFile] has agent.user, uid, gid and groups, each on its own line. [account.IsolatedFile] lists
+// the isolated profiles. If the agent's user is hinit's own, PublishIDs writes no IDsFile, and an IsolatedFile only while
+// profiles are isolated. Only hinit's user can write dir and the files. PublishIDs does nothing if dir is "". It calls warn if
+// the shim looks in another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil
@@ -68,7 +68,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	}
-	if a.Cred == nil && !cfg.Isolates() { // if the shim runs as root, it would not trust a list of another user
+	if a.Cred == nil && !cfg.Isolates() { // a shim that runs as root would not trust a list of another user
 		return d.RemoveAll(account.IsolatedFile)
 	}
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
@@ -98,7 +98,7 @@ func isolatedText(cfg *config.Config) string {
 	return strings.Join(lines, "")
 }
 
-// UnknownAgent returns an error for services that can't run, because the lookup of the user who has failed with err. If the
+// UnknownAgent returns an error for services that can't run, because the look-up of the user who has failed with err. If the
 // user does not exist, the error says what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
@@ -110,14 +110,14 @@ func UnknownAgent(who string, err error) error {
 // NewAgent returns the agent for a user that was already looked up. known means that /etc/passwd has this user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
 
-// CallerAsAgent returns the user of this process as the agent, for a supervisor of services without an agent.
+// CallerAsAgent returns the user of this process as the agent, for a supervisor without an agent.
 func CallerAsAgent() Agent {
 	return Agent{User: account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Known: true, Actor: fsutil.Self()}
 }
 
 // withCred sets Cred and Actor, according to the privileges of this process.
 func (a Agent) withCred() Agent {
-	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the user of this process
+	if os.Geteuid() != 0 {
 		if !a.Known {
 			a.User = CallerAsAgent().User
 		}
@@ -139,7 +139,7 @@ func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 		return nil, nil
 	}
 	if who == "" || who == cfg.Agent.User {
-		return a.Cred, nil // use the requested ids even if /etc could not be changed
+		return a.Cred, nil
 	}
 	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
 	if err != nil {
@@ -164,9 +164,8 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv returns the environment of this process without variables of an outer init that a service must not inherit. An
-// outer hinit finds its processes by proc.TagVar. The variables for notifications would send messages to the program that
-// started this container.
+// OuterEnv returns the environment of this process, without variables of an outer init. An outer hinit finds its processes by
+// proc.TagVar. The variables for notifications would send messages to the program that started this container.
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

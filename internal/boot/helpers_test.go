@@ -31,7 +31,6 @@ func write(t testing.TB, path, text string) {
 	must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// agentUID is the agent's uid in these tests. No account of this machine has it.
 const agentUID = 10000
 
 func agent() *fsutil.Actor {

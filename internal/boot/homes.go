@@ -15,16 +15,15 @@ import (
 
 // The agent's files, in the data directory and in the home of each profile (contract, section 2.1, steps 5 to 8).
 var (
-	// AgentOnlyDirs are directories that contain only the agent's own state. At every boot, hinit makes the agent their
-	// owner.
+	// AgentOnlyDirs are directories with only the agent's own state. At every boot, hinit makes the agent their owner.
 	AgentOnlyDirs = []string{ProfilesDir, "cron", "pairing", "platforms/pairing", ".hinit"}
-	// MixedOwnerDirs are directories that may contain files of other owners on purpose. hinit changes owners there only if the
-	// data directory belonged to another user before.
+	// MixedOwnerDirs are directories that may contain files of other owners on purpose. hinit changes the owners only after a
+	// change of the data directory's owner.
 	MixedOwnerDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
-		"state", "backups", // the gateway and this boot make these directories, which the contract does not list
+		"state", "backups",
 	}
-	// AgentFiles are the names of files that belong to the agent. Any other file may belong to the host.
+	// AgentFiles are the names of files that belong to the agent. All other files may belong to the host.
 	AgentFiles = []string{
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
@@ -42,7 +41,7 @@ const (
 	// PendingFile says that a repair of the whole data directory has begun. If the repair is interrupted, the next boot resumes
 	// it.
 	PendingFile = ".hinit-repair-pending"
-	// EnvFile has the agent's secrets, and a key that the boot makes for each container.
+	// EnvFile has the agent's secrets, and the key that the boot makes for each container.
 	EnvFile = ".env"
 	// StampFile says how the agent was installed. Older images left this file in homes that they shared with the host.
 	StampFile = ".install_method"
@@ -55,13 +54,13 @@ const (
 	ConfigMode = 0o640
 )
 
-// Options describe the data directory, and what to do there. Home and Agent are required.
+// Options describe the data directory and the work in it. Home and Agent are required.
 type Options struct {
 	Home  string        // data directory, absolute and clean
 	Logs  string        // directory of the gateways' logs
 	User  string        // name of the agent's user, for messages
 	Agent *fsutil.Actor `json:"-"` // agent's user, for file operations
-	Say   func(LogLine) `json:"-"` // gets each message at once; called by one goroutine at a time
+	Say   func(LogLine) `json:"-"` // receives each message at once, from one goroutine at a time
 
 	Tenants Tenants // profiles that have users of their own
 
@@ -71,7 +70,7 @@ type Options struct {
 	Budget      time.Duration                    // time limit of all phases together; 0 for 30 s
 
 	ImageBuild       string   `json:"Stamp"` // names the build of the agent's image
-	ImageFillsHome   bool     `json:"Seeds"` // the image's own boot script fills the data directory, and hinit does not
+	ImageFillsHome   bool     `json:"Seeds"` // the image's own boot script fills the data directory, so hinit does not
 	RepairEverything bool     // the repair looks at all of the agent's directories, see [Report]
 	OnlyProfiles     []string // the repair looks only at the homes of these profiles; nil for all
 }
@@ -83,10 +82,9 @@ func (o Options) Owner() fsutil.Owner {
 	return fsutil.Owner{UID: id.UID, GID: id.GID, RefuseHardLinked: !fsutil.HardLinksProtected(), Excludes: o.Tenants.HasUID, HomeMark: NameFile}
 }
 
-// ChownProfile gives the home of a named profile to the agent's user, with the files that a gateway needs for its start. The
-// boot program does that at the boot for all profiles, and later changes the other files. ChownProfile does nothing if hinit
-// can't change owners, or if the home is missing, a link or a mount. It blocks as long as the disk does. Warnings go to
-// o.Say.
+// ChownProfile gives the home of a named profile to the agent's user, with the files that a gateway needs for its start. At the
+// boot, the boot program does that for all profiles, and later changes the other files. ChownProfile does nothing if hinit
+// can't change owners, or if the home is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
 func ChownProfile(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
@@ -139,14 +137,14 @@ func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 	}
 }
 
-// chown gives a file to a user, and reports a failure. name is relative to the open directory in; "" is the directory itself.
+// chown gives a file to a user, and reports a failure. name is relative to the open directory in; "" is the directory in.
 func (o Options) chown(log *StepLog, in *fsutil.Dir, name string, to fsutil.Owner) {
 	_, _, err := in.Chown(name, to)
 	log.ReportChown(o.Home, path.Join(in.Path(), name), err)
 }
 
-// MayExist lists the directory d, and returns a function that says whether d can contain a path. If d can't be listed, it
-// always says yes.
+// MayExist lists the directory d, and returns a function that reports whether d can contain a path. The function always returns
+// true if d can't be listed.
 func MayExist(d *fsutil.Dir) func(rel string) bool {
 	entries, err := d.ReadDir("")
 	if err != nil {

@@ -23,19 +23,19 @@ var DockerSockets = []string{"/var/run/docker.sock", "/run/docker.sock"}
 // GraphicsDir is the directory of the graphics devices.
 const GraphicsDir = "/dev/dri"
 
-// Identity is what the boot program reports after it has updated the agent's user in /etc.
+// Identity is the report of the boot program about the agent's user in /etc.
 type Identity struct {
 	User  account.User
 	Lines []LogLine
 	Error string // reason why the container must not start; "" if it may start
 }
 
-// maxIdentity is the largest report about the agent's user that ResolveAgent accepts from the boot program, in bytes.
+// maxIdentity is the maximum size in bytes of the boot program's report about the agent's user.
 const maxIdentity = 1 << 20
 
-// ResolveAgent finds the agent's user. Call it once, before anything else. If the container asks for other ids, or if the
-// agent must join the group of a device, it makes the boot program change /etc/passwd and /etc/group. It may block on /etc
-// and /dev.
+// ResolveAgent finds the agent's user. Call it once, before all other steps. If the container asks for other ids, or if the
+// agent must join the group of a device, the boot program changes /etc/passwd and /etc/group. The call may block on /etc and
+// /dev.
 func ResolveAgent(cfg *config.Config) (Agent, error) { return resolveAgent(cfg, os.Geteuid()) }
 
 func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
@@ -84,8 +84,8 @@ func (a *Agent) idsAreCurrent() bool {
 	})
 }
 
-// DockerSocket returns the first existing socket and its group. ok is false if there is none, or if the sandbox service is
-// on. In that case the agent must not get the socket, whose group has the power of root on the host.
+// DockerSocket returns the first existing socket and its group. ok is false without a socket, or if the sandbox service is on.
+// Then the agent must not get the socket, because its group has the power of root on the host.
 func DockerSocket(sockets []string, env func(string) (string, bool)) (path string, gid uint32, ok bool) {
 	if config.IsShellTruthy(EnvOf(env, "HINIT_SANDBOX")) {
 		return "", 0, false
@@ -114,7 +114,7 @@ func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 }
 
 // updateUser makes the boot program update the agent's user in /etc. The parameter who is agent.user of hinit.yaml. If the
-// program fails, updateUser adds a warning, and uses the ids for which the container asks.
+// program fails, updateUser adds a warning, and uses the ids that the container asks for.
 func (a *Agent) updateUser(who string) error {
 	self, err := os.Executable()
 	var out, said []byte
@@ -141,9 +141,9 @@ func (a *Agent) updateUser(who string) error {
 }
 
 // CheckStartUser refuses a container that was started as the user uid, unless uid is root or the agent. Any other user can't
-// write to the data volume (contract, section 2.1, step 1, and section 3, step 1). It allows any uid if known is false (the
-// image has no user for the agent), or if HINIT_ALLOW_ANY_UID is set, for platforms that choose the uid themselves. In a pod,
-// it also allows a uid that OpenShift assigns.
+// write to the data volume (contract, section 2.1, step 1, and section 3, step 1). Any uid is allowed if known is false (the
+// image has no user for the agent), or if HINIT_ALLOW_ANY_UID is set, for platforms that choose the uid. In a pod,
+// CheckStartUser also allows a uid that OpenShift assigns.
 //
 // The error has two lines, with prefixes that people search for in the log. Print it on standard error, and exit with 1.
 func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {

@@ -29,21 +29,20 @@ func TestIdentityOfOthers(t *testing.T) {
 	}
 }
 
-// TestABootWithoutItsProgramHasTheIdsThatWereAskedFor checks that without hinit-tools the agent still gets the ids of
-// PUID and PGID, that /etc stays unchanged, and that a warning says what is missing.
+// Without hinit-tools the agent still gets the ids of PUID and PGID, /etc stays unchanged, and a warning names the missing
+// program.
 func TestABootWithoutItsProgramHasTheIdsThatWereAskedFor(t *testing.T) {
 	testkit.NeedRoot(t)
 	t.Setenv("PUID", "99")
 	cfg := reference.Default()
 	cfg.Agent.User = "10000:10000"
-	a, err := resolveAgent(cfg, 0) // succeeds with a warning, because no hinit-tools is beside the test binary
+	a, err := resolveAgent(cfg, 0)
 	if err != nil || a.User.UID != 99 || len(a.Lines) != 1 || !a.Lines[0].Warning || !strings.Contains(a.Lines[0].Text, "install the hinit-tools of this version") {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
 
-// TestASettledAgentNeedsNoProgram checks that hinit-tools is not started when the agent already has the requested ids
-// and is in the group of the Docker socket.
+// hinit-tools must not start if the agent already has the requested ids and is in the group of the Docker socket.
 func TestASettledAgentNeedsNoProgram(t *testing.T) {
 	testkit.NeedRoot(t)
 	t.Setenv("PUID", "10000")
@@ -69,7 +68,6 @@ func TestASettledAgentNeedsNoProgram(t *testing.T) {
 	}
 }
 
-// hasGraphics reports whether this machine has graphics devices. The agent of the test is in none of their groups.
 func hasGraphics() bool {
 	devices, _ := os.ReadDir(GraphicsDir)
 	return len(devices) > 0

@@ -44,19 +44,19 @@ func (t *StepLog) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(for
 // Warn reports a failure of the boot step.
 func (t *StepLog) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
-// Refuse reports that root skips an action on path, because path is a symbolic link (contract, section 2.1, step 9).
+// Refuse reports that root skips an action on path, a symbolic link (contract, section 2.1, step 9).
 func (t *StepLog) Refuse(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }
 
-// CannotChown reports that the owner of path can't be changed. Only the first call reports, because later changes usually
-// fail too.
+// CannotChown reports that the owner of path can't be changed. Only the first call reports, because later changes usually fail
+// too.
 func (t *StepLog) CannotChown(path string) {
 	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }
 
-// ReportChown reports err, with which a change of the owner of path has failed. It reports nothing if err is nil or an
-// expected error, such as a missing file. home is the data directory.
+// ReportChown reports the error err of a change of the owner of path. It reports nothing if err is nil or an expected error,
+// such as a missing file. home is the data directory.
 func (t *StepLog) ReportChown(home, path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):

@@ -18,8 +18,8 @@ const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
 	// pendingWas is the format of the second line of PendingFile, with the agent's former uid.
 	pendingWas = "uid %d was the agent's\n"
-	// mountTimeout is how long the boot waits for mounts among the agent's directories. The boot counts mountSteps sleeps instead
-	// of reading a clock, so that a long stop of the whole process (SIGSTOP) counts as a single sleep.
+	// mountTimeout is how long the boot waits for mounts among the agent's directories. The boot counts mountSteps sleeps
+	// instead of reading a clock, so that a long stop of the whole process (SIGSTOP) counts as a single sleep.
 	mountTimeout = time.Second
 	mountSteps   = 10
 )
@@ -62,7 +62,7 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 		}
 	}
 	if s.RepairEverything {
-		// Change only the directory itself: of its content, only the directory pairing belongs to the agent.
+		// Of the content of platforms, only the directory pairing belongs to the agent.
 		o.chownDirectory(p.root, "platforms", "chown")
 	}
 	o.chownLogs(ctx)
@@ -76,7 +76,7 @@ type ownershipPhase struct {
 	*preparer
 	step     *Step
 	newOwner fsutil.Owner
-	deadline time.Time // after this time, the repair in the background changes the homes instead; zero for no limit
+	deadline time.Time // time from which the repair in the background changes the homes instead; zero for no limit
 	queued   []string  // directories that are mount points, for chownMounts
 }
 
@@ -85,7 +85,7 @@ func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
 }
 
 // chownHome gives the data directory to the agent. If another user owned it, or if an earlier repair is unfinished, chownHome
-// sets step.RepairEverything: the repair must then look at everything in the directory.
+// sets step.RepairEverything. The repair must then examine everything in the directory.
 func (o *ownershipPhase) chownHome() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
@@ -98,18 +98,18 @@ func (o *ownershipPhase) chownHome() error {
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.newOwner.UID)
 	text := pendingText
-	// If the owner of the data directory also owns RecordFile, it was the agent with another uid. Otherwise it may be a user
-	// of the host.
+	// An owner of the data directory who also owns RecordFile was the agent under another uid. Any other owner may be a user of
+	// the host.
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
-	// Store the mark of the repair before the change of owner. Otherwise it would be missing if this process or the machine
-	// crashes in between. The agent can remove it.
+	// Store the mark of the repair before the change of owner. Otherwise a crash of this process or of the machine could lose
+	// it. The agent can remove the mark.
 	_ = o.root.Remove(PendingFile) // remove the mark of an earlier repair
 	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
 	_ = o.root.SyncName(PendingFile)
-	// The former owner may even have the uid of a tenant. It can't be a tenant's home, because the agent can't move one to
-	// this place.
+	// The former owner may even have the uid of a tenant. The directory can't be a tenant's home, because the agent can't move
+	// a home to this place.
 	if _, _, err := o.root.Chown("", o.newOwner.AllowingUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)
 		_ = o.root.Remove(PendingFile) // no repair could change an owner either, so remove the mark
@@ -119,10 +119,10 @@ func (o *ownershipPhase) chownHome() error {
 	return nil
 }
 
-// PendingRepair reads PendingFile, the mark of an unfinished repair. was is the agent's former uid, or 0 if the mark has
-// none. is reports whether a genuine mark exists. The agent can't forge the mark, because root must own the file. The agent
-// can't put an old mark back either: that needs a rename or a link, which sets the ctime of the inode (inode(7)). A genuine
-// mark's ctime equals the time of its last write.
+// PendingRepair reads PendingFile, the mark of an unfinished repair. was is the agent's former uid, or 0 if the mark has none.
+// pending reports whether a genuine mark exists. The agent can't forge the mark, because root must own the file. The agent
+// can't put an old mark back either. A rename or a link sets the ctime of the inode (inode(7)), and a genuine mark's ctime
+// equals the time of its last write.
 func PendingRepair(root *fsutil.Dir) (was uint32, pending bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -147,7 +147,7 @@ func (o *ownershipPhase) chownFile(name, action string) {
 	o.step.ReportChown(o.Home, o.Path(name), err)
 }
 
-// chownDirectory gives a directory to the agent, but not its content. rel is relative to the open directory in. A mount point
+// chownDirectory gives a directory, without its content, to the agent. rel is relative to the open directory in. A mount point
 // is queued for chownMounts.
 func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubOnSameMount(rel)
@@ -168,10 +168,10 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
-// chownProfiles changes the owners of the profiles' homes in d. At o.deadline it stops; the repair in the background then
+// chownProfiles changes the owners of the profiles' homes in d. At o.deadline it stops, and the repair in the background
 // changes the remaining homes.
 func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
-	entries, _, err := d.ReadAtMost("", fsutil.MaxNames) // the repair in the background handles further names
+	entries, _, err := d.ReadAtMost("", fsutil.MaxNames)
 	if err != nil {
 		return
 	}
@@ -198,7 +198,7 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 
 // chownLogs gives the directories of the gateways' logs to the agent.
 func (o *ownershipPhase) chownLogs(ctx context.Context) {
-	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes to this directory before the repair in the background is done
+	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes to this directory before the end of the repair
 		for _, name := range []string{"container-log", "container-log.1"} {
 			o.chown(&o.step.StepLog, d, name, o.newOwner)
 		}
@@ -245,17 +245,17 @@ func (o *ownershipPhase) chownConfig() {
 		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
 	case info.Mode().IsRegular():
 		o.chownFile(ConfigFile, "chown/chmod")
-		if d, err := o.asAgent(); err == nil { // the agent may have replaced the file, so act as the agent
-			// In a rootless container the file may belong to another user. Then chmod fails, and the contract (section 2.1,
-			// step 8) ignores the error.
+		if d, err := o.asAgent(); err == nil {
+			// In a rootless container the file may belong to another user. The contract (section 2.1, step 8) ignores the error
+			// of chmod.
 			_, _ = d.Chmod(ConfigFile, ConfigMode)
 			d.Close()
 		}
 	}
 }
 
-// mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call for ever, and this
-// process can have only a few blocked calls.
+// mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call for ever, and this process
+// can have only a few blocked calls.
 var mountTurns = make(chan struct{}, 2)
 
 // chownMounts handles the queued mount points in parallel. It skips a mount that does not answer within mountTimeout.
@@ -273,7 +273,7 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 				mine := o.newOwnershipPhase(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				// Use Foreign and not Volume, because a call that hangs here must not delay other work on the volume.
+				// Volume would delay other work on the volume if this call hangs.
 				blocking.Run(blocking.Foreign, func() { mine.chownMount(ctx, rel) })
 				done <- outcome{rel, mine.queued}
 			}()
@@ -297,9 +297,9 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 	}
 }
 
-// chownMount gives a mounted directory to the agent if root owns it, because Docker creates missing directories as root. If
-// any other user owns it, the mount belongs to the host and keeps its owner. chownMount always changes the directory of all
-// profiles and the homes in it.
+// chownMount gives a mounted directory to the agent if root owns it, because Docker creates missing directories as root. With
+// any other owner, the mount belongs to the host and keeps its owner. chownMount always changes the directory of all profiles
+// and the homes in it.
 func (o *ownershipPhase) chownMount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {

@@ -22,13 +22,13 @@ import (
 	"hinit/internal/guard"
 )
 
-// Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of the contract, section 2.1. The boot program
-// does the other steps. Prepare runs the phases in more before it makes the agent's directories, unless root must not change
-// the data directory. Call Prepare once, after [ResolveAgent] and before anything that uses the volume.
+// Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of the contract, section 2.1. The boot program does
+// the other steps. Prepare runs the phases in more before it makes the agent's directories, unless root must not change the
+// data directory. Call Prepare once, after [ResolveAgent] and before all other uses of the volume.
 //
 // If a phase fails, Prepare reports a warning and goes on. It abandons a phase that exceeds its budget, and then skips later
-// phases that need the volume. Prepare returns after all phases, and no later than after o.Budget. When ctx ends, it abandons
-// the present phase.
+// phases that need the volume. Prepare returns after all phases, at the latest after o.Budget. When ctx ends, it abandons the
+// present phase.
 func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
@@ -43,10 +43,10 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 		}})
 	}
 	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
-	if !r.Unusable { // if Unusable is set, an abandoned phase may still be writing this field
+	if !r.Unusable { // if Unusable is set, an abandoned phase may still write this field
 		r.HomeIsLink = p.linked
 	}
-	// do not close the directory while a hung call may still be using it
+	// a hung call may still use the directory
 	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil {
 		p.root.Close()
 	}
@@ -62,8 +62,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is the state that the phases share. Phases run one after the other. An abandoned phase may go on using the state,
-// but no later phase uses it then.
+// preparer is the state that the phases share. Phases run one after the other. After an abandoned phase, no later phase uses
+// the state.
 type preparer struct {
 	Options
 
@@ -75,21 +75,21 @@ type preparer struct {
 // Phase is a step of the boot, with a name for the timeline.
 type Phase struct {
 	Name   string
-	Volume bool // the phase needs the data volume, and is skipped without it
+	Volume bool // the phase needs the data volume, and hinit skips it without one
 	Run    func(ctx context.Context, s *Step) error
 }
 
-// Step collects the results of a phase while the phase runs. It ignores messages of a phase that was abandoned.
+// Step collects the results of a phase during the phase. It ignores messages of an abandoned phase.
 type Step struct {
 	StepLog
-	Report // the part of the whole report that this phase contributes
+	Report // contribution of this phase to the whole report
 
 	mu     sync.Mutex
 	closed bool
 	say    func(LogLine)
 }
 
-// NewStep returns the Step of a phase that is about to run. say gets its messages.
+// NewStep returns the Step of a new phase. say receives its messages.
 func NewStep(say func(LogLine)) *Step {
 	s := &Step{say: say, Report: Report{Env: map[string]string{}}}
 	s.Tell = s.record
@@ -153,8 +153,8 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	}
 }
 
-// runPhase runs one phase in a goroutine. It abandons the goroutine when the budget is used up. said has what the phase has
-// reported.
+// runPhase runs one phase in a goroutine. It abandons the goroutine when the budget is used up. said has the reports of the
+// phase.
 func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (said *Step, abandoned bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
 	defer cancel()
@@ -167,7 +167,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	case err = <-done:
 	case <-ctx.Done():
 		select {
-		case err = <-done: // the phase ended at the last moment
+		case err = <-done:
 		default:
 			abandoned, err = true, fmt.Errorf("abandoned: %w", context.Cause(ctx))
 		}
@@ -175,7 +175,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	if abandoned { // the phase may still be writing fields that the lock does not protect
+	if abandoned { // the phase may still write fields that the lock does not protect
 		return &Step{Report: Report{Warnings: s.Warnings}}, true, err
 	}
 	return s, false, err
@@ -221,7 +221,7 @@ func (p *preparer) makeHome(context.Context, *Step) (err error) {
 
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
-// makeDirectories makes the agent's directories (step 10) as the agent's user, so that their owner is right from the
+// makeDirectories makes the agent's directories (step 10) as the agent's user, so that they have the right owner from the
 // beginning.
 func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	d, err := p.asAgent()
@@ -234,7 +234,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 			if ctx.Err() != nil || p.isStuck(rel) {
 				continue
 			}
-			// If the agent has put a symbolic link there, that is not an error.
+			// A symbolic link of the agent in this place is no error.
 			if err := d.Mkdir(rel, 0o755); !errors.Is(err, fsutil.ErrSymlink) {
 				first = cmp.Or(first, err)
 			}
@@ -257,13 +257,13 @@ func (p *preparer) makeScratchDir(s *Step) {
 		if err := d.Mkdir(name, 0o700); err != nil {
 			return nil, err
 		}
-		return d.SubOnSameMount(name) // the host has chosen the owner of a mount
+		return d.SubOnSameMount(name)
 	})
 	if err == nil {
 		defer own.Close()
 		_, _, err = own.Chown("", p.Owner())
 	}
-	if err == nil { // after an error, root stays the owner
+	if err == nil {
 		err = p.Agent.Do(func() error {
 			_, err := own.Chmod("", 0o700)
 			return err
@@ -285,7 +285,6 @@ func (p *preparer) isStuck(rel string) bool {
 	return slices.ContainsFunc(p.hangingDirs, func(stuck string) bool { return rel == stuck || strings.HasPrefix(rel, stuck+"/") })
 }
 
-// logsRelativeToHome returns the directory of the gateways' logs relative to the data directory; ok is false if it is elsewhere.
 func (p *preparer) logsRelativeToHome() (rel string, ok bool) {
 	rel, err := filepath.Rel(p.Home, p.Logs)
 	return rel, err == nil && rel != "." && filepath.IsLocal(rel)
@@ -305,8 +304,8 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	return p.makeOutsideDir("the log directory", p.Logs)
 }
 
-// makeOutsideDir makes the directory path, which is not on the volume. Messages call the directory what. If the agent has no
-// permission to make it, root makes it and gives it to the agent. An existing directory keeps its owner.
+// makeOutsideDir makes the directory path outside the volume. Messages contain the name what. If the agent has no permission,
+// root makes the directory and gives it to the agent. An existing directory keeps its owner.
 func (p *preparer) makeOutsideDir(what, path string) error {
 	err := p.Agent.Do(func() error { return WithoutPath(os.MkdirAll(path, 0o755)) })
 	if err == nil {
@@ -326,7 +325,7 @@ func (p *preparer) makeOutsideDir(what, path string) error {
 	return err
 }
 
-// makeRealHome makes the directory that HERMES_REAL_HOME names, the HOME of every service.
+// makeRealHome makes the directory in HERMES_REAL_HOME, the HOME of every service.
 func (p *preparer) makeRealHome(s *Step) error {
 	dir := EnvOf(p.Env, "HERMES_REAL_HOME")
 	if dir == "" || dir == p.Home {

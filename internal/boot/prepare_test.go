@@ -125,7 +125,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// The boot must leave the homes that it has no time for to the repair, because the agent can make any number of homes.
+// An agent can make any number of homes. The boot must leave the homes that exceed its time to the repair.
 func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()

@@ -13,9 +13,9 @@ import (
 )
 
 // The boot program works on the data volume for PID 1. So PID 1 contains no code for this work, and never waits for the disk.
-// The program does a part of the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools
-// under the name ProgramName. PID 1 writes a [Job] to its standard input, and reads a stream of [Message] values from its
-// standard output. PID 1 replies to some of them with an [Answer].
+// The program does a part of the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools under
+// the name ProgramName. PID 1 writes a [Job] to its standard input, and reads a stream of [Message] values from its standard
+// output. PID 1 replies to some messages with an [Answer].
 
 const (
 	// Program is the file of the boot program, in the directory of hinit.
@@ -30,16 +30,16 @@ const (
 	Install = "/opt/hermes"
 )
 
-// Job says what the boot program must do. If one of FillFromImage, ChangeOwners, Repair, Examine, CompressLogs and Gateways
-// is set, the program does only that. Otherwise it does the boot steps before the first service that only some containers
-// need. [Prepare] does the steps that all containers need.
+// Job is the work of the boot program. If one of FillFromImage, ChangeOwners, Repair, Examine, CompressLogs and Gateways is
+// set, the program does only that. Otherwise it does the boot steps that only some containers need before the first service.
+// [Prepare] does the steps that all containers need.
 type Job struct {
 	Options           Options
 	AgentUser         account.User
 	UserInPasswd      bool   `json:"Known"` // /etc/passwd has AgentUser
 	Version           string // version of hinit; after an update, all hooks run
 	Hooks             []Hook
-	ServicesOnly      bool `json:"Plain"`   // there is no agent and no data volume, so run only the hooks
+	ServicesOnly      bool `json:"Plain"`   // run only the hooks, because there is no agent and no data volume
 	EndOnFailedHook   bool `json:"Strict"`  // if a hook fails, the boot ends
 	EndOnFailedScript bool `json:"Scripts"` // if a script of the image fails, the boot ends
 	// FillFromImage: only fill an empty data directory from the image, see Seed.
@@ -61,7 +61,7 @@ type Job struct {
 }
 
 // IsNeeded reports whether the boot program has work before the first service. That is so in the agent's image, and if hooks,
-// scripts or variables ask for it. IsNeeded ignores files on the data volume. It blocks on the root file system.
+// scripts or variables ask for work. IsNeeded ignores files on the data volume. It blocks on the root file system.
 func (j Job) IsNeeded() bool {
 	if len(j.Hooks) > 0 || j.Options.ImageFillsHome {
 		return true
@@ -89,24 +89,24 @@ const ContInitDir = "/etc/cont-init.d"
 
 // Message is a message of the boot program to PID 1. Exactly one field is set.
 type Message struct {
-	Line      *LogLine          `json:",omitempty"`       // message for the container log
+	Line      *LogLine          `json:",omitempty"`
 	AgentLine *LogLine          `json:"Agents,omitempty"` // message for the container log that an agent can cause
 	Report    *Report           `json:",omitempty"`       // the volume is ready; PID 1 answers with Answer.Env
 	HookCount *int              `json:"Begin,omitempty"`  // number of hooks that follow
 	Hook      *Hook             `json:",omitempty"`       // PID 1 must run this hook, and answers with its number and exit code
-	Steps     []client.BootStep `json:",omitempty"`       // result of each hook, after all hooks have ended
-	Repair    *client.Repair    `json:",omitempty"`       // progress of the repair
-	Result    string            `json:",omitempty"`       // summary of the repair, in words
-	Findings  client.Findings   `json:"Found,omitempty"`  // results of one check of Examine
+	Steps     []client.BootStep `json:",omitempty"`
+	Repair    *client.Repair    `json:",omitempty"`      // progress of the repair
+	Result    string            `json:",omitempty"`      // summary of the repair, in words
+	Findings  client.Findings   `json:"Found,omitempty"` // results of one check of Examine
 
-	Examining *Examining `json:",omitempty"` // a check of Examine, or a measurement, is about to begin
+	Examining *Examining `json:",omitempty"` // the next check of Examine, or the next measurement
 
 	Packed   []gzipped.Result `json:",omitempty"`        // results of CompressLogs, one for each log
 	Measured []Measurement    `json:"Weighed,omitempty"` // results of Measure
 	Done     *Done            `json:",omitempty"`        // the program is about to end
 }
 
-// Examining names the check that begins now. Silent is the finding for the case that the check never ends.
+// Examining names the check that begins now. Silent is the finding if the check never ends.
 type Examining struct{ Check, Silent string }
 
 // Done means that the boot program has finished. Error says why the container must stop; "" if the container goes on.
@@ -123,27 +123,28 @@ type Answer struct {
 
 // Report is the result of preparing the data volume.
 type Report struct {
-	// Phases lists the phases that have run, with duration and error.
+	// Phases lists the executed phases, with duration and error.
 	Phases   []client.BootStep
-	Warnings []string // texts of the messages that are warnings
+	Warnings []string
 
 	// Env has variables for all programs that start later. Home is their HOME, or "" for no change.
 	Env  map[string]string
 	Home string
 
-	// RepairEverything makes the repair look at all of the agent's directories. It is set if the data directory belonged to
-	// another user, or if an earlier repair was interrupted.
+	// RepairEverything makes the repair examine all of the agent's directories. It is set if the data directory belonged to
+	// another user, or after an interrupted repair.
 	RepairEverything bool `json:"Full"`
 
-	// FilledFromImage says that the data directory was empty, and was filled from the image.
+	// FilledFromImage means that the data directory was empty, and was filled from the image.
 	FilledFromImage bool `json:"Planted"`
 
-	HomeIsLink bool `json:"Linked"` // the data directory is a symbolic link, so root changes nothing there
+	HomeIsLink bool `json:"Linked"` // the data directory is a symbolic link, so root changes nothing in it
 	ReadOnly   bool // the data volume is read-only, and a message has reported this
-	// HasSecrets says that the data directory has files that the boot program must look at, even without other work.
+	// HasSecrets means that the data directory has files for the boot program, even without other work.
 	HasSecrets bool
 
-	// Unusable says that the data volume did not answer, or does not exist. Only services that don't need it can start.
+	// Unusable means that the data volume did not answer, or does not exist. Only services that don't need the volume can
+	// start.
 	Unusable bool
 }
 
@@ -160,18 +161,18 @@ func (r Report) Failed(but ...string) (client.BootStep, bool) {
 
 // Hook is a command that the boot runs once.
 type Hook struct {
-	Name     string // name in messages and in the timeline of the boot
-	Number   int    // position among the hooks of this boot; the first is 1
+	Name     string
+	Number   int // position among the hooks of this boot; the first is 1
 	Command  []string
 	User     string // user that runs the hook; "" for the agent's user
 	Timeout  time.Duration
 	Required bool
-	IfExists string // run the hook only if this file exists; "" for always
-	ContInit bool   // the hook is a script of /etc/cont-init.d, whose messages have another text
+	IfExists string
+	ContInit bool
 
-	// Inputs are paths and patterns of the files that the hook reads and writes, see config.Hook. If none has changed since
-	// the hook's last success, the boot skips the hook. If Inputs is nil, the hook runs at every boot. Only hooks of the
-	// agent's user have Inputs.
+	// Inputs are paths and patterns of the files that the hook reads and writes, see config.Hook. If none has changed since the
+	// hook's last success, the boot skips the hook. If Inputs is nil, the hook runs at every boot. Only hooks of the agent's
+	// user have Inputs.
 	Inputs []string
 }
 
@@ -196,9 +197,8 @@ func hookName(command []string) string {
 	return filepath.Base(command[0])
 }
 
-// Gateway describes a gateway to measure, see [Job].Measure. Main is the PID of its main process; 0 for none. Stopped means
-// that hinit has stopped the gateway because of its disk quota. Warn and Stop are the limits of that quota in bytes; 0 for
-// none.
+// Gateway is a gateway to measure, see [Job].Measure. Main is the PID of its main process; 0 for none. Stopped means that hinit
+// has stopped the gateway because of its disk quota. Warn and Stop are the limits of the quota in bytes; 0 for none.
 type Gateway struct {
 	Service, Profile  string
 	Main              int    `json:",omitzero"`
@@ -211,21 +211,21 @@ type Gateway struct {
 	Rank              int    `json:",omitzero"`       // gateways of a higher rank get memory first
 }
 
-// Measurement is the result for one gateway. Note is a text for the status. Hold says why the gateway must not run, and
-// Restart why it must restart; "" if it may go on. Bytes is the memory in the last record, or with FilesInMemory the shared
-// memory, in bytes. Run is the number of the run that was measured.
+// Measurement is the result for one gateway. Note is a text for the status. Hold says why the gateway must not run, and Restart
+// why it must restart; "" if it may go on. Bytes is the memory in the last record, or with FilesInMemory the shared memory, in
+// bytes. Run is the number of the measured run.
 type Measurement struct {
 	Service             string
 	Note, Hold, Restart string `json:",omitzero"`
 	Bytes, Run          uint64 `json:",omitzero"`
 }
 
-// Values of [Job].Measure: what the boot program measures or does.
+// Values of [Job].Measure: measurements and actions of the boot program.
 const (
 	MeasureDisk  = ""       // disk use of profiles
 	MeasureShare = "share"  // keep profiles from taking the processors and ports of others
 	RecordMemory = "record" // record the memory of the gateways, for the next boot
-	AdmitMemory  = "admit"  // find gateways for which there is not enough memory, before they start
+	AdmitMemory  = "admit"  // find gateways without enough memory for their start
 
-	FilesInMemory = "files" // shared memory of services, such as deleted files that they keep open
+	FilesInMemory = "files" // shared memory of services, such as deleted files that they have open
 )

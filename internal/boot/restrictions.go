@@ -20,18 +20,18 @@ type StartFacts struct {
 	Pod      bool          // the container is part of a pod
 }
 
-// StartRestrictions returns a message about each thing that this container can't do because of how it was started, the worst
-// first. A container that runs as root, with Docker's default capabilities and a writable root file system, gets no message.
-// StartRestrictions blocks on /proc and on the root file system.
+// StartRestrictions returns a message about each restriction from the way this container was started, the worst first. A
+// container that runs as root, with Docker's default capabilities and a writable root file system, has none. StartRestrictions
+// blocks on /proc and on the root file system.
 func StartRestrictions(o StartFacts) []string {
-	// Read the status of this thread: the main thread (/proc/self) may act as the agent at this moment.
+	// Read the status of this thread, because the main thread (/proc/self) may act as the agent at this moment.
 	runtime.LockOSThread()
 	status := procstat.StatusOf("thread-self")
 	runtime.UnlockOSThread()
 	return startRestrictions(o, status, ReadOnly("/"), !isRunWritable())
 }
 
-// startRestrictions is StartRestrictions for given facts, so that tests can choose them.
+// startRestrictions returns the messages for given facts, so that tests can choose the facts.
 func startRestrictions(o StartFacts, status procstat.Status, rootReadOnly, noRun bool) []string {
 	var lines []string
 	agent := o.AgentUID
@@ -81,7 +81,7 @@ func AdviceFor(pod bool, docker, kubernetes string) string {
 	return docker
 }
 
-// isRunWritable reports whether this process can write to /run, or to the directories there that the image made for its user.
+// isRunWritable reports whether this process can write to /run, or to the directories in it that the image made for its user.
 func isRunWritable() bool {
 	writable := func(path string) bool { return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil }
 	return writable("/run") || writable(systemRuntimeDir) && writable("/run/service") && writable("/run/s6")

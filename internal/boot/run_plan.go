@@ -14,11 +14,11 @@ import (
 	"hinit/internal/config"
 )
 
-// CommandLine is the command line of hinit, and the facts about the container that [PlanRun] needs to interpret it. Only
-// Subcommands may be empty.
+// CommandLine is the command line of hinit, with the facts about the container that [PlanRun] needs. Only Subcommands may be
+// empty.
 type CommandLine struct {
 	Argv0 string   // argv[0] of the init; under the name "tini" it accepts the options of tini
-	Args  []string // the words after the init's own words: the container's CMD
+	Args  []string // the container's CMD: the words after the init's own words
 	Agent string   // the agent's program (agent.binary)
 	// Subcommands are the agent's subcommands. Such a word means the agent, even if there is a program of that name.
 	Subcommands []string
@@ -26,38 +26,38 @@ type CommandLine struct {
 	FindProgram func(word string) (string, bool) // returns the path of the program that a word names, see [CommandFinder]
 }
 
-// RunPlan says what the container's command means for hinit.
+// RunPlan is the meaning of the container's command for hinit.
 type RunPlan struct {
-	// Supervise means that there is no command to run: hinit supervises the gateway of Profile, and the container runs until it
-	// is stopped. Print [GatewayRunNotice] on stderr.
+	// Supervise means that hinit runs no command, but supervises the gateway of Profile until the container is stopped. Print
+	// [GatewayRunNotice] on stderr.
 	Supervise bool
 
 	// Path and Argv are the container's command, with argv[0]. Both are empty if Supervise is set.
 	Path string
 	Argv []string
 
-	// Foreground means that the command itself is the gateway of Profile. Do not start a second gateway for this profile.
+	// Foreground means that the command is the gateway of Profile. Do not start a second gateway for this profile.
 	Foreground bool
 
-	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileIsExplicit says whether the command line names the
-	// profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile need not
-	// exist.
+	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileIsExplicit says whether the command line names
+	// the profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile need
+	// not exist.
 	Profile           string
 	ProfileIsExplicit bool `reexec:"ProfileNamed"`
 
-	// Ignored lists words after "gateway run" that have no effect on a supervised gateway.
+	// Ignored lists words after "gateway run" without an effect on a supervised gateway.
 	Ignored []string
 
 	// DashboardOnly means that the container runs only the dashboard. It has no gateways and writes no boot log, because another
 	// container uses the same home (contract, section 3.2).
 	DashboardOnly bool
 
-	// ServicesOnly means that hinit supervises only the services of its configuration, without a command, agent, profile or data
-	// volume. PlanRun never sets it.
+	// ServicesOnly means that hinit supervises only the services of its configuration, without a command, agent, profile or
+	// data volume. PlanRun never sets it.
 	ServicesOnly bool `reexec:"Plain"`
 
-	// LegacyGatewayRun means that the default gateway counts as running if its home has no gateway_state.json (contract, section
-	// 5, legacy migration).
+	// LegacyGatewayRun means that the default gateway counts as running if its home has no gateway_state.json (contract,
+	// section 5, legacy migration).
 	LegacyGatewayRun bool
 }
 
@@ -101,17 +101,17 @@ func PlanRun(c CommandLine) RunPlan {
 		return r
 	}
 	r.Supervise, r.Path, r.Argv = true, "", nil
-	r.LegacyGatewayRun = !named && len(rest) > 1 // for a named profile, the state of the default profile does not matter
+	r.LegacyGatewayRun = !named && len(rest) > 1 // the state of the default profile does not matter for a named profile
 	for _, word := range rest[min(2, len(rest)):] {
-		if word != "--replace" { // a supervised gateway always does what --replace asks for
+		if word != "--replace" { // a supervised gateway always replaces its predecessor
 			r.Ignored = append(r.Ignored, word)
 		}
 	}
 	return r
 }
 
-// program returns the path and the argv of the program that words mean. If the program is the agent, agentArgs are its arguments,
-// otherwise nil.
+// program returns the path and the argv of the program that words mean. If the program is the agent, agentArgs are its
+// arguments, otherwise nil.
 func (c CommandLine) program(words []string) (agentArgs []string, path string, argv []string) {
 	agent := func(args []string) ([]string, string, []string) {
 		return slices.Concat([]string{}, args), c.Agent, slices.Concat([]string{c.Agent}, args)
@@ -130,7 +130,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 		}
 		return agentArgs, found, slices.Clone(words)
 	}
-	if isAgent && !strings.Contains(first, "/") { // the agent's program is not on the PATH
+	if isAgent && !strings.Contains(first, "/") {
 		return agent(words[1:])
 	}
 	if slices.Contains(shellWords, first) {
@@ -154,8 +154,7 @@ func isAgentWord(word, agent string) bool {
 	return base == "hermes" || agent != "" && base == filepath.Base(agent)
 }
 
-// dashboardOnly reports whether the command is the agent's dashboard. Like the agent, it looks only at the words, not for
-// files.
+// dashboardOnly reports whether the command is the agent's dashboard. Like the agent, it examines only the words, not files.
 func dashboardOnly(words []string, agent string) bool {
 	if len(words) > 0 && isAgentWord(words[0], agent) {
 		words = words[1:]
@@ -169,8 +168,8 @@ func isGatewayRun(args []string) bool {
 		(len(args) == 1 || args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help"))
 }
 
-// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. If there is no such
-// option, the profile is the root profile. ok is false for an invalid name; the agent itself reports that error.
+// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. Without such an option,
+// the profile is the root profile. An invalid name is no option; the agent reports that error.
 func splitProfile(args []string) (profile string, named bool, rest []string, ok bool) {
 	for i, arg := range args {
 		name, joined := strings.CutPrefix(arg, "--profile=")
@@ -229,9 +228,8 @@ func removeTiniOptions(words []string) []string {
 	return words
 }
 
-// GatewayRunNotice returns what to print on stderr when hinit supervises a gateway instead of running the command "gateway
-// run". The text says that hinit supervises the gateway, what the user gains by that, and how to run the command in the
-// foreground instead. It ends with a newline.
+// GatewayRunNotice returns the text for stderr when hinit supervises a gateway instead of running the command "gateway run". It
+// says what the user gains, and how to run the command in the foreground. It ends with a newline.
 func GatewayRunNotice(profile string) string {
 	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
 		`which provides s6 supervision here
@@ -241,13 +239,13 @@ func GatewayRunNotice(profile string) string {
 `
 }
 
-// CommandFinder returns a function that finds a program by PATH and working directory, as a shell's "command -v" does. If a
-// word has a slash, the file need only exist; running it shows any other error. Another word must name an executable file in
-// a directory of path.
+// CommandFinder returns a function that finds a program by PATH and working directory, as a shell's "command -v" does. A word
+// with a slash only needs an existing file; running it shows any other error. Another word must name an executable file in a
+// directory of path.
 //
-// A directory that does not answer, such as a hung data volume early in the PATH, does not hide programs in later ones.
-// Before a word counts as unknown, the directories that did not answer are tried again with more patience. So a slow disk
-// does not turn the container's command into arguments of the agent.
+// A directory that does not answer, such as a hung data volume early in the PATH, does not hide programs in later directories.
+// Before a word counts as unknown, CommandFinder tries the silent directories again with more patience. So a slow disk does not
+// turn the container's command into arguments of the agent.
 func CommandFinder(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {

@@ -19,7 +19,6 @@ import (
 
 const agentBinary = "/opt/hermes/.venv/bin/hermes"
 
-// inImage looks up a program in an image that contains a few tools, the agent and a shell.
 func inImage(word string) (string, bool) {
 	switch word {
 	case "sleep", "sh", "bash", "echo", "test", "true":
@@ -32,7 +31,6 @@ func inImage(word string) (string, bool) {
 	return "", false
 }
 
-// bareImage looks up a program in an image that contains none.
 func bareImage(string) (string, bool) { return "", false }
 
 func environ(vars map[string]string) func(string) (string, bool) {
@@ -54,8 +52,7 @@ func shell(argv ...string) RunPlan {
 	return RunPlan{Path: "/bin/sh", Argv: append([]string{"sh", "-c", `"$@"`, "sh"}, argv...)}
 }
 
-// TestASubcommandOfTheAgentIsNoProgram checks that a word which is both a subcommand of the agent and a program, such
-// as login, runs the agent.
+// A word that is both a subcommand of the agent and a program, such as login, must run the agent.
 func TestASubcommandOfTheAgentIsNoProgram(t *testing.T) {
 	for first, want := range map[string]RunPlan{"sleep": agentRoute("sleep", "1"), "echo": direct("/usr/bin/echo", "echo", "1"), "/usr/bin/sleep": agentRoute("/usr/bin/sleep", "1")} {
 		got := PlanRun(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Subcommands: []string{"chat", "sleep"}, Env: environ(nil), FindProgram: inImage})
@@ -274,7 +271,7 @@ func TestBreadcrumb(t *testing.T) {
 	}
 }
 
-// TestShellWords checks the list of shell words with dash, the image's shell, if this machine has it.
+// TestShellWords compares the list of shell words with dash, the image's shell, if this machine has it.
 func TestShellWords(t *testing.T) {
 	if !slices.IsSorted(shellWords) {
 		t.Error("the list is not sorted")
@@ -331,10 +328,10 @@ func TestLookup(t *testing.T) {
 	}
 	look := CommandFinder(dir+"/a:"+dir+"/none::b:c", dir)
 	for word, want := range map[string]string{
-		"tool":  dir + "/a/tool", // the first directory of PATH that has the program wins
-		"data":  dir + "/c/data", // b/data is not executable; c is relative to the working directory
+		"tool":  dir + "/a/tool",
+		"data":  dir + "/c/data",
 		"data2": "", "sub": "", "none": "", "": "", ".": "", "..": "",
-		// A word with a slash is a path, so no directory of PATH is searched.
+		// A word with a slash is a path, so the search skips the directories of PATH.
 		"a/tool": "a/tool", "./b/data": "./b/data", dir + "/a/sub": dir + "/a/sub",
 		"a/none": "", "/none/at/all": "",
 	} {
@@ -351,12 +348,12 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// The container's "sh" must be found even when the directories of PATH answer only after seconds. If hinit gave up,
-// "sh" would be passed to the agent as a subcommand.
+// The container's "sh" must be found even when the directories of PATH answer only after seconds. Otherwise hinit would pass
+// "sh" to the agent as a subcommand.
 func TestASlowDiskHidesNoCommand(t *testing.T) {
 	free := make(chan struct{})
 	var hung sync.WaitGroup
-	for range blocking.Turns() { // more lookups than turns, so that some must wait
+	for range blocking.Turns() { // more look-ups than turns, so that some must wait
 		hung.Go(func() { _ = blocking.Do(blocking.Volume, func() error { <-free; return nil }) })
 	}
 	defer hung.Wait()

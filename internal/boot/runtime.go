@@ -17,26 +17,25 @@ import (
 	"hinit/internal/trust"
 )
 
-// systemRuntimeDir is where the control socket is by default.
 const systemRuntimeDir = account.RuntimeDir
 
-// Runtime says where the control socket of hinit is.
+// Runtime is the location of hinit's control socket.
 type Runtime struct {
-	Socket  string // path, or "@name" for an abstract socket (unix(7)); "" if hinit can't make a socket anywhere
+	Socket  string // path, or "@name" for an abstract socket (unix(7)); "" if no location works
 	Dir     string // directory of Socket, ready for use; "" without such a directory
-	Warning string // why the socket is not in the usual place; "" if it is
+	Warning string // why the socket is not in the usual directory; "" if it is
 }
 
-// PrepareRuntime chooses the directory of the control socket and makes it. socket is the configured path. If it is "",
-// HINIT_RUNTIME_DIR names the directory; the default is /run/hinit. uid is the effective user, who will own the socket.
+// PrepareRuntime chooses and makes the directory of the control socket. socket is the configured path. If it is "",
+// HINIT_RUNTIME_DIR names the directory; the default is /run/hinit. uid is the effective user, the owner of the socket.
 //
 // If that directory can't be used, PrepareRuntime tries /run/hinit, hinit in XDG_RUNTIME_DIR (not as root), and hinit-UID in
 // TMPDIR and in /tmp. The last resort is an abstract socket, named after the PID namespace. A directory can be used if it and
 // its parent belong to root or uid, and no other user can write to them. Others may connect, because hinit checks the user of
 // every client, but they must not be able to replace the socket.
 //
-// In a pod, a volume on /run may be writable for all users. As root, hinit sets the sticky bit of this volume. As another
-// user, it makes a directory of its own there; the owner of the volume could replace it, but clients refuse a socket of
+// In a pod, a volume on /run may be writable for all users. As root, hinit sets the sticky bit of this volume. As another user,
+// it makes a private directory in it. The owner of the volume could replace the directory, but clients refuse a socket of
 // another user.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
 	if uid == 0 {
@@ -47,7 +46,7 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 }
 
 // setStickyBit sets the sticky bit of a directory of root in which everybody may write, such as an emptyDir volume of a pod.
-// Then only the owner of an entry can remove it.
+// The bit prevents other users from removing hinit's files.
 func setStickyBit(dir string) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,7 +54,7 @@ func setStickyBit(dir string) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && fsutil.UID(info) == 0 && info.Mode().Perm()&0o002 != 0 {
-		_ = f.Chmod(info.Mode() | fs.ModeSticky) // after an error, makeDir refuses the directory, and another place is used
+		_ = f.Chmod(info.Mode() | fs.ModeSticky)
 	}
 }
 
@@ -64,8 +63,7 @@ func setStickyBit(dir string) {
 func InPod(env func(string) (string, bool)) bool { return EnvOf(env, "KUBERNETES_SERVICE_HOST") != "" }
 
 // removeForeignDir removes dir if it belongs to another user than root in a directory of root, so that root can make it again.
-// isInit means that this is PID 1, so the content is left from an earlier container. Otherwise only an empty directory is
-// removed.
+// If this process is PID 1 (isInit), the content comes from an earlier container. Otherwise only an empty directory is removed.
 func removeForeignDir(dir string, isInit bool) {
 	parent, err := fsutil.OpenNoLink(filepath.Dir(dir), nil)
 	if err != nil {
@@ -82,15 +80,15 @@ func removeForeignDir(dir string, isInit bool) {
 		return
 	}
 	if entries, _, err := parent.ReadAtMost(name, 1); err != nil || len(entries) > 0 && !isInit {
-		return // another process may be using the directory
+		return
 	}
-	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used
+	_ = parent.RemoveAll(name)
 }
 
-// prepareSocketDir chooses the first of the sockets whose directory can be prepared. If no directory can be prepared, it chooses
-// the abstract socket; if abstract is "", the result has no socket.
+// prepareSocketDir chooses the first of the sockets with a usable directory. Otherwise it chooses the abstract socket; if
+// abstract is "", the result has no socket.
 func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runtime {
-	private := os.FileMode(0o700) // mode of a directory in a place for temporary files
+	private := os.FileMode(0o700) // mode of a directory below a directory for temporary files
 	if uid == 0 {
 		private = 0o711 // the agent's user must be able to reach the socket
 	}
@@ -118,8 +116,8 @@ func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runt
 	)}
 }
 
-// makeDir makes dir if it is missing. It refuses dir unless uid can write to it, and only root and uid can change its
-// entries. In a pod, the parent may be a volume of root that is open to all users.
+// makeDir makes dir if it is missing. It refuses dir unless uid can write to it, and only root and uid can change its entries.
+// In a pod, the parent may be a volume of root that is open to all users.
 func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	parent := filepath.Dir(dir)
 	info, err := os.Stat(parent)
@@ -140,7 +138,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if !made && !errors.Is(err, fs.ErrExist) {
 		return WithoutPath(err)
 	}
-	// The checks use the open directory, so no user can replace it in between. A symbolic link is refused.
+	// No user can replace an open directory between the checks. O_NOFOLLOW refuses a symbolic link.
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -155,7 +153,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if err := checkTamperProof(info, uid); err != nil {
 		return fmt.Errorf("it %w", err)
 	}
-	if made { // the umask may have removed bits of the mode
+	if made {
 		if err := f.Chmod(mode); err != nil {
 			return WithoutPath(err)
 		}
@@ -164,11 +162,10 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 }
 
 // checkTamperProof returns an error if users other than root and uid could replace entries of a directory. A sticky directory
-// protects its entries. Without root, the group may have write permission: with umask 002 the group is usually the user's
-// own.
+// protects its entries. Without root, the group may have write permission: with umask 002 the group is usually the user's own.
 func checkTamperProof(info fs.FileInfo, uid int) error {
 	owner := int(fsutil.UID(info))
-	// Inside a user namespace, /tmp of the machine may belong to a user outside of the namespace.
+	// Inside a user namespace, the machine's /tmp may belong to a user outside of the namespace.
 	stranger := info.Mode()&fs.ModeSticky != 0 && trust.IsOverflowUID(uint32(owner))
 	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)

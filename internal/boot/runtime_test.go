@@ -70,14 +70,14 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 		socket := filepath.Join(dir, strconv.Itoa(int(mode)), "deep", "control.sock")
 		want, bad := Runtime{Socket: socket, Dir: filepath.Dir(socket)}, "/proc/none/control.sock"
 		list := []string{socket}
-		switch { // only a directory from the configuration may be open to all users
+		switch {
 		case mode == 0o700 && uid == 0, mode == 0o711 && uid != 0:
 			continue
 		case mode != 0o755:
 			list = []string{bad, socket}
 			want.Warning = `cannot use "/proc/none" for the control socket: no such file or directory; using ` + strconv.Quote(want.Dir)
 		}
-		for range 2 { // in the second round, the directory of the first round exists
+		for range 2 {
 			if got := prepareSocketDir(list, testAbstract, uid, false); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -89,8 +89,8 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 	}
 }
 
-// Root must replace a runtime directory that belongs to the agent's user, as an image may have made it, unless somebody
-// may be using it.
+// Root must replace a runtime directory of the agent's user, as an image may have made it, unless somebody may use the
+// directory.
 func TestRootTakesTheDirectoryOver(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := put(t, t.TempDir()+"/run", 0o755)
@@ -112,7 +112,6 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 	if removeForeignDir(theirs, true); func() bool { _, err := os.Lstat(socket); return err != nil }() {
 		t.Error("took over root's own")
 	}
-	// Root must not touch the directory if other users could have put it there.
 	open := put(t, t.TempDir()+"/run", 0o777)
 	must(t, os.Mkdir(open+"/hinit", 0o755))
 	must(t, os.Lchown(open+"/hinit", 4711, 4711))
@@ -192,11 +191,11 @@ func TestPrepareAcceptsSticky(t *testing.T) {
 	}
 }
 
-// TestAPlainEmptyDirOnRunHoldsTheSocket checks that an emptyDir of a pod on /run is accepted for the control socket.
-// The alternative, an abstract name, would be shared by two containers of the pod.
+// An emptyDir of a pod on /run is accepted for the control socket. The alternative is an abstract name, and two containers of
+// the pod would share it.
 func TestAPlainEmptyDirOnRunHoldsTheSocket(t *testing.T) {
 	testkit.NeedRoot(t)
-	run := put(t, t.TempDir()+"/run", 0o777) // mode of an emptyDir, as the kubelet makes it
+	run := put(t, t.TempDir()+"/run", 0o777)
 	if mine := put(t, run+"/hinit", 0o755); os.Lchown(mine, 4711, 4711) != nil || checkTamperProof(stat(t, mine), 4711) != nil {
 		t.Fatal("the directory of the test is no good")
 	}
@@ -280,7 +279,7 @@ func TestClientFindsTheServer(t *testing.T) {
 		for _, server := range []int{0, uid, init} {
 			for _, socket := range client.SocketPaths("", env, server) {
 				if owner, exists := ownerOf(filepath.Dir(socket)); exists && owner != 0 && owner != uid && owner != init {
-					continue // a file of this machine, which the test did not make
+					continue
 				}
 				if !slices.Contains(candidates, socket) {
 					t.Errorf("client %d does not look at %q of server %d", uid, socket, server)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAPodMayHaveTheUserOfItsPlatform checks that a pod may start with a high uid, as OpenShift assigns them, without
-// any variable. An error in a pod must name settings of the pod, not options of docker run.
+// A pod may start with a high uid, as OpenShift assigns them, without any variable. An error in a pod must name settings of the
+// pod, not options of docker run.
 func TestAPodMayHaveTheUserOfItsPlatform(t *testing.T) {
 	pod := environ(map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
 	if err := CheckStartUser(1_000_650_000, 10000, true, pod); err != nil {

@@ -11,16 +11,15 @@ import (
 // Tenants are the profiles that have users of their own. The zero value has none.
 type Tenants struct {
 	Enabled bool `json:"On"`
-	// the first id is the group of shared directories, the others are users of tenants; set even if Enabled is false
+	// the first id is the group of shared directories, the others are users of tenants; set even without tenants
 	UIDs      config.UIDs
 	AgentUID  uint32          `json:"Not"` // the agent's user, who is no tenant even if its id is in UIDs
 	All       bool            // all profiles are tenants
 	ByProfile map[string]bool `json:"Own"` // profiles with a setting of their own: whether each is a tenant
 }
 
-// TenantsOf returns the tenants of a configuration. There are none if hinit can't change owners, or if the agent's uid or gid
-// is in the range of tenants. In the second case UIDs is set anyway, so that homes that belong to tenants since an earlier
-// boot keep their owners.
+// TenantsOf returns the tenants of a configuration. It returns none if hinit can't change owners, or if the agent's uid or gid
+// is in the range of tenants. In the second case it sets UIDs, so that homes of tenants from an earlier boot keep their owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	if !cfg.AnyHasMode(config.IsolationUser) || !agent.Switches() {
 		return Tenants{}
@@ -50,8 +49,8 @@ func (t Tenants) HasUID(uid uint32) bool {
 	return t.UIDs.Contains(uid) && uid != t.UIDs.First && uid != t.AgentUID
 }
 
-// HasRightOwner reports whether a tenant's home belongs to the right user: one from the range of tenants, who owns no other
-// home. It is true if there is no home. It blocks on the disk.
+// HasRightOwner reports whether a tenant's home belongs to the right user: a user from the range of tenants, without another
+// home. It is true for a missing home. It blocks on the disk.
 func (o Options) HasRightOwner(profile string) bool {
 	right := true
 	err := blocking.Do(blocking.Volume, func() error {
@@ -62,12 +61,12 @@ func (o Options) HasRightOwner(profile string) bool {
 		defer homes.Close()
 		info, err := homes.Lstat(profile)
 		if err != nil || !o.Tenants.HasUID(fsutil.UID(info)) {
-			right = err != nil // a home that does not exist has the right owner
+			right = err != nil
 			return nil
 		}
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0
-			return d.EachName("", func(name string, kind fs.FileMode) bool { // compare the owner with all homes, because a copied home has the owner of the original
+			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the owner of the original, so compare the owner with all homes
 				seen++
 				if seen > fsutil.MaxNames {
 					right = false // too many homes to compare; the boot program reports this case

@@ -15,8 +15,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestACopiedHomeGetsAUserOfItsOwn checks that a home copied with cp -a gets a new user. Two profiles with one user
-// could kill each other's processes.
+// A home copied with cp -a must get a new user. Two profiles with one user could kill each other's processes.
 func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
@@ -37,8 +36,8 @@ func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestNamesBesideTheHomesFillNoMemory checks that the start of a gateway does not examine every name in the directory
-// of profiles. The agent can make any number of files there.
+// The start of a gateway must not examine every name in the directory of profiles, because the agent can make any number of
+// files in it.
 func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
@@ -63,8 +62,8 @@ func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 	}
 }
 
-// TestTheGroupOfTheAgentIsNoTenants checks that a profile never gets the agent's gid (here 20005, of agent.user
-// 10000:20005). It could then read what the agent's group may read.
+// A profile must never get the agent's gid (20005 in agent.user 10000:20005). It could then read the same files as the agent's
+// group.
 func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 	testkit.NeedRoot(t)
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: user\n"), Env: func(string) (string, bool) { return "", false }})
@@ -80,14 +79,14 @@ func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 		if got.Enabled != c.on {
 			t.Errorf("agent.user %d:%d: profiles have users of their own: %t", agent.UID, agent.GID, got.Enabled)
 		}
-		if !got.HasUID(20007) || got.HasUID(agent.UID) { // if not, the boot would give the homes of tenants to the agent
+		if !got.HasUID(20007) || got.HasUID(agent.UID) {
 			t.Errorf("agent.user %d:%d: the uid 20007 is a tenant's: %t, the agent's: %t", agent.UID, agent.GID, got.HasUID(20007), got.HasUID(agent.UID))
 		}
 	}
 }
 
-// TestRootCreatedAProfileInAMountedDirectory checks that files that root created in a new profile go to the profile's
-// user at its start. This must also hold where the directory of profiles is a mount of its own.
+// Files that root created in a new profile must go to the profile's user at its start, even if the directory of profiles is a
+// mount.
 func TestRootCreatedAProfileInAMountedDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()

@@ -1,10 +1,11 @@
-// Package cli implements the service commands (status, start, stop, restart, healthcheck) and what all hinit commands share.
-// Package tools implements the other commands and has the table of all commands. Each file has one verb, or a few related ones.
+// Package cli implements the service commands (status, start, stop, restart, healthcheck) and the common parts of all hinit
+// commands. Package tools implements the other commands and has the table of all commands. Each file has one verb, or a few
+// related verbs.
 //
-// A verb is a command of the command line, such as status in "hinit status". It asks the running init through package dial. Verbs
-// that must work without an init read files: the configuration, the logs, the profiles. Nothing in this package runs in PID 1.
-// [Terminal.Run] prints each failure on one line of standard error. Its exit codes are in docs/reference/exit-codes.md. On a
-// terminal, names that an agent can choose are escaped.
+// A verb is a command of the command line, such as status in "hinit status". It asks the running init through package dial.
+// Verbs that must work without an init read files: the configuration, the logs, the profiles. Nothing in this package runs in
+// PID 1. [Terminal.Run] prints each failure on one line of standard error. Its exit codes are in docs/reference/exit-codes.md.
+// On a terminal, names that an agent can choose are escaped.
 //
 // The package starts goroutines only for a verb, and they end with the verb.
 package cli
@@ -35,12 +36,12 @@ import (
 	"hinit/internal/version"
 )
 
-// Terminal is the environment of a verb: where it reads and writes, and its environment variables.
+// Terminal is the environment of a verb: its input, its outputs and its environment variables.
 type Terminal struct {
 	In         *os.File
 	Out, Err   io.Writer // writers for people; they escape control characters, see cmdline.Escaped
-	IsScreen   bool      // Out is a terminal
-	progressTo *os.File  // terminal on which Err is shown, for a progress line; nil if Err is no terminal
+	IsScreen   bool
+	progressTo *os.File
 	Env        func(string) (string, bool)
 }
 
@@ -68,7 +69,7 @@ func (t *Terminal) Fail(code int, format string, args ...any) int {
 	return code
 }
 
-// Failed prints on one line which action has failed (doing) and why, and returns the exit code for the kind of error. If err is
+// Failed prints the failed action (doing) and the error on one line, and returns the exit code for the kind of error. If err is
 // nil, it prints nothing and returns cmdline.Done.
 func (t *Terminal) Failed(doing string, err error) int {
 	if err == nil {
@@ -81,8 +82,8 @@ func (t *Terminal) Failed(doing string, err error) int {
 	return t.Fail(cmdline.ExitCode(err), "%s", message)
 }
 
-// Show prints the result of a verb, and returns the exit code. If err is set, it prints only the error. With --json it prints
-// answer as JSON. Otherwise it calls people, which must print the result for people.
+// Show prints the result of a verb, and returns the exit code. An error err is the only output. With --json Show prints answer
+// as JSON. Otherwise it calls people, which must print the result for people.
 func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	switch {
 	case err != nil:
@@ -98,15 +99,15 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 type Verb struct {
 	Name, Args, Summary string
 	Doing               string // the action in errors, after "cannot"; "": the name of the verb
-	JSON                string // description of --json in the help, if the usual one doesn't fit
+	JSON                string // description of --json in the help; "" for the usual description
 	Run                 func(*Terminal, *Call) int
 	IsExternal          bool // another program carries out the verb, see [CompanionVerb]
 	TakesVerbNames      bool // arguments are names of verbs, as in "hinit help VERB"
 	SelectsServices     bool // arguments select services by name, pattern or group
 	OtherArgCount       int  // number of arguments at the end that don't select services
-	// function that returns the result for --json if no service has the state given by --state; nil: the verb prints no JSON
+	// returns the result for --json if no service has the state from --state; nil: the verb prints no JSON
 	EmptyResult func(*Terminal) (any, error)
-	// function that returns the names of services when no init answers; nil: the verb needs an init
+	// returns the names of services when no init answers; nil: the verb needs an init
 	OfflineNames func(*Terminal) ([]string, error)
 }
 
@@ -145,7 +146,7 @@ func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int
 
 // Description returns the description of the verb for package cmdline, which prints help and messages.
 func (c *Call) Description() cmdline.Verb {
-	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt") // some verbs have no help file
+	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt")
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Doing: c.Doing()}
 }
 
@@ -206,8 +207,8 @@ func (t *Terminal) Status(names ...string) (client.Status, error) {
 // DialPause is the pause between attempts to connect to an init that has just started.
 const DialPause = 20 * time.Millisecond
 
-// DialDuringStart is Dial for a command that may run before the init answers. If process 1 is a hinit that has just started, it
-// repeats the attempt for the time patience.
+// DialDuringStart connects like Dial, but may run before the init answers. If process 1 is a newly started hinit, it repeats
+// the attempt for the time patience.
 func (t *Terminal) DialDuringStart(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
@@ -223,9 +224,9 @@ func (t *Terminal) DialDuringStart(ctx context.Context, patience time.Duration) 
 // startupTime is the longest time from the start of an init to its first answer.
 const startupTime = 10 * time.Second
 
-// initIsStarting reports whether process 1 is an init that has just started, so that it may not answer yet.
+// initIsStarting reports whether process 1 is a newly started init, which may not answer yet.
 func initIsStarting() bool {
-	line, _ := os.ReadFile("/proc/1/cmdline") // line is empty without /proc
+	line, _ := os.ReadFile("/proc/1/cmdline")
 	st, err := procstat.Read(1)
 	return err == nil && dial.IsInit(line) && time.Since(procstat.StartedAt(st.Start)) < startupTime
 }
@@ -238,11 +239,11 @@ func (t *Terminal) ConfigOf(in client.Init) (*config.Config, error) {
 	return config.Load(config.Options{Path: in.ServicesFile, ServicesOnly: in.ServicesFile != "", Env: t.Env})
 }
 
-// CompanionVerb returns a verb that the program hinit-NAME carries out. That program is installed beside hinit, so that PID 1
+// CompanionVerb returns a verb that the program hinit-NAME carries out. The program is installed beside hinit, so that PID 1
 // need not contain its code.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }
 
-// CompanionOf is CompanionVerb for a program that carries out several verbs. The arguments first precede the user's arguments.
+// CompanionOf returns a verb of a program that carries out several verbs. The arguments first precede the user's arguments.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
 		Name: name, Args: "...", Summary: summary, IsExternal: true,
@@ -302,7 +303,7 @@ func (t *Terminal) becomeInit(c *Call, words ...string) int {
 var VersionVerb = Verb{
 	Name: "version", Doing: "show the version", Args: "[--json]", Summary: "print the version",
 	Run: func(t *Terminal, c *Call) int {
-		// The program hinit itself handles --handover. The flag is defined here only for the help.
+		// The program hinit handles --handover, and this flag is only for the help.
 		c.Flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code

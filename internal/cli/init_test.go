@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// No package of hinit may allocate more than 8 KiB before main: each command initializes every package of the module,
-// even unused ones. Compile expressions and fill tables when a verb first needs them.
+// No package of hinit may allocate more than 8 KiB before main: each command initializes every package of the module, even
+// unused ones. Compile expressions and fill tables when a verb first needs them.
 func TestNoPackageOfHinitMakesMuchBeforeMain(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
@@ -19,7 +19,7 @@ func TestNoPackageOfHinitMakesMuchBeforeMain(t *testing.T) {
 	}
 	const most = 8 << 10
 	seen := false
-	// a line is: init hinit/internal/cli @2.1 ms, 0.08 ms clock, 46336 bytes, 408 allocs
+	// Format: init hinit/internal/cli @2.1 ms, 0.08 ms clock, 46336 bytes, 408 allocs
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
 		if len(f) < 9 || f[0] != "init" || !strings.HasPrefix(f[1], "hinit/") {

@@ -90,9 +90,9 @@ func lifecycle(t *Terminal, c *Call) int {
 }
 
 // Order sends the order of the call c for all named services at once, prints the results, and returns the exit code. action is
-// the failed action for error messages, in words that can follow "cannot", with %q for the service. begin is the start time of
-// the command. With wait.Wait, Order calls outcome for each service that has carried out the order. outcome gets the new state
-// and the action, prints a message for people, and returns an exit code.
+// the failed action in error messages: words that can follow "cannot", with %q for the service. begin is the start time of the
+// command. With wait.Wait, Order calls outcome for each service that has carried out the order. outcome gets the new state and
+// the action, prints a message for people, and returns an exit code.
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
 	outcome func(s client.Service, doing string) int,
 ) (worst int) {
@@ -141,8 +141,8 @@ func (t *Terminal) driftedServices(ctx context.Context, cl *dial.Client) (names 
 // BootTimeout is how long a command waits by default for a hinit that is booting.
 const BootTimeout = 30 * time.Second
 
-// allServices returns the services that --all selects. It first waits until hinit has read all profiles. If the data volume
-// doesn't answer within half of patience, it returns the services that hinit already knows.
+// allServices returns the services that --all selects, after hinit has read all profiles. If the data volume doesn't answer
+// within half of patience, it returns the known services.
 func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
@@ -185,8 +185,8 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 	return names, nil
 }
 
-// enabledServices returns the services that hinit.yaml enables. start --all needs them, because after stop --all the status says
-// that these services are wanted down.
+// enabledServices returns the services that hinit.yaml enables. start --all needs them, because after stop --all the status
+// shows these services as wanted down.
 func enabledServices(ctx context.Context, cl *dial.Client) (map[string]bool, error) {
 	entries, err := cl.Config(ctx)
 	enabled := make(map[string]bool)
@@ -207,8 +207,8 @@ func FlagGiven(c *Call, name string) bool {
 	return given
 }
 
-// progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of this line, and
-// the time in it counts from since. A goroutine draws the line, so call end before you print anything else. Without a terminal,
+// progress shows a line such as "starting, 1.4 s" on the terminal until the call of end. doing is the first word of the line,
+// and its time counts from since. A goroutine draws the line, so call end before you print anything else. Without a terminal,
 // progress does nothing.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.progressTo == nil {
@@ -218,7 +218,7 @@ func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	var drawing sync.WaitGroup
 	drawing.Go(func() {
 		if !pause.For(ctx, 300*time.Millisecond-time.Since(since)) {
-			return // the work has ended soon, so no progress line is shown
+			return
 		}
 		for ctx.Err() == nil {
 			fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())

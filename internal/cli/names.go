@@ -12,9 +12,9 @@ import (
 	"hinit/internal/control/show"
 )
 
-// parseServices is Parse for a verb whose arguments select services by name, by pattern, by @GROUP or by the flag --state. It
-// doesn't check plain names, because hinit may find a service that is not in its status yet. But with --state an unknown name is
-// an error, because an unknown service has no state.
+// parseServices parses the arguments of a verb that selects services by name, by pattern, by @GROUP or by the flag --state. It
+// doesn't check plain names, because hinit may find a service that is not in its status yet. With --state an unknown name is an
+// error, because an unknown service has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	state := ""
 	c.Flags.Func("state", "only services in the state `STATE`: trouble, failed, up and so on", func(text string) error {
@@ -52,8 +52,8 @@ func (c *Call) switchIsOn(name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// printNoService prints that no service is in the given state, or, if named is true, that none of the named services is. It returns
-// the exit code.
+// printNoService prints that no service, or with named that none of the named services, is in the given state. It returns the
+// exit code.
 func (t *Terminal) printNoService(c *Call, named bool, state string) int {
 	if c.Verb.EmptyResult != nil && c.JSON {
 		empty, err := c.Verb.EmptyResult(t)
@@ -75,8 +75,8 @@ func (t *Terminal) printNoService(c *Call, named bool, state string) int {
 // EmptyList is the [Verb.EmptyResult] of verbs that print a list.
 func EmptyList(*Terminal) (any, error) { return []string{}, nil }
 
-// IsNamed reports whether an argument of the call is the name of the service s or of its profile. It returns false for a service
-// that only a pattern, a group or --state selects.
+// IsNamed reports whether an argument of the call is the name of the service s or of its profile. It returns false for a
+// service that only a pattern, a group or --state selects.
 func (c *Call) IsNamed(s *client.Service) bool {
 	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
 }
@@ -119,19 +119,19 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 	return names, nil
 }
 
-// selection is a service that an argument selects. word is a name under which hinit finds the service.
+// selection is a service that an argument selects. word is a name by which hinit finds the service.
 type selection struct {
 	service     client.Service
 	word        string
 	isExactName bool // the argument is exactly the service's name, and not a pattern
 }
 
-// servicesFor returns the services that the argument word selects. For a name that is not in the status, it asks hinit for the
-// service if needsState is true. Otherwise it returns the name as it is.
+// servicesFor returns the services that the argument word selects. If the status lacks a name, it asks hinit for the service if
+// needsState is true. Otherwise it returns the name unchanged.
 func (t *Terminal) servicesFor(word string, services []client.Service, needsState bool) (found []selection, err error) {
 	text := string([]rune(word)) // in the JSON of the status, U+FFFD has replaced invalid UTF-8
 	for _, s := range services {
-		itself := text == s.Name // the name itself may look like a pattern
+		itself := text == s.Name // the name may look like a pattern
 		switch {
 		case itself && s.Profile == "":
 			found = append(found, selection{s, word, true})
@@ -163,17 +163,17 @@ func uniqueName(s *client.Service, services []client.Service) string {
 	return s.Profile
 }
 
-// nearestName returns a suggestion to append to an error message: the known name that is most similar to the unknown name quoted
-// in message. Without a similar name it returns "".
+// nearestName returns a suggestion for the end of an error message: the known name that is most similar to the unknown name in
+// message. Without a similar name it returns "".
 func (t *Terminal) nearestName(message string) string {
 	const before = "no such profile or service "
 	_, rest, _ := strings.Cut(message, before)
-	quoted, _ := strconv.QuotedPrefix(rest) // quoted is "" if the message quotes no name
+	quoted, _ := strconv.QuotedPrefix(rest)
 	word, err := strconv.Unquote(quoted)
 	if err != nil {
 		return ""
 	}
-	st, _ := t.Status() // without a status, there is nothing to suggest
+	st, _ := t.Status()
 	var names []string
 	for i := range st.Services {
 		names = append(names, uniqueName(&st.Services[i], nil))
@@ -184,7 +184,7 @@ func (t *Terminal) nearestName(message string) string {
 // InTrouble is the value of --state that stands for all services that need attention.
 const InTrouble = "trouble"
 
-// ProblemKinds returns the kinds of problems of services. Each is a value of --state.
+// ProblemKinds returns the kinds of problems of services, which are values of --state.
 func ProblemKinds() []string {
 	return []string{
 		show.ProblemFailed, show.ProblemParked, show.ProblemCrashLoop, show.ProblemBackoff, show.ProblemUnserved, show.ProblemDeaf, show.ProblemPaused, show.ProblemNotReady, show.ProblemCheck, show.ProblemOther,
@@ -201,8 +201,8 @@ func States() []string {
 	return words
 }
 
-// InState reports whether the service s matches the value word of --state: its state, a kind of problem that it has, or
-// [InTrouble] if it has any problem.
+// InState reports whether the service s matches the value word of --state: its state, one of its kinds of problems, or
+// [InTrouble] for any problem.
 func InState(word string, s *client.Service) bool {
 	v := show.VerdictOf(s)
 	return word == s.State || slices.Contains(v.Problems, word) || word == InTrouble && v.Troubled()

@@ -7,8 +7,7 @@ import (
 	"hinit/client"
 )
 
-// TestAProfileAndAServiceOfOneNameAreTwoWords checks that a command can name a profile and a service of the same name
-// separately, and that a pattern selects both.
+// A command must be able to name a profile and a service of the same name separately, and a pattern must select both.
 func TestAProfileAndAServiceOfOneNameAreTwoWords(t *testing.T) {
 	services := []client.Service{
 		{Name: "dashboard"},
@@ -38,8 +37,7 @@ func TestAProfileAndAServiceOfOneNameAreTwoWords(t *testing.T) {
 	}
 }
 
-// Each verb must have its own help text. A text shared by start, stop and restart would say of one verb what is true of
-// another.
+// Each verb must have its own help text. A common text of start, stop and restart would be wrong for some of them.
 func TestTheHelpOfEachVerbIsItsOwn(t *testing.T) {
 	files, err := helpTexts.ReadDir("help")
 	if err != nil {

@@ -38,7 +38,7 @@ func status(t *Terminal, c *Call) int {
 	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
 	for *watch && err == nil { // after a re-execution of hinit, connect again
 		err = cl.Watch(ctx, func(client.StatusChange) error {
-			// Print all services, because a change contains only some of them.
+			// A change contains only some services, so print all.
 			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
 			return err
 		})
@@ -49,7 +49,7 @@ func status(t *Terminal, c *Call) int {
 	case err != nil:
 		return t.Failed("show the status", err)
 	case down > 0 && len(c.Named) > 0:
-		st, err := cl.Status(ctx, c.Named...) // only services that are named by the user decide the exit code, not those that a pattern selects
+		st, err := cl.Status(ctx, c.Named...) // only services that the user has named decide the exit code, not services from a pattern
 		if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
 			return cmdline.NotUp
 		}
@@ -58,7 +58,7 @@ func status(t *Terminal, c *Call) int {
 	return cmdline.Done
 }
 
-// emptyStatus returns a status without services, for --json if no service has the state given by --state.
+// emptyStatus returns a status without services, for --json if no service has the state from --state.
 func emptyStatus(t *Terminal) (any, error) {
 	st, err := t.Status()
 	st.Services = []client.Service{}
@@ -93,7 +93,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 	return down, cmdline.WriteJSON(t.Out, st, "  ")
 }
 
-// TableFormat returns how the table should look on this terminal: width and colours.
+// TableFormat returns the format of a table on this terminal: width and colours.
 func (t *Terminal) TableFormat(verbose bool) client.TableFormat {
 	look := client.TableFormat{Verbose: verbose}
 	if !t.IsScreen {
@@ -139,7 +139,7 @@ var HealthcheckVerb = Verb{
 	},
 }
 
-// printHealth prints whether the container is healthy. no is the beginning of the line if it isn't, such as "not ready".
+// printHealth prints whether the container is healthy. no begins the line about an unhealthy container, such as "not ready".
 func (t *Terminal) printHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))

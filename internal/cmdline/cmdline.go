@@ -1,6 +1,6 @@
-// Package cmdline holds what the command lines of hinit's programs share: exit codes, flags in any position, help, suggestions
-// for mistyped words, and the connection to PID 1. It starts no goroutine, except the one of [signal.NotifyContext] in
-// [InterruptibleContext].
+// Package cmdline holds the common parts of the command lines of hinit's programs. These are exit codes, flags in any position,
+// help, suggestions for mistyped words, and the connection to PID 1. It starts no goroutine, except the one of
+// [signal.NotifyContext] in [InterruptibleContext].
 package cmdline
 
 import (
@@ -32,12 +32,12 @@ import (
 	"hinit/internal/nearest"
 )
 
-// The exit codes that all commands share.
+// The exit codes of all commands.
 const (
 	Done        = 0
 	Failed      = 1
 	WrongUsage  = 2
-	NotUp       = 3 // a named service is not up
+	NotUp       = 3
 	Unreachable = 4 // no hinit answers
 	NotAllowed  = 5
 	Unknown     = 6 // the profile or service does not exist
@@ -60,10 +60,10 @@ func ExitCode(err error) int {
 
 // Verb describes one command, for its help and its messages.
 type Verb struct {
-	Program       string // words that people type before the name: "hinit", "hinit kanban"
+	Program       string // words before the name on the command line: "hinit", "hinit kanban"
 	Name, Args    string
 	Summary, Help string
-	Doing         string   // action that errors name after "cannot"; if empty, "run PROGRAM NAME"
+	Doing         string   // action in errors after "cannot"; if empty, "run PROGRAM NAME"
 	Aliases       []string // other names of the command
 	FlagsFirst    bool     // flags end at the first other word, because that word begins another command line
 }
@@ -77,7 +77,7 @@ type Call struct {
 	Args     []string
 	Flags    *flag.FlagSet
 	Out, Err io.Writer
-	Env      func(name string) (string, bool) // function that looks up an environment variable
+	Env      func(name string) (string, bool) // looks up an environment variable
 }
 
 // NewCall returns a call of v without flags; the caller defines them. It reads the environment of this process.

@@ -8,8 +8,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// The list of isolated profiles must be read beside the control socket. With an abstract socket there is no such
-// directory, and the working directory must not be used instead.
+// The list of isolated profiles must be read beside the control socket. An abstract socket has no directory, and the working
+// directory must not replace it.
 func TestTheListOfIsolatedProfilesIsNeverInTheWorkingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

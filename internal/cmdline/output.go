@@ -57,10 +57,9 @@ const longestLine = 64 << 10
 // Write may end inside an escape sequence.
 type lineWriter struct {
 	to             io.Writer
-	unfinishedLine []byte // the line that has not ended yet
+	unfinishedLine []byte // the incomplete line
 }
 
-// Write implements io.Writer.
 func (w *lineWriter) Write(data []byte) (int, error) {
 	w.unfinishedLine = append(w.unfinishedLine, data...)
 	whole := bytes.LastIndexByte(w.unfinishedLine, '\n') + 1
@@ -133,13 +132,12 @@ func (w Escaped) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// checkedWriter remembers the first error of a write.
+// checkedWriter stores the first error of a write.
 type checkedWriter struct {
 	io.Writer
 	err error
 }
 
-// Write implements io.Writer.
 func (w *checkedWriter) Write(data []byte) (int, error) {
 	n, err := w.Writer.Write(data)
 	w.err = cmp.Or(w.err, err)

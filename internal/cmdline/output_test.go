@@ -38,8 +38,7 @@ func TestAJSONDocumentHasNothingThatATerminalObeys(t *testing.T) {
 	}
 }
 
-// TestAProgramThatWritesPiecesControlsNoTerminal checks that terminal sequences are escaped also if a program writes
-// them in two parts, or in a line that is longer than the buffer.
+// Terminal sequences must be escaped even if a program writes them in two parts, or in a line longer than the buffer.
 func TestAProgramThatWritesPiecesControlsNoTerminal(t *testing.T) {
 	var out strings.Builder
 	w := &lineWriter{to: &out}

@@ -29,19 +29,18 @@ type Actions map[string][]Action
 // Action is a command to run, or a web request to send, after an event of a service.
 type Action struct {
 	Exec       []string      `key:"exec" is:"command"`      // command to run; nil for a webhook
-	Webhook    string        `key:"webhook" is:"webhook"`   // URL to send a request to; "" for a command
-	SecretFile string        `key:"secret_file" is:"path?"` // file with the key that signs the request; "" for none
+	Webhook    string        `key:"webhook" is:"webhook"`   // URL that receives a request; "" for a command
+	SecretFile string        `key:"secret_file" is:"path?"` // file with the key that signs the request; "" for no signature
 	Timeout    time.Duration `key:"timeout" is:"positive"`
 }
 
 // ActionsName is the name of the built-in service that carries out actions. hinit adds it by itself if hinit.yaml has an action.
 const ActionsName = "hinit-actions"
 
-// actionsStateVar is the environment variable that tells the service [ActionsName] where its state file is. The file keeps actions
-// that are still to be carried out.
+// actionsStateVar is the environment variable with the path of the state file of the service [ActionsName]. The file contains
+// pending actions.
 const actionsStateVar = "HINIT_ACTIONS_STATE"
 
-// maxActions is the maximum number of actions for one event of a service.
 const maxActions = 16
 
 // hasActions reports whether hinit.yaml has any action.
@@ -71,7 +70,6 @@ func (l *loader) fillActions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// validKeys returns the keys that are valid for this action, which has either a command or a webhook.
 func (a *Action) validKeys() []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Action]()), func(k Key) bool {
 		return a.Webhook == "" && (k.Path == "webhook" || k.Path == "secret_file") || a.Webhook != "" && k.Path == "exec"

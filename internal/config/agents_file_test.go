@@ -49,8 +49,8 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 	}
 }
 
-// TestAReloadShowsTheAgentNoFileOfRoots checks that the error of a reload quotes nothing of a file that only root may
-// read. The agent can put a link to such a file in place of hinit.yaml on the volume.
+// The error of a reload must quote nothing from a file that only root may read. The agent can put a link to such a file in
+// place of hinit.yaml on the volume.
 func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root has something to lose")
@@ -75,8 +75,8 @@ func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 	}
 }
 
-// TestEveryKeyIsRootsOrHarmless lists the keys that are harmless when an agent can write hinit.yaml. hinit must refuse all other
-// keys in such a file. For each new key, decide whether it belongs in this list.
+// TestEveryKeyIsRootsOrHarmless lists the keys that an agent may set in a hinit.yaml that it can write. hinit must refuse all
+// other keys in such a file. For each new key, decide whether it belongs in this list.
 func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 	harmless := strings.Fields(`agent.checks services.checks agent.cwd agent.env agent.gateway agent.gateway_default agent.profile_create agent.profile_delete
 		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget start.parallel
@@ -96,8 +96,8 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 			harmless = append(harmless, policy+name)
 		}
 	}
-	// The agent may set these keys too. hinit reads an env_file as the user of the service, and a service of root takes
-	// only a file of root.
+	// The agent may set these keys too. hinit reads an env_file as the user of the service, and a service of root takes only a
+	// file of root.
 	for _, of := range []string{"agent.", "services.", "profiles."} {
 		for name := range strings.FieldsSeq("env_file memory.warn memory.restart group reload_signal stop_command") {
 			harmless = append(harmless, of+name)
@@ -141,7 +141,7 @@ restart: {initial: 2s}`)
 	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], path+" belongs to uid 10000; chown root") {
 		t.Errorf("warnings %q", c.Warnings)
 	}
-	// After a re-execution, the new hinit gets the text that the old one had read and checked.
+	// After a re-execution, the new hinit gets the checked text from the old hinit.
 	if c, err = Load(Options{Path: path, Text: []byte("home: /srv"), Env: environ(nil)}); err != nil || c.Home != "/srv" {
 		t.Errorf("from the image before: %v", err)
 	}

@@ -13,8 +13,8 @@ const DefaultPath = "/etc/hinit/hinit.yaml"
 // Config is the complete configuration, after all checks. Its fields mirror the keys of hinit.yaml.
 type Config struct {
 	Home string `key:"home,root" is:"home" env:"HERMES_HOME"` // absolute path of the data directory, which is also the home of the root profile
-	// Actions lists the actions after events of any service. If a service or profile has its own actions for an event, the actions
-	// in On for this event don't apply to it.
+	// Actions lists the actions after events of any service. A service or profile with its own actions for an event replaces
+	// them.
 	Actions   Actions   `key:"on"`
 	Agent     Agent     `key:"agent." fill:"profile"`
 	Profiles  Profiles  `key:""`
@@ -38,7 +38,7 @@ type Config struct {
 	// Warnings are remarks on a configuration that is valid, one line each.
 	Warnings []string
 
-	origins      map[string]origin // where each value was set, by key; a default isn't listed
+	origins      map[string]origin // origin of each value by key, without defaults
 	servicesOnly bool              // the configuration is for hinit run, which hosts no agent
 }
 
@@ -54,11 +54,11 @@ type Agent struct {
 	Env                   map[string]string `key:"env" fill:"."` // variables that are added to the container's environment
 
 	ReadyWhen  string        `key:"ready" is:"oneof state-file up"` // condition for a gateway to be ready: one of the Ready constants
-	SettleTime time.Duration `key:"settle" is:"positive"`           // a service that can't say that it is ready counts as started after this time
+	SettleTime time.Duration `key:"settle" is:"positive"`           // after this time, a service that can't report readiness counts as started
 	Checks     []Check       `key:"checks"`                         // health checks of all gateways
 	Deaf       Deaf          `key:"deaf."`
 
-	// Commands to create, delete and rename a profile. If a command is empty, hinit does the work itself.
+	// Commands to create, delete and rename a profile. Without a command, hinit does the work itself.
 	ProfileCreateCommand []string `key:"profile_create" is:"command?" fill:"."`
 	ProfileDeleteCommand []string `key:"profile_delete" is:"command?" fill:"."`
 	ProfileRenameCommand []string `key:"profile_rename" is:"command?" fill:"rename"`
@@ -67,11 +67,11 @@ type Agent struct {
 	ProcessSettings `key:""` // settings of the process of every gateway
 }
 
-// Deaf configures how hinit finds deaf gateways: those that are up but process no messages.
+// Deaf configures how hinit finds deaf gateways: gateways that are up but process no messages.
 type Deaf struct {
 	Action      string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; a profile may set its own
-	MinSilence  time.Duration `key:"after" is:"atleast 1s"`                      // a gateway that has processed no messages for this time may be deaf
-	CheckPeriod time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
+	MinSilence  time.Duration `key:"after" is:"atleast 1s"`                      // time without processed messages after which a gateway may be deaf
+	CheckPeriod time.Duration `key:"period" is:"atleast 100ms"`
 }
 
 // The values that [Deaf].Action can have besides [OnReport] and [OnRestart].
@@ -80,7 +80,6 @@ const (
 	DeafByCheck = "check" // a check of the type "deaf" finds deaf gateways instead; hinit.yaml can't set this value
 )
 
-// The values of [Agent].Ready.
 const (
 	ReadyState = "state-file" // ready when gateway_state.json reports that this process is running
 	ReadyUp    = "up"         // ready as soon as the process runs
@@ -94,7 +93,7 @@ type Profiles struct {
 	Max  int    `key:"profiles.max,root" is:"between 1 100000"`
 	UIDs string `key:"isolation.uids,root" is:"uids"` // range of uids for profiles with [IsolationUser], see [Config.UIDRange]
 
-	Overrides map[string]Profile // settings of profiles that have their own, by name; see [Config.ProfileOf]
+	Overrides map[string]Profile // own settings of profiles, by name; see [Config.ProfileOf]
 }
 
 // Restart configures whether and when hinit restarts a process that has ended by itself.
@@ -112,22 +111,22 @@ type Restart struct {
 	// ResetAfter is how long a run must last to count as healthy. After a healthy run the next restart is immediate, and later
 	// delays begin at InitialDelay again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
-	ParkCodes       []int         `key:"park_on" is:"codes"`                   // exit codes after which the service stays down
-	ImmediateCodes  []int         `key:"immediate_on" is:"codes"`              // exit codes after which the restart is immediate
-	SuccessCodes    []int         `key:"success_codes" is:"codes"`             // exit codes besides 0 that are a success
+	ParkCodes       []int         `key:"park_on" is:"codes"`      // exit codes after which the service stays down
+	ImmediateCodes  []int         `key:"immediate_on" is:"codes"` // exit codes after which the restart is immediate
+	SuccessCodes    []int         `key:"success_codes" is:"codes"`
 	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // number of exits within CrashLoopWindow that make a crash loop
 	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
 }
 
 // Stop says how a service is stopped: hinit sends Signal, and after Grace it sends SIGKILL.
 type Stop struct {
-	Signal syscall.Signal `key:"signal"`              // first signal
+	Signal syscall.Signal `key:"signal"`
 	Grace  time.Duration  `key:"grace" is:"positive"` // time from the first signal to SIGKILL
 }
 
 // Start configures how the gateways start.
 type Start struct {
-	Parallel string `key:"parallel" is:"auto"` // how many gateways start at a time, as a number or ParallelAuto
+	Parallel string `key:"parallel" is:"auto"`
 }
 
 // ParallelAuto stands for the number of processors.
@@ -151,16 +150,16 @@ type Logs struct {
 	MaskSecrets bool     `key:"mask"`                                  // hide secrets on the console
 	LogLimits   `key:""` // default limits of each log
 
-	Profiles map[string]LogLimits // limits of profiles that have their own, by name
+	Profiles map[string]LogLimits // own limits of profiles, by name
 }
 
 // LogLimits are the limits of one log.
 type LogLimits struct {
 	MaxSizeMB int           `key:"max_size_mb" is:"between 1 1048576"`    // size in MB at which a log file is rotated
-	Archives  int           `key:"archives" is:"between 0 10000"`         // number of rotated files that are kept
+	Archives  int           `key:"archives" is:"between 0 10000"`         // number of rotated files to keep
 	MaxAge    time.Duration `key:"max_age" is:"notnegative"`              // age at which a rotated file is removed; 0: never
 	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // maximum size in MB of all files of the log together; 0: no limit
-	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // free space in MB below which log files aren't written; 0: no limit
+	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // free space in MB below which hinit writes no log files; 0: no limit
 	RateLimit int           `key:"rate_limit" is:"between 0 1073741824"`  // maximum number of lines per second; 0: no limit
 	Compress  string        `key:"compress" is:"oneof none gzip"`         // compression of rotated files: one of the Compress constants
 }
@@ -179,8 +178,8 @@ func (c *Config) LogLimitsOf(profile string) LogLimits {
 	return c.Logs.LogLimits
 }
 
-// Service is a supervised process that isn't a gateway. Its templates are already expanded, and keys that hinit.yaml doesn't set
-// have inherited or default values.
+// Service is a supervised process that isn't a gateway. Its templates are expanded, and missing keys have inherited or default
+// values.
 type Service struct {
 	Name string
 
@@ -191,7 +190,7 @@ type Service struct {
 	User            string            `key:"user,root" is:"user" inherits:"agent.user"`
 	Cwd             string            `key:"cwd" is:"dir" fill:"home"`
 	Env             map[string]string `key:"env" fill:"service"`
-	HasLogFile      bool              `key:"log"`                   // whether there is a log file; if not, the output goes to the console only
+	HasLogFile      bool              `key:"log"`                   // whether the service has a log file; otherwise its output goes to the console only
 	Checks          []Check           `key:"checks"`                // health checks; their texts are templates, see [Config.Expand]
 	Actions         Actions           `key:"on"`                    // actions after events of this service, see Config.Actions
 	Needs           []Need            `key:"needs"`                 // services to wait for; optional needs that can't be met are removed
@@ -204,7 +203,7 @@ type Service struct {
 	Stop            Stop      `key:"stop." inherits:"stop."`
 }
 
-// Run is a command that a client may run once, as the agent's user. Command is a template for [Config.ExpandRun]. Env is already
+// Run is a command that a client may run once, as the agent's user. Command is a template for [Config.ExpandRun]. Env is
 // expanded.
 type Run struct {
 	Command []string                 `key:"command" is:"command" fill:"run"`
@@ -218,15 +217,15 @@ const Unlimited uint64 = math.MaxUint64
 
 // Boot configures the boot.
 type Boot struct {
-	Strict     bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // whether a failed step ends the boot
-	PreparedBy string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"` // who prepares the data directory: [PreparedByHinit] or [PreparedByImage]
-	Hooks      []Hook `key:"hooks"`                                         // commands that run before any service, in this order
+	Strict     bool   `key:"strict" env:"HINIT_BOOT_STRICT"` // whether a failed step ends the boot
+	PreparedBy string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"`
+	Hooks      []Hook `key:"hooks"` // commands that run before any service, in this order
 }
 
 // The values of [Boot].Steps: who prepares the data directory at boot.
 const (
 	PreparedByHinit = "hinit"
-	PreparedByImage = "image" // the script 01-hermes-setup of the agent's image, which is in [ImageDir]
+	PreparedByImage = "image" // the script 01-hermes-setup of the agent's image, in [ImageDir]
 )
 
 // Hook is a command that runs once during the boot. Its templates are already expanded.
@@ -238,7 +237,7 @@ type Hook struct {
 	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // run the hook only if this file exists; "": always
 
 	// Inputs are absolute paths and globs of the files that the hook reads and writes. The hook is skipped if none of them has
-	// changed since the hook's last success. If Inputs is empty, the hook runs at every boot.
+	// changed since its last success. If Inputs is empty, the hook runs at every boot.
 	Inputs []string `key:"inputs" is:"inputs" fill:"service"`
 }
 

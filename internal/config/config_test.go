@@ -30,7 +30,6 @@ func Default() *Config {
 	return c
 }
 
-// load parses text as a configuration file. In the returned error, hinit.yaml stands for the path of the file.
 func load(t *testing.T, text string, vars map[string]string) (*Config, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
@@ -56,8 +55,8 @@ func mustLoad(t *testing.T, text string, vars map[string]string) *Config {
 	return c
 }
 
-// Origin says where a key was set: "default", "FILE:LINE" or "env VARIABLE". It is "" for a key that [Config.Effective] doesn't
-// list.
+// Origin returns the place where a key was set: "default", "FILE:LINE" or "env VARIABLE". It is "" for a key that
+// [Config.Effective] doesn't list.
 func (c *Config) Origin(key string) string {
 	for _, e := range c.Effective() {
 		if e.Key == key {
@@ -184,9 +183,8 @@ func TestFileMissing(t *testing.T) {
 	}
 }
 
-// TestAFileThatAFullDiskHasEmptiedIsNoConfiguration checks that an empty file is an error. A copy to a full disk leaves
-// an empty file. If it counted as a configuration without isolation, a reload would give the homes of isolated profiles
-// to the agent's user.
+// A copy to a full disk leaves an empty file, which must be an error. As a configuration without isolation, it would give the
+// homes of isolated profiles to the agent's user.
 func TestAFileThatAFullDiskHasEmptiedIsNoConfiguration(t *testing.T) {
 	for _, text := range []string{"", "\n", "# isolation of all\n", "---\n", "---\nnull\n", "\xef\xbb\xbf"} {
 		path := writeFile(t, text)
@@ -199,7 +197,7 @@ func TestAFileThatAFullDiskHasEmptiedIsNoConfiguration(t *testing.T) {
 	}
 }
 
-// TestEverythingCanBeSet sets each key once, and checks the value of each key and the line that it comes from.
+// TestEverythingCanBeSet sets each key once, and checks its value and its line.
 func TestEverythingCanBeSet(t *testing.T) {
 	c := mustLoad(t, `home: /data/
 agent:
@@ -314,7 +312,7 @@ runs:
 		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 10, "restart.initial": 15,
 		"restart.crash_loop_count": 16, "stop.grace": 17, "control.others": 21, "services.web.command": 24,
 		"services.web.restart.immediate_on": 30, "services.web.restart.success_codes": 31, "services.web.limits.core": 37, "services.dashboard.env.X": 40,
-		"services.dashboard.restart.max": 15, // the line of the common restart policy, which this service inherits
+		"services.dashboard.restart.max": 15, // line of the common restart policy, which this service inherits
 		"services.dashboard.stop.signal": 17,
 		"logs.profiles.coder.archives":   19, "logs.profiles.default.archives": 19,
 	} {
@@ -392,7 +390,7 @@ func TestDashboard(t *testing.T) {
 		env        map[string]string
 		command    []string
 		enabled    bool
-		origin     string // expected origin of the key enabled
+		origin     string
 		warnings   int
 	}{
 		{"off", "", nil, argv("--host", "0.0.0.0", "--port", "9119", "--no-open"), false, "default", 0},

@@ -20,11 +20,12 @@ import (
 type decoder struct {
 	problems     *problems
 	origins      map[string]origin
-	changeableBy *trust.Violation // which other user can change the file; nil if only root can, or if hinit isn't root
+	changeableBy *trust.Violation // user who can change the file; nil if only root can, or if hinit isn't root
 	servicesOnly bool             // the configuration is for hinit run
 }
 
-// origin is where a value was set: a line of a file or an environment variable. The zero origin is a built-in default.
+// origin is the place where a value was set: a line of a file or an environment variable. The zero origin is a built-in
+// default.
 type origin struct {
 	file string
 	line int
@@ -49,9 +50,9 @@ type entry struct {
 	value *yaml.Node
 }
 
-// entries returns the keys and values of the mapping n. It reports a mistake if n is not a mapping, or if a key is not a text or
-// occurs twice. An empty n has no keys. Two parameters are for messages: prefix is the path of the mapping with a dot at the end, or
-// "" for the document, and keys are the valid keys.
+// entries returns the keys and values of the mapping n. It reports a mistake if n is not a mapping, or if a key is not a text
+// or occurs twice. An empty n has no keys. prefix and keys are for messages: the path of the mapping with a dot at the end (""
+// for the document), and the valid keys.
 func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	n = resolveAlias(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
@@ -74,7 +75,7 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 			d.problems.reportAtLine(k.Line, "cannot read %s?: expected the name of a key, got %s", prefix, describeNode(k))
 			continue
 		}
-		if k.Value == "true" && slices.Contains(keys, "on") { // YAML 1.1 tools write the key "on" as true
+		if k.Value == "true" && slices.Contains(keys, "on") {
 			k.Value = "on"
 		}
 		if first, twice := seen[k.Value]; twice {
@@ -88,8 +89,8 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 }
 
 // namedEntries returns the entries of a mapping whose keys are names, such as services. n may be nil, and prefix is as in
-// entries. wrong returns why a name is invalid, or "". The argument what begins the message about an invalid name; %q in it
-// stands for the name.
+// entries. wrong returns why a name is invalid, or "". The parameter what has the format of the message about an invalid name,
+// with %q for the name.
 func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -114,9 +115,9 @@ func resolveAlias(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeMapping decodes the mapping n into the struct root, whose keys are schema. within is the path of the mapping below root,
-// with a dot at the end, or "". base is the path of root, for messages. For the keys in handlers, the function in handlers
-// decodes the value instead.
+// decodeMapping decodes the mapping n into the struct root, whose keys are schema. within is the path of the mapping below
+// root, with a dot at the end, or "". base is the path of root, for messages. The functions in handlers decode the values of
+// their keys.
 func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, handlers map[string]func(*yaml.Node)) {
 	names := keyNames(schema, within, handlers)
 	for _, e := range d.entries(n, base+within, names) {
@@ -164,8 +165,8 @@ func keyPaths(fields []Key) []string {
 	return paths
 }
 
-// reportUnknownKey reports an unknown key below prefix, with the valid key that was probably meant, or else with all valid keys.
-// names are the keys of this mapping, and schema has all keys below the same root.
+// reportUnknownKey reports an unknown key below prefix. The message suggests the valid key that was probably meant, or lists
+// all valid keys. names are the keys of this mapping, and schema has all keys below the same root.
 func (d *decoder) reportUnknownKey(line int, prefix, key string, names []string, schema []Key) {
 	if d.problems.countIfFull() {
 		return
@@ -179,8 +180,8 @@ func (d *decoder) reportUnknownKey(line int, prefix, key string, names []string,
 	d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, hint)
 }
 
-// suggestedKey returns the valid key that an unknown key below prefix probably means, or "". It tries the names that other programs
-// use, then a similar spelling in this mapping, then the same name elsewhere below the same root.
+// suggestedKey returns the valid key that an unknown key below prefix probably means, or "". It tries the names in other
+// programs, a similar spelling in this mapping, and the same name elsewhere below the root.
 func suggestedKey(prefix, key string, names, paths []string) string {
 	// maxRestarts, max-restarts and MAX_RESTARTS become max_restarts
 	word := strings.ToLower(strings.ReplaceAll(caseBoundary().ReplaceAllString(key, "${1}_$2"), "-", "_"))
@@ -202,8 +203,8 @@ func suggestedKey(prefix, key string, names, paths []string) string {
 	return ""
 }
 
-// decodeKey decodes and checks the value of one key, and records where it was set. It reports an invalid value and keeps the
-// previous one.
+// decodeKey decodes and checks the value of one key, and records its origin. It reports an invalid value and keeps the previous
+// one.
 func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	key := base + k.Path
 	at := k.ValuePointer(root)
@@ -232,24 +233,24 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	if k.Alias != "" {
 		key = base + k.Alias
 	}
-	if first, set := d.origins[key]; set && first.env == "" { // a variable that sets the command of a built-in service is no earlier setting: the file overrides it
+	if first, set := d.origins[key]; set && first.env == "" { // the file overrides a variable that sets the command of a built-in service
 		d.problems.reportAtLine(e.line, "cannot set %s: it is already set on line %d", key, first.line)
 		return
 	}
 	switch at.(type) {
-	case *map[string]string, *map[string]ResourceLimit: // the origin of each entry in the mapping is already recorded
+	case *map[string]string, *map[string]ResourceLimit:
 	default:
 		d.origins[key] = origin{file: d.problems.file, line: e.line}
 	}
 }
 
-// reportViolation reports a key that needs a file which only root can change.
+// reportViolation reports a key that is valid only in a file that root alone can change.
 func (d *decoder) reportViolation(line int, key string) {
 	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.changeableBy)
 }
 
-// checkPlaceholders checks the placeholders in all texts of the variable that at points to. It returns why one is invalid, or "".
-// valid lists the allowed placeholders; nil means that the texts are no templates.
+// checkPlaceholders checks the placeholders in all texts of the variable at *at. It returns why a placeholder is invalid, or
+// "". valid lists the allowed placeholders; nil means that the texts are no templates.
 func checkPlaceholders(at any, valid []string) string {
 	if valid == nil {
 		return ""

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// decodeValue decodes n into the variable that at points to, by its Go type. text describes a valid text, for messages.
+// decodeValue decodes n into the variable at *at, by its Go type. text describes a valid text, for messages.
 func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describeNode(n))
@@ -129,7 +129,8 @@ func (d *decoder) decodeWords(n *yaml.Node, key string) []string {
 	return decodeList(d, n, key, "words such as [\"sleep\", \"60\"]", func(item *yaml.Node, _ string) (string, bool) { return d.decodeText(item, key, "words") })
 }
 
-// decodeItem decodes a mapping in a list into root, and reports whether it is valid. example describes a valid item, for messages.
+// decodeItem decodes one mapping of a list into root, and reports whether it is valid. example describes a valid item, for
+// messages.
 func decodeItem[T any](d *decoder, n *yaml.Node, key, example string, keys []Key, root *T) (ok bool) {
 	if n.Kind != yaml.MappingNode {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, example, describeNode(n))
@@ -173,7 +174,6 @@ func (d *decoder) decodeVariables(n *yaml.Node, key string, vars map[string]stri
 	return vars
 }
 
-// sizeSuffixes are the units of a size, in powers of 1024: K, M, G, T.
 const sizeSuffixes = "KMGT"
 
 // parseSize parses a size such as 512M, 2G or 2GiB. The argument factor is the step between units: 1024, or 1000 for decimal units.
@@ -228,8 +228,8 @@ func isSignal(name string) bool {
 	return known
 }
 
-// JSONValue returns the value that at points to in the form of hinit.yaml, ready for encoding/json. A duration, for example,
-// becomes the text "60s".
+// JSONValue returns the value at *at in the form of hinit.yaml, ready for encoding/json. A duration, for example, becomes the
+// text "60s".
 func JSONValue(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:
@@ -258,7 +258,6 @@ func JSONValue(at any) any {
 	}
 }
 
-// jsonLimit is [JSONValue] for one resource limit.
 func jsonLimit(l ResourceLimit) any {
 	if l.Soft != l.Hard {
 		return fmt.Sprintf("%v:%v", jsonLimit(ResourceLimit{l.Soft, l.Soft}), jsonLimit(ResourceLimit{l.Hard, l.Hard}))

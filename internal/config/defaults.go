@@ -58,9 +58,6 @@ const hookTimeout = time.Minute
 // NewHook returns a hook with the default timeout.
 func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
-// imageHooks returns the agent's boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). The inputs of a step
-// are files that change with the agent's version, and the code, variables and data that the step uses. Other dot files among the
-// skills are no inputs, because the agent changes them whenever it uses a skill.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := NewHook()

@@ -50,8 +50,8 @@ func Diff(from, to *Config) []string {
 type settingValue struct {
 	key      string
 	value    any
-	variable string // name of the environment variable or header whose value this is, if the value may be secret
-	inherits string // key whose value is used while this one is not set
+	variable string // name of the environment variable or header with this value, if the value may be secret
+	inherits string // key that provides the value while this key is not set
 }
 
 func (l settingValue) masked() any {
@@ -62,7 +62,7 @@ func (l settingValue) masked() any {
 	case l.variable == "" && strings.HasSuffix(l.key, ".webhook"):
 		return redact.HideAddress(value)
 	}
-	return redact.HideValue(l.variable, value) // in a text without a secret name, HideValue hides the password of a URL
+	return redact.HideValue(l.variable, value) // HideValue hides the password of a URL even if the variable has no secret name
 }
 
 // settingValues returns all values of c, sorted by key.
@@ -76,8 +76,6 @@ func (c *Config) settingValues() []settingValue {
 	return leaves
 }
 
-// appendNamedSettings appends the values of each struct in a mapping such as services. Each key begins with base and the name of the
-// struct.
 func appendNamedSettings[T any](leaves []settingValue, base string, of map[string]T) []settingValue {
 	for name, value := range of {
 		leaves = appendSettings(leaves, base+name+".", Keys[T](), &value)
@@ -85,8 +83,8 @@ func appendNamedSettings[T any](leaves []settingValue, base string, of map[strin
 	return leaves
 }
 
-// appendSettings appends the value of each key in fields to leaves. The argument base comes before each key. The argument root
-// points to the struct that has the values. Lists and mappings contribute one value for each element.
+// appendSettings appends the value of each key in fields to leaves. base comes before each key. root points to the struct with
+// the values. Lists and mappings contribute one value for each element.
 func appendSettings(leaves []settingValue, base string, fields []Key, root any) []settingValue {
 	for _, k := range fields {
 		if k.Alias != "" {
@@ -124,7 +122,7 @@ func appendSettings(leaves []settingValue, base string, fields []Key, root any) 
 	return leaves
 }
 
-// originOf returns where a value was set. For an inherited value, that is where the inherited key was set.
+// originOf returns the place where a value was set. An inherited value has the origin of its inherited key.
 func (c *Config) originOf(l settingValue) origin {
 	if o, ok := c.origins[l.key]; ok {
 		return o

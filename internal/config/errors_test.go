@@ -216,7 +216,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("stop: !!binary aGk=\nhome: !!float x\nlogs: {archives: !!int y}", "nan")
 	f.Add("---\n...\n---\n{}\n", "1e400")
 	f.Fuzz(func(t *testing.T, text, timeout string) {
-		// This does all that Load does except reading the file, which would make fuzzing slow.
+		// Everything that Load does, without reading the file, which would make fuzzing slow.
 		env := environ(map[string]string{"HINIT_STOP_TIMEOUT": timeout, "HERMES_DASHBOARD_HOST": timeout})
 		l := &loader{cfg: Defaults(), Options: Options{Env: env}, problems: problems{file: "hinit.yaml"}}
 		c, err := l.buildConfig([]byte(text))
@@ -249,8 +249,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestAFileOfAliasesTakesNoMemory checks that a file whose YAML aliases expand to more than the limit is refused. The
-// agent can write a file of a few kilobytes that stands for more than the container's memory.
+// A file whose YAML aliases expand to more than the limit must be refused. The agent can write a file of a few kilobytes that
+// expands to more than the container's memory.
 func TestAFileOfAliasesTakesNoMemory(t *testing.T) {
 	var laughs strings.Builder
 	laughs.WriteString("x: &a0 {x: y}\n")

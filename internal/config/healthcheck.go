@@ -18,7 +18,7 @@ import (
 // Check is a health check of a service, or of all gateways. It says what is tested, how often, and how many equal results in a
 // row change the state of the check.
 type Check struct {
-	Type string // one of the Check types, such as CheckHTTP; it selects which of the fields HTTP to Deaf is used
+	Type string // one of the Check types, such as CheckHTTP; it selects one of the fields HTTP to Deaf
 
 	Kind             string        `key:"kind" is:"oneof startup ready alive"` // purpose of the check: startup, ready or alive
 	Name             string        `key:"name" is:"name"`                      // name of the check, unique in its service
@@ -96,18 +96,18 @@ type LogCheck struct {
 	Contains      string        `key:"contains"` // text that a line must contain; if Matches is also set, one line must have the text and match
 	Matches       string        `key:"matches" is:"regexp"`
 	MustNotAppear bool          `key:"never" reexec:"Never"`                 // true: the check fails when such a line appears; false: it fails when no such line appears
-	MaxGap        time.Duration `key:"within" is:"positive" reexec:"Within"` // longest time between two such lines; 0: one line during the run is enough
+	MaxGap        time.Duration `key:"within" is:"positive" reexec:"Within"` // maximum time between two such lines; 0: one line during the run is enough
 }
 
 // StateCheck tests gateway_state.json, the file in which a gateway reports its state.
 type StateCheck struct {
-	MaxHeartbeatAge time.Duration `key:"heartbeat" is:"positive" reexec:"Heartbeat"` // longest time since the gateway last wrote the file; 0: any time
-	Platforms       string        `key:"platforms" is:"oneof any all"`               // whether "any" or "all" chat platforms must be connected; "": none
+	MaxHeartbeatAge time.Duration `key:"heartbeat" is:"positive" reexec:"Heartbeat"` // maximum time since the gateway last wrote the file; 0: any time
+	Platforms       string        `key:"platforms" is:"oneof any all"`               // whether "any" or "all" chat platforms must be connected; "": no platform
 }
 
 // DeafCheck fails when several signs say that a gateway is up but processes no messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // a gateway that has processed no messages for this time may be deaf
+	After time.Duration `key:"after" is:"atleast 1s"` // time without processed messages after which a gateway may be deaf
 }
 
 var (
@@ -115,7 +115,7 @@ var (
 	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
 )
 
-// maxChecks is the maximum number of checks of one service. The limit exists because each check takes time in PID 1.
+// maxChecks is the maximum number of checks of one service, because each check takes time in PID 1.
 const maxChecks = 32
 
 // NewCheck returns a check of a kind with the default settings.
@@ -206,8 +206,8 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// findContradiction says which key of a check is missing, or which values contradict each other although each is valid by itself.
-// It returns "" if there is no mistake.
+// findContradiction names a missing key of a check, or values that are valid alone but contradict each other. It returns "" if
+// the check is valid.
 func (c *Check) findContradiction() string {
 	h := &c.HTTP
 	for _, row := range []struct {
@@ -235,7 +235,7 @@ func (c *Check) findContradiction() string {
 	return ""
 }
 
-// checkKeys returns the keys that are valid for a type of check: the common ones and its own. "" stands for all types.
+// checkKeys returns the keys that are valid for a type of check: common keys and keys of the type. "" stands for all types.
 func checkKeys(of string) []Key {
 	return slices.DeleteFunc(slices.Clone(Keys[Check]()), func(k Key) bool {
 		typ, _, typed := strings.Cut(k.Path, ".")
@@ -243,8 +243,8 @@ func checkKeys(of string) []Key {
 	})
 }
 
-// ChecksOf returns the checks of a profile's gateway: the checks of all gateways, and the profile's own checks. If two checks have
-// the same name, only the profile's own check is used.
+// ChecksOf returns the checks of a profile's gateway: the checks of all gateways, and the profile's own checks. An own check
+// replaces a common check of the same name.
 func (c *Config) ChecksOf(profile string) []Check {
 	all := slices.Clone(c.Agent.Checks)
 	for _, check := range c.Profiles.Overrides[profile].Checks {
@@ -257,8 +257,7 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns how hinit finds out whether a profile's gateway is deaf. If the gateway has a check of the type deaf, that check
-// decides instead of agent.deaf.
+// DeafOf returns how hinit finds out whether a profile's gateway is deaf. A check of the type deaf replaces agent.deaf.
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
 	deaf.Action = c.ProfileOf(profile).DeafAction
@@ -270,8 +269,8 @@ func (c *Config) DeafOf(profile string) Deaf {
 	return deaf
 }
 
-// validateChecks reports two kinds of invalid checks of a service. One kind needs a gateway's state file. By the other kind, the
-// agent could choose a program that another user runs.
+// validateChecks reports checks of a gateway's state file for another service. It also reports checks by which the agent could
+// choose a program of another user.
 func (l *loader) validateChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
@@ -311,7 +310,7 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// portType is the type of a key that takes a port number, or a template whose value is one.
+// portType is the type of a key for a port number, or for a template of one.
 func portType() valueType {
 	isPortOrTemplate := func(s string) bool { return isPort(s) || strings.Contains(s, "{") }
 	return textType("port", isPortOrTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")
@@ -327,7 +326,7 @@ func isHost(s string) bool {
 }
 
 func checkURL(s string) string {
-	// Put "1" in place of each placeholder: it is valid as a port and in a path.
+	// A placeholder becomes "1", which is valid as a port and in a path.
 	u, err := url.Parse(regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1"))
 	switch {
 	case err == nil && u.Scheme == "https":

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestChecksAreRead checks the settings of health checks, and the defaults of those that the file leaves out.
+// TestChecksAreRead checks the settings of health checks and their defaults.
 func TestChecksAreRead(t *testing.T) {
 	path := writeFile(t, `
 agent: {checks: [{kind: alive, http: {port: "{env:PORT}", path: "/{profile}"}, on_failure: report}, {kind: ready, state: {heartbeat: 2m}}]}
@@ -44,8 +44,7 @@ services:
 	}
 }
 
-// TestWrongChecksNameTheWayOut checks that the error for each wrong check names the line of the mistake and what to write
-// instead.
+// The error for each wrong check must name the line of the mistake and the correct text.
 func TestWrongChecksNameTheWayOut(t *testing.T) {
 	for check, want := range map[string]string{
 		`tcp: {port: 80}`:             "its kind is missing; it is one of startup, ready, alive",
@@ -108,8 +107,8 @@ func TestWrongChecksNameTheWayOut(t *testing.T) {
 	}
 }
 
-// TestChecksOfOneProfile checks that a profile's check replaces the common check of the same name, and that its other
-// checks are added. Its check for deafness must replace the built-in check.
+// A profile's check must replace the common check of the same name, and its other checks must be added. Its check for deafness
+// must replace the built-in check.
 func TestChecksOfOneProfile(t *testing.T) {
 	c := mustLoad(t, `
 agent:
@@ -167,7 +166,6 @@ profiles:
 	}
 }
 
-// many returns YAML for n checks, each with its own name.
 func many(n int, name string) string {
 	var list []string
 	for i := range n {

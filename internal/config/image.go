@@ -10,24 +10,24 @@ import (
 // can change them.
 const ImageDir = "/usr/share/hinit/image"
 
-// Image describes how the agent's image behaves. If the image has no such facts, Image is zero, and hinit treats it like the
-// image of July 2026.
+// Image describes how the agent's image behaves. For an image without such facts, Image is zero, and hinit assumes the image of
+// July 2026.
 type Image struct {
 	Version     string   // version of the agent; "" if unknown
 	BuildStamp  string   // text that differs for each build of the image
-	Subcommands []string // subcommands of the agent; a CMD that begins with one runs the agent, even if the image has a program of that name
+	Subcommands []string // subcommands of the agent; a CMD with one of these words runs the agent, even if the image has a program of that name
 
-	// GatewayParkCodes are the exit codes after which the image's s6 finish script leaves a gateway down. It is nil if the image
-	// has no such script.
+	// GatewayParkCodes are the exit codes after which the image's s6 finish script leaves a gateway down; nil without such a
+	// script.
 	GatewayParkCodes []int
 	// DashboardHost is the address on which the image's dashboard listens by default. "" means hinit's default.
 	DashboardHost string
-	// DashboardLacksInsecure says that the image's dashboard has no flag --insecure.
+	// DashboardLacksInsecure means that the image's dashboard has no flag --insecure.
 	DashboardLacksInsecure bool
-	// FailedStepEffect is what a failed boot step does: "2" ends the boot, "1" causes a warning, anything else a note.
+	// FailedStepEffect is the effect of a failed boot step: "2" ends the boot, "1" causes a warning, anything else a note.
 	FailedStepEffect string
-	// UnknownCommands are commands in the boot scripts of the image that hinit doesn't know, each with the name of its script
-	// first.
+	// UnknownCommands are the commands in the boot scripts of the image that hinit doesn't know, each after the name of its
+	// script.
 	UnknownCommands []string
 }
 
@@ -68,14 +68,14 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// applyImage replaces defaults by the values that match the agent's image, for keys that hinit.yaml doesn't set.
+// applyImage replaces defaults of keys that hinit.yaml doesn't set by the values for the agent's image.
 func (l *loader) applyImage() {
 	c := l.cfg
 	if fails, ok := l.lookupVariable("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {
 		c.Image.FailedStepEffect = fails
 	}
 	if _, set := c.origins["boot.hooks"]; !set && c.Boot.PreparedBy == PreparedByImage {
-		c.Boot.Hooks = nil // the image's own script runs the hooks
+		c.Boot.Hooks = nil
 	}
 	if _, set := c.origins["restart.park_on"]; !set && c.Image.GatewayParkCodes != nil {
 		c.Restart.ParkCodes = c.Image.GatewayParkCodes

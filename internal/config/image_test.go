@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestTheImageDecidesWhatNothingElseDoes checks that facts of a newer agent image apply to gateways and the dashboard,
-// unless the file or the environment sets something else.
+// Facts of a newer agent image apply to gateways and the dashboard, unless the file or the environment sets something else.
 func TestTheImageDecidesWhatNothingElseDoes(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

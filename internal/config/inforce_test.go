@@ -9,7 +9,6 @@ import (
 	"hinit/client"
 )
 
-// forced formats each entry as one line, without the name of the file.
 func forced(entries []client.ConfigEntry) (list []string) {
 	for _, e := range entries {
 		_, line, _ := strings.Cut(e.Origin, "hinit.yaml")

@@ -11,7 +11,7 @@ import (
 // Isolation says which files, ports and sockets a profile's gateway may use.
 type Isolation struct {
 	Mode                string `key:"mode,short" is:"oneof none files user"` // how the gateway is isolated: one of the Isolation constants
-	SharedPaths         Paths  `key:"share" is:"paths" fill:"."`             // templates of paths outside its home that the gateway may use; PATH:ro: read only
+	SharedPaths         Paths  `key:"share" is:"paths" fill:"."`             // templates of paths outside the home that the gateway may use; PATH:ro: read only
 	Ports               []int  `key:"ports" is:"ports"`                      // TCP and UDP ports on which the gateway may listen
 	MayUseControlSocket bool   `key:"control"`                               // whether the profile may use the control socket
 	Missing             string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
@@ -68,7 +68,7 @@ func (u UIDs) Size() int { return int(u.Last-u.First) + 1 }
 
 // UIDRange returns the range of user ids for profiles with [IsolationUser].
 func (c *Config) UIDRange() UIDs {
-	uids, _ := parseUIDs(c.Profiles.UIDs) // Load has checked the text
+	uids, _ := parseUIDs(c.Profiles.UIDs)
 	return uids
 }
 
@@ -125,9 +125,9 @@ func (l *loader) validateIsolation() {
 		}
 	}
 	key, uids := "isolation.uids", c.UIDRange()
-	free := uids.Size() - 1 // the first id is not for profiles: it is the group of shared directories
+	free := uids.Size() - 1 // the first id is the group of shared directories, so no profile can get it
 	switch {
-	case uids == UIDs{}: // the text is invalid, which is already reported
+	case uids == UIDs{}: // the invalid text is already reported
 	case users > free:
 		l.problems.reportAtOrigin(c.origins[key], "cannot use %s: %s has a group and %d uids for %d profiles with isolation: user; make the range larger",
 			key, c.Profiles.UIDs, free, users)
@@ -155,7 +155,7 @@ func (l *loader) checkUserOutsideRange(key, user string) {
 	}
 }
 
-// checkSharedPaths reports a path in [Isolation].Share below which other profiles or hinit's own files are.
+// checkSharedPaths reports a path in [Isolation].Share that contains other profiles or hinit's own files.
 func (l *loader) checkSharedPaths(prefix string, i Isolation) {
 	for _, entry := range i.SharedPaths {
 		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: l.cfg.Home + "/profiles/NAME"}))

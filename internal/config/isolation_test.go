@@ -60,8 +60,8 @@ func TestWrongIsolationIsRefusedInWords(t *testing.T) {
 	}
 }
 
-// A range with just enough ids for all profiles must be accepted. One id of the range is used for a common group; a
-// range that is one id too small would leave the last profile without a user.
+// A range with just enough ids for all profiles must be accepted. One id of the range is the common group. If a range is one id
+// too small, the last profile has no user.
 func TestARangeThatIsJustLargeEnoughIsAccepted(t *testing.T) {
 	for _, text := range []string{
 		"isolation: {mode: user, uids: 20000-22000}", "isolation: {uids: 20000-20002}\nprofiles: {a: {isolation: user}, b: {isolation: user}}",

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestTheProgramOfTheLeaseIsRootsService checks that only root can change the service that takes the lease. An agent
-// that could change it would decide which container serves the volume.
+// Only root may change the service that takes the lease. Otherwise an agent could decide which container serves the volume.
 func TestTheProgramOfTheLeaseIsRootsService(t *testing.T) {
 	load := func(text, value string) (*Config, error) {
 		return Load(Options{Text: []byte(text), Env: environ(map[string]string{"HINIT_LEASE": value})})

@@ -29,11 +29,11 @@ type Options struct {
 	// Path is the file to read. If it is "", Load reads the file that HINIT_CONFIG names, or else [DefaultPath], which may be
 	// missing.
 	Path string
-	// Text, if not nil, is used instead of the content of the file. After a re-execution, Text is the content that the previous
-	// program of PID 1 has read and checked, so that no user can change it in between.
+	// Text, if not nil, replaces the content of the file. After a re-execution it is the content that the old program has read
+	// and checked, so that no user can change it in between.
 	Text []byte
-	// InForce is the configuration in force if an agent asks for a reload, and otherwise nil. If only root can change the file,
-	// the file must still have the content of InForce. An agent must not apply changes that root has not applied yet.
+	// InForce is the present configuration if an agent asks for a reload, otherwise nil. If only root can change the file, the
+	// file must still have the content of InForce, because an agent must not apply root's changes before root does.
 	InForce *Config
 	// ServicesOnly selects the configuration of hinit run: a supervisor without agent, profiles, built-in services and hooks.
 	// Load then ignores the variables of the Hermes image.
@@ -86,7 +86,7 @@ func (l *loader) lookupVariable(name string) (string, bool) {
 	return v, ok && v != ""
 }
 
-// readConfigFile returns the content of the configuration file, or nil if none was named and the default file is missing.
+// readConfigFile returns the content of the configuration file, or nil if the default file is missing.
 func (l *loader) readConfigFile(path string) ([]byte, error) {
 	named := ""
 	if path == "" {
@@ -103,7 +103,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.ServicesOnly { // whoever changes the file chooses commands that root runs, because hinit run has no agent's user
+	if doubt != nil && l.ServicesOnly { // hinit run has no agent's user, so its commands run as root, and no other user may choose them
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
 	}
 	if doubt == nil && l.InForce != nil && !bytes.Equal(data, l.InForce.Text) {
@@ -132,9 +132,9 @@ func (l *loader) buildConfig(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// ReadFile reads a regular file of limited size. It refuses other kinds of files, because opening one could block for ever. doubt
-// names a user other than root who can change the content, now or before the next read; nil means none. For root, a file that
-// such a user may have chosen by a link is an error.
+// ReadFile reads a regular file of limited size. It refuses other kinds of files, because opening one could block for ever.
+// doubt names a user other than root who can change the content, now or before the next read; nil means none. For root, a file
+// that such a user may have chosen by a link is an error.
 func ReadFile(path string) ([]byte, *trust.Violation, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -165,14 +165,14 @@ func ReadFile(path string) ([]byte, *trust.Violation, error) {
 	return data, doubt, nil
 }
 
-// checkQuotable returns an error if messages must not quote the content of f. The argument doubt says how a user other than root
-// can replace the file. Such a user could make f a link to a file that only root may read, and learn its content from the messages.
+// checkQuotable returns an error if messages must not quote the content of f. doubt says how a user other than root can replace
+// the file. Such a user could make f a link to a file that only root may read, and learn its content from the messages.
 func checkQuotable(f *os.File, doubt *trust.Violation) error {
 	info, err := f.Stat()
 	if err != nil {
 		return WithoutPath(err)
 	}
-	st := info.Sys().(*syscall.Stat_t) // Sys is always a Stat_t on Linux
+	st := info.Sys().(*syscall.Stat_t)
 	switch {
 	case doubt.Link:
 		return fmt.Errorf("a link leads to it that others than root can have made: %s; put the file there itself", doubt)
@@ -215,7 +215,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	l.validateRestart(&c.Restart, "")
 	l.validateProcessSettings(&c.Agent.ProcessSettings, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
-	l.decodeServices(d, services) // decode services before applyImage, because its exit codes apply to gateways only
+	l.decodeServices(d, services) // decode services first, because the exit codes of applyImage apply to gateways only
 	l.applyImage()
 	for i := range c.Boot.Hooks {
 		h := &c.Boot.Hooks[i]
@@ -241,8 +241,8 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	}
 }
 
-// decodeProfileLogs sets the log limits of profiles that have their own. The default limits must already be final, because other
-// profiles inherit them.
+// decodeProfileLogs sets the log limits of single profiles. The default limits must be final, because the profiles inherit
+// them.
 func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 	entries := d.namedEntries(n, "logs.profiles.", "%q as the name of a profile", checkProfileName)
 	for _, name := range sortedKeys(entries) {
@@ -312,8 +312,8 @@ func (l *loader) reportAgentKeys() {
 	}
 }
 
-// ReadTrustedFile returns the content of the configuration file that the environment env selects. It returns nil if there is none,
-// if it can't be read or is too large, or if others than root can change it.
+// ReadTrustedFile returns the content of the configuration file that the environment env selects. It returns nil for a missing,
+// unreadable or too large file, and for a file that others than root can change.
 func ReadTrustedFile(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), Options: Options{Env: env}}
 	text, err := l.readConfigFile("")

@@ -15,13 +15,12 @@ import (
 type Need struct {
 	Name     string `key:"name"`                                // name of a service; gateway-PROFILE for a gateway
 	Until    string `key:"until" is:"oneof started ready done"` // state to wait for: one of the Until constants
-	Optional bool   `key:"optional"`                            // whether the need is ignored if no enabled service has this name
+	Optional bool   `key:"optional"`
 
 	untilSet bool // whether hinit.yaml sets Until
 	line     int
 }
 
-// The values of [Need].Until.
 const (
 	UntilStarted = "started" // the process of the other service runs
 	UntilReady   = "ready"   // the other service is ready, or is up and can't report that it is ready
@@ -51,19 +50,19 @@ const (
 
 // Task says when a task runs. A task is a service that ends by itself; it sets "once" or "schedule".
 type Task struct {
-	Once     string   `key:"once" is:"oneof? boot each-start manual"` // when the task runs: one of the Once constants; "": only the schedule decides
+	Once     string   `key:"once" is:"oneof? boot each-start manual"` // when the task runs: one of the Once constants; "": only at the times of the schedule
 	Schedule Schedule `key:"schedule."`
 }
 
 // Schedule sets the times at which a task runs.
 type Schedule struct {
-	Cron     string        `key:"cron,short" is:"cron?"`      // times in the syntax of cron; "": no schedule
-	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": the time zone of the container
-	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay after a time of the schedule
+	Cron     string        `key:"cron,short" is:"cron?"` // times in the syntax of cron; "": no schedule
+	Timezone string        `key:"timezone" is:"zone?"`   // time zone of Cron; "": the time zone of the container
+	Jitter   time.Duration `key:"jitter" is:"notnegative"`
 	OnMissed string        `key:"missed" is:"oneof skip run"` // effect of missed times: one of the Missed constants
 }
 
-// IsTask reports whether the service is a task: it ends by itself and is then done.
+// IsTask reports whether the service is a task, a service that is expected to end.
 func (s *Service) IsTask() bool { return s.Task.Once != "" || s.Task.Schedule.Cron != "" }
 
 // StartsAtBoot reports whether the service is started at the boot.
@@ -166,14 +165,14 @@ func (l *loader) completeTask(s *Service, prefix string) {
 	policy := prefix + "restart.policy"
 	o, own := l.cfg.origins[policy]
 	switch {
-	case !own: // the policy is inherited, and the inherited one is for services that keep running
+	case !own:
 		s.Restart.Policy = RestartNever
 	case s.Restart.Policy == RestartAlways || s.Restart.Policy == RestartOnSuccess:
 		l.problems.reportAtOrigin(o, "cannot use %s: a task that has ended well is done, and not restarted; write never or on-failure, or remove once and schedule", policy)
 	}
 }
 
-// decodeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles for
+// decodeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles, for
 // decodeProfileSettings.
 func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
 	const within = "profiles."
@@ -214,11 +213,11 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	}
 }
 
-// validateRestart reports contradictory values of a restart policy, at the first of their lines. A policy that sets none of these
-// keys is inherited, so it causes no second report.
+// validateRestart reports contradictory values of a restart policy, at the first of their lines. A policy without these keys is
+// inherited, so it causes no second report.
 func (l *loader) validateRestart(r *Restart, prefix string) {
 	var at origin
-	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // the keys that checkRestart compares with each other
+	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // the keys that checkRestart compares
 		if o, own := l.cfg.origins[prefix+"restart."+name]; own && (at == origin{} || o.line < at.line) {
 			at = o
 		}
@@ -228,21 +227,21 @@ func (l *loader) validateRestart(r *Restart, prefix string) {
 	}
 }
 
-// reference is a line of hinit.yaml by which one service or gateway refers to another, in needs or restart_on.
+// reference is a line of hinit.yaml in which one service or gateway refers to another, in needs or restart_on.
 type reference struct {
 	to   string
 	line int
 }
 
-// references has the references of each service and gateway to others, by its name.
+// references maps the name of each service and gateway to its references to others.
 type references map[string][]reference
 
-// checkReferences checks that all needs and restart_on refer to existing services, without cycles. It also sets the states that
-// needs wait for by default. Call it when all services are known.
+// checkReferences checks that all needs and restart_on refer to existing services, without cycles. It also sets the default
+// states of needs. Call it when all services are known.
 func (l *loader) checkReferences() {
 	c := l.cfg
 	l.serviceNames = sortedKeys(c.Services)
-	prefixes := map[string]string{} // prefix of the keys of each service and gateway, by its name
+	prefixes := map[string]string{}
 	needs, follows := references{}, references{}
 	add := func(name, prefix string, owned *[]Need, restartOn []string) {
 		prefixes[name] = prefix
@@ -276,7 +275,7 @@ func (l *loader) checkReferences() {
 }
 
 // checkNeed sets the state that a need waits for, unless hinit.yaml sets it. owner is the service or gateway with the need. It
-// returns false if the need must be dropped: it is invalid, or optional and can't be met.
+// returns false for a need to drop: an invalid need, or an optional need that can't be met.
 func (l *loader) checkNeed(owner, key string, n *Need) bool {
 	s, isService := l.cfg.Services[n.Name]
 	profile, isGateway := strings.CutPrefix(n.Name, gatewayPrefix)
@@ -306,7 +305,7 @@ func (l *loader) checkNeed(owner, key string, n *Need) bool {
 	return true
 }
 
-// checkExists reports whether a service with this name exists, or is a gateway that may appear later. If not, it records a
+// checkExists reports whether a service with this name exists, or is a gateway that may appear later. Otherwise it records a
 // problem.
 func (l *loader) checkExists(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
@@ -334,7 +333,7 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 // reportCycles reports cycles of references, at least one if any exists. It follows each reference once. The report of a cycle
 // begins at the member whose name sorts first.
 func (l *loader) reportCycles(from references, prefixes map[string]string, key, why string) {
-	place := map[string]int{} // position of each service on the way, from 1; -1 after its references were followed or its cycle was reported
+	place := map[string]int{} // position of each service on the path, from 1; -1 for a finished service
 	var way []reference       // the references that lead to the current service
 	var follow func(r reference)
 	follow = func(r reference) {
@@ -358,7 +357,7 @@ func (l *loader) reportCycles(from references, prefixes map[string]string, key, 
 	}
 }
 
-// reportCycle reports one cycle of references. Each reference begins at the service to which the one before leads.
+// reportCycle reports one cycle of references. Each reference begins at the target of the reference before.
 func (l *loader) reportCycle(cycle []reference, prefixes map[string]string, key, why string) {
 	if l.problems.countIfFull() {
 		return
@@ -367,7 +366,7 @@ func (l *loader) reportCycle(cycle []reference, prefixes map[string]string, key,
 	for i, r := range cycle {
 		names[i] = r.to
 	}
-	last := slices.Index(names, slices.Min(names)) // the reference that leads back to the first member by name
+	last := slices.Index(names, slices.Min(names)) // the reference to the first member by name
 	names = slices.Concat(names[last:], names[:last+1])
 	line := cycle[(last+1)%len(cycle)].line
 	l.problems.reportAtLine(line, "cannot set %s%s: %s is a cycle; %s", prefixes[names[0]], key, strings.Join(names, " → "), why)

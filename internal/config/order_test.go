@@ -50,7 +50,7 @@ services:
 	if web.Restart.Policy != RestartOnFailure || web.Restart.MaxRestarts != 9 || web.Restart.Max != time.Minute || !reflect.DeepEqual(web.RestartOn, []string{"db", "gateway-coder"}) {
 		t.Errorf("web: %+v", web)
 	}
-	for name, want := range map[string][2]bool{ // for each service: whether it is a task, and whether it starts at the boot
+	for name, want := range map[string][2]bool{
 		"db": {false, true}, "cache": {false, false}, "migrate": {true, true}, "backup": {true, false}, "report": {true, false},
 	} {
 		s := c.Services[name]
@@ -91,8 +91,7 @@ func TestANeedOfWhatIsNotEnabledIsSaid(t *testing.T) {
 	}
 }
 
-// TestWrongOrders checks that the error for each mistake in needs and ordering names the line of the mistake and what to write
-// instead.
+// The error for each mistake in needs and ordering must name the line of the mistake and the correct text.
 func TestWrongOrders(t *testing.T) {
 	web := func(keys string) string {
 		return "services:\n  db: {command: [a]}\n  web:\n    command: [b]\n    " + keys + "\n"
@@ -160,8 +159,8 @@ func TestAPlainSupervisorNeedsNoGateway(t *testing.T) {
 	}
 }
 
-// TestTenThousandServicesAreReadInSeconds checks that the time for a file grows with its size, and not with the square of the number
-// of services or mistakes. PID 1 reads the file at the boot, after a re-execution and at each reload, and the agent may write it.
+// The time for a file must grow with its size, not with the square of the number of services or mistakes. PID 1 reads the file
+// at the boot, after a re-execution and at each reload, and the agent may write it.
 func TestTenThousandServicesAreReadInSeconds(t *testing.T) {
 	const services = 10_000
 	var chain, unknown strings.Builder

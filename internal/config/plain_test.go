@@ -10,7 +10,6 @@ import (
 	"hinit/internal/config"
 )
 
-// loadPlain loads a file as hinit run does.
 func loadPlain(t *testing.T, text string, env map[string]string) (*config.Config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
@@ -47,8 +46,8 @@ func TestAPlainSupervisorHasNothingOfTheAgent(t *testing.T) {
 	}
 }
 
-// Under hinit run, a service must count as started only after one second. If it counted at once, hinit start would
-// report "is up" for a service that dies 0.4 s later.
+// Under hinit run, a service must count as started only after one second. Otherwise hinit start would report "is up" for a
+// service that dies 0.4 s later.
 func TestAStartOfAPlainSupervisorCountsAfterASecond(t *testing.T) {
 	c, err := loadPlain(t, "services:\n  web: {command: [sleep, \"1\"]}\n", nil)
 	if err != nil || c.Agent.SettleTime != time.Second {

@@ -49,7 +49,6 @@ func TestSecretsAreMasked(t *testing.T) {
 		t.Error("a value that is no secret is hidden")
 	}
 	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))
-	// ActionsName reads the same file, so the path of the file is one of its settings and differs
 	changes = slices.DeleteFunc(changes, func(key string) bool { return strings.HasPrefix(key, "services."+ActionsName) })
 	if want := []string{"agent.env.API_KEY"}; !slices.Equal(changes, want) {
 		t.Errorf("changes are %v, want %v", changes, want)
@@ -71,7 +70,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestRoundTrip writes the effective defaults as a file. Reading that file must give the same configuration.
+// TestRoundTrip writes the effective defaults as a file. Reading the file must give the same configuration.
 func TestRoundTrip(t *testing.T) {
 	tree := map[string]any{}
 	hooks := make([]map[string]any, len(Default().Boot.Hooks))
@@ -94,7 +93,7 @@ func TestRoundTrip(t *testing.T) {
 		at[path[len(path)-1]] = e.Value
 	}
 	tree["boot"].(map[string]any)["hooks"] = hooks
-	text, err := json.MarshalIndent(tree, "", " ") // JSON is valid YAML
+	text, err := json.MarshalIndent(tree, "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +118,7 @@ func TestEffectiveIsSortedAndOnePerKey(t *testing.T) {
 }
 
 func TestTruth(t *testing.T) {
-	for word, want := range map[string][2]bool{ // for each word: whether IsTruthy and IsShellTruthy return true
+	for word, want := range map[string][2]bool{
 		"1": {true, true}, "true": {true, true}, "TRUE": {true, true}, "True": {true, true}, "yes": {true, true}, "YES": {true, true},
 		"Yes": {true, true}, "tRuE": {true, false}, "yEs": {true, false}, "on": {}, "": {}, "0": {}, " 1": {}, "2": {}, "y": {},
 	} {

@@ -17,7 +17,7 @@ import (
 type Problem struct { //nolint:errname // other packages read its fields
 	File string // path of the file; "" for the environment
 	Line int    // line in the file; 0 if unknown
-	Env  string // name of the variable; "" for the file
+	Env  string
 	Msg  string
 }
 
@@ -41,10 +41,10 @@ type problems struct {
 // Limits on the problems that are kept for a file full of mistakes.
 const (
 	maxProblems    = 200
-	maxMessageSize = 2000 // maximum size of a message in bytes
+	maxMessageSize = 2000
 )
 
-// countIfFull reports whether maxProblems are already recorded, and then counts one more problem without its message. Callers use
+// countIfFull counts a problem without its message if maxProblems are already recorded, and reports whether it did. Callers use
 // it to skip costly messages, such as a search for a similar name.
 func (p *problems) countIfFull() bool {
 	full := len(p.list) >= maxProblems
@@ -60,7 +60,7 @@ func (p *problems) add(one Problem) {
 		return
 	}
 	if len(one.Msg) > maxMessageSize {
-		one.Msg = strings.ToValidUTF8(one.Msg[:maxMessageSize], "") + "..." // the cut may be inside a character
+		one.Msg = strings.ToValidUTF8(one.Msg[:maxMessageSize], "") + "..."
 	}
 	p.list = append(p.list, &one)
 }
@@ -127,7 +127,7 @@ func invisibleCharacter(key string) string {
 // durationUnits replaces words for units of time by the units that Go parses.
 var durationUnits = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h", "days", "d", "day", "d")
 
-// durationHint says how to write the duration that text probably means, or returns "".
+// durationHint returns the correct spelling of the duration that text probably means, or "".
 func durationHint(text string) string {
 	text = durationUnits.Replace(strings.ToLower(text))
 	days := 0
@@ -140,7 +140,7 @@ func durationHint(text string) string {
 	return ""
 }
 
-// mappingHint returns an example of the mapping at path if the keys of that mapping are names, and "" otherwise.
+// mappingHint returns an example of the mapping at path if its keys are names, and "" otherwise.
 func mappingHint(path string) string {
 	last := path[strings.LastIndexByte(path, '.')+1:]
 	return map[string]string{

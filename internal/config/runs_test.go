@@ -15,7 +15,7 @@ func TestKanbanIsEnabledByItsVariable(t *testing.T) {
 	if !s.Enabled || !slices.Equal(s.Command, []string{"hinit-kanban", "serve"}) || s.User != c.Agent.User {
 		t.Errorf("the service is %+v", s)
 	}
-	const dispatchVar = "HERMES_KANBAN_DISPATCH_IN_GATEWAY" // the gateway's own notifier reads this variable too
+	const dispatchVar = "HERMES_KANBAN_DISPATCH_IN_GATEWAY"
 	if value, set := c.Agent.Env[dispatchVar]; set {
 		t.Errorf("gateways get %s=%q", dispatchVar, value)
 	}
@@ -24,7 +24,7 @@ func TestKanbanIsEnabledByItsVariable(t *testing.T) {
 	}
 }
 
-// The command of a run in the file must win over the environment variable, without the error "already set on line 0".
+// The command of a run in the file must win over the environment variable.
 func TestTheFileWinsOverTheVariableOfAWorkersProgram(t *testing.T) {
 	c, err := Load(Options{Text: []byte("runs: {kanban-worker: {command: [mine]}}"), Env: environ(map[string]string{"HERMES_BIN": "/opt/h"})})
 	if err != nil || !slices.Equal(c.Runs[KanbanWorker].Command, []string{"mine"}) {

@@ -18,7 +18,7 @@ func TestSandboxIsEnabledByItsVariable(t *testing.T) {
 	if !s.Enabled || s.User != "root" || !slices.Equal(s.Command, []string{"hinit-sandbox", "serve", "--user", "bot"}) {
 		t.Errorf("the service is %+v", s)
 	}
-	// Root's service must get no variables that lead to the agent's directories, except those that hinit sets for this
+	// Root's service must get no variables that lead to the agent's directories, except the variables that hinit sets for this
 	// service.
 	if s.Env["HERMES_HOME"] != "/data" || s.Env["HINIT_SANDBOX_ROOTS"] != "/data/projects" {
 		t.Errorf("its environment is %v", s.Env)
@@ -37,8 +37,7 @@ func TestSandboxIsOffByDefault(t *testing.T) {
 	}
 }
 
-// TestTheAgentCannotSayWhatRootsServiceOfSandboxesRuns checks that a file that the agent can write may set no key of
-// the sandbox service, because that service runs as root.
+// A file that the agent can write may set no key of the sandbox service, because the service runs as root.
 func TestTheAgentCannotSayWhatRootsServiceOfSandboxesRuns(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, keys := range []string{"{command: [/opt/data/evil]}", "{env: {LD_PRELOAD: /opt/data/evil.so}}", "{cwd: /opt/data}", "{enabled: true}", "{checks: [{exec: [id]}]}"} {

@@ -37,14 +37,14 @@ type Key struct {
 	Path            string // path below the root, with dots
 	Env             string
 	Inherits        string
-	Alias           string   // path of the key for which this key is another spelling
+	Alias           string   // path of the key that this key is another spelling of
 	Placeholders    []string // valid placeholders; nil if the value is no template
 	RootOnly        bool
 	AllowsShortForm bool
 
 	valueType
 	index    []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
-	excluded string // key of the embedded struct that is not valid here
+	excluded string // key of the embedded struct that is invalid for this key
 }
 
 // ValuePointer returns a pointer to the key's value. root is a pointer to the struct of the mapping.
@@ -52,8 +52,8 @@ func (k *Key) ValuePointer(root any) any {
 	return reflect.ValueOf(root).Elem().FieldByIndex(k.index).Addr().Interface()
 }
 
-// keysByRoot caches the results of [Keys], as reflect.Type → []Key. It isn't filled at package initialisation, because that would
-// delay every command.
+// keysByRoot caches the results of [Keys], as reflect.Type → []Key. Computing them at package initialisation would delay every
+// command.
 var keysByRoot sync.Map
 
 // Keys returns the keys of the struct T, a mapping of hinit.yaml.
@@ -68,7 +68,7 @@ func Keys[T any]() []Key {
 	return keys
 }
 
-// appendKeys appends the keys of the struct type of. in is the key of the field that has this type.
+// appendKeys appends the keys of the struct type of. in is the key of the field with this type.
 func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag
@@ -125,10 +125,10 @@ type valueType struct {
 	check validator
 }
 
-// validator returns why the value that at points to is invalid, or "". at is the result of [Key.ValuePointer].
+// validator returns why the value at *at is invalid, or "". at is the result of [Key.ValuePointer].
 type validator func(at any) string
 
-// valueTypes maps the names that the struct tag "is" can have to their types.
+// valueTypes maps each name in the struct tag "is" to its type.
 var valueTypes = sync.OnceValue(func() map[string]valueType {
 	return map[string]valueType{
 		"address":     addressType(),
@@ -161,7 +161,7 @@ var valueTypes = sync.OnceValue(func() map[string]valueType {
 		"url":         {"URL", newValidator(checkURL)},
 		"user":        textType("user", isUser, "expected a user name, a uid or user:group, got %q"),
 		"variable":    textType("variable", isVariable, "expected the name of an environment variable, got %q"),
-		// the message leaves out the address, which may be a secret
+		// the address may be a secret, so the message leaves it out
 		"webhook": textType("URL", isWebhook, "expected a URL such as https://example.org/hooks/1, got another scheme or no host"),
 		"zone":    {"time zone", checkParsed(cronspec.Zone)},
 	}

@@ -25,11 +25,10 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	}
 }
 
-// decodeService decodes one service. A built-in service may have an entry without a value.
 func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
 	if l.ServicesOnly {
-		s.Env = map[string]string{} // hinit run passes its environment on unchanged
+		s.Env = map[string]string{}
 		_, s.HasLogFile = l.cfg.origins["logs.dir"]
 	}
 	if name == ActionsName {
@@ -44,7 +43,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRunsAsRoot(name) && !l.ServicesOnly && d.changeableBy != nil { // this service runs as root whatever the file says, so another user must not change its settings
+	if e.value != nil && alwaysRunsAsRoot(name) && !l.ServicesOnly && d.changeableBy != nil { // this service always runs as root, so another user must not change its settings
 		d.reportViolation(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
@@ -69,7 +68,7 @@ const (
 	LeaseName     = "hinit-lease"   // service that holds the lease: the right of one init to serve the volume
 )
 
-// alwaysRunsAsRoot reports whether a built-in service runs as root whatever hinit.yaml says.
+// alwaysRunsAsRoot reports whether a built-in service runs as root regardless of hinit.yaml.
 func alwaysRunsAsRoot(name string) bool { return name == SandboxName || name == LeaseName }
 
 // leaseVar is the environment variable that enables the lease service. Its value is the kind of lease.
@@ -84,12 +83,12 @@ func (l *loader) fillLease(s *Service) {
 		l.problems.reportVariable(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
-	// The delays are short, because the service must run again before the lease expires.
+	// the service must run again before the lease expires
 	s.Restart.InitialDelay, s.Restart.Max = leaseRestart, time.Second
 }
 
-// builtInServices lists the built-in services. The environment variable named in variable enables the service. fill, if not nil,
-// sets what differs from the defaults of a service.
+// builtInServices lists the built-in services. The environment variable in variable enables the service. fill, if not nil, sets
+// values that differ from the defaults of a service.
 var builtInServices = [...]struct {
 	name, variable string
 	command        []string
@@ -103,8 +102,8 @@ var builtInServices = [...]struct {
 	{LeaseName, leaseVar, []string{"hinit-lease-kubernetes"}, (*loader).fillLease},
 }
 
-// sandboxRootsVar is an environment variable with directories for the sandbox service, which may be the agent's. A service of root
-// doesn't inherit such a variable, so fillSandbox passes it on.
+// sandboxRootsVar is an environment variable with directories for the sandbox service. Root's services inherit no variable of
+// the agent, so fillSandbox sets it.
 const sandboxRootsVar = "HINIT_SANDBOX_ROOTS"
 
 // fillSandbox makes the sandbox service run as root, because it uses the engine's socket, which the agent must not get.
@@ -116,8 +115,8 @@ func (l *loader) fillSandbox(s *Service) {
 	}
 }
 
-// fillDashboard sets the command of the image's dashboard (contract, section 10). It records the environment variables that
-// change the command as the origin of the command.
+// fillDashboard sets the command of the image's dashboard (contract, section 10). It records the environment variables in the
+// command as its origin.
 func (l *loader) fillDashboard(s *Service) {
 	var used []string
 	value := func(variable, builtin string, ok func(string) bool, wrong string) string {
@@ -142,14 +141,14 @@ func (l *loader) fillDashboard(s *Service) {
 		s.Command = append(s.Command, "--insecure")
 		used = append(used, "HERMES_DASHBOARD_INSECURE")
 	}
-	s.HasLogFile = false // the output goes to the container log only (contract, section 7)
+	s.HasLogFile = false
 	if len(used) > 0 {
 		l.cfg.origins["services."+s.Name+".command"] = origin{env: strings.Join(used, ", ")}
 	}
 }
 
-// shellVariableIsOn reports whether the image's scripts would read the variable name as true. It warns about a value that they
-// read as false although it looks like "on".
+// shellVariableIsOn reports whether the image's scripts read the variable name as true. It warns about a false value that looks
+// like "on".
 func (l *loader) shellVariableIsOn(name string) bool {
 	v, _ := l.lookupVariable(name)
 	if !IsShellTruthy(v) && !IsFalse(v) {
@@ -158,15 +157,15 @@ func (l *loader) shellVariableIsOn(name string) bool {
 	return IsShellTruthy(v)
 }
 
-// completeService sets keys that depend on other keys, and expands the templates. line is the line of the service in hinit.yaml,
-// for messages.
+// completeService sets keys that depend on other keys, and expands the templates. line is the line of the service in
+// hinit.yaml, for messages.
 func (l *loader) completeService(s *Service, prefix string, line int) {
 	c := l.cfg
 	if s.Command == nil {
 		l.problems.reportAtLine(line, "cannot use service %q: %scommand is missing", s.Name, prefix)
 	}
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.IsSet() {
-		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // the dispatcher is ready once it holds the locks of the boards
+		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout
 	}
 	l.validateRestart(&s.Restart, prefix)
 	l.completeTask(s, prefix)
@@ -193,12 +192,12 @@ func (l *loader) completeService(s *Service, prefix string, line int) {
 	}
 }
 
-// Notify says how a service reports that it is ready. A service with a zero Notify can't report it.
+// Notify configures how a service reports that it is ready. The zero Notify means that it can't.
 type Notify struct {
 	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor to which a ready service writes a newline; 0: none
 	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // how the service reports that it is ready: NotifySystemd, or ""
-	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // how long the report may take; 0: for ever
-	// longest time between two messages of the service to the watchdog; 0: no messages are expected
+	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time limit of the report; 0: no limit
+	// longest time between two watchdog messages of the service; 0: no messages are expected
 	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`
 }
 
@@ -262,11 +261,10 @@ const (
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"
-	// kanbanReadyTimeout limits the time until the service has first read the boards, for which gateways wait.
+	// kanbanReadyTimeout limits how long gateways wait for the service to read the boards for the first time.
 	kanbanReadyTimeout = 30 * time.Second
 )
 
-// decodeRuns decodes the one-shot runs: commands that a client may run once.
 func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.namedEntries(n, "runs.", "the name %q of a run", checkProfileName)

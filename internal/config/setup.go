@@ -15,14 +15,14 @@ import (
 type ProcessSettings struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with "-" in front may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"`      // umask in octal; "": hinit's own umask
+	Umask      string                   `key:"umask,root" is:"umask?"`
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // whether the process is kept from gaining privileges, see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name, such as "nofile"
 	Memory     Memory                   `key:"memory."`
 	Operator   OperatorSettings         `key:""`
 }
 
-// NeedsCgroup reports whether a limit is set that only the kernel can enforce, by a control group for the service.
+// NeedsCgroup reports whether a limit needs a control group for the service.
 func (s *ProcessSettings) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MaxPIDs > 0
 }
@@ -55,8 +55,8 @@ type Priority struct {
 
 // Quota limits the disk space of a profile; 0 means no limit. hinit measures the space every minute.
 type Quota struct {
-	WarnAbove Bytes `key:"warn"` // size of the profile's files above which hinit warns
-	StopAbove Bytes `key:"stop"` // size of the profile's files above which its gateway doesn't run
+	WarnAbove Bytes `key:"warn"`
+	StopAbove Bytes `key:"stop"`
 }
 
 // IsSet reports whether q has a limit.
@@ -74,7 +74,7 @@ const (
 type OperatorSettings struct {
 	Group        string   `key:"group" is:"group?"`                   // group to which the service belongs; @GROUP in commands
 	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal for reading the configuration again, such as HUP; "" for none
-	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks the service to end before the stop signal; empty for none
+	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks the service to end before the stop signal; empty for no command
 }
 
 // IONice is the I/O class and priority of a process (ioprio_set(2)).
@@ -127,9 +127,9 @@ const (
 	Off  Switch = "false"
 )
 
-// NoNewPrivs reports whether a process of the agent runs with no_new_privs, so that set-user-id programs give it no privileges. The
-// argument own is the setting of the process. If own is Auto, the agent's setting counts. If both are Auto, the result is true if a
-// service runs as another user. That user could leave a set-user-id file, with which the agent becomes that user.
+// NoNewPrivs reports whether a process of the agent runs with no_new_privs, so that set-user-id programs give it no privileges.
+// own is the setting of the process. If own is Auto, the agent's setting counts. If both are Auto, the result is true if a
+// service runs as another user. That user could leave a set-user-id file, and the agent could become that user.
 func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
 		own = c.Agent.NoNewPrivs
@@ -157,7 +157,7 @@ type Paths []string
 // Bytes is a size in bytes.
 type Bytes uint64
 
-// Text returns the size as hinit.yaml has it, such as "512MiB".
+// Text returns the size in the form of hinit.yaml, such as "512MiB".
 func (b Bytes) Text() string {
 	n := uint64(b)
 	for i := len(sizeSuffixes) - 1; i >= 0; i-- {
@@ -259,7 +259,7 @@ func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) map[string]ResourceLimit {
 	own := key
 	if prefix, is := strings.CutSuffix(key, "rlimits"); is {
-		own = prefix + "limits" // the file has the key rlimits, an alias of limits
+		own = prefix + "limits"
 	}
 	for _, e := range d.entries(n, key+".", limitNames) {
 		if !slices.Contains(limitNames, e.key) {
@@ -301,7 +301,7 @@ func (d *decoder) decodeLimit(n *yaml.Node, name, key string) (limit ResourceLim
 func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, bool) {
 	isBytes := slices.Contains(byteLimits, name)
 	size, isSize := parseSize(n, 1024)
-	number, err := strconv.ParseUint(n.Value, 0, 63) // 63 bits, because the largest 64-bit number means unlimited
+	number, err := strconv.ParseUint(n.Value, 0, 63)
 	expected := "a number or unlimited"
 	switch {
 	case isTextNode(n) && n.Value == "unlimited":

@@ -60,11 +60,10 @@ services:
 	}
 }
 
-// TestAWrongSetupNamesItsLineAndTheWayOut checks that the error for each of these 36 configurations names the line of the mistake
-// and what to write instead.
+// The error for each of these 36 configurations must name the line of the mistake and the correct text.
 func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 	for _, tt := range [][2]string{
-		{"quota: {stop: 5GiB}", `unknown key "services.w.quota"`}, // quota is a key of profiles only
+		{"quota: {stop: 5GiB}", `unknown key "services.w.quota"`},
 		{"nise: 5", `unknown key "services.w.nise"; did you mean "services.w.nice"?`},
 		{"nice: 20", "cannot set services.w.nice: expected a number from -20 to 19, got 20"},
 		{"nice: high", `cannot set services.w.nice: expected a whole number, got the text "high"`},
@@ -113,8 +112,7 @@ func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 	}
 }
 
-// TestServicesOfOtherUsersSealTheAgent checks which services make no_new_privs: auto mean true, and that an explicit
-// value wins.
+// TestServicesOfOtherUsersSealTheAgent lists services with which no_new_privs: auto means true. An explicit value wins.
 func TestServicesOfOtherUsersSealTheAgent(t *testing.T) {
 	const root, own = "services: {job: {command: [job], user: root}}\n", "services: {job: {command: [job]}}\n"
 	for _, tt := range []struct {

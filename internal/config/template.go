@@ -12,18 +12,18 @@ import (
 
 // Placeholders of templates, without their braces. The struct tag "fill" says which of them a key may use.
 const (
-	agentPlaceholder       = "agent"        // value of the key agent.binary
-	homePlaceholder        = "home"         // value of the key home
-	profilePlaceholder     = "profile"      // name of the profile
-	profileHomePlaceholder = "profile_home" // home directory of the profile
-	toPlaceholder          = "to"           // new name of a profile that is being renamed
-	taskPlaceholder        = "task"         // task of a one-shot run
-	optionsPlaceholder     = "options"      // options of a one-shot run from the client; the placeholder must be a whole word of the command
+	agentPlaceholder       = "agent"
+	homePlaceholder        = "home"
+	profilePlaceholder     = "profile"
+	profileHomePlaceholder = "profile_home"
+	toPlaceholder          = "to"      // new name of a profile that is being renamed
+	taskPlaceholder        = "task"    // task of a one-shot run
+	optionsPlaceholder     = "options" // options that the client gives to a one-shot run; the placeholder must be a whole word of the command
 )
 
-// AgentMayFillVariables reports whether the .env files of the agent may supply values for {env:NAME} in the command and checks of a
-// service with this user. For any other user than the agent's, only hinit.yaml supplies them, so that the agent can't decide what
-// that user runs.
+// AgentMayFillVariables reports whether the .env files of the agent may supply values for {env:NAME} in the command and checks
+// of a service with this user. For any other user than the agent's, only hinit.yaml supplies them, so that the agent can't
+// choose commands of that user.
 func (c *Config) AgentMayFillVariables(user string) bool { return user == "" || user == c.Agent.User }
 
 var variablePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
@@ -49,7 +49,7 @@ func (c *Check) Variables() (names []string) {
 
 // Expand returns a copy of cmd with its placeholders replaced. vars has the values by name, such as "profile"; if vars lacks
 // them, {agent} and {home} come from c. A placeholder without a value stays. "{{word}}" becomes the text "{word}", and
-// "{{{word}}}" becomes "{{word}}". "${word}", which is for a shell, and all other braces stay.
+// "{{{word}}}" becomes "{{word}}". "${word}" of a shell and all other braces stay.
 func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	out := slices.Clone(cmd)
 	for i, word := range cmd {
@@ -85,7 +85,7 @@ func replacePlaceholders(s string, value func(name string) (string, bool)) strin
 	}
 	return templateBraces().ReplaceAllStringFunc(s, func(found string) string {
 		switch {
-		// The text belongs to the syntax of another program: it is neither an escape nor a placeholder.
+		// The text belongs to the syntax of another program.
 		case found == "{{" || found[0] == '$':
 			return found
 		case strings.HasPrefix(found, "{{"):
@@ -98,8 +98,7 @@ func replacePlaceholders(s string, value func(name string) (string, bool)) strin
 	})
 }
 
-// checkTemplate checks that all placeholders in s are listed in known. It returns what is wrong with the first unknown one, or
-// "".
+// checkTemplate returns the message about the first placeholder in s that is not in known, or "".
 func checkTemplate(s string, known []string) string {
 	problem := ""
 	replacePlaceholders(s, func(name string) (string, bool) {

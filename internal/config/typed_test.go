@@ -2,8 +2,8 @@ package config
 
 import "testing"
 
-// TestWhatPeopleType contains mistakes of people who know other formats, or the YAML of other programs. Each error must name the
-// file, the line and what to write instead.
+// TestWhatPeopleType contains mistakes of people who know other formats, or the YAML of other programs. Each error must name
+// the file, the line and the correct text.
 func TestWhatPeopleType(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{

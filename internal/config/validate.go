@@ -136,7 +136,6 @@ func textType(name string, ok func(string) bool, wrong string) valueType {
 	})}
 }
 
-// checkEach makes a validator for lists. reason returns why an element is invalid, or "".
 func checkEach[L ~[]E, E any](reason func(E) string) validator {
 	return newValidator(func(list L) string {
 		for _, element := range list {
@@ -159,7 +158,8 @@ func checkNumbers(least, most int, what string) validator {
 	})
 }
 
-// durationType returns the type of durations for which ok returns true. is describes them in messages, such as "above zero".
+// durationType returns the type of durations for which ok returns true. is describes these durations in messages, such as
+// "above zero".
 func durationType(is string, ok func(time.Duration) bool) valueType {
 	return valueType{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
@@ -175,7 +175,7 @@ func rangeType(least, most string) valueType {
 		n := reflect.ValueOf(at).Elem().Convert(reflect.TypeFor[float64]()).Float()
 		lo, _ := strconv.ParseFloat(least, 64)
 		hi, _ := strconv.ParseFloat(most, 64)
-		if !(n >= lo && n <= hi) { // the condition is also true for NaN
+		if !(n >= lo && n <= hi) {
 			return fmt.Sprintf("expected a number from %s to %s, got %v", least, most, reflect.ValueOf(at).Elem())
 		}
 		return ""
@@ -197,7 +197,7 @@ func oneOf(words ...string) valueType {
 	return textType("`"+strings.Join(words, "`, `")+"`", isListed, "expected one of "+strings.Join(words, ", ")+", got %q")
 }
 
-// checkRestart returns which values of a restart policy contradict each other, or "".
+// checkRestart names contradictory values of a restart policy, or returns "".
 func checkRestart(r *Restart) string {
 	if r.Max < r.InitialDelay {
 		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.InitialDelay))
@@ -250,7 +250,7 @@ func parseSecondsOrDuration(text string) (d time.Duration, reason string) {
 	return d, reason
 }
 
-// parseSwitch parses a boolean as the image's scripts do. Unlike them, it refuses a text that means neither yes nor no.
+// parseSwitch parses a boolean as the image's scripts do, but refuses a text that means neither yes nor no.
 func parseSwitch(text string) (on bool, reason string) {
 	on = IsShellTruthy(text)
 	if !on && !IsFalse(text) {

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/nearest"
 )
 
-// nonKeyVariables lists the environment variables of hinit that set no key of hinit.yaml (docs/reference/environment.md). The
-// prefix HINIT_ is left out.
+// nonKeyVariables lists the environment variables of hinit that set no key of hinit.yaml (docs/reference/environment.md),
+// without the prefix HINIT_.
 var nonKeyVariables = []string{
 	"KANBAN_HOST", "KANBAN_LEAVE_SECONDS",
 	"CONFIG", "ALLOW_ANY_UID", "S6", "SHIM_NATIVE", "STANDBY", "KANBAN", "LEASE", "LEASE_CREDENTIALS", "LEASE_DURATION", "LEASE_IDENTITY", "LEASE_NAME", "LEASE_NAMESPACE", "SANDBOX", "SANDBOX_ALLOW", "SANDBOX_SOCKET", "SANDBOX_STATE", "SANDBOX_USER", "SANDBOX_IMAGES", "SANDBOX_ROOT", "SANDBOX_ROOTS", "SANDBOX_CREDENTIALS",
@@ -18,8 +18,8 @@ var nonKeyVariables = []string{
 	"FLEET_ADDRESS", "FLEET_HOST", "FLEET_NAMESPACE", "FLEET_POOL", "FLEET_TEMPLATE", "FLEET_UID", "FORWARD", "FORWARD_TO", "FORWARD_AUTHORIZATION", "FORWARD_STATE", "ACTIONS_STATE", "EVENT", "SERVICE", "PROFILE", "RUN", "HANDOVER", "HALTED", "FAULTS",
 }
 
-// UnknownVariables returns a warning for each variable in environ that begins with HINIT_ and that hinit doesn't know. Such a
-// name is probably misspelt.
+// UnknownVariables returns a warning for each unknown variable in environ that begins with HINIT_. Such a name is probably
+// misspelt.
 func UnknownVariables(environ []string) (warnings []string) {
 	const prefix = "HINIT_"
 	known := slices.Clone(nonKeyVariables)
@@ -56,15 +56,15 @@ func IsShellTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "TRUE", "True", "yes", "YES", "Yes"}, s)
 }
 
-// IsFalse reports whether s is empty or a usual word for "off". Callers warn about values that are neither true nor false.
+// IsFalse reports whether s is empty or a usual word for "off". Callers warn about other values that are not true.
 func IsFalse(s string) bool {
 	return slices.Contains([]string{"", "0", "false", "no", "off", "n", "f"}, strings.ToLower(s))
 }
 
 const (
 	fileVariableSuffix = "_FILE"
-	// secretsDir is where container engines mount secrets. Only a variable NAME_FILE with a path below it names the file of a
-	// secret. Other variables, such as SSL_CERT_FILE, are meant for the program itself.
+	// secretsDir is the directory in which container engines mount secrets. Only a variable NAME_FILE with a path in secretsDir
+	// names a secret. Other such variables, for example SSL_CERT_FILE, belong to the program.
 	secretsDir = "/run/secrets/"
 )
 

@@ -87,7 +87,7 @@ func (c *container) mainPIDs() map[string]int {
 
 func (c *container) examine(ctx context.Context) client.Findings {
 	if c.runPlan.Load().ServicesOnly {
-		return nil // there is no data volume
+		return nil
 	}
 	return c.stage.Examiner.Examine(ctx)
 }

@@ -19,18 +19,18 @@ import (
 	"hinit/supervisor"
 )
 
-// bootRun is the state of one boot. The boot has its own goroutine beside the supervisor's loop, so that hinit handles
-// signals and reaps orphans even while a disk hangs.
+// bootRun is the state of one boot. The boot has its own goroutine beside the supervisor's loop, so that hinit handles signals
+// and reaps orphans even while a disk hangs.
 type bootRun struct {
 	c            *container
 	ctx          context.Context //nolint:containedctx // context of the container
-	awaitThreads func()          // function that blocks until all threads of this process exist; after that, services may use up the PIDs
-	controlOpen  <-chan struct{} // channel that is closed when the control socket is open, or can't be opened
-	scanDirDone  <-chan struct{} // channel that is closed when the s6 scan directory exists, or can't be made
-	cmdStarted   bool            // the container's CMD was started
+	awaitThreads func()          // blocks until all threads of this process exist; after that, services may use up the PIDs
+	controlOpen  <-chan struct{} // closed when the control socket is open, or can't be opened
+	scanDirDone  <-chan struct{} // closed when the s6 scan directory exists, or can't be made
+	cmdStarted   bool            // whether the container's CMD was started
 }
 
-// bootUp boots the container. threads blocks until all threads of this process exist. bootUp calls it before the first
+// bootUp boots the container. awaitThreads blocks until all threads of this process exist. bootUp calls it before the first
 // service can use up the PIDs.
 func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 	defer func() {
@@ -45,7 +45,7 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 		c.Warn("%s", w)
 	}
 	b := &bootRun{c: c, ctx: ctx, awaitThreads: awaitThreads}
-	// Prepare the volume, the control socket and the s6 directories at the same time, because none of them needs another. The
+	// Prepare the volume, the control socket and the s6 directories at the same time, because they are independent. The
 	// container's first process may need all three, so Ready waits for them.
 	b.controlOpen = guard.Begin("opening the control socket", func() { b.openControl(cfg) })
 	b.scanDirDone = guard.Begin("making the directories of s6", b.openS6)
@@ -65,7 +65,7 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		// ClaimAtBoot found no data directory to lock before. The boot has made the directory now, so call it again.
+		// ClaimAtBoot found no data directory to lock. The boot has made the directory since, so call it again.
 		if c.lease.Status().State == client.LeaseNone && !c.runPlan.Load().ServicesOnly {
 			if serving, ok = c.lease.ClaimAtBoot(ctx, b, true); !ok {
 				return
@@ -86,23 +86,23 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 			}
 		})
 	} else {
-		c.generation.MarkBootDone() // in this case, gateways.BringUp does not call it
+		c.generation.MarkBootDone() // gateways.BringUp does not call it in this case
 	}
 }
 
-// prepare prepares the data volume and runs the boot hooks, before the first service starts. It returns false if the
-// container must end. b is nil if the boot is over.
+// prepare prepares the data volume and runs the boot hooks, before the first service starts. It returns false if the container
+// must end. b is nil if the boot is over.
 func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
 	if err := c.stage.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
 		b.Ready()
 		c.fatal(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // false if the lease was lost, which ends serving: takeOver must then prepare the volume again
+	c.prepared.Store(serving.Err() == nil) // false if the lease was lost, so that takeOver prepares the volume again
 	return true
 }
 
-// openControl opens the control socket. If that fails, the status shows a failed boot step, and the boot goes on.
+// openControl opens the control socket. After a failure, the status shows a failed boot step, and the boot goes on.
 func (b *bootRun) openControl(cfg *config.Config) {
 	path := ""
 	if cfg.IsSet("control.socket") {
@@ -112,16 +112,15 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publishIDs(cfg))
 	})
 	step.Parallel = true
-	b.c.boot.InsertStep(0, step) // put this step first in the list, because it began before all others
+	b.c.boot.InsertStep(0, step) // this step began first, so it comes first in the list
 }
 
-// publishIDs writes the ids of the agent's user and the isolated profiles into the control directory. The exec shim reads
-// them there.
+// publishIDs writes the ids of the agent's user and the isolated profiles into the control directory, for the exec shim.
 func (c *container) publishIDs(cfg *config.Config) error {
 	return c.agent.PublishIDs(c.control.Dir(), cfg, c.Say)
 }
 
-// applyConfig makes cfg the present configuration, after a reload.
+// applyConfig makes cfg the current configuration, after a reload.
 func (c *container) applyConfig(cfg *config.Config) {
 	c.cfg.Store(cfg)
 	if err := c.publishIDs(cfg); err != nil {
@@ -158,7 +157,7 @@ func (b *bootRun) Ready() {
 	}
 }
 
-// startCmd starts the container's CMD, or a placeholder process instead of it. A second call does nothing.
+// startCmd starts the container's CMD, or a placeholder process in its place. A second call does nothing.
 func (b *bootRun) startCmd() {
 	if b.cmdStarted {
 		return
@@ -166,7 +165,7 @@ func (b *bootRun) startCmd() {
 	b.cmdStarted = true
 	if s6 := b.c.s6.S6(); s6 != nil {
 		b.c.gateways.AwaitSlots(b.ctx, s6.WhenQueued())
-		_ = s6.Scan(b.ctx) // Scan fails only if the container has ended
+		_ = s6.Scan(b.ctx)
 	}
 	if !b.c.runPlan.Load().Supervise {
 		b.c.stage.StartCmd(b.ctx)
@@ -175,28 +174,28 @@ func (b *bootRun) startCmd() {
 	}
 }
 
-// StartCmdEarly starts the CMD during the boot, because the data volume does not answer (see [leaseholder.Boot]).
+// StartCmdEarly starts the CMD during the boot if the data volume does not answer (see [leaseholder.Boot]).
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
-	_ = b.c.registry.MarkNeedMet(b.ctx, registry.NeedBoot) // MarkNeedMet fails only if the container has ended
+	_ = b.c.registry.MarkNeedMet(b.ctx, registry.NeedBoot)
 	b.startCmd()
 }
 
-// takeOver is called when this init gets the lock of the volume after the boot. It prepares the volume if that was not done
-// yet, and starts profiles and services. serving ends when the lock is lost.
+// takeOver prepares the volume if necessary, and starts profiles and services, when this init gets the lock of the volume after
+// the boot. serving ends when the lock is lost.
 func (c *container) takeOver(ctx, serving context.Context) {
 	if !pause.Until(ctx, c.boot.Ended()) {
 		return
 	}
 	c.registry.ChangeLock.Lock()
 	defer c.registry.ChangeLock.Unlock()
-	c.gateways.AwaitRead(serving) // a reading that began earlier may still wait for a slow volume
+	c.gateways.AwaitRead(serving) // an earlier read may still wait for a slow volume
 	if serving.Err() != nil {
 		return
 	}
-	c.gateways.DropRecords() // drop the records that were made after the loss of the lock
+	c.gateways.DropRecords() // drop the records from after the loss of the lock
 	if !c.lease.BeginServing(serving) {
-		return // the lock is lost again, and the goroutine that watches it will ask again
+		return // the lock is lost again, and its watcher will call takeOver again
 	}
 	cfg := c.cfg.Load()
 	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)

@@ -37,7 +37,7 @@ type container struct {
 
 	cfg   atomic.Pointer[config.Config]
 	agent boot.Agent
-	// says what the CMD asks for: a supervised gateway, or a command. The boot may replace it.
+	// meaning of the CMD: a supervised gateway, or a command. The boot may replace it.
 	runPlan atomic.Pointer[boot.RunPlan]
 	started time.Time
 	// prepared means that the data volume was prepared and the boot hooks have run.
@@ -83,8 +83,8 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.units = units.NewMaker(agent, cfg.Home, env, route.ServicesOnly)
 	c.store = profiles.Open(cfg.Home, agent.HomesActor(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.AddWarning, initlog.NewTerminationLog())
-	// agents logs messages that an agent can cause. The status keeps its warnings in a separate list, so that an agent can't
-	// push out the other warnings.
+	// agents logs messages that an agent can cause. The status keeps its warnings in a separate list, so that they can't
+	// displace other warnings.
 	agents := c.WithWarningStore(c.boot.AddAgentWarning)
 	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.ResumeDeafSearch() },
@@ -139,7 +139,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.s6 = personality.NewEmulation(s6Host{agents, c.registry, c.gateways}, c.registry.SetSlotMaker, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), StartedAt: c.started,
-			HasMainSlot: c.cfg.Load().Services[registry.MainHermes].Name == "", // false if hinit.yaml has a service of this name
+			HasMainSlot: c.cfg.Load().Services[registry.MainHermes].Name == "",
 		}
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{
@@ -151,15 +151,13 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	return c
 }
 
-// s6Host implements [personality.Host]: the parts of PID 1 that the s6 emulation uses.
+// s6Host implements [personality.Host] with the parts of PID 1 that the s6 emulation uses.
 type s6Host struct {
-	*initlog.Logger    // the Logger provides the method Warn
-	*registry.Registry // the Registry provides Register, Do, Snapshot, ForeignSpec, WhyReserved and CheckCapacity
-	*gateways.Manager  // the Manager provides Command, CheckMayStart, SlotMade and SlotRemoved
+	*initlog.Logger
+	*registry.Registry
+	*gateways.Manager
 }
 
-// Say replaces the method of the Logger. An agent can make any number of slots, so SayOfSlots limits the number of messages
-// about them.
 func (h s6Host) Say(format string, args ...any) { h.SayOfSlots(format, args...) }
 
 // handleRecord passes a record of the event history to each package that follows services. The reporter calls it for every

@@ -14,8 +14,8 @@ import (
 )
 
 // faults lets a test cause a panic in PID 1. It waits for the file "panic" beside the control socket, removes the file, and
-// panics in the goroutine that the file names: "loop", "scanner" or "goroutine". Only binaries built with the tag faults
-// contain it.
+// panics in the goroutine named in the file: "loop", "scanner" or "goroutine". Only binaries built with the tag faults contain
+// it.
 func (c *container) faults() {
 	order := filepath.Join(os.Getenv("HINIT_RUNTIME_DIR"), "panic")
 	go func() {

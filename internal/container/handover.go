@@ -27,17 +27,17 @@ import (
 	"hinit/supervisor"
 )
 
-// fallbackBudget is the time limit of the shutdown if hinit can't read the state from the previous program. That state
-// contains the configured limit.
+// fallbackBudget is the time limit of the shutdown if hinit can't read the state from the previous program, which contains the
+// configured limit.
 const fallbackBudget = 8 * time.Second
 
-// handover is what PID 1 passes to the next program at a re-execution. Package reexec encodes it.
+// handover is the state of PID 1 for the next program at a re-execution. Package reexec encodes it.
 type handover struct {
 	reexec.PastGenerations
 	Started          time.Time
 	RepairEverything bool        `reexec:"Full"`
 	Prepared         bool        // the data volume was prepared
-	Warnings         [2][]string // first the warnings that no agent can cause, then the warnings that agents can cause
+	Warnings         [2][]string // warnings that no agent can cause, and warnings that agents can cause
 	Phases           []client.BootStep
 	Repair           *client.Repair
 	Interrupt        time.Time
@@ -60,7 +60,7 @@ type handover struct {
 	S6      *personality.Handover // state of the s6 emulation; nil if hinit does not act as s6
 }
 
-// A struct can't embed several types with the name Handover, hence these aliases.
+// A struct can't embed several types with the name Handover, so they need aliases.
 type (
 	healthHandover   = health.Handover
 	leaseHandover    = leaseholder.Handover
@@ -70,8 +70,8 @@ type (
 	unitsHandover    = units.Handover
 )
 
-// HandOver returns the state of all parts of the container (see [reexec.Host]). The reporter and the logs stop until thaw is
-// called, so that the state does not change. After a fault (a panic in hinit), HandOver goes on even if the logs can't be
+// HandOver returns the state of all parts of the container (see [reexec.Host]). The reporter and the logs stop until the call
+// of thaw, so that the state does not change. After a fault (a panic in hinit), HandOver goes on even if the logs can't be
 // stopped.
 func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state any, thaw func(), err error) {
 	c := h.c
@@ -183,19 +183,19 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.stage.RepairOwners(ctx, !c.stage.Owners.AllRepaired())
 }
 
-// freezeTimeout is how long a re-execution waits for writes to the volume. Then it waits as long again until the logs have
-// written the lines that they have read. The supervisor's loop is blocked during the second wait.
+// freezeTimeout is how long a re-execution waits for writes to the volume, and then for the logs to write the lines that they
+// have read. The supervisor's loop is blocked during the second wait.
 const freezeTimeout = time.Second
 
 // reexecHost implements [reexec.Host], by which package reexec stops the container and collects its state.
 type reexecHost struct {
 	*signals.Signals
 	c      *container
-	socket *control.Socket // control socket without a server, during a re-execution; nil at other times
+	socket *control.Socket // control socket without a server, during a re-execution; otherwise nil
 }
 
 // reexec asks for a re-execution. binary is the path of the new program, or "" for hinit's own. It returns the number of the
-// present generation, see [reexec.Generation.Request].
+// current generation, see [reexec.Generation.Request].
 func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	if c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping
@@ -210,8 +210,8 @@ func (h *reexecHost) LockConfig(ctx context.Context) (release func(), err error)
 }
 
 // Quiesce answers or ends the open requests of clients. It also waits for writes to the volume and to the s6 scan directory.
-// After that, hinit serves no clients until wake is called, which the caller does if the re-execution fails. After a fault,
-// Quiesce does not wait for the volume.
+// After that, hinit serves no clients until the call of wake after a failed re-execution. After a fault, Quiesce does not wait
+// for the volume.
 func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.CloseForReexec()
 	release := func() {}
@@ -228,15 +228,14 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	}
 	if held, err := h.c.s6.Hold(); err == nil {
 		release = held
-	} else if !fault { // but ignore the error after a fault, which the scan directory may have caused
+	} else if !fault { // after a fault, ignore the error, because the scan directory may have caused the fault
 		return wake, err
 	}
 	return wake, nil
 }
 
-// awaitVolumeIdle waits until no write to the volume is under way, at most for freezeTimeout. It ignores the logs, because
-// Freeze waits for them. execve(2) can't end a thread that waits for a hung file system, so with such a thread it would hang
-// too.
+// awaitVolumeIdle waits for the end of all writes to the volume, at most for freezeTimeout. It ignores the logs, because Freeze
+// waits for them. execve(2) can't end a thread that waits for a hung file system, so it would hang too.
 func (c *container) awaitVolumeIdle() error {
 	end := time.Now().Add(freezeTimeout)
 	for !c.gateways.IsIdle() || c.store.Writing() || c.registry.Timetable.IsSaving() {
@@ -276,7 +275,6 @@ func (h *reexecHost) StoreReport(name string, report []byte) (path string, err e
 	return h.c.logs.StoreReport(name, report)
 }
 
-// Say writes a line to the container log.
 func (h *reexecHost) Say(line string) { h.c.Print(line) }
 
 // End begins the shutdown of the container.
@@ -284,8 +282,8 @@ func (h *reexecHost) End(code int, reason string) {
 	h.c.loop.Post(supervisor.Shutdown{Code: code, Reason: reason})
 }
 
-// loopPanicked is called in the goroutine of the supervisor's loop after a panic there. It re-executes hinit. If that is
-// impossible, it ends all processes and returns the exit code of the container.
+// loopPanicked re-executes hinit after a panic in the supervisor's loop, in the goroutine of the loop. If that is impossible,
+// it ends all processes and returns the exit code of the container.
 func (c *container) loopPanicked(value any, stack []byte) int {
 	c.generation.SupervisorPanicked(value, stack)
 	proc.EndDescendants(c.signals.SIGCHLD, c.cfg.Load().Shutdown.Budget)

@@ -27,9 +27,6 @@ import (
 
 var update = flag.Bool("update", false, "write the names that are on the wire now")
 
-// The JSON names in the state that hinit hands over to its next version must stay, because later versions read each
-// value by its name. After a changed or dropped name, an upgrade in place would lose the value. Adding a name is safe,
-// and so is renaming a Go field whose tag keeps the name.
 func TestTheNamesOnTheWireStay(t *testing.T) {
 	var h handover
 	fill(reflect.ValueOf(&h).Elem())
@@ -65,9 +62,8 @@ func TestTheNamesOnTheWireStay(t *testing.T) {
 	}
 }
 
-// TestGatewaysAreToldTheTopologyAfterAReexec checks that the operator's choice of one gateway per profile survives a
-// re-execution. If it were lost, hinit reload and a restart of the default gateway would start a multiplexer, and two
-// gateways would poll with each token.
+// The operator's choice of one gateway per profile must survive a re-execution. Otherwise hinit reload and a restart of the
+// default gateway would start a multiplexer, and two gateways would poll with each token.
 func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	cfg, err := config.Load(config.Options{Env: func(string) (string, bool) { return "", false }, Text: []byte("home: " + t.TempDir() + "\n")})
 	if err != nil {
@@ -100,8 +96,7 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	}
 }
 
-// TestTheReloadsOfAnAgentKeptRootFromAReexec checks that root's reexec gets its turn between reloads, even if an agent
-// requests one reload after the other.
+// Root's reexec must get its turn between reloads, even if an agent requests one reload after the other.
 func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	h := &reexecHost{c: &container{registry: registry.New(registry.Options{})}}
 	lock := &h.c.registry.ChangeLock
@@ -120,12 +115,12 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	if err := <-claimed; err == nil {
 		t.Error("a reload that does not end is over")
 	}
-	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second) // this is as long as a request may take
+	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the time limit of a request
 	defer cancel()
 	go claim(soon)
 	for {
 		lock.Unlock()
-		if !lock.TryLock() { // root's claim succeeded before the agent's next reload
+		if !lock.TryLock() {
 			break
 		}
 		select {
@@ -134,7 +129,7 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 				t.Error(err)
 			}
 			return
-		case <-time.After(2 * time.Millisecond): // one reload takes this long
+		case <-time.After(2 * time.Millisecond):
 		}
 	}
 	if err := <-claimed; err != nil {
@@ -149,8 +144,8 @@ func (s slowLines) Tail(name string, done func([]string)) {
 	s.Logs.Tail(name, func(lines []string) { time.AfterFunc(100*time.Millisecond, func() { done(lines) }) })
 }
 
-// TestAReexecWaitsForTheLastLines checks that a re-execution waits for the last lines of a gateway that has just ended. Otherwise
-// the gateway's status never shows them.
+// A re-execution must wait for the last lines of a gateway that has just ended. Otherwise the gateway's status never shows
+// them.
 func TestAReexecWaitsForTheLastLines(t *testing.T) {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -180,7 +175,6 @@ func TestAReexecWaitsForTheLastLines(t *testing.T) {
 	_ = c.logs.Close(t.Context())
 }
 
-// names lists the paths of all keys in v. An element of a list has the path of the list.
 func names(path string, v any) (list []string) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -196,7 +190,6 @@ func names(path string, v any) (list []string) {
 	return list
 }
 
-// fill sets every field of v, recursively, to a value that is not zero.
 func fill(v reflect.Value) {
 	v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 	switch v.Interface().(type) {

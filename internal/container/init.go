@@ -46,16 +46,16 @@ func runOffMainThread(makeStart func() (start prepare.Start, code int, ok bool))
 	return <-code
 }
 
-// initMain is the common part of [Main] and [RunServicesOnly]. After a re-execution it continues the container of the
-// previous program. Otherwise it boots the container that settle describes. It makes all parts of the container before the
-// first call that could hang.
+// initMain is the common part of [Main] and [RunServicesOnly]. After a re-execution it continues the container of the previous
+// program. Otherwise it boots the container from makeStart. It makes all parts of the container before the first call that
+// could hang.
 func initMain(makeStart func() (start prepare.Start, code int, ok bool)) int {
 	// Without a handler, the Go runtime would end the process on a signal. Package early already handles the signals that ask
 	// for a stop.
 	sig := signals.Listen()
 	taken, none := reexec.TakeState()
 	tuning.LimitMemory()
-	threads, err := tuning.MakeThreads(taken.Threads()) // make the threads now, because services may use up the PIDs later
+	threads, err := tuning.MakeThreads(taken.Threads()) // services may use up the PIDs later, so make the threads now
 	if err != nil {
 		return initlog.ReportRefusal(prepare.ExitFailed, err)
 	}
@@ -84,7 +84,7 @@ func initMain(makeStart func() (start prepare.Start, code int, ok bool)) int {
 func (c *container) runToEnd(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.runPlan.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
-		_ = proc.TakeForeground(os.Stdin) // the CMD had the terminal, and the shell that started hinit needs it again
+		_ = proc.TakeForeground(os.Stdin) // the shell that started hinit needs the terminal again
 	}
 	return code
 }

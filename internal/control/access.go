@@ -26,17 +26,17 @@ import (
 	"hinit/internal/trust"
 )
 
-// peer holds the credentials of a client, as the kernel recorded them when the client connected (unix(7), SO_PEERCRED). A user of
-// another user namespace appears as the overflow user.
+// peer holds the credentials of a client at the time of its connection (unix(7), SO_PEERCRED). A user of another user namespace
+// appears as the overflow user.
 type peer struct {
 	pid      int32
 	uid      uint32
 	isDenied bool        // the client belongs to an isolated profile that may not use the socket
-	exited   func() bool // function that reports whether the client has exited, see isGone; nil if the kernel can't tell
+	exited   func() bool // reports whether the client has exited, see isGone; nil if the kernel can't tell
 }
 
-// isGone reports whether the client's process has ended. After that, another process may get the same PID. Call isGone after a
-// look-up by PID: if it returns false, the look-up was about the client.
+// isGone reports whether the client's process has ended. Another process may then get the same PID. Call isGone after a look-up
+// by PID: false means that the look-up was about the client.
 func (who peer) isGone() bool { return who.exited != nil && who.exited() }
 
 // fifoPID stands for the unknown PID of a client that wrote to the FIFO. The kernel doesn't report the PID of a writer.
@@ -44,11 +44,9 @@ const fifoPID = -1
 
 type peerKey struct{}
 
-// connKey is the context key of the connection of a request.
 type connKey struct{}
 
-// authorOf returns the author of an order for the history: which client gave the order, and whether by the command line, the API,
-// s6 or the FIFO.
+// authorOf returns the author of an order for the history: the client, and its way (command line, API, s6 or FIFO).
 func authorOf(rt route, who peer) *client.Author {
 	if who.pid == fifoPID {
 		return &client.Author{UID: int(who.uid), Way: client.WayFIFO}
@@ -59,7 +57,7 @@ func authorOf(rt route, who peer) *client.Author {
 		switch {
 		case who.isGone():
 			name, inside = "", true
-		case name == "hinit-tools": // the user ran the command hinit, which executes hinit-tools
+		case name == "hinit-tools": // the command hinit executes hinit-tools
 			name = "hinit"
 		}
 		by.Program, by.Way = strings.ToValidUTF8(name, "?"), client.WayExec
@@ -73,14 +71,14 @@ func authorOf(rt route, who peer) *client.Author {
 	return by
 }
 
-// access is what a route requires of its client.
+// access is the permission that a route requires of its client.
 type access int
 
 const (
-	mayRead    access = iota // the client may read the status
-	mayControl               // the client may change something, or read more than the status
-	mayReplace               // the client may decide which program PID 1 becomes
-	mayEnd                   // the client may end the container
+	mayRead    access = iota // to read the status
+	mayControl               // to change state, or to read more than the status
+	mayReplace               // to choose the next program of PID 1
+	mayEnd                   // to end the container
 )
 
 // class groups clients that have the same rights and share the same limits.
@@ -143,11 +141,11 @@ func (p policy) check(who peer, need access) *client.Error {
 	return refuse(client.KindNotAllowed, "uid %d may not %s; %s", who.uid, what, allowed)
 }
 
-// maxConns is the maximum number of connections for one class of clients. Each class has its own limit, so that neither the agent
-// nor another user can lock root out.
+// maxConns is the maximum number of connections for one class of clients. Each class has its own limit, so that no other user
+// can lock root out.
 const maxConns = 128
 
-// connsWithFewFiles replaces maxConns if PID 1 may open only few files. So many connections fit into the descriptors that PID 1
+// connsWithFewFiles replaces maxConns if PID 1 may open only few files. This number fits into the descriptors that PID 1
 // reserves for itself (internal/tuning).
 const connsWithFewFiles = 16
 
@@ -165,12 +163,11 @@ func connsFor(files uint64) int32 {
 	return maxConns
 }
 
-// waitLimit returns how many connections of a class may wait without a time limit. The remaining connections stay free for short
-// requests.
 func waitLimit() int32 { return connLimit() / 4 * 3 }
 
-// outsideDivisor limits the connections beyond connLimit for clients from outside the container, such as probes of a pod, to
-// connLimit/outsideDivisor. Without them, an agent could use up all connections, and the probes of its pod would fail.
+// outsideDivisor limits the extra connections for clients from outside the container, such as probes of a pod, to
+// connLimit/outsideDivisor. Without extra connections, an agent could use up all connections, and the probes of its pod would
+// fail.
 const outsideDivisor = 8
 
 // halfOpenTime is how long a refused connection stays half open, so that the client can read the error. At most connLimit/4
@@ -189,12 +186,12 @@ type connCounts struct {
 	open     [numClasses]atomic.Int32
 	waiting  [numClasses]atomic.Int32 // requests that wait without a time limit
 	halfOpen atomic.Int32             // refused connections that are half open
-	closing  sync.Mutex               // the lock is held while a connection is closed
+	closing  sync.Mutex
 }
 
 // close closes connections one at a time, so that closing occupies at most one thread. It must not take a turn of
-// internal/blocking: Close waits for a reader of the connection, and this reader may itself be waiting for a turn. Nothing else
-// can block Close, because drain has removed the data that the client sent.
+// internal/blocking: Close waits for a reader of the connection, and the reader may itself wait for a turn. Close can't block
+// otherwise, because drain has removed the data of the client.
 func (p *connCounts) close(c net.Conn) error {
 	drain(c)
 	p.closing.Lock()
@@ -202,15 +199,15 @@ func (p *connCounts) close(c net.Conn) error {
 	return c.Close()
 }
 
-// drain drops the data and the file descriptors that the client has sent, because they could make a close block.
+// drain drops the data and the file descriptors that the client has sent, because they could block a close.
 func drain(c net.Conn) {
-	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // a socket always has a raw connection
-		_ = raw.Control(blocking.Drain) // an error means that the connection is already closed
+	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil {
+		_ = raw.Control(blocking.Drain)
 	}
 }
 
-// conn is a connection with the credentials of its client. Its reads and writes take turns of internal/blocking, which limits the
-// number of threads. Closing it frees its place in connCounts.
+// conn is a connection with the credentials of its client. Its reads and writes take turns of internal/blocking, which limits
+// the number of threads. Closing it frees its slot in connCounts.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -238,8 +235,8 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, withCallName("read", err))
 }
 
-// pollHangUp reports whether the client has hung up, without reading. While a handler runs, net/http reads one byte to notice
-// this; Read then calls pollHangUp. A real read could take a byte that came too early, and net/http would stop watching.
+// pollHangUp reports whether the client has hung up, without reading. net/http reads one byte during a handler to notice this,
+// and Read calls pollHangUp instead. A real read could take a byte that came too early, and net/http would stop watching.
 func pollHangUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
@@ -263,7 +260,6 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	return sent, cmp.Or(failed, withCallName("write", err))
 }
 
-// withCallName adds the name of the system call to an error of the kernel.
 func withCallName(call string, err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return &net.OpError{Op: call, Net: "unix", Err: os.NewSyscallError(call, err)}
@@ -271,7 +267,7 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// callInTurn makes a system call that doesn't block, in a turn of internal/blocking. Root has separate turns.
+// callInTurn makes a non-blocking system call in a turn of internal/blocking. Root has separate turns.
 func (c *conn) callInTurn(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.DoWithPeer
 	if c.peer.uid == 0 {
@@ -284,7 +280,7 @@ func (c *conn) callInTurn(do func(fd int, p []byte) (int, error), fd uintptr, p 
 	return max(n, 0), err
 }
 
-// Accept returns the next connection within the limits of its class. It answers any other connection with an error, without
+// Accept returns the next connection within the limits of its class. It refuses any other connection with an error, without
 // reading a request.
 func (g *limitedListener) Accept() (net.Conn, error) {
 	for {
@@ -295,10 +291,10 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		cred, err := proc.PeerCredentials(c)
 		var raw syscall.RawConn
 		if err == nil {
-			raw, err = c.(syscall.Conn).SyscallConn() // every socket has a raw connection
+			raw, err = c.(syscall.Conn).SyscallConn()
 		}
 		if err != nil {
-			_ = g.counts.close(c) // without credentials, the server can't know the client's rights
+			_ = g.counts.close(c) // without credentials, the client's rights are unknown
 			continue
 		}
 		who := peer{pid: cred.Pid, uid: cred.Uid, exited: func() bool { return proc.PeerExited(c) }}
@@ -313,15 +309,15 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// fromOutside reports whether the client was started from outside the container: by docker exec, or as the probe of a pod. A
-// process of a service can't pretend to come from outside, because the kernel makes orphans of the service children of PID 1.
+// fromOutside reports whether the client was started from outside the container, by docker exec or as the probe of a pod. A
+// process of a service can't pretend that, because the kernel makes orphans of the service children of PID 1.
 func fromOutside(who peer) bool {
 	inside := true
 	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(who.pid)) })
 	return !inside && who.pid > 0 && !who.isGone()
 }
 
-// countWaiting counts a request that has no time limit. It returns an error if its class already has waitLimit of them.
+// countWaiting counts a request without a time limit. It returns an error if its class has reached waitLimit.
 func (s *Server) countWaiting(r *request) error {
 	n := &s.connCounts.waiting[s.policy.classOf(r.client)]
 	if n.Add(1) > waitLimit() {
@@ -358,17 +354,16 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	time.AfterFunc(halfOpenTime, leave)
 }
 
-// maxUnreadBytes is the maximum total size of the answers that clients of one class have not read yet.
+// maxUnreadBytes is the maximum total size of unread answers to clients of one class.
 const maxUnreadBytes = 16 << 20
 
-// maxUnreadTime is how long an answer may stay unread when another answer needs memory. After that time, the server cuts off the
-// client.
+// maxUnreadTime is how long an answer may stay unread when another answer needs memory. Then the server cuts off the client.
 const maxUnreadTime = time.Second / 4
 
-// answerBudget limits the memory for answers that clients of one class have not read yet. The server makes one answer at a time
-// for each class. If an answer has no room, the server cuts off the client that has left its answer unread longest.
+// answerBudget limits the memory for unread answers to clients of one class. The server makes one answer at a time for each
+// class. If the budget is full, the server cuts off the client with the oldest unread answer.
 type answerBudget struct {
-	turn        chan struct{} // channel of capacity 1; the goroutine that makes an answer has put a token in
+	turn        chan struct{} // channel of capacity 1; it contains a token while a goroutine makes an answer
 	mu          sync.Mutex
 	unreadBytes int
 	unread      []*pendingAnswer // unread answers, oldest first
@@ -388,13 +383,13 @@ func newAnswerBudgets() (out [numClasses]*answerBudget) {
 	return out
 }
 
-// makeAnswer calls build when no other answer for this class of clients is being made. The returned answer counts as unread until
-// its function sent is called. A single answer may be larger than the whole budget.
+// makeAnswer calls build as soon as the server makes no other answer for this class of clients. The answer counts as unread
+// until the caller calls the returned function sent. A single answer may be larger than the whole budget.
 func (m *answerBudget) makeAnswer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errNoAnswerMemory)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}: // try the channel alone first: a select with two ready cases could choose the end of ctx
+	case m.turn <- struct{}{}:
 	default:
 		if !pause.Send(limit, m.turn, struct{}{}) {
 			return out, context.Cause(limit)
@@ -410,7 +405,7 @@ func (m *answerBudget) makeAnswer(ctx context.Context, build func() (reply, erro
 
 var errNoAnswerMemory = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
-// reserve waits until the answer h fits into the budget, and then counts it as unread until sent is called.
+// reserve waits until the answer h fits into the budget, and then counts it as unread until the caller calls sent.
 func (m *answerBudget) reserve(ctx context.Context, h *pendingAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
@@ -438,9 +433,9 @@ func (m *answerBudget) release(h *pendingAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *pendingAnswer) bool { return o == h })
 }
 
-// answerInTurn makes a possibly large answer. First it waits until no other answer is being made for clients of this class (root,
-// the agent or others), and calls build. Then it waits until the answer fits into the budget of the class. build must not block,
-// because it holds up all other answers for the class.
+// answerInTurn makes a possibly large answer. It waits until the server makes no other answer for this class of clients (root,
+// the agent or others), and calls build. Then it waits until the answer fits into the budget of the class. build must not
+// block, because all other answers for the class wait for it.
 func (s *Server) answerInTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.answerBudgets[s.policy.classOf(r.client)].makeAnswer(r.Context(), build)
 }

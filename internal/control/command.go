@@ -18,13 +18,13 @@ import (
 	"hinit/supervisor"
 )
 
-// effect describes what a verb of the API, such as "start", does to a service.
+// effect is the effect of a verb of the API, such as "start", on a service.
 type effect struct {
 	participle  string
 	want        supervisor.Want
 	needsNewRun bool // only a run that begins after the command counts
-	// timeout is how long a client waits for the effect by default. It is longer for verbs that stop a service, because a service
-	// that ignores SIGTERM needs 30 seconds to stop.
+	// timeout is how long a client waits for the effect by default. Verbs that stop a service have a longer timeout, because a
+	// service that ignores SIGTERM needs 30 seconds to stop.
 	timeout time.Duration
 }
 
@@ -34,12 +34,10 @@ var effects = map[client.Verb]effect{
 	client.VerbRestart: {"restarted", supervisor.WantUp, true, 40 * time.Second},
 }
 
-// longestWait is the longest timeout that a client may ask for.
 const longestWait = time.Hour
 
-// commandHandler returns the handler of a verb. The handler gives the order and, unless the client doesn't want to wait, waits for
-// the effect. If once is set, the handler starts a task and waits for the end of the run. If the task is already running, it waits
-// for the end of that run.
+// commandHandler returns the handler of a verb. The handler gives the order and waits for its effect, except for clients that
+// don't want to wait. If once is set, the handler starts a task and waits for the end of the run, also of a run in progress.
 func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {
@@ -90,7 +88,7 @@ func (s *Server) addState(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// commandReply answers a command with the service as JSON. A client that asks for text gets the line that words returns.
+// commandReply answers a command with the service as JSON. For a client that asks for text, the answer is the line from words.
 func (s *Server) commandReply(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.serviceView(r.Context(), v, r.client, nil)
 	if wantsText(r.Request) {
@@ -103,8 +101,8 @@ func (s *Server) commandReply(r *request, status int, v *supervisor.Service, wor
 // order is stored.
 const commandTime = 5 * time.Second
 
-// findOrAwaitService finds the service that a request names. If it doesn't know the name, it waits for the end of the boot, and
-// then looks on the disk for a new profile. The call takes at most the time patience; ctx must end at the same time.
+// findOrAwaitService finds the service that a request names. For an unknown name, it waits for the end of the boot, and then
+// looks on the disk for a new profile. patience limits the time of the call; ctx must end at the same time.
 func (s *Server) findOrAwaitService(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)
@@ -150,7 +148,7 @@ func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err e
 	return false, nil
 }
 
-// parseWait reads from the body of a command whether to wait for the effect, and how long. The default is the time timeout.
+// parseWait reads from the body of a command whether and how long to wait for the effect. The default is timeout.
 func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Duration, force bool, err error) {
 	var c client.Command
 	if err := decodeBody(body, &c); err != nil {
@@ -165,7 +163,7 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
-// withBody makes a handler from one that takes a decoded JSON body. If T is struct{}, the body must be empty or {}.
+// withBody makes a handler from a handler with a decoded JSON body. If T is struct{}, the body must be empty or {}.
 func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		var ask T
@@ -214,7 +212,6 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 	return s.commandReply(r, http.StatusOK, s.latest(v), show.Outcome)
 }
 
-// maxSignal is the highest signal of Linux.
 const maxSignal = 64
 
 // Runs are the one-shot runs: commands that hinit runs for clients. The server treats an error of Runs like an error of [Backend].
@@ -260,7 +257,7 @@ func checkRun(ask client.RunRequest) error {
 	return nil
 }
 
-// getRuns lists the runs. With follow=1 it streams them as JSON lines, and then each run that begins or ends.
+// getRuns lists the runs. With follow=1 it streams them as JSON lines, and continues with each run that begins or ends.
 func getRuns(s *Server, r *request) (reply, error) {
 	follow, err := r.follow()
 	if err != nil {
@@ -326,8 +323,7 @@ func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
 // maxStatusText is the maximum length in bytes of the text that a service reports about itself.
 const maxStatusText = 200
 
-// postStatusText sets the text that the status shows for a service until its process ends. Only the main process of the service
-// may set it.
+// postStatusText sets the status text of a service until its process ends. Only the main process of the service may set it.
 func postStatusText(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
 	if len(c.Text) > maxStatusText {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxStatusText)

@@ -19,7 +19,6 @@ import (
 	"hinit/supervisor"
 )
 
-// at returns the time n seconds after the start of the services in the golden files.
 func at(n float64) time.Time {
 	return time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(n * float64(time.Second)))
 }
@@ -229,7 +228,7 @@ func TestCommandsReachTheCore(t *testing.T) {
 	core := goldenCore()
 	s := serve(t, core, everyone)
 	for _, args := range []string{
-		"-X POST /v1/services/coder/start", // gateway-coder is up already, so this start answers 200 at once
+		"-X POST /v1/services/coder/start", // gateway-coder is already up, so the answer is 200
 		"-d {\"wait\":false} /v1/services/coder/stop",
 		"-d {\"wait\":false,\"timeout_ms\":0} /v1/services/dashboard/restart",
 	} {
@@ -323,7 +322,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"-d {\"tag\":\"a\"} /v1/runs", "/v1/runs", "/v1/runs/x-1", "-X POST /v1/runs/x-1/stop", "-d {\"text\":\"a\"} /v1/services/kanban/say",
 		"-d {\"signal\":1} /v1/services/coder/signal", "-d {\"pause_ms\":1} /v1/services/coder/checks", "-d {\"wait\":false} /v1/services/report/run-once", "-d {\"key\":\"k\"} /v1/notices",
 	}
-	// The two tables have all routes except reexec, which handover_test.go covers, and follow, whose answer has no end.
+	// reexec and follow have their own tests: handover_test.go, and follow_test.go with its endless answer.
 	if n := len(reads) + len(controls) + 2; n != len(routes()) {
 		t.Fatalf("%d of %d routes are tried", n, len(routes()))
 	}
@@ -347,7 +346,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		try := func(args string, may bool, verb string) {
 			code, body := s.curl(t, tt.uid, strings.Split(args, " ")...)
 			if may && strings.HasSuffix(args, "/say") && strings.Contains(body, "not the main process") {
-				return // only the service itself may send notices, and curl is no service
+				return
 			}
 			if may && (code < 200 || code > 299) {
 				t.Errorf("others %s, uid %d: %s: %d %s", tt.others, tt.uid, args, code, body)
@@ -406,7 +405,7 @@ func TestAFailedStartSaysWhatHappened(t *testing.T) {
 	core := newLoopCore(t)
 	core.procs.set(func() {
 		core.procs.tail = []string{"reading config.yaml", "error: model: \"\" is not a model"}
-		// the process dies at once, before it has been up for the second after which a start counts as successful
+		// the process dies within the second after which a start counts as successful
 		core.procs.born = func(run uint64) { core.procs.die(run, 78, 0) }
 	})
 	s := serve(t, core, everyone)

@@ -6,8 +6,6 @@ import (
 	"hinit/supervisor"
 )
 
-// `hinit stop coder` must stop the profile coder, also if the agent has made a service directory of the same name.
-// Otherwise root would stop that service and the gateway would run on.
 func TestAServiceDirectoryOfTheAgentsNeverStandsForAProfile(t *testing.T) {
 	gateway := &supervisor.Service{Name: "gateway-coder", Profile: "coder", Kind: supervisor.KindGateway}
 	for name, c := range map[string]struct {

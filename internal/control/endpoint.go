@@ -27,8 +27,8 @@ import (
 // answerTime is how long a re-execution waits for requests in progress before it hands over the socket.
 const answerTime = time.Second
 
-// Endpoint is the control socket of PID 1, with the FIFO for orders. A [Server] serves the socket; after a failed re-execution a
-// new Server takes its place. The Endpoint owns two goroutines: one serves the socket, and one reads the FIFO. Any goroutine may
+// Endpoint is the control socket of PID 1, with the FIFO for orders. A [Server] serves the socket; after a failed re-execution
+// a new Server replaces it. The Endpoint owns two goroutines: one serves the socket, and one reads the FIFO. Any goroutine may
 // call its methods.
 type Endpoint struct {
 	core    Backend
@@ -37,8 +37,8 @@ type Endpoint struct {
 	mu          sync.Mutex
 	server      *Server
 	listener    net.Listener // listener on the control socket
-	predecessor *Socket      // socket that the previous program has handed over; nil once it is served
-	orders      *os.File     // the FIFO, or nil
+	predecessor *Socket      // socket from the previous program; nil once it is served
+	orders      *os.File
 }
 
 // NewEndpoint returns an Endpoint without a socket.
@@ -51,8 +51,8 @@ func (e *Endpoint) Open(path string) error {
 	return e.listen("cannot open the control socket, so hinit status and its sisters won't work", func() (net.Listener, error) { return Listen(path) })
 }
 
-// OpenAt opens the socket at configured, the path from the configuration. If configured is "" or unusable, OpenAt chooses another
-// path, see [boot.PrepareRuntime]. It blocks on the disk.
+// OpenAt opens the socket at the path configured. If the path is "" or unusable, OpenAt chooses another path, see
+// [boot.PrepareRuntime]. It blocks on the disk.
 func (e *Endpoint) OpenAt(configured string) error {
 	var place boot.Runtime
 	blocking.Run(blocking.Runtime, func() { place = boot.PrepareRuntime(configured, os.LookupEnv, os.Geteuid()) })
@@ -65,7 +65,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen serves the listener that open returns. failed is the beginning of the error message if open fails.
+// listen serves the listener that open returns. failed is the beginning of the message if open fails.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {
@@ -91,8 +91,8 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// startOrders creates the FIFO in dir, and starts a goroutine that reads orders until the Endpoint is closed. The Server of the
-// moment carries out each order.
+// startOrders creates the FIFO in dir, and starts a goroutine that reads orders until the Endpoint is closed. The current
+// Server carries out each order.
 func (e *Endpoint) startOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
@@ -113,14 +113,14 @@ func (e *Endpoint) startOrders(dir string) {
 	})
 }
 
-// Dir returns the directory of the socket, or "" if there is no socket or it is abstract.
+// Dir returns the directory of the socket. It returns "" without a socket, and for an abstract socket.
 func (e *Endpoint) Dir() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.listener == nil {
 		return ""
 	}
-	if dir := filepath.Dir(e.listener.Addr().String()); filepath.IsAbs(dir) { // an abstract socket has no directory
+	if dir := filepath.Dir(e.listener.Addr().String()); filepath.IsAbs(dir) {
 		return dir
 	}
 	return ""
@@ -132,11 +132,11 @@ func (e *Endpoint) currentServer() *Server {
 	return e.server
 }
 
-// Close ends the server and the FIFO. When ctx ends, clients that still wait are cut off.
+// Close ends the server and the FIFO. When ctx ends, it cuts off the remaining clients.
 func (e *Endpoint) Close(ctx context.Context) {
 	e.mu.Lock()
 	if e.orders != nil {
-		_ = e.orders.Close() // closing a reader loses nothing
+		_ = e.orders.Close()
 	}
 	e.mu.Unlock()
 	if server := e.currentServer(); server != nil {
@@ -167,12 +167,12 @@ func (e *Endpoint) CloseForReexec() *Socket {
 	if server := e.currentServer(); socket != nil && server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
-		_ = server.CloseForReexec(ctx) // a client that doesn't read its answer loses it
+		_ = server.CloseForReexec(ctx)
 	}
 	return socket
 }
 
-// Inherit stores the socket that the previous program has handed over, or nil. [Endpoint.Reattach] serves it.
+// Inherit stores the socket from the previous program, or nil, for [Endpoint.Reattach].
 func (e *Endpoint) Inherit(socket *Socket) { e.predecessor = socket }
 
 // Reattach serves a socket that was detached. If socket is nil, it serves the socket from Inherit, if any.
@@ -190,15 +190,12 @@ func (e *Endpoint) Reattach(socket *Socket) {
 	}
 }
 
-// A shell can write an order into a FIFO beside the control socket, even when no process or thread can be created: echo stop NAME >
-// /run/hinit/orders.
+// A shell can write an order into a FIFO beside the control socket: echo stop NAME > /run/hinit/orders. That works even when
+// the kernel can create no process or thread.
 
 const (
-	// ordersName is the name of the FIFO for orders, which is beside the control socket.
-	ordersName = "orders"
-	// maxOrders is the maximum number of orders that are carried out at a time.
-	maxOrders = 16
-	// longestOrder is the maximum length of an order in bytes.
+	ordersName   = "orders"
+	maxOrders    = 16
 	longestOrder = 512
 )
 
@@ -209,22 +206,22 @@ func openOrders(dir string) (f *os.File, err error) {
 		path := filepath.Join(dir, ordersName)
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // the existing file has the wrong type, owner or mode
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			if err := unix.Mkfifo(path, 0o600); err != nil {
 				return fmt.Errorf("cannot make the FIFO %q: %w", path, err)
 			}
 		}
-		// Open both ends. Then a read never sees the end of the file, and opening doesn't wait for a writer.
+		// With both ends open, a read never sees the end of the file, and opening doesn't wait for a writer.
 		f, err = os.OpenFile(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		return err
 	})
 	return f, err
 }
 
-// serveOrders reads orders from f, one a line, until f is closed. carryOut carries out an order, which may block, and describes
-// the result. say writes this description to the container log.
+// serveOrders reads orders from f, one a line, until f is closed. carryOut carries out an order, may block, and describes the
+// result. say writes this description to the container log.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
 	turns := make(chan struct{}, maxOrders)
 	lines := bufio.NewReaderSize(f, longestOrder)
@@ -262,8 +259,8 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 	}
 }
 
-// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user. It returns what
-// the command line would print, and blocks as long as the same request over the socket.
+// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user. It returns the
+// output of the command line, and blocks as long as the same request over the socket.
 func (s *Server) Order(ctx context.Context, order string) string {
 	words := strings.Fields(order)
 	method, target := http.MethodPost, ""
@@ -286,7 +283,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// bufferedResponse is an http.ResponseWriter that keeps the answer in memory.
+// bufferedResponse is an http.ResponseWriter that collects the answer in memory.
 type bufferedResponse struct {
 	bytes.Buffer
 	header http.Header

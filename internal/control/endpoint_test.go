@@ -17,7 +17,6 @@ import (
 	"hinit/supervisor"
 )
 
-// emptyCore returns a Backend without services.
 func emptyCore() Backend {
 	return Backend{
 		Loop: nothing{},
@@ -48,8 +47,7 @@ func (t teller) next(test *testing.T) string {
 	}
 }
 
-// TestTheSocketOutlivesItsServer checks that the control socket and the FIFO beside it answer again after the server
-// has left them and joined them again.
+// After the server has detached and reattached the control socket, the socket and its FIFO must answer.
 func TestTheSocketOutlivesItsServer(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
@@ -81,7 +79,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	if socket := s.Detach(); socket != nil {
 		t.Errorf("there is a socket before it is opened: %+v", socket)
 	}
-	s.Reattach(nil) // there is no socket to join
+	s.Reattach(nil)
 	if err := s.Open(path); err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +118,8 @@ func (l stuckListener) Close() error {
 	return l.Listener.Close()
 }
 
-// TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket checks that a stop does not wait for the close of the control socket. A
-// client in the queue of the socket can pass a TCP socket that lingers. Before Linux 6.16, the close would wait for that TCP
-// socket.
+// A stop must not wait for the close of the control socket. A client in the queue of the socket can pass a TCP socket that
+// lingers. Before Linux 6.16, the close waits for that TCP socket.
 func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	l, err := Listen("@hinit-test-" + rand.Text())
 	if err != nil {
@@ -147,5 +144,5 @@ func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	}
 	close(hang)
 	<-closed
-	_ = e.currentServer().http.Close() // waits until the listener is closed
+	_ = e.currentServer().http.Close() // returns after the listener is closed
 }

@@ -17,18 +17,18 @@ import (
 	"hinit/supervisor"
 )
 
-// maxBatch is the maximum number of events that the server holds in memory for one client at a time.
+// maxBatch is the maximum number of events in the memory of the server for one client.
 const maxBatch = 64
 
 // getEvents streams the history as JSON lines. since=N begins after event N, last=N sends at most N past events, and follow=1
-// continues with new events. By default it sends the whole history: the newest events of all services, and the last few events of
-// each service even if they are older. A client that reads too slowly gets a line with the number of events that it has lost.
+// continues with new events. By default it sends the whole history: the newest events of all services, and the last few events
+// of each service even if they are older. A slow reader gets a line with the number of lost events.
 func getEvents(s *Server, r *request) (out reply, err error) {
 	query := r.query
 	ring := s.core.History()
 	newest := ring.Last()
 	var cursor uint64
-	var kept, end uint64 // events between these sequence numbers are older than the ring of newest events and are sent first
+	var kept, end uint64 // sequence numbers of the events that are older than the ring of newest events; these events come first
 	if query.Has("since") {
 		if cursor, err = parseNumber(query.Get("since"), "since"); err != nil {
 			return reply{}, err
@@ -38,7 +38,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 				"event %d has not happened, the newest is %d; hinit counts from 1 each time it starts", cursor, newest)
 		}
 	} else if records, _ := ring.Since(0); len(records) > 0 {
-		cursor = records[0].Seq - 1 // older events are not lost: the client did not ask for them
+		cursor = records[0].Seq - 1 // the client did not ask for older events, so they are not lost
 		end = records[0].Seq
 	}
 	if query.Has("last") {
@@ -77,9 +77,8 @@ func parseNumber(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes the older events between kept and end, and then the events after cursor. If follow is set, it continues with new
-// events until the client stops reading or the server ends. Before the end of the server, it writes all events that are already
-// known.
+// events writes the older events between kept and end, and then the events after cursor. If follow is set, it continues with
+// new events until the client stops reading or the server ends. Before the end of the server, it writes all known events.
 func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
 	for out.err == nil {
@@ -108,8 +107,8 @@ func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor u
 	})
 }
 
-// firstBatch returns a copy of the first items, at most batch of them, and whether more follow. The copy keeps a slow client from
-// holding the whole list in memory.
+// firstBatch returns a copy of the first maxBatch items, and whether more follow. The copy prevents a slow client from holding
+// the whole list in memory.
 func firstBatch[T any](all []T) (some []T, more bool) {
 	if len(all) <= maxBatch {
 		return all, false
@@ -117,8 +116,7 @@ func firstBatch[T any](all []T) (some []T, more bool) {
 	return slices.Clone(all[:maxBatch]), true
 }
 
-// stream answers with the JSON lines that write produces. With follow, the request counts towards the limit of requests without a
-// time limit.
+// stream answers with the JSON lines from write. With follow, the request counts as a request without a time limit.
 func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (reply, error) {
 	if follow {
 		if err := s.countWaiting(r); err != nil {
@@ -131,7 +129,7 @@ func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (re
 	}}, nil
 }
 
-// jsonLines writes JSON lines to a client that may be slow. Each line has its own deadline. The first failure ends the stream.
+// jsonLines writes JSON lines to a client that may be slow. Each line has a deadline. The first failure ends the stream.
 type jsonLines struct {
 	server *Server
 	w      http.ResponseWriter
@@ -151,8 +149,8 @@ func (l *jsonLines) write(v any) {
 	l.err = newEncoder(l.w).Encode(v)
 }
 
-// writeUpdates calls look, which writes lines, until look returns false. If follow is set, it calls look again after each change,
-// until ctx ends. changed returns a channel that is closed at the next change.
+// writeUpdates calls look, which writes lines, until look returns false. If follow is set, it repeats the call after each
+// change, until ctx ends. changed returns a channel that is closed at the next change.
 func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, changed func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
@@ -193,8 +191,8 @@ const (
 	maxData = 1024
 )
 
-// Notices are events that clients add to the history of hinit. A client class may add noticeBurst at once, and then noticeRate
-// per second. The limit keeps room for hinit's own events.
+// Notices are events that clients add to the history of hinit. A class of clients may add noticeBurst at once, and noticeRate
+// per second. The limit leaves space for hinit's own events.
 const (
 	noticeRate  = 2
 	noticeBurst = 50
@@ -203,7 +201,7 @@ const (
 // noticeLimit is the limit of notices for one class of clients.
 type noticeLimit struct {
 	mu        sync.Mutex
-	usedUntil time.Time // each accepted notice moves this time forward by 1/noticeRate s; a notice that would move it beyond now is refused
+	usedUntil time.Time // each accepted notice advances this time by 1/noticeRate s, at most to now
 }
 
 // allow counts a notice, or returns false if there were too many.
@@ -255,23 +253,23 @@ func isNoticeKey(key string) bool {
 // followGap is the shortest time between two lines of a status stream.
 const followGap = time.Second
 
-// reapGap is the shortest time between two searches of a status stream for ended processes that the kernel has not reported. A
+// reapGap is the minimum time between two searches of a status stream for ended processes that the kernel has not reported. A
 // search reads a file for each service, which costs more than the rest of an idle stream.
 const reapGap = 10 * time.Second
 
 var problemSeed = maphash.MakeSeed()
 
-// follower is a client that follows the status. It stores the last status that was sent, and no queue of lines, so a slow reader
-// costs no memory.
+// follower is a client that follows the status. It stores the last status that was sent, and no queue of lines, so a slow
+// reader costs no memory.
 type follower struct {
 	server      *Server
 	client      peer
 	sent        []*supervisor.Service
 	reapedAt    time.Time
-	problemSums []uint64 // checksums of long problem texts in the last line: such a text can change although its service does not
+	problemSums []uint64 // checksums of long problem texts in the last line, because such a text can change without its service
 }
 
-// nextChange returns what has changed in the status since the last call. The first call returns all services, and so does a call
+// nextChange returns the changes of the status since the last call. The first call returns all services, and so does a call
 // after a service was added or removed.
 func (f *follower) nextChange(ctx context.Context) (change client.StatusChange, any bool) {
 	ctx, cancel := context.WithTimeout(ctx, reapTime)
@@ -301,9 +299,8 @@ func (f *follower) nextChange(ctx context.Context) (change client.StatusChange, 
 	return change, change.IsComplete || len(change.Services) > 0
 }
 
-// getFollow streams the status and then its changes, until the client stops reading or the server ends. It takes the next
-// snapshot only after the last line is written and followGap is over. So the cost of a reader doesn't grow with the number of
-// changes.
+// getFollow streams the status and its changes, until the client stops reading or the server ends. It waits for followGap after
+// each written line before the next snapshot. So the cost of a reader doesn't grow with the number of changes.
 func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *jsonLines) {
 		f := &follower{server: s, client: r.client}

@@ -19,7 +19,6 @@ import (
 	"hinit/supervisor"
 )
 
-// churn starts and stops the service rounds times, so that the history gets events.
 func churn(t *testing.T, core *loopCore, rounds int) {
 	t.Helper()
 	for range rounds {
@@ -52,7 +51,7 @@ func TestEventsOfThePast(t *testing.T) {
 	s := serve(t, core, everyone)
 	core.add(t, "x", supervisor.WantUp)
 	newest := core.History().Last()
-	if newest != 3 { // the three events are: registered, starting, up
+	if newest != 3 { // the events are: registered, starting, up
 		t.Fatalf("%d events", newest)
 	}
 	for _, tt := range []struct {
@@ -111,7 +110,7 @@ func TestEventsThatAreGoneAreTold(t *testing.T) {
 	core := newLoopCore(t)
 	s := serve(t, core, everyone)
 	core.add(t, "x", supervisor.WantDown)
-	for core.History().Last() < 2000 { // fewer events if the next start comes while a stop is still running
+	for core.History().Last() < 2000 {
 		churn(t, core, 50)
 	}
 	testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
@@ -122,7 +121,7 @@ func TestEventsThatAreGoneAreTold(t *testing.T) {
 		t.Errorf("since 0: lost %d, got %d", lost, len(got))
 	}
 	_, body = s.curl(t, -1, "/v1/events")
-	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024+8 { // the whole ring, and the older events of the service that are kept
+	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024+8 { // the whole ring, and older events of the service
 		t.Errorf("everything: lost %d, got %d", lost, len(got))
 	}
 	for _, last := range []int{0, 1, 1024, 1027, 5000} {
@@ -156,7 +155,7 @@ func TestFollowingWithCurl(t *testing.T) {
 	}
 	testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
 	lines := bufio.NewScanner(out)
-	for range 3 { // each event must arrive before the next one happens
+	for range 3 {
 		churn(t, core, 1)
 		testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
 		for last := core.History().Last(); next <= last; next++ {

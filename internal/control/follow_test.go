@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// shape describes a line of the stream in short: "whole: a b" for a line with all services, "b" for a change of b.
+// shape describes a line of the stream: "whole: a b" for a line with all services, "b" for a change of b.
 func shape(c client.StatusChange) string {
 	names := make([]string, len(c.Services))
 	for i, s := range c.Services {
@@ -38,14 +38,14 @@ func TestTheStatusIsFollowedByWhatChanges(t *testing.T) {
 		c.Apply(&st)
 		got = append(got, shape(c))
 		switch len(got) {
-		case 1: // three changes within the gap must give one line, which has the last of them
+		case 1:
 			core.set(a, gateway("b", supervisor.Starting))
 			core.set(a, gateway("b", supervisor.Stopping))
 			core.set(a, gateway("b", supervisor.Up))
 		case 2:
 			core.set(a, gateway("b", supervisor.Up), gateway("c", supervisor.Up))
 		case 3:
-			// Nothing changes any more, so the next line is the periodic one.
+			// After the last change, the next line is the periodic one.
 		case 4:
 			return s.Close(t.Context())
 		}
@@ -66,7 +66,7 @@ func TestTheStatusIsFollowedByWhatChanges(t *testing.T) {
 	}
 }
 
-// TestAFollowerLeavesNothing checks that the connection and the slot of a follower that went away are free again.
+// When a follower goes away, its connection and slot must become free.
 func TestAFollowerLeavesNothing(t *testing.T) {
 	core := newFakeCore(gateway("a", supervisor.Up))
 	s := serve(t, core, everyone)
@@ -84,8 +84,8 @@ func TestAFollowerLeavesNothing(t *testing.T) {
 	}
 }
 
-// The slot of a follower must become free when its connection ends, even if the client sent a byte too many before.
-// net/http does not notice the end of such a connection.
+// The slot of a follower must become free when its connection ends, even if the client sent a byte too many before. net/http
+// does not notice the end of such a connection.
 func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
 	s := serve(t, newFakeCore(gateway("a", supervisor.Up)), everyone)
 	class := s.policy.classOf(peer{uid: s.policy.ownUID})
@@ -104,8 +104,8 @@ func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
 	}
 }
 
-// A follower that reads must get its answers although other connections of the same user request status and don't read
-// it. It must not be refused because of them.
+// Other connections of the same user request status and don't read it. A follower that reads must still get its answers,
+// without a refusal.
 func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	var all []*supervisor.Service
 	for i := range 100 {
@@ -113,13 +113,13 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	}
 	s := serve(t, newFakeCore(all...), everyone)
 	begin := time.Now()
-	for range 4 { // four answers of 5 MB don't fit into the buffers; making one takes long under the race detector
+	for range 4 { // four answers of 5 MB exceed the buffers; making one takes long under the race detector
 		s.ask(t, "/v1/status/follow")
 		s.ask(t, "/v1/status")
 	}
 	enough := errors.New("enough")
 	var err error
-	for range 5 { // on a busy machine, the server may cut off a reader that is late; the reader then asks again
+	for range 5 { // the server may cut off a late reader on a busy machine, and the reader then asks again
 		if err = s.client().Watch(t.Context(), func(client.StatusChange) error { return enough }); errors.Is(err, enough) {
 			break
 		}
@@ -136,7 +136,7 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	}
 }
 
-// TestWhoMayNotReadLogsFollowsWithoutThem checks that a user who may not read logs gets no line of a log in the stream.
+// A user who may not read logs must get no line of a log in the stream.
 func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	exit := &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: supervisor.CauseCrash, Tail: []string{"a secret"}}
 	v := gateway("a", supervisor.Backoff, func(v *supervisor.Service) { v.LastExit, v.CrashLoop = exit, true })
@@ -148,8 +148,8 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	}
 }
 
-// The stream of statuses must check for unnoticed ends of services only now and then. The check reads a file for each
-// service: with 500 services, an open page took more than half a percent of a processor.
+// The stream of statuses must rarely check for unnoticed ends of services. The check reads a file for each service: with 500
+// services, an open page took more than half a percent of a processor.
 func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
 	dead := unreaped(t)
 	core, searches, now := newFakeCore(gateway("a", supervisor.Up, func(v *supervisor.Service) { v.PID = dead })), 0, time.Now()

@@ -36,7 +36,7 @@ func FuzzRequests(f *testing.F) {
 			r.Method, r.URL.Path, r.URL.RawQuery = method, "/"+strings.TrimPrefix(path, "/"), query
 		}
 		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), peerKey{}, peer{pid: 1, uid: uid}))
-		cancel() // a cancelled request does not wait for its effect
+		cancel()
 		core := newFakeCore(gateway("coder", supervisor.Up), gateway("x", supervisor.Down))
 		s := newServer(core, Options{AgentUID: 10000, OtherUsers: config.OthersMayReadStatus})
 		w := httptest.NewRecorder()

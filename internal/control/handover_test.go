@@ -137,8 +137,8 @@ func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
 	}
 }
 
-// The agent must not be allowed to reload without the configuration file. In the moment in which root replaces the
-// file, such a reload would end limits and isolation.
+// The agent must not be allowed to reload without the configuration file. While root replaces the file, such a reload would end
+// limits and isolation.
 func TestTheAgentReloadedWithoutTheFile(t *testing.T) {
 	s := &Server{policy: policy{ownUID: 0, agent: 1000, othersMayRead: true}}
 	_, err := postReload(s, &request{client: peer{uid: 1000}}, client.Reload{Force: true})

@@ -26,8 +26,7 @@ func (faultyVolume) Examine(context.Context) (found client.Findings) {
 	return found
 }
 
-// TestAPodIsReadyOnlyWhenWhatIsWantedIsServed checks the answers for the three probes of a pod. A pod whose wanted
-// gateways can't run must not be Ready, and a standby must not be restarted.
+// A pod whose wanted gateways can't run must not be Ready, and a standby must not be restarted.
 func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 	up := func(v *supervisor.Service) { v.Ready = true }
 	broken := func(v *supervisor.Service) { v.PID, v.CrashLoop, v.LastExit = 0, true, &supervisor.Exit{Code: 1} }
@@ -72,8 +71,6 @@ func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 	}
 }
 
-// The agent may pause the checks of gateways only. If it paused the checks of root's service, the death of that service
-// would stay unseen.
 func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
 	web := gateway("web", supervisor.Up)
 	web.Name, web.Profile, web.Kind = "web", "", supervisor.KindService
@@ -92,8 +89,8 @@ func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
 	}
 }
 
-// shapedCore is a Backend with one service for each combination of state and faults. The name of a service encodes
-// both.
+// shapedCore is a Backend with one service for each combination of state and faults. The name of a service encodes its
+// combination.
 type shapedCore struct{ *fakeCore }
 
 const (
@@ -149,8 +146,8 @@ func shaped() (all []*supervisor.Service) {
 	return all
 }
 
-// hinit healthcheck must agree with hinit status about every service. A deaf or paused gateway, which status shows as
-// faulty, must not count as ready, and a service that is not wanted up can be faulty too.
+// hinit healthcheck must agree with hinit status about every service. A deaf or paused gateway, which status shows as faulty,
+// must not count as ready. A service that is not wanted up can be faulty too.
 func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	t.Parallel()
 	core := shapedCore{newFakeCore()}
@@ -183,7 +180,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	}
 	fmt.Fprintf(&want, "healthy, %d of %d wanted services are up\n", up, wanted)
 	troubled := 0
-	for _, v := range core.Snapshot().Services { // status sorts the services, so compare by name
+	for _, v := range core.Snapshot().Services {
 		if v := st.Find(v.Name); show.VerdictOf(v).Troubled() {
 			troubled++
 			fmt.Fprintln(&want, "in trouble:", v.Name)
@@ -193,7 +190,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 		t.Errorf("exit code %d, %s\nit prints\n%s\nstatus has\n%s", code, errs, out, want.String())
 	}
 
-	// Then each service is alone. The container is ready if status calls the service well, or if it has only a remark or
+	// The container has a single service. It is ready if status calls the service well, or if the service has only a remark or
 	// a failing check.
 	for _, v := range shaped() {
 		core.set(v)

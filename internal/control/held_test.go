@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// holdingCore is a core whose services count as down when the server has said that their main process has ended.
+// holdingCore is a core whose services count as down after the server has reported the end of their main process.
 type holdingCore struct{ *fakeCore }
 
 func (c holdingCore) ReapNow(_ context.Context, dead ...int) error {
@@ -28,7 +28,7 @@ func (c holdingCore) ReapNow(_ context.Context, dead ...int) error {
 	return nil
 }
 
-// A dead gateway that a tracer held was shown as up by a status, until a search had come to it. With many services, that took
+// A status showed a dead gateway in the hands of a tracer as up, until a search had come to it. With many services, that took
 // several statuses, and a health check took minutes.
 func TestADeadGatewayThatATracerHoldsIsShownAsUpInNoView(t *testing.T) {
 	dead := unreaped(t)
@@ -56,14 +56,14 @@ func TestADeadGatewayThatATracerHoldsIsShownAsUpInNoView(t *testing.T) {
 	}
 }
 
-// unreaped returns the PID of a process that has ended, and that is not reaped before the end of the test.
+// unreaped returns the PID of a process that has ended, and stays unreaped until the end of the test.
 func unreaped(t *testing.T) int {
 	t.Helper()
 	dead := exec.CommandContext(t.Context(), "true")
 	if err := dead.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = dead.Wait() }) // its end is all that counts
+	t.Cleanup(func() { _ = dead.Wait() })
 	if err := unix.Waitid(unix.P_PID, dead.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}

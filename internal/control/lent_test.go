@@ -38,7 +38,7 @@ func lend(socket string) {
 	}
 }
 
-// lent is a Backend that records for which services notices came.
+// lent is a Backend that records the services of notices.
 type lent struct {
 	*fakeCore
 	notices chan string
@@ -51,8 +51,8 @@ func (c lent) Do(_ context.Context, e supervisor.Event) error {
 	return nil
 }
 
-// TestAConnectionOfAProcessThatHasEndedSpeaksForNoService checks that notices on a connection whose process has ended
-// are refused. An agent could keep such a connection until the main process of another service gets the same PID.
+// Notices on a connection whose process has ended must be refused. Otherwise an agent could keep such a connection until the
+// main process of another service gets the same PID.
 func TestAConnectionOfAProcessThatHasEndedSpeaksForNoService(t *testing.T) {
 	core := lent{newFakeCore(), make(chan string, 1)}
 	s := serve(t, core, Options{})

@@ -26,7 +26,7 @@ func (s *served) ask(t *testing.T, target string) *bufio.Reader {
 	return bufio.NewReader(c)
 }
 
-// Requests that wait must not use up the connections of a user: 128 waiting s6-svwait of the agent would lock out the
+// Requests that wait must not use up the connections of a user. Otherwise 128 waiting s6-svwait of the agent would lock out the
 // agent's own status.
 func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 	core := slotCore(client.Slot{Up: true, Run: 3})
@@ -82,8 +82,8 @@ func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 	}
 }
 
-// With a low limit of descriptors (--ulimit nofile=200), clients must leave PID 1 the descriptors that it needs itself.
-// Root's status must then answer at once.
+// With a low limit of descriptors (--ulimit nofile=200), clients must leave PID 1 the descriptors that it needs. Root's status
+// must answer at once.
 func TestWithFewDescriptorsNoCallerTakesThoseOfPID1(t *testing.T) {
 	for _, files := range []uint64{200, 1024} {
 		if n := connsFor(files) * int32(numClasses); n > 64 {

@@ -75,15 +75,14 @@ func (c hungCore) FindRun(string) (client.Run, error) { return client.Run{ID: "x
 
 func (c hungCore) AwaitBoot(ctx context.Context, _ int) error { return c.does().boot(ctx, 0) }
 
-// Every route must answer within its limit when the volume hangs, after the boot and while the boot hangs. Each route
-// needs a row here.
+// Every route must answer within its limit when the volume hangs, both after and during the boot. Each route needs a row here.
 func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 	const dir = "?dir=/run/service/gateway-coder"
 	rows := map[string]struct {
-		path   string // path and query of the request
+		path   string
 		body   string
 		answer string // part of the expected answer
-		boot   string // expected answer while the boot hangs; "" if it is the same
+		boot   string // expected answer during the boot; "" for the same answer
 	}{
 		"GET /v1/status":                    {"/v1/status", "", `"name":"gateway-coder"`, ""},
 		"GET /v1/status/follow":             {"/v1/status/follow", "", "", ""}, // the request ends only when the client ends it

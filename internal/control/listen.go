@@ -24,13 +24,13 @@ const maxPath = 107
 // probeTime limits the test whether a server listens on an existing socket.
 const probeTime = time.Second
 
-// Listen returns a listener on a Unix socket at path. A path that begins with "@" is an abstract name: any process in the network
-// namespace can connect, but none can replace the socket.
+// Listen returns a listener on a Unix socket at path. A path that begins with "@" is an abstract name: any process in the
+// network namespace can connect, but none can replace the socket.
 //
-// The socket file has mode 0666, because access depends on the credentials of each client. No other user may be able to replace the
-// file. So its directory must belong to root or to this user, and other users must not have write access, unless the directory is
-// sticky. A socket on which no server listens is replaced; a live socket is an error. (Two processes that replace a dead socket at
-// the same time may both succeed.) Closing the listener removes the file, if it still belongs to the listener.
+// The socket file has mode 0666, because access depends on the credentials of each client. Its directory must belong to root or
+// to this user, and other users must not have write access, unless the directory is sticky. Otherwise another user could
+// replace the file. A socket without a server is replaced; a live socket is an error. (Two processes that replace a dead socket
+// at the same time may both succeed.) Closing the listener removes the file, if it still belongs to the listener.
 //
 // Listen blocks on the file system, and waits at most a second for an existing socket.
 func Listen(path string) (net.Listener, error) {
@@ -52,10 +52,10 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The open directory stays the same even if somebody renames it.
+	// A renamed directory stays the same open directory.
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
-		_ = dir.Close() // the directory was opened only for the check
+		_ = dir.Close()
 		return nil, err
 	}
 	return l, nil
@@ -65,7 +65,7 @@ func refuseDescriptors(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(blocking.RefuseDescriptors)
 }
 
-// listenUnix creates a socket at name that never accepts file descriptors from clients. path is the socket's path for messages.
+// listenUnix creates a socket at name that never accepts file descriptors from clients. path is the socket's path in messages.
 func listenUnix(name, path string) (*net.UnixListener, error) {
 	refusing := net.ListenConfig{Control: refuseDescriptors}
 	l, err := refusing.Listen(context.Background(), "unix", name)
@@ -92,7 +92,7 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 		unix.Fchmodat(int(dir.Fd()), base, 0o666, 0),
 		unix.Fstatat(int(dir.Fd()), base, &l.stat, unix.AT_SYMLINK_NOFOLLOW),
 	); err != nil {
-		_ = u.Close() // the caller gets the first error
+		_ = u.Close()
 		return nil, err
 	}
 	return l, nil
@@ -115,24 +115,24 @@ func removeDeadSocket(dir *os.File, base, path, addr string) error {
 	switch {
 	case err == nil:
 		drain(conn)
-		_ = conn.Close() // the connection was only a test whether a server listens
+		_ = conn.Close()
 		return errSocketInUse(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)
-	case errors.Is(err, unix.EAGAIN): // a server listens, and its queue is full
+	case errors.Is(err, unix.EAGAIN): // the queue of a live server is full
 		return errSocketInUse(path)
 	}
 	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", withoutAddress(err))
 }
 
-// openSafeDir opens the directory name, if only root and this user can replace files in it. Otherwise it returns an error.
+// openSafeDir opens the directory name. It returns an error if others than root and this user can replace files in it.
 func openSafeDir(name string) (*os.File, error) {
 	dir, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkDir(dir, os.Geteuid()); err != nil {
-		_ = dir.Close() // the directory was opened only for the check
+		_ = dir.Close()
 		return nil, err
 	}
 	return dir, nil
@@ -145,7 +145,7 @@ func checkDir(dir *os.File, self int) error {
 		return err
 	}
 	others := uint32(0o022)
-	if self != 0 { // many desktops give each user a group of its own and the umask 002
+	if self != 0 { // many desktops give each user a separate group and the umask 002
 		others = 0o002
 	}
 	switch {
@@ -162,7 +162,6 @@ func errSocketInUse(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
 
-// withoutAddress removes the address from a network error, for messages that already have the address.
 func withoutAddress(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -170,7 +169,7 @@ func withoutAddress(err error) error {
 	return err
 }
 
-// listener is a listener that keeps its directory open, so that Close can find the socket file. stat identifies the file.
+// listener is a listener with its open directory, so that Close can find the socket file. stat identifies the file.
 type listener struct {
 	*net.UnixListener
 	dir        *os.File
@@ -180,7 +179,6 @@ type listener struct {
 	err        error
 }
 
-// Addr returns the address for clients.
 func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 // Close stops listening, and removes the socket file if the file still belongs to this socket.
@@ -198,7 +196,7 @@ func (l *listener) Close() error {
 	return l.err
 }
 
-// Socket is a control socket that a program of PID 1 hands over to the next one.
+// Socket is a control socket for the next program of PID 1.
 type Socket struct {
 	Path     string
 	File     *os.File `reexec:"FD"`
@@ -230,14 +228,14 @@ func Detach(l net.Listener) (Socket, error) {
 // Attach makes a listener from a socket that Detach has returned, and closes s.File. The listener owns the socket file again, so
 // closing the listener removes the file.
 func Attach(s Socket) (net.Listener, error) {
-	defer s.File.Close() // net.FileListener has duplicated the descriptor
+	defer s.File.Close()
 	l, err := net.FileListener(s.File)
 	if err != nil {
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
-		_ = l.Close() // the descriptor is not a Unix socket
+		_ = l.Close()
 		return nil, fmt.Errorf("cannot go on listening on %q: it is no Unix socket", s.Path)
 	}
 	if s.Ino == 0 {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	testkit.IsolateProcess()
 	testkit.AtOnce(12)
-	blocking.MinimizeTurns() // the smallest number of turns shows a call that holds a turn while it waits for another: it hangs
+	blocking.MinimizeTurns() // with the fewest turns, a call hangs if it holds a turn while it waits for another
 	goleak.VerifyTestMain(m)
 }
 
@@ -59,7 +59,7 @@ func hog(socket string) {
 	runtime.KeepAlive(conns)
 }
 
-// core is the part of PID 1 that a test replaces. coreOf makes a Backend of it.
+// core is the part of PID 1 that a test replaces. coreOf converts it to a Backend.
 type core interface {
 	Loop
 	StartRun(ctx context.Context, r client.RunRequest, byRoot bool, service string) (client.Run, error)
@@ -113,10 +113,10 @@ func coreOf(c core) Backend {
 	}
 }
 
-// hold is the time for which a run must be up to count as started.
+// hold is the time after which a running run counts as started.
 const hold = time.Second
 
-// emptyBackend implements the parts of a Backend that most tests don't need: its answers are empty.
+// emptyBackend implements the parts of a Backend that most tests don't need, with empty answers.
 type emptyBackend struct{}
 
 func (emptyBackend) Checks(*supervisor.Service) []client.Check            { return nil }
@@ -156,8 +156,8 @@ type fakeCore struct {
 	config   []client.ConfigEntry
 
 	fakeRuns
-	slots   map[string]client.Slot // slots by directory; nil if the slot does not answer as s6 does
-	watched bool                   // whether a query of a slot counts as a command
+	slots   map[string]client.Slot
+	watched bool // whether a query of a slot counts as a command
 }
 
 // hooks are functions that a test sets and a fakeCore calls.
@@ -234,7 +234,6 @@ func (f *fakeCore) Expected(ctx context.Context, all bool) []*supervisor.Service
 
 func (f *fakeCore) AwaitBoot(ctx context.Context, pid int) error { return f.does().boot(ctx, pid) }
 
-// change runs c with the core locked, so that a test can change the core while it serves.
 func (f *fakeCore) change(c func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -353,15 +352,15 @@ func (c *loopCore) add(t *testing.T, name string, want supervisor.Want, change .
 	}
 }
 
-// fakeProcs stands for the kernel: it starts and ends processes only in its own records.
+// fakeProcs is a fake kernel: its processes are only records.
 type fakeProcs struct {
 	mu      sync.Mutex
 	pid     int
 	live    map[uint64]int
 	ended   []proc.Exit
-	obey    bool             // whether a stop signal ends the process
-	fail    error            // error that a spawn returns
-	born    func(run uint64) // spawn calls born at its end, while it holds the lock
+	obey    bool // whether a stop signal ends the process
+	fail    error
+	born    func(run uint64)
 	tail    []string
 	tails   sync.WaitGroup
 	sigchld chan os.Signal
@@ -442,13 +441,13 @@ func (f *fakeProcs) EndedRuns(runs []uint64) []uint64          { return runs }
 func (f *fakeProcs) Forget(uint64)                             {}
 func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil, nil }
 
-// Tail calls done in another goroutine after a moment, because reading a log takes time, too.
+// Tail calls done in another goroutine after a moment, because reading a log takes time.
 func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	f.tails.Go(func() {
 		f.mu.Lock()
 		at := time.After(10 * time.Millisecond)
 		if f.born != nil {
-			at = time.After(0) // an error means that the process has ended by itself
+			at = time.After(0) // an error means that the process has ended
 		}
 		f.mu.Unlock()
 		<-at
@@ -468,12 +467,10 @@ type served struct {
 	ended  chan error
 }
 
-// newServer returns a server that does not listen yet.
 func newServer(core core, o Options) *Server {
 	return New(coreOf(core), withDefaults(o))
 }
 
-// withDefaults sets the functions that the test has left out.
 func withDefaults(o Options) Options {
 	if o.Log == nil {
 		o.Log = func(string) {}
@@ -499,7 +496,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 		t.Fatal(err)
 	}
 	s := &served{newServer(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
-	s.bootListTime = 50 * time.Millisecond // while a request waits, the boot of these tests finds no further profile
+	s.bootListTime = 50 * time.Millisecond
 	for _, f := range tune {
 		f(s.Server)
 	}

@@ -29,8 +29,8 @@ func TestWhomTheKernelTakesFirst(t *testing.T) {
 	}
 }
 
-// The status must name the largest process as the one that the kernel kills first, where all services have the same
-// oom_score_adj. In a Burstable pod all have the highest value.
+// In a Burstable pod all services have the same, highest oom_score_adj. The status must then say that the kernel kills the
+// largest process first.
 func TestInABurstablePodTheKernelTakesTheLargestFirst(t *testing.T) {
 	defer func(was func() (float64, int)) { oomLimits = was }(oomLimits)
 	oomLimits = func() (float64, int) { return 1 << 30, 15 }

@@ -27,7 +27,7 @@ func TestStatusLeavesNothingBehindAndIsTold(t *testing.T) {
 			}
 		}
 	}
-	ask(20) // the first requests fill caches that stay
+	ask(20)
 	before := live()
 	ask(50)
 	const most = 128 << 10 // each answer has 50 KB
@@ -40,7 +40,7 @@ func TestStatusLeavesNothingBehindAndIsTold(t *testing.T) {
 // live returns the number of bytes of the heap that are in use.
 func live() uint64 {
 	runtime.GC()
-	runtime.GC() // the second collection drops what pools keep
+	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

@@ -68,8 +68,8 @@ func (c *noticeRecorder) Do(_ context.Context, e supervisor.Event) error {
 	return nil
 }
 
-// A notice must be cut to the largest size that PID 1 keeps. Control characters take four times their size when
-// escaped, and PID 1 keeps a thousand notices.
+// A notice must be cut to the maximum size in PID 1. Control characters take four times their size when escaped, and PID 1
+// keeps a thousand notices.
 func TestANoticeIsKeptAsLongAsItMayBe(t *testing.T) {
 	core := &noticeRecorder{fakeCore: newFakeCore()}
 	s := newServer(core, everyone)

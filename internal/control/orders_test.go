@@ -10,8 +10,6 @@ import (
 	"time"
 )
 
-// serveFIFO serves a FIFO in a new directory. write sends text to the FIFO as a shell does. said has the lines that
-// hinit logs.
 func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(text string), said chan string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,8 +62,8 @@ func TestALineIsAnOrder(t *testing.T) {
 	}
 }
 
-// TestOrdersThatHangAreBounded checks that orders through the FIFO are refused while 16 of them hang. Without a limit, the number
-// of goroutines would grow as long as the volume hangs.
+// While 16 orders through the FIFO hang, further orders must be refused. Without a limit, the number of goroutines would grow
+// as long as the volume hangs.
 func TestOrdersThatHangAreBounded(t *testing.T) {
 	free, begun := make(chan struct{}), make(chan string, 100)
 	write, said := serveFIFO(t, func(order string) string { begun <- order; <-free; return "done" })
@@ -89,8 +87,7 @@ func TestOrdersThatHangAreBounded(t *testing.T) {
 	}
 }
 
-// TestTheFIFOIsRootsAlone checks that hinit replaces another user's file in place of the FIFO, and keeps a FIFO that belongs to
-// root.
+// hinit must replace another user's file in place of the FIFO, and keep a FIFO of root.
 func TestTheFIFOIsRootsAlone(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ordersName)

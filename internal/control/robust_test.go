@@ -23,13 +23,11 @@ import (
 	"hinit/supervisor"
 )
 
-// impatient gives slow clients 3 seconds.
 func impatient(s *Server) {
 	const little = 3 * time.Second
 	s.http.ReadHeaderTimeout, s.http.IdleTimeout, s.bodyTime, s.sendTime = little, little, little, little
 }
 
-// untiring gives silent clients an hour, so that they keep their connections.
 func untiring(s *Server) { s.http.ReadHeaderTimeout = time.Hour }
 
 func TestClientsThatMisbehaveAreDropped(t *testing.T) {
@@ -41,7 +39,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 	core := newFakeCore(many...)
 	for name, tt := range map[string]struct {
 		send string
-		want string // the beginning of the expected answer
+		want string
 	}{
 		"silent":             {"", ""},
 		"half a line":        {"GET /v1/st", "HTTP/1.1 400 Bad Request\r\n"},
@@ -56,7 +54,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 		"asks and reads not": {strings.Repeat("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 5), "HTTP/1.1 200 OK\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // this case mostly waits, so it runs beside others
+			t.Parallel()
 			s := serve(t, core, everyone, impatient)
 			c, err := net.Dial("unix", s.socket)
 			if err != nil {
@@ -64,7 +62,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 			}
 			defer c.Close()
 			testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
-			_, _ = io.WriteString(c, tt.send) // the server may close the connection before the client has sent all
+			_, _ = io.WriteString(c, tt.send)
 			testkit.Until(t, "dropped", func() bool { return s.connections() == 0 })
 			got, _ := io.ReadAll(c)
 			if !strings.HasPrefix(string(got), tt.want) || tt.want == "" && len(got) > 0 {
@@ -114,7 +112,7 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	if code, body := s.curl(t, -1, "/v1/health"); code != 503 || !strings.Contains(body, `"kind":"busy"`) {
 		t.Errorf("curl, while it is full: %d %s", code, body)
 	}
-	// The liveness probe must still pass, or the pod would be restarted.
+	// The liveness probe must still pass, because a failure would restart the pod.
 	if h, err := s.client().Probe(t.Context(), client.ProbeLive); err != nil || !h.OK {
 		t.Errorf("live: %+v, %v", h, err)
 	}
@@ -130,8 +128,8 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	}
 }
 
-// The readiness probe of a pod must get an answer although an agent has opened all connections of its user. A pod runs
-// hinit as that user; hinit must recognize the probe because it does not descend from a process of the pod.
+// An agent has opened all connections of its user, and the pod's readiness probe runs as the same user. The probe must get an
+// answer: hinit recognizes it because it does not descend from a process of the pod.
 func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 	curl, err := exec.LookPath("curl")
 	if err != nil {
@@ -155,12 +153,12 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 	ask := func(probe string) string {
 		return curl + " -sS --unix-socket " + s.socket + " http://hinit/v1/health?probe=" + probe
 	}
-	testkit.Until(t, "a process of a service finds hinit busy", func() bool { // before that, hinit still accepts connections of this user
+	testkit.Until(t, "a process of a service finds hinit busy", func() bool {
 		inside, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", ask("ready")).Output()
 		return err == nil && strings.Contains(string(inside), `"kind":"busy"`)
 	})
 	for _, probe := range []string{client.ProbeStartup, client.ProbeReady, client.ProbeLive} {
-		// The grandchild waits until its parent has ended. Then it no longer descends from the process of the test.
+		// The grandchild waits for the end of its parent. It then no longer descends from the process of the test.
 		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "exec 3<&0; { read line <&3; "+ask(probe)+"; } &")
 		wait, end, err := os.Pipe()
 		if err != nil {
@@ -272,7 +270,7 @@ func TestCloseAnswersWaitingClients(t *testing.T) {
 		result <- s.client().Events(t.Context(), client.EventOptions{Follow: true}, func(client.Event) error { return nil })
 	}()
 	testkit.Until(t, "all ask", func() bool {
-		// The server has read the request for events by now, so the stop must wait for its answer.
+		// The server has read the request for events, so the stop must wait for its answer.
 		waits := s.connCounts.waiting[s.policy.classOf(peer{uid: uint32(os.Geteuid())})].Load()
 		return s.connections() == 3 && waits > 0 && core.Snapshot().Find("gateway-x").State == supervisor.Stopping
 	})
@@ -314,7 +312,7 @@ func TestCloseCutsOffWhoDoesNotRead(t *testing.T) {
 	if _, err := io.WriteString(c, "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Read(make([]byte, 1)); err != nil { // the first byte shows that the server has begun to send
+	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)

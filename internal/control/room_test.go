@@ -15,14 +15,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// The answers that PID 1 holds for clients that don't read must have a limit together.
+// The total size of answers to clients that don't read must have a limit.
 func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	m := newAnswerBudgets()[0]
 	total := 0
 	var gives []func()
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // a cancelled request must not wait
+		cancel()
 		if give, err := m.reserve(ctx, &pendingAnswer{3 << 20, time.Now(), nil}); err == nil {
 			total += 3 << 20
 			gives = append(gives, give)
@@ -33,7 +33,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 	waits := make(chan error, 1)
 	go func() {
-		// An answer that is larger than the whole budget is allowed while no other answer is held.
+		// An answer that exceeds the whole budget is allowed while no other answer is unread.
 		give, err := m.reserve(t.Context(), &pendingAnswer{maxUnreadBytes * 2, time.Now(), nil})
 		if err == nil {
 			give()
@@ -51,7 +51,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 }
 
-// The last log lines in the status must be limited in total. The lines of 300 agents were 18 MB, because JSON made
+// The total size of the last log lines in the status must have a limit. The lines of 300 agents were 18 MB, because JSON made
 // their bytes six times as long.
 func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	long := strings.Repeat("\x01", 500)
@@ -80,8 +80,8 @@ func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	}
 }
 
-// Every GET must make its answer in turn, return one object, or write a few lines at a time. 120 clients that asked for
-// long lists and read nothing used up the memory. A new route needs a row here.
+// Every GET must make its answer in turn, return one object, or write a few lines at a time. 120 clients that asked for long
+// lists and read no answer used up the memory. A new route needs a row here.
 func TestEveryListIsMadeInTurn(t *testing.T) {
 	few := map[string]string{
 		"GET /v1/runs/{id}": "one run", "GET /v1/slots/wait": "one slot", "GET /v1/events": "a batch at a time",
@@ -90,7 +90,6 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
 	s := newServer(newFakeCore(gateway("a", "up")), everyone)
 	who := peer{uid: 10000}
-	// the test takes the only turn, so that the next answer must wait
 	s.answerBudgets[s.policy.classOf(who)].turn <- struct{}{}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -110,8 +109,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	}
 }
 
-// A client that follows the runs must get them in batches, so that a client that does not read keeps no full list of
-// them in memory.
+// A client that follows the runs must get them in batches. Then a client that does not read keeps no full list in memory.
 func TestFollowedRunsComeInBatches(t *testing.T) {
 	core := newFakeCore()
 	for i := range 3*maxBatch + 1 {
@@ -131,8 +129,8 @@ func TestFollowedRunsComeInBatches(t *testing.T) {
 	}
 }
 
-// The answers to commands must be made in turn. 120 clients that each ordered a start, a run or a reload without
-// reading the answer held up to 250 kB each.
+// The answers to commands must be made in turn. 120 clients that ordered a start, a run or a reload without reading the answer
+// held up to 250 kB each.
 func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 	core := newFakeCore(gateway("a", "up"))
 	s := newServer(core, everyone)
@@ -142,7 +140,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		body := ""
 		if strings.HasSuffix(path, "/restart") {
-			body = `{"wait":false}` // the core of this test starts no process, so there is nothing to wait for
+			body = `{"wait":false}`
 		}
 		ask := func(ctx context.Context) reply {
 			r := httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, who), method, path, strings.NewReader(body))
@@ -158,7 +156,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 			continue
 		}
 		first.sent()
-		turn <- struct{}{} // the test takes the only turn, so that the next answer must wait
+		turn <- struct{}{}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		if out := ask(ctx); out.fault == nil {
 			t.Errorf("%s does not wait for its turn: %s", rt.pattern, out.body)

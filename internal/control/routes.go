@@ -24,7 +24,7 @@ type request struct {
 	query  url.Values
 }
 
-// bootNeed says whether a request waits for the end of the boot. Only then are all services known.
+// bootNeed says whether a request waits for the end of the boot. All services are known only after the boot.
 type bootNeed int
 
 const (
@@ -37,7 +37,7 @@ type route struct {
 	pattern string
 	access  access
 	boot    bootNeed
-	limit   time.Duration // time limit of the route; 0 if the client sets a limit, or the answer has no end
+	limit   time.Duration // time limit of the route; 0 for a limit by the client, or an endless answer
 	handle  func(s *Server, r *request) (reply, error)
 }
 
@@ -74,7 +74,7 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, waitsForBoot, topologyLimit, withBody(postTopology)},
 		{"POST /v1/examine", mayControl, neverWaits, slotLimit, withBody(postExamine)},
 		{"POST /v1/reexec", mayReplace, neverWaits, readLimit, withBody(postReexec)},
-		// The answer shows paths and settings, so this route needs more than mayRead.
+		// The answer shows paths and settings, so mayRead is not enough.
 		{"GET /v1/config", mayControl, neverWaits, readLimit, getConfig},
 		{"GET /v1/health", mayRead, neverWaits, readLimit, getHealth},
 		{"GET /v1/slots", mayRead, neverWaits, slotLimit, getSlots},
@@ -105,7 +105,6 @@ func (r *request) parseQuery() (err error) {
 	return nil
 }
 
-// timeLimitError is the cause of a context that has reached its time limit.
 type timeLimitError time.Duration
 
 func (l timeLimitError) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(l)) }
@@ -119,7 +118,7 @@ func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 }
 
 func postReload(s *Server, r *request, how client.Reload) (reply, error) {
-	if how.Force && s.policy.check(r.client, mayReplace) != nil { // with a missing file the reload would drop the limits and the isolation that the file sets
+	if how.Force && s.policy.check(r.client, mayReplace) != nil { // without the file, the reload would drop the limits and the isolation
 		return reply{}, refuse(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.client.uid)
 	}
 	out, err := s.core.Reload(r.Context(), how)
@@ -151,8 +150,8 @@ func getConfig(s *Server, r *request) (reply, error) {
 // loopAnswerTime is how long the supervisor's loop may take to answer before it counts as stuck.
 const loopAnswerTime = 3 * time.Second
 
-// getHealth answers hinit healthcheck, alone or with --startup, --ready or --live. The status is always 200; the result is the
-// field ok.
+// getHealth answers hinit healthcheck, with or without --startup, --ready or --live. The status is always 200; the field ok has
+// the result.
 func getHealth(s *Server, r *request) (reply, error) {
 	probe := r.query.Get("probe")
 	probes := []string{"", client.ProbeStartup, client.ProbeReady, client.ProbeLive}
@@ -207,9 +206,9 @@ func getHealth(s *Server, r *request) (reply, error) {
 }
 
 // countWanted counts in h the services that should be up, and names the services in trouble. unserved is a sentence about a
-// profile that no gateway serves. idle says why the container isn't ready: none of the wanted services works, or one of them was
-// not started yet. For the first reason, only gateways count if any gateway is wanted. Otherwise the other services count, and
-// without them the CMD.
+// profile without a gateway. idle says why the container isn't ready: none of the wanted services works, or one was not started
+// yet. The first reason considers only gateways if any gateway is wanted, otherwise the other services, and without them the
+// CMD.
 func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
@@ -257,8 +256,8 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 	return unserved, idle
 }
 
-// checks returns the results of a service's checks. The text of a result may quote the service's output, so a client that may not
-// see the output gets no text.
+// checks returns the results of a service's checks. A client that may not see the output of the service gets no texts, because
+// a text may quote the output.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks.Checks(v)
 	for i := range out {

@@ -10,7 +10,6 @@ import (
 	"hinit/supervisor"
 )
 
-// report returns a service that is a task, in the given state.
 func report(state supervisor.State, run uint64, exit *supervisor.Exit) *supervisor.Service {
 	return &supervisor.Service{
 		Name: "report", Kind: supervisor.KindService, Task: true, State: state, Run: run, LastExit: exit,

@@ -152,7 +152,7 @@ func TestBadRunsAreRefused(t *testing.T) {
 	}
 }
 
-// Only users who may control hinit may see runs, because the tag of a run tells what somebody works on.
+// Only users who may control hinit may see runs, because the tag of a run reveals somebody's work.
 func TestRunsAreForThoseWhoControl(t *testing.T) {
 	for _, rt := range routes() {
 		if strings.Contains(rt.pattern, "/v1/runs") && rt.access != mayControl {

@@ -34,7 +34,7 @@ const (
 	maxBody    = 64 << 10
 )
 
-// Errors with which Close and CloseForReexec cancel the contexts of requests.
+// Causes with which Close and CloseForReexec cancel the contexts of requests.
 var (
 	errClosing  = &client.Error{Kind: client.KindStopping, Message: "hinit is ending"}
 	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}
@@ -49,7 +49,7 @@ type Server struct {
 	now           func() time.Time
 	bodyTime      time.Duration // time limit from the end of the header to the end of the body
 	sendTime      time.Duration // time limit for a client to read one piece of an answer
-	bootListTime  time.Duration // how long a request that names a service waits until the boot has listed the profiles
+	bootListTime  time.Duration // how long a request with the name of a service waits until the boot has listed the profiles
 	limit         func(route) time.Duration
 	http          *http.Server
 	mux           *http.ServeMux
@@ -104,11 +104,11 @@ func (s *Server) Serve(l net.Listener) error {
 // may be called only once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
-// CloseForReexec is Close for a re-execution: the answers tell waiting clients to ask again.
+// CloseForReexec closes the server for a re-execution: the answers tell waiting clients to ask again.
 func (s *Server) CloseForReexec(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
-// close ends the server. New requests and waiting requests get the error why. Other requests have a short time to end and to send
-// their answers. Then close closes all connections. It returns an error if some handlers still run when ctx ends.
+// close ends the server. New requests and waiting requests get the error why. Other requests have a short time to end and to
+// send their answers. Then close closes all connections. It returns an error if some handlers still run when ctx ends.
 func (s *Server) close(ctx context.Context, why *client.Error) error {
 	s.mu.Lock()
 	s.closeError = why
@@ -118,19 +118,18 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	grace, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
 	pause.Until(grace, idle)
-	// Shutdown waits long for clients that have sent no request. Give it only flushTime; http.Server.Close then cuts these
-	// clients off.
+	// Shutdown waits long for clients that have sent no request. Close then cuts these clients off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	_ = s.http.Shutdown(flush) // the call of Close below cuts the remaining connections
-	_ = s.http.Close()         // the listener is closed already
+	_ = s.http.Shutdown(flush) // http.Server.Close then cuts the remaining connections
+	_ = s.http.Close()
 	if !pause.Until(ctx, idle) {
 		return fmt.Errorf("cannot end all requests of the control socket: %w", context.Cause(ctx))
 	}
 	return nil
 }
 
-// beginRequest counts a request in progress. If the server is closed, it returns the error for the client instead.
+// beginRequest counts a request in progress, or returns the error for the client of a closed server.
 func (s *Server) beginRequest() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,11 +142,10 @@ func (s *Server) beginRequest() *client.Error {
 // serve is the handler of all requests. It refuses them once the server is closed.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 { // the client may announce a body and not send it
-		// SetReadDeadline never fails on a real connection
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime))
 	}
 	if err := s.beginRequest(); err != nil {
-		if err.Kind == client.KindReplaced { // nothing was done, so the client may repeat the request
+		if err.Kind == client.KindReplaced { // the request had no effect, so the client may repeat it
 			err = refuse(client.KindBusy, "%s", err.Message)
 		}
 		s.send(w, errorReply(err))
@@ -171,7 +169,7 @@ func (s *Server) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.reportPanic(r, p)
-			panic(http.ErrAbortHandler) // part of the answer was sent, so cutting the connection is the only way to report the fault
+			panic(http.ErrAbortHandler) // after a partial answer, cutting the connection is the only way to report the fault
 		}
 	}()
 	out.stream(w)
@@ -213,8 +211,8 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 	return out
 }
 
-// runHandler runs the handler within the time limit of the route. If the route needs it, runHandler first waits for the end of the
-// boot.
+// runHandler runs the handler within the time limit of the route. If the route needs the end of the boot, runHandler first
+// waits for it.
 func (s *Server) runHandler(rt route, r *request) (reply, error) {
 	limit := s.limit(rt)
 	if limit == 0 {
@@ -248,7 +246,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 		}
 		return nil, refuse(client.KindBadRequest, "the body did not arrive: %v", err)
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // SetReadDeadline never fails on a real connection
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
 }
 
@@ -291,7 +289,7 @@ func httpStatus(kind client.Kind) int {
 	return cmp.Or(status, http.StatusInternalServerError)
 }
 
-// clientError converts the error of a handler to the error that the client gets.
+// clientError converts the error of a handler to the error for the client.
 func clientError(ctx context.Context, err error) *client.Error {
 	var e *client.Error
 	if errors.As(err, &e) {
@@ -311,15 +309,15 @@ func clientError(ctx context.Context, err error) *client.Error {
 	return &client.Error{Kind: kind, Message: err.Error()}
 }
 
-// reply is the answer of a handler: a body, or a stream that writes the body itself.
+// reply is the answer of a handler: a body, or a stream that writes the body.
 type reply struct {
 	status   int
-	header   http.Header // headers besides the content type; the content type is JSON unless it is set here
+	header   http.Header // headers besides the default content type (JSON)
 	body     []byte
-	deferred any // body that is encoded when there is memory for it, see answerLater
+	deferred any // body that is encoded when the budget has memory for it, see answerLater
 	stream   func(w http.ResponseWriter)
 	fault    *client.Error // error in the body, or nil
-	sent     func()        // the server calls sent when the body is written; nil: no call
+	sent     func()        // called after the body is written; may be nil
 }
 
 func okReply(v any) (reply, error) { return jsonReply(http.StatusOK, v) }
@@ -332,13 +330,12 @@ func jsonReply(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// answerLater returns an answer that is encoded as JSON only when the answerBudget has room for it. Otherwise many clients that
-// leave their answers unread could fill the memory.
+// answerLater returns an answer that is encoded as JSON only when the answerBudget has memory for it. Otherwise many clients
+// that leave their answers unread could fill the memory.
 func answerLater(status int, v any, err error) (reply, error) {
 	return reply{status: status, deferred: v}, err
 }
 
-// newEncoder returns an encoder that writes one line of JSON per value, without HTML escapes.
 func newEncoder(w io.Writer) *json.Encoder {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -382,11 +379,10 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 	}
 	s.extendWriteDeadline(w)
 	w.WriteHeader(out.status)
-	_, _ = w.Write(out.body) // a client that is gone needs no answer
+	_, _ = w.Write(out.body)
 }
 
 // extendWriteDeadline sets the deadline for the next write to the client.
 func (s *Server) extendWriteDeadline(w http.ResponseWriter) {
-	// SetWriteDeadline never fails on a real connection
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime))
 }

@@ -13,16 +13,14 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots gives access to the slots: the service directories that s6 would have. hinit's own versions of the programs of s6 use it.
-// dir is an absolute path. If dir is not a slot, the error has the kind unknown.
+// Slots gives access to the slots: the service directories of s6. hinit's versions of the programs of s6 use it. dir is an
+// absolute path. If dir is not a slot, the error has the kind unknown.
 type Slots interface {
 	// Slots returns all slots, sorted by name.
 	Slots(ctx context.Context) []client.Slot
-	// Slot returns the slot with the service directory dir. It changes only when the snapshot of the supervisor does.
+	// Slot returns the slot with the service directory dir. It changes only with the snapshot of the supervisor.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
-	// SlotControl carries out the option letters of s6-svc, in their order. All letters must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// ControlScanner carries out the option letters of s6-svscanctl, in their order. All letters must be valid.
 	ControlScanner(ctx context.Context, letters string) error
 }
 
@@ -38,7 +36,6 @@ func (s *Server) slots() Slots {
 	return noSlots{}
 }
 
-// noSlots implements [Slots] in a container in which hinit doesn't emulate s6.
 type noSlots struct{}
 
 var errNoSlots = refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
@@ -106,7 +103,6 @@ func checkLetters(flags, known string) error {
 	return nil
 }
 
-// maxLetters is the maximum number of letters in a request.
 const maxLetters = 64
 
 // getSlotWait answers when a slot has reached a state. s6-svwait and s6-svc -w use it.
@@ -123,14 +119,14 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	return answerLater(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
 }
 
-// slotGoal is the state of a slot for which s6-svwait waits. [dial.Client.SlotWait] explains the letters.
+// slotGoal is the state of a slot that s6-svwait waits for. [dial.Client.SlotWait] explains the letters.
 type slotGoal struct {
 	letter byte
-	run    uint64 // number of a run; only a later run fulfils r and R
-	hasRun bool   // whether run is set
+	run    uint64 // number of a run; r and R need a later run
+	hasRun bool
 }
 
-// parseUntil parses the parameter "until" of a wait: a letter, which the number of a run may follow.
+// parseUntil parses the parameter "until" of a wait: a letter, and an optional number of a run.
 func parseUntil(text string) (slotGoal, error) {
 	bad := refuse(client.KindBadRequest, "until is %q; it is one of u U d D r R, with the number of a run behind it or without", text)
 	if text == "" || !strings.Contains("uUdDrR", text[:1]) {
@@ -146,11 +142,11 @@ func parseUntil(text string) (slotGoal, error) {
 	return u, nil
 }
 
-// reached reports whether the slot is in the wanted state. If the slot has a later run than u.run, it was down in between, so it
+// reached reports whether the slot has reached the goal. A later run than u.run proves that the slot was down in between, so it
 // also counts as down.
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.hasRun && s.Run > u.run // whether a later run exists
+	later := u.hasRun && s.Run > u.run
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -194,7 +190,6 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// slotRemoved is the result of a wait for a slot that was removed during the wait: the slot counts as down.
 func slotRemoved(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0

@@ -57,7 +57,7 @@ func (f *fakeCore) ControlScanner(_ context.Context, letters string) error {
 	return nil
 }
 
-// put changes a slot and publishes it. If change is nil, put removes the slot.
+// put changes a slot and publishes it. With a nil change, it removes the slot.
 func (f *fakeCore) put(dir string, change func(*client.Slot)) {
 	f.mu.Lock()
 	slot := f.slots[dir]
@@ -172,7 +172,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 			select {
 			case err := <-done:
 				t.Errorf("until %s: over before step %d: %v", wait, i, err)
-			case <-time.After(20 * time.Millisecond): // a wrong answer arrives within this time
+			case <-time.After(20 * time.Millisecond):
 			}
 			core.put(slotDir, step)
 		}

@@ -24,10 +24,10 @@ import (
 	"hinit/supervisor"
 )
 
-// getStatus answers with hinit and all services except the CMD, or with the services that the request names, in its order. The
-// answer is JSON or a table.
+// getStatus answers with hinit and all services except the CMD, or with the services in the request, in their order. The answer
+// is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	// This call may wait for the boot, so it comes before the turn of answerInTurn.
+	// This call may wait for the boot, so it must not hold the turn of answerInTurn.
 	snap, added := s.snapshotWith(r.Context(), r.query["name"])
 	return s.answerInTurn(r, func() (reply, error) {
 		st, err := s.status(r.Context(), snap, added, r.query["name"], r.client)
@@ -38,7 +38,7 @@ func getStatus(s *Server, r *request) (reply, error) {
 	})
 }
 
-// statusAs returns the status as JSON, or as the table that the parameter "as" asks for.
+// statusAs returns the status as JSON, or as the table for the parameter "as".
 func statusAs(st client.Status, query url.Values) (reply, error) {
 	switch as := query["as"]; {
 	case len(as) == 0:
@@ -66,28 +66,27 @@ func statusTable(st client.Status, look show.Layout) reply {
 		}
 	}
 	out := textReply(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, look) // the texts are already escaped, and the escape sequences for colours must stay
+	out.body = show.Status(st, look)
 	return out
 }
 
 // reapTime limits how long one status request waits for the supervisor, in all calls of observe together.
 const reapTime = 100 * time.Millisecond
 
-// reapAndRead returns a service with the kernel's data about its main process. If the process is a zombie that the supervisor
-// doesn't know of, for example because a tracer holds it, observe makes the supervisor reap it first. The returned service is the
-// state after that.
+// reapAndRead returns a service with the kernel's data about its main process. If the process is a zombie and the supervisor
+// doesn't know it, for example because of a tracer, the supervisor reaps the process first.
 func (s *Server) reapAndRead(ctx context.Context, v *supervisor.Service) (*supervisor.Service, procstat.Stat) {
 	st := readStat(v.PID)
 	if st.State != 'Z' {
 		return v, st
 	}
-	_ = s.core.ReapNow(ctx, v.PID) // ignore the error: a supervisor that is too busy now reaps the process later
+	_ = s.core.ReapNow(ctx, v.PID) // a busy supervisor reaps the process later
 	v = s.latest(v)
 	return v, readStat(v.PID)
 }
 
-// snapshotWith returns a snapshot with the named services, or with all if names is empty. The snapshot includes services that the
-// boot has not registered yet; these are also in added.
+// snapshotWith returns a snapshot with the named services, or with all if names is empty. added has the services in the
+// snapshot that the boot has not registered yet.
 func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	snap = s.core.Snapshot()
 	missing := func() bool {
@@ -97,7 +96,7 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
-		// Take the snapshot after the list. Then a service that is registered in between is in one of them.
+		// Take the snapshot after the list, so that a newly registered service is in one of them.
 		now := s.core.Snapshot()
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {
@@ -119,8 +118,8 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 	return snap, added
 }
 
-// status makes the status document for the client who. It has the services in names, or all services if names is empty. added has
-// the services that the boot has not registered yet.
+// status makes the status document for the client who. It has the services in names, or all services if names is empty. added
+// has the services that the boot has not registered yet.
 func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, reapTime)
 	defer cancel()
@@ -154,15 +153,14 @@ func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added ma
 }
 
 // maxTailBytes limits the total size of the last log lines in a list of services. Above the limit, each service keeps fewLines
-// lines of at most shortLine bytes. The services control the lines, so without the limit many services could fill the memory of
-// PID 1.
+// lines of at most shortLine bytes. Otherwise the output of services could fill the memory of PID 1.
 const (
 	maxTailBytes = 1 << 20
 	fewLines     = 3
 	shortLine    = 200
 )
 
-// shortenTails shortens the last log lines in a list if they exceed maxTailBytes.
+// shortenTails shortens the last log lines in a list above maxTailBytes.
 func shortenTails(list []client.Service) {
 	total := 0
 	for i := range list {
@@ -177,7 +175,7 @@ func shortenTails(list []client.Service) {
 	}
 	for i := range list {
 		if x := list[i].LastExit; x != nil {
-			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // copy the lines, because the snapshot shares them
+			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):])
 			for k, line := range x.Tail {
 				x.Tail[k] = line[:min(len(line), shortLine)]
 			}
@@ -185,7 +183,7 @@ func shortenTails(list []client.Service) {
 	}
 }
 
-// servicesInStatus returns the services in a status of all services, in their order there.
+// servicesInStatus returns the services of a complete status, in their order.
 func servicesInStatus(snap *supervisor.Snapshot) []*supervisor.Service {
 	return slices.DeleteFunc(sortGateways(snap.Services), func(v *supervisor.Service) bool { return !inStatus(v) })
 }
@@ -194,7 +192,7 @@ func inStatus(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindPlaceholder && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 
-// sortGateways returns a copy of a list with the gateways in the order of their profiles. The other services stay where they are.
+// sortGateways returns a copy of a list with the gateways in the order of their profiles. The other services keep their places.
 func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
 	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
@@ -222,8 +220,8 @@ func getService(s *Server, r *request) (reply, error) {
 	})
 }
 
-// findService finds a service by its name, or a gateway by the name of its profile. If a service in the scan directory of s6 has
-// the same name, the gateway wins, because an agent can choose such names.
+// findService finds a service by its name, or a gateway by the name of its profile. If a service in the scan directory of s6
+// has the same name, the gateway wins, because an agent can choose such names.
 func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
 	if v == nil || v.YieldsToProfile || v.Kind == supervisor.KindPlaceholder {
@@ -239,7 +237,6 @@ func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, e
 	return nil, refuse(client.KindUnknown, "no such profile or service %q; `hinit status` lists them", name)
 }
 
-// initView returns the part of the status about hinit itself.
 func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	i := s.core.Init()
 	i.Stopping, i.Orphans = snap.Stopping, s.core.Orphans()
@@ -280,19 +277,19 @@ func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, who pee
 	}
 	if v.LastExit != nil {
 		out.LastExit = exitView(v.LastExit)
-		if !trusted { // log lines may contain messages of users
+		if !trusted {
 			out.LastExit.Tail = []string{}
 		}
 	}
 	out.Problem, out.ServedBy = s.problemText(v, trusted), s.core.ServedBy(v)
-	if trusted { // the service writes this text, so an untrusted client must not read it
+	if trusted { // the service controls this text, so an untrusted client must not read it
 		out.StatusText = v.Status
 	}
 	return out
 }
 
-// problemText describes what is wrong with a service besides its state, or returns "". It quotes output of the service only if
-// trusted is true: the client may read the service's log.
+// problemText describes the problems of a service besides its state, or returns "". It quotes output of the service only for a
+// client that may read the service's log (trusted).
 func (s *Server) problemText(v *supervisor.Service, trusted bool) string {
 	switch {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:
@@ -321,7 +318,6 @@ func countsByCause(by []supervisor.CauseCount) map[string]int {
 	return out
 }
 
-// nonNil returns an empty list for nil, so that the JSON has no null.
 func nonNil[T any](l []T) []T {
 	if l == nil {
 		return []T{}
@@ -341,8 +337,8 @@ func wireTime(t time.Time) time.Time {
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 
 // oomFirst returns the service whose main process the kernel would kill first when memory runs out, or "". The kernel adds
-// oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed services, with
-// their memory. oomFirst ignores processes of checks, because they end soon and users don't know their names.
+// oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed services,
+// with their memory. oomFirst ignores processes of checks, because they end soon and users don't know their names.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	measured := make(map[string]uint64, len(views))
 	for _, v := range views {
@@ -365,8 +361,7 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	return name
 }
 
-// oomLimits returns limit, the memory limit of the container or else the memory of the machine. room is the highest OOMAdj that a
-// service can have.
+// limit is the memory limit of the container, or else the memory of the machine. room is the highest OOMAdj of a service.
 var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 	limit = math.Inf(1)
 	var machine unix.Sysinfo_t
@@ -382,7 +377,6 @@ var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 	return limit, room
 })
 
-// readStat returns the kernel's data about a process. The result is zero if the process has ended or /proc hides it.
 func readStat(pid int) (st procstat.Stat) {
 	if pid > 0 {
 		st, _ = blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
@@ -390,7 +384,6 @@ func readStat(pid int) (st procstat.Stat) {
 	return st
 }
 
-// stopped reports whether a signal has stopped the process (proc_pid_stat(5)).
 func stopped(st procstat.Stat) bool { return st.State == 'T' }
 
 // paused reports whether a signal has stopped the main process of a service that should run.

@@ -14,8 +14,8 @@ func (coreWithSettings) Settings(service string) []client.ConfigEntry {
 	return []client.ConfigEntry{{Key: "nice", Value: 3, Origin: service}}
 }
 
-// TestWhatAServiceSaysIsNoTroubleAndNotForStrangers checks that the status text of a service is no problem and is not
-// shown to strangers. A service's settings must be shown only to a client that names the service.
+// The status text of a service is no problem, and strangers must not see it. Only a client that names the service may see its
+// settings.
 func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 	v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
 	s := serve(t, coreWithSettings{newFakeCore(v)}, everyone)

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Package net closes a connection only after its reader has returned, and the reader may be waiting for a turn. So the close must
-// not wait for the same turn: both would wait for each other.
+// Package net closes a connection only after its reader has returned, and the reader may wait for a turn. So the close must not
+// wait for the same turn.
 func TestClosingWaitsForNoTurn(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -30,7 +30,7 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 	}
 	begun, free, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() { _ = blocking.Do(blocking.Short, func() error { close(begun); <-free; return nil }) }()
-	<-begun // all turns of Short are taken now, because the tests run with one
+	<-begun // all turns of Short are taken now, because the tests run with one turn
 	go func() {
 		defer close(closed)
 		_ = c.Close()

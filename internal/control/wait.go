@@ -14,16 +14,15 @@ import (
 	"hinit/supervisor"
 )
 
-// tailTime limits how long an error message waits for the last log lines of a run. These lines are complete only some time after
+// tailTime limits how long an error message waits for the last log lines of a run. The lines are complete only some time after
 // the exit.
 const tailTime = 2 * time.Second
 
-// goal is what a command waits for.
+// goal is the state that a command waits for.
 //
-// A start waits until the service is ready, and a restart until the service is ready in a new run. A service that can't report
-// that it is ready counts as ready after it has been up for the time settleTime. A task also counts as ready once it has ended
-// with success. A stop waits until the service is down. If once is set, the command waits until the task has ended and does not
-// start again at once.
+// A start waits until the service is ready, and a restart until it is ready in a new run. A service that can't report readiness
+// counts as ready after it has been up for settleTime, and a task after a successful run. A stop waits until the service is
+// down. If once is set, the command waits until the task has ended and does not start again at once.
 type goal struct {
 	effect
 	once       bool
@@ -32,30 +31,29 @@ type goal struct {
 	settleTime time.Duration
 }
 
-// endingStates are the states of a service whose run is about to end.
 var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
-// goalOf returns the goal of a command. before is the service before the command, and after is the service just after the
-// supervisor has accepted it.
+// goalOf returns the goal of a command. before is the service before the command, and after is the service when the supervisor
+// has accepted the command.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
 	g := goal{effect: effects[verb], once: once, service: before, settleTime: s.core.StartDelay()}
 	switch {
 	case once && slices.Contains(activeStates, before.State):
-		g.after = before.Run - 1 // the run in progress also counts
+		g.after = before.Run - 1
 	case g.needsNewRun && slices.Contains(endingStates, after.State):
-		g.after = after.Run // the ending run does not count, even if it began after before was read
+		g.after = after.Run // an ending run does not count, even if it began after before was read
 	case once, g.needsNewRun:
 		g.after = before.Run
 	}
 	return g
 }
 
-// verdict says whether the goal is reached or has failed. If neither is set, the wait goes on.
+// verdict says whether the goal is reached or has failed. Otherwise the wait goes on.
 type verdict struct {
 	reached      bool
 	failed       *client.Error
-	failedByExit bool      // the goal has failed because a run has ended; await adds how it ended
-	recheckAt    time.Time // time to compare again even without a change; zero: not needed
+	failedByExit bool      // the goal has failed because a run has ended; await adds how the run ended
+	recheckAt    time.Time // time of the next comparison, even without a change; zero: not needed
 }
 
 // check compares a service with the goal. v is the service in snap, or nil if the service was removed.
@@ -83,7 +81,7 @@ func (g goal) check(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
-	case v.Want == supervisor.WantDown: // a task that has ended is wanted down
+	case v.Want == supervisor.WantDown: // a finished task is wanted down
 		return verdict{reached: v.Done && v.State == supervisor.Down, failedByExit: !v.Done && v.State == supervisor.Down}
 	case g.crashed(v): // a crash fails the start even if the service is up again
 		return verdict{failedByExit: true}
@@ -101,13 +99,13 @@ func (g goal) check(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 // crashCauses are the causes of an exit that make a start fail.
 var crashCauses = []supervisor.Cause{supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth}
 
-// crashed reports whether the start has failed: since the command, a run of the service has ended for one of crashCauses.
+// crashed reports whether the start has failed: a run after the command has ended for one of crashCauses.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run > g.after && (old == nil || x.Run > old.Run) && slices.Contains(crashCauses, x.Cause)
 }
 
-// endedByItself reports whether a run has ended since the command without being stopped by an operator or the shutdown.
+// endedByItself reports whether a run after the command has ended without a stop by an operator or the shutdown.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
@@ -138,7 +136,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
 		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
-			end = now.Add(timeout) // the time limit begins when the service's turn to start comes
+			end = now.Add(timeout) // the time limit begins with the service's turn to start
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
 		}
@@ -173,26 +171,26 @@ func asRemoved(v *supervisor.Service) *supervisor.Service {
 // taskTime is how long a client waits by default for the end of a task.
 const taskTime = time.Hour
 
-// activeStates are the states of a task that is already running, so that a start begins no new run.
+// activeStates are the states in which a start of a task begins no new run.
 var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
 
 const (
-	tailLines = 3   // number of log lines in an error message
-	tailWidth = 200 // maximum length of a log line in an error message, in bytes
+	tailLines = 3
+	tailWidth = 200
 )
 
-// describeFailure describes why a service has failed to start: its state, how its run ended, and its last log lines. It quotes
-// the log lines, so that they can't control a terminal.
+// describeFailure describes why a service has failed to start: its state, how its run ended, and its last log lines. Quotes
+// keep the log lines from controlling a terminal.
 func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder
 	x := v.LastExit
 	reason := v.Reason
-	if v.State == supervisor.Down && x != nil { // a task that has ended is down; say how it ended
+	if v.State == supervisor.Down && x != nil { // an ended task is down, so describe its end
 		reason = exitText(x)
 	}
 	over := slices.Contains([]supervisor.State{supervisor.Backoff, supervisor.Parked, supervisor.Failed, supervisor.Down}, v.State)
-	again := x != nil && x.PID != 0 && !over // a new run has already begun; describe the end of the run before it
+	again := x != nil && x.PID != 0 && !over // after a new run has begun, describe the end of the previous run
 	if again {
 		fmt.Fprintf(&b, "%s %s", v.Name, exitText(x))
 	} else {
@@ -217,7 +215,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 	return b.String()
 }
 
-// describeTimeout describes how far a service has got when the time limit of a command is over.
+// describeTimeout describes the state of a service at the time limit of a command.
 func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
@@ -254,10 +252,10 @@ func exitText(x *supervisor.Exit) string {
 	return fmt.Sprintf("exited with code %d", x.Code)
 }
 
-// withTail returns the service with the last log lines of the run that has ended. It waits for these lines up to tailTime.
+// withTail returns the service with the last log lines of the ended run. It waits for these lines up to tailTime.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
-		return v // no process was started, so the run has no output
+		return v
 	}
 	ctx, cancel := context.WithTimeout(ctx, tailTime)
 	defer cancel()

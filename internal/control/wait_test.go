@@ -13,7 +13,6 @@ import (
 	"hinit/supervisor"
 )
 
-// announces makes a service one that reports its readiness, and sets whether it has.
 func announces(ready bool) func(*supervisor.Service) {
 	return func(s *supervisor.Service) { s.ReportsReadiness, s.Ready = true, ready }
 }
@@ -39,9 +38,9 @@ func TestJudge(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		do   client.Verb
-		run  uint64 // number of the run that the wait must ignore
+		run  uint64
 		v    *supervisor.Service
-		stop bool // whether the container is stopping
+		stop bool
 		want string
 	}{
 		{"up long enough", client.VerbStart, 0, v(supervisor.Up), false, "reached"},
@@ -91,7 +90,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// waiter sends commands to a real supervisor, in virtual time, and waits for the results.
+// waiter sends commands to a real supervisor in virtual time, and waits for the results.
 type waiter struct {
 	*loopCore
 	server *Server
@@ -112,7 +111,7 @@ func (w *waiter) do(ctx context.Context, do client.Verb, timeout time.Duration) 
 
 func after(d time.Duration, f func()) { time.AfterFunc(d, f) }
 
-// The error about a crash must describe the run that ended, not the state of the next run. On a slow machine, the error about a
+// The error about a crash must describe the ended run, not the state of the next run. On a slow machine, the error about a
 // restarted gateway was "cannot start: gateway-x is up: started (crash)".
 func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
 	for _, tt := range []struct {
@@ -139,11 +138,11 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 	const timeout = 30 * time.Second
 	for _, tt := range []struct {
 		name string
-		want supervisor.Want // state before the command
+		want supervisor.Want
 		do   client.Verb
-		prep func(t *testing.T, w *waiter) // function that runs after the registration
+		prep func(t *testing.T, w *waiter)
 		took time.Duration
-		err  string // the expected error; "" for success
+		err  string
 		kind client.Kind
 	}{
 		{"a start holds for a second", supervisor.WantDown, client.VerbStart, nil, time.Second, "", ""},
@@ -285,7 +284,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 					fallthrough
 				default:
 					if v.State == supervisor.Down && v.LastExit.Cause == supervisor.CauseClean {
-						return // the service is a task
+						return
 					}
 					if v.State != supervisor.Up || !v.ReportsReadiness && time.Since(v.Since) < hold || !v.Ready {
 						t.Errorf("got %+v", v)
@@ -298,12 +297,11 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 
 func settle(d time.Duration) func(*testing.T, *waiter) {
 	return func(*testing.T, *waiter) {
-		time.Sleep(d) // synctest makes this a virtual sleep: it takes no real time
+		time.Sleep(d)
 		synctest.Wait()
 	}
 }
 
-// runEnds returns a step that ends the next run, d after the command.
 func runEnds(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) {
 		run := w.Snapshot().Find("gateway-x").Run + 1
@@ -311,7 +309,6 @@ func runEnds(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 	}
 }
 
-// says returns a step after which the service reports its state, d after its next start.
 func says(d time.Duration, ready bool, said string) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.ReportsReadiness = true })
@@ -328,7 +325,6 @@ func ready(t *testing.T, w *waiter) {
 	}
 }
 
-// task returns a step that makes the service a task which runs for d.
 func task(d time.Duration, code int) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.add(t, "x", supervisor.WantDown, func(u *supervisor.Unit) { u.Policy.SingleRun = true })
@@ -336,7 +332,6 @@ func task(d time.Duration, code int) func(*testing.T, *waiter) {
 	}
 }
 
-// withoutLogLines returns a step that makes the process write no log lines, and then does f.
 func withoutLogLines(f func(*testing.T, *waiter)) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.procs.set(func() { w.procs.tail = nil })
@@ -348,7 +343,7 @@ func fails(err error) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) { w.procs.set(func() { w.procs.fail = err }) }
 }
 
-// deaf returns a step after which the process ignores stop signals; it ends by itself after d.
+// deaf returns a step after which the process ignores stop signals. The process ends by itself after d.
 func deaf(d time.Duration) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) {
 		w.procs.set(func() { w.procs.obey = false })

@@ -48,7 +48,7 @@ func Parse(text, zone string) (Spec, error) {
 	if err != nil {
 		return Spec{}, fmt.Errorf("%w; the five fields are minute, hour, day of the month, month and weekday", err)
 	}
-	fields := append(strings.Fields(text), "") // minute and hour come first, or a word such as @daily
+	fields := append(strings.Fields(text), "")
 	spec := Spec{schedule, location, fields[0] != "@hourly" && fields[0] != "@every" && fields[0][0] != '*' && !strings.HasPrefix(fields[1], "*")}
 	if spec.Next(time.Now()).IsZero() {
 		return Spec{}, errors.New("there is no such day in the next five years")
@@ -70,9 +70,9 @@ func Zone(name string) (*time.Location, error) {
 
 // Next returns the first time after t at which the schedule is due, or the zero time if none exists.
 //
-// Changes to and from summer time have the effect that cron(8) describes. A schedule with "*" for the minute or hour follows the
-// new time at once. Any other schedule is due once for each time on the clock: at the first of two equal times, and later if the
-// clock skips its time.
+// Changes to and from summer time have the effect that cron(8) describes. A schedule with "*" for the minute or hour follows
+// the new time at once. Any other schedule is due once for each time on the clock: at the first of two equal times, and later
+// if the clock skips its time.
 func (s Spec) Next(t time.Time) time.Time {
 	if s.schedule == nil {
 		return time.Time{}
@@ -81,7 +81,7 @@ func (s Spec) Next(t time.Time) time.Time {
 	if !s.oncePerClockTime {
 		return s.schedule.Next(t)
 	}
-	for clock := t.UTC().Add(s.aheadOfUTC(t) - longestShift); ; { // UTC stands here for a clock that is never changed
+	for clock := t.UTC().Add(s.aheadOfUTC(t) - longestShift); ; { // UTC represents a clock that is never changed
 		if clock = s.schedule.Next(clock); clock.IsZero() {
 			return clock
 		}
@@ -95,7 +95,7 @@ func (s Spec) Next(t time.Time) time.Time {
 	}
 }
 
-// longestShift is the largest time by which clocks are set forward. A time that the clock skips is due so much later.
+// longestShift is the largest time by which clocks are set forward. A skipped time is due so much later.
 const longestShift = 2 * time.Hour
 
 // aheadOfUTC returns how far clocks in the zone are ahead of UTC at the time t.

@@ -22,9 +22,9 @@ func TestNext(t *testing.T) {
 		{"@daily", "UTC", "2026-12-31T23:59:59Z", "2027-01-01T00:00:00Z"},
 		{"CRON_TZ=Europe/Berlin 0 3 * * *", "", "2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z"},
 		{"0 3 * * *", "Europe/Berlin", "2026-07-01T00:00:00Z", "2026-07-01T01:00:00Z"},
-		// That night has no 02:30, so the job runs an hour later.
+		// This night has no 02:30, so the job runs an hour later.
 		{"30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-29T01:30:00Z"},
-		{"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"}, // that night has 02:30 twice; the job runs at the first
+		{"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"}, // this night has 02:30 twice; the job runs at the first
 	} {
 		s, err := Parse(tt.text, tt.zone)
 		if err != nil {

@@ -5,8 +5,8 @@
 // initializes it before most others and long before main. By then, half of the time from execve to main has passed.
 //
 // The first steps of the runtime are not covered. Before the runtime has handlers, the kernel delivers no such signal to
-// process 1 of a container. From then on, and until the runtime and the packages os and syscall are initialized, a signal
-// kills the process.
+// process 1 of a container. From then on, until the runtime and the packages os and syscall are initialized, a signal kills the
+// process.
 //
 // The package has one channel for the process, and owns no goroutine.
 package early

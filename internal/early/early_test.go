@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Only the init may catch signals before the runtime begins. A command that does so could not be ended by a signal.
+// Only the init may catch signals before the runtime begins. Otherwise no signal could end a command.
 func TestWhoListens(t *testing.T) {
 	for _, c := range []struct {
 		argv   []string

@@ -14,11 +14,11 @@ import (
 // proc.LimitsName.
 const LimitsName = "hinit-limits"
 
-// groups has room for as many supplementary groups as the kernel allows.
+// groups has the maximum number of supplementary groups.
 var groups [1 << 16]uint32
 
-// ChangeUserAndExec carries out the words on its command line, which change the user, the directory and other settings of
-// this process, and marks each of them as done. Then it calls instead with the command after "--". If instead returns,
+// ChangeUserAndExec carries out the words on its command line, which change the user, the directory and other settings of this
+// process, and marks each of them as done. Then it calls instead with the command after "--". If instead returns,
 // ChangeUserAndExec executes the command.
 //
 // It returns if it does not know a word, or if a step fails and the process is not root. The program then starts the Go
@@ -98,9 +98,9 @@ func applySetting(word string) (errno int, known bool) {
 	return errno, true
 }
 
-// remakeGroup makes a control group. If an empty one exists, remakeGroup replaces it, so that its counters begin at zero.
+// remakeGroup makes a control group. It replaces an empty one, so that the counters begin at zero.
 func remakeGroup(dir string) (errno int) {
-	const removeDir, mode = 0x200, 0o755 // removeDir is AT_REMOVEDIR
+	const removeDir, mode = 0x200, 0o755
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
 	bare.Syscall3(syscall.SYS_UNLINKAT, bare.CurrentDir, at, removeDir)
 	if errno = bare.Syscall3(syscall.SYS_MKDIRAT, bare.CurrentDir, at, mode); errno == -int(syscall.EEXIST) {
@@ -109,7 +109,6 @@ func remakeGroup(dir string) (errno int) {
 	return errno
 }
 
-// writeWord writes a text to a file. word has the form TEXT:FILE.
 func writeWord(word string) (errno int) {
 	text, file, _ := strings.Cut(word, ":")
 	fd := bare.Syscall6(syscall.SYS_OPENAT, bare.CurrentDir, uintptr(unsafe.Pointer(unsafe.StringData(file))), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0)

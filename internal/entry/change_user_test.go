@@ -17,8 +17,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// start executes hinit as PID 1 does for a service of the agent's, with a variable of the agent's that ends every Go
-// program at its start. It returns the user that the process had when it ended, its exit code and its output.
+// start executes hinit as PID 1 does for a service of the agent, with a variable of the agent that ends every Go program at its
+// start. It returns the user of the process at its end, its exit code and its output.
 func start(t *testing.T, words ...string) (user string, code int, said string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -44,12 +44,12 @@ func start(t *testing.T, words ...string) (user string, code int, said string) {
 	}
 	_, rest, _ := strings.Cut(string(status), "\nUid:\t")
 	user, _, _ = strings.Cut(rest, "\n")
-	_ = cmd.Wait() // an error is only the exit code, which the caller checks
+	_ = cmd.Wait()
 	return user, cmd.ProcessState.ExitCode(), out.String()
 }
 
-// A service with limits or a niceness must not run the Go runtime as root. The agent's .env may contain GODEBUG and
-// GOMEMLIMIT, which the runtime obeys.
+// A service with limits or a niceness must not run the Go runtime as root. The agent's .env may contain GODEBUG and GOMEMLIMIT,
+// which the runtime obeys.
 func TestVariablesOfTheAgentsAreObeyedAsTheAgent(t *testing.T) {
 	testkit.SkipIfShort(t)
 	const agent = "10000\t10000\t10000\t10000"
@@ -92,8 +92,8 @@ func TestAFailureAsRootEndsTheStart(t *testing.T) {
 	}
 }
 
-// A control group must be made and entered as root, before the process gets the user of its command. If the group can't
-// be made, the error must name it.
+// A control group must be made and entered as root, before the process gets the user of its command. If the group can't be
+// made, the error must name it.
 func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 	testkit.SkipIfShort(t)
 	root := "/sys/fs/cgroup"
@@ -105,7 +105,7 @@ func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 		testkit.SkipOrFail(t, "needs a writable hierarchy of control groups of version 2")
 	}
 	t.Cleanup(func() { _ = unix.Rmdir(group) })
-	for range 2 { // the group must be empty again before the second start
+	for range 2 {
 		_, code, said := start(t, "cgroup="+group, "put=0:"+group+"/cgroup.procs", "user=10000:10000", "--", "/bin/sh", "sh", "-c", "id -u; grep ^0: /proc/self/cgroup")
 		if code != 0 || !strings.HasPrefix(said, "10000\n0::") || !strings.HasSuffix(said, "/hinit-entry-"+fmt.Sprint(os.Getpid())+"\n") {
 			t.Errorf("%d: %s", code, said)
@@ -120,7 +120,7 @@ func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 	}
 }
 
-// Without /proc, hinit doesn't know the directory of its programs. A command of root's executed a file hinit-tools in the working
+// Without /proc, hinit doesn't know the directory of its programs. A command of root executed a file hinit-tools in the working
 // directory, which may belong to the agent.
 func TestACommandWithoutProcExecutesNothingInTheWorkingDirectory(t *testing.T) {
 	testkit.SkipIfShort(t)

@@ -49,15 +49,15 @@ func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
 // execTools executes hinit-tools, which is in the directory of this program. It returns only after an error.
 func execTools(argv, env bare.CStrings) (errno int) {
 	self, tools := "/proc/self/exe\x00", "hinit-tools\x00"
-	// without /proc, the directory is unknown; then use /, because another user may have made files in the working directory
+	// Without /proc, the directory is unknown. Use / then, because another user may have made files in the working directory.
 	path.N = max(path.Add("/").N, bare.Syscall6(syscall.SYS_READLINKAT, bare.CurrentDir, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
 	path.N -= len(bare.Base(path.String()))
 	path.Add(tools)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
-// IsToolsCommand reports whether hinit-tools carries out this command: one that people and agents call. All other commands
-// must start fast, or belong to hinit itself.
+// IsToolsCommand reports whether hinit-tools carries out this command, a command of people and agents. All other commands must
+// start fast, or belong to hinit itself.
 func IsToolsCommand(name string, argv bare.CStrings) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
@@ -65,11 +65,11 @@ func IsToolsCommand(name string, argv bare.CStrings) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// awaitThreads blocks, after a re-execution, until PID 1 can create as many threads as the old program had. halted is the
-// value of HINIT_HALTED, which begins with their number. It is "" if enough PIDs were free.
+// awaitThreads blocks, after a re-execution, until PID 1 can create as many threads as the old program had. halted is the value
+// of HINIT_HALTED, which begins with their number. It is "" if enough PIDs were free.
 //
-// If halted has a number, the old program has stopped all other processes (internal/reexec). So only a process from outside
-// the container can have taken a PID, and such a process ends within a minute. After 2 s, awaitThreads accepts fewer threads.
+// If halted has a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
+// container can have taken a PID, and such a process ends within a minute. After 2 s, awaitThreads accepts fewer threads.
 func awaitThreads(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
@@ -115,9 +115,9 @@ func HasRoomFor(threads int) bool {
 // be locked to its thread.
 func OccupyPIDs(threads int) { makeThreads(threads, &alwaysZero) }
 
-// makeThreads creates threads, at most as many as given, which wait for *leave. It returns how many it has created. The
-// threads block every signal, and so does this thread during the call. They may still be alive when the runtime starts, and
-// the runtime's signal handler can't run on a thread that the runtime does not know.
+// makeThreads creates at most the given number of threads, which wait for *leave, and returns their number. The threads block
+// every signal, and so does this thread during the call. They may still be alive when the runtime starts, and the runtime's
+// signal handler can't run on a thread that the runtime does not know.
 func makeThreads(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	setMask(&all, &before)
@@ -135,6 +135,6 @@ func makeThreads(threads int, leave *uint32) (made int) {
 
 // setMask sets which signals this thread blocks, and stores the old set in old.
 func setMask(set, old *uint64) {
-	const setmask = 2 // value of SIG_SETMASK
+	const setmask = 2
 	bare.Syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)
 }

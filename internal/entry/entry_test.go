@@ -22,8 +22,8 @@ func TestWhoHasRoomForThreadsIsNotHeldUp(t *testing.T) {
 	}
 }
 
-// A thread that outlives the start of the Go runtime must block all signals. The runtime's handler would end the
-// process without a message if it ran on such a thread.
+// A thread that outlives the start of the Go runtime must block all signals. The runtime's handler would end the process
+// without a message if it ran on such a thread.
 func TestTheThreadsTakeNoSignal(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -31,7 +31,7 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	releaseThreads = 0
 	made := makeThreads(threads, &releaseThreads)
 	after := tasks(t)
-	HasRoomFor(0) // lets the threads end
+	HasRoomFor(0)
 	if made != threads {
 		t.Fatalf("only %d threads can be made here", made)
 	}
@@ -61,7 +61,7 @@ func tasks(t *testing.T) map[string]string {
 	}
 	all := make(map[string]string)
 	for _, file := range files {
-		if status, err := os.ReadFile(file); err == nil { // an error means that the thread has just ended
+		if status, err := os.ReadFile(file); err == nil {
 			all[file] = string(status)
 		}
 	}

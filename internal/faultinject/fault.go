@@ -22,15 +22,15 @@ type Call string
 
 // The kinds of system calls, by their names in a rule.
 const (
-	Fork     Call = "fork"     // start of a process; NAME is its program
-	Pipe     Call = "pipe"     // creation of the pipes for the output of a service
-	Open     Call = "open"     // opening or creation of a file, or opening of a directory
-	Chmod    Call = "chmod"    // change of the mode of a file
-	Write    Call = "write"    // write to a file
-	Sync     Call = "sync"     // sync of a file or a directory
-	Rename   Call = "rename"   // renaming of a file; NAME is the old name
-	Remove   Call = "remove"   // removal of a file or a directory
-	Mkdir    Call = "mkdir"    // creation of a directory
+	Fork     Call = "fork"   // start of a process; NAME is its program
+	Pipe     Call = "pipe"   // creation of the pipes for the output of a service
+	Open     Call = "open"   // opening or creation of a file, or opening of a directory
+	Chmod    Call = "chmod"  // change of the mode of a file
+	Write    Call = "write"  // write to a file
+	Sync     Call = "sync"   // sync of a file or a directory
+	Rename   Call = "rename" // renaming of a file; NAME is the old name
+	Remove   Call = "remove" // removal of a file or a directory
+	Mkdir    Call = "mkdir"
 	Truncate Call = "truncate" // truncation of a file
 	Watch    Call = "watch"    // creation of an inotify instance (NAME is ""), or watch of the directory NAME
 	Lock     Call = "lock"     // lock of a directory

@@ -33,7 +33,7 @@ type rule struct {
 	skip, times int
 }
 
-// loadedRules holds the rules as they were last read. It is a global variable because a process has one set of rules.
+// loadedRules holds the rules from the last read of the file. A process has one set of rules, so it is a global variable.
 var loadedRules struct {
 	sync.Mutex
 
@@ -42,8 +42,8 @@ var loadedRules struct {
 	rules []*rule
 }
 
-// BeforeCall is called before a system call of kind c on name. If it returns an error, the caller must not make the call, and
-// must treat the error as the call's error. BeforeCall may also delay the caller.
+// BeforeCall applies the rules before a system call of kind c on name. If it returns an error, the caller must not make the
+// call, and must treat the error as the call's error. BeforeCall may also delay the caller.
 func BeforeCall(c Call, name string) error {
 	var delay time.Duration
 	var err error
@@ -79,15 +79,15 @@ func After(c Call, name string) {
 			appendLine(r.trace, fmt.Sprintf("%s %s\n", c, name))
 		}
 		if r.crash {
-			// PID 1 can't kill itself with a signal. This system call ends all its threads at once without any cleanup, and
-			// the kernel then kills the other processes.
+			// PID 1 can't kill itself with a signal. This system call ends all its threads at once without any cleanup, and the
+			// kernel then kills the other processes.
 			_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 137, 0, 0)
 		}
 	}
 }
 
-// AllowedBytes returns the number of bytes, at most n, that the caller may write in one write. A rule can reduce it, so that a
-// test can cause a short write.
+// AllowedBytes returns the number of bytes, at most n, that the caller may write in one write. A rule can reduce it for a short
+// write.
 func AllowedBytes(c Call, name string, n int) int {
 	for _, r := range match(c, name, func(r *rule) bool { return r.short > 0 }) {
 		n = min(n, r.short)
@@ -105,8 +105,7 @@ func appendLine(file, line string) {
 	_ = f.Close()
 }
 
-// match returns the rules for the call c on name for which the function sort returns true. It counts a use of each of these
-// rules.
+// match returns the rules for the call c on name for which sort returns true. It counts a use of each of these rules.
 func match(c Call, name string, sort func(*rule) bool) []*rule {
 	loadedRules.Lock()
 	defer loadedRules.Unlock()

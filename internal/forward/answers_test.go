@@ -25,7 +25,7 @@ import (
 func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
 	for answer, want := range map[string]RefusedError{
 		`{}`: {}, `{"partialSuccess":{}}`: {}, `{"partialSuccess":{"rejectedLogRecords":"0"}}`: {}, `not JSON`: {}, ``: {},
-		// in JSON, OTLP writes 64-bit numbers as strings
+		// OTLP in JSON writes 64-bit numbers as strings
 		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {errors.New("too old"), 3},
 		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {errors.New(""), 3},
 		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {},
@@ -55,7 +55,7 @@ func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
 	}
 }
 
-// authority is a certificate for a name with its key, and the file that makes a client trust it.
+// authority returns a certificate for a name with its key, and the file that makes a client trust it.
 func authority(t *testing.T, name string) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -77,8 +77,8 @@ func authority(t *testing.T, name string) (tls.Certificate, string) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, file
 }
 
-// TestACertificateIsChecked checks that a certificate of an unknown authority is refused. The end of a connection must
-// be noticed also over TLS 1.3, where the receiver sends data without a request.
+// A certificate of an unknown authority must be refused. The end of a connection must be noticed even over TLS 1.3, where the
+// receiver sends data without a request.
 func TestACertificateIsChecked(t *testing.T) {
 	certificate, ca := authority(t, "logs.example.org")
 	_, other := authority(t, "logs.example.org")
@@ -95,7 +95,7 @@ func TestACertificateIsChecked(t *testing.T) {
 				return
 			}
 			buffer := make([]byte, 4096)
-			n, _ := c.Read(buffer) // the receiver reads one message, then closes
+			n, _ := c.Read(buffer)
 			got <- string(buffer[:n])
 			if n > 0 {
 				<-shut

@@ -46,7 +46,7 @@ type HinitClient interface {
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit            HinitClient
-	LogReader        func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
+	LogReader        func(client.Init) (*fsutil.Actor, error) // returns the identity for opening log files
 	Sink             Sink
 	PositionsFile    string   // path of the positions file, see [Positions]
 	ExcludedServices []string // services whose logs are not sent; for example the forwarder itself, whose log would otherwise never end
@@ -73,21 +73,21 @@ type Counts struct {
 	Failures uint64 `json:"failures"`
 }
 
-// Positions is the content of the positions file: up to where logs and events were sent.
+// Positions is the content of the positions file: the positions in logs and events.
 type Positions struct {
 	Logs    map[string]*logFile `json:"logs"` // logs by their directory
 	Events  eventPosition       `json:"events"`
 	Counts  Counts              `json:"counts"`
-	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is still to be sent; zero if all are sent
+	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest unsent record; zero if all are sent
 }
 
 type eventPosition struct {
-	Started time.Time `json:"started"` // start of the hinit to which Seq belongs
+	Started time.Time `json:"started"` // start of the hinit whose events Seq counts
 	Seq     uint64    `json:"seq"`
 }
 
 const (
-	maxBatchRecords = 2000    // from this number of records on, a batch takes no more lines; the events of one request may exceed it
+	maxBatchRecords = 2000    // number of records at which a batch is full; the events of one request may exceed it
 	maxBatchBytes   = 4 << 20 // maximum size in bytes of all texts in a batch
 	statusEvery     = 2 * time.Second
 	saveEvery       = time.Second
@@ -100,13 +100,13 @@ var retryDelays = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time
 // Counts returns the totals since the positions file was made. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.positions.Counts }
 
-// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file at the start, or can't save it
-// at the end. Without this file, each restart would send the same lines again.
+// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file at the start, or can't save
+// it at the end. Without this file, each restart would send the same lines again.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.records = make(chan Record)
 	var err error
 	if f.positions, err = ReadPositions(f.PositionsFile, nil); errors.Is(err, fs.ErrNotExist) {
-		err = f.save() // fail at the start if the file can't be written
+		err = f.save()
 	} else if err != nil {
 		err = fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.PositionsFile, err)
 	}
@@ -141,8 +141,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return nil
 }
 
-// collect collects records of events and log lines until the batch is full or the time f.BatchTime is over. If the last request to
-// hinit is older than statusEvery, collect first asks hinit for new logs and events.
+// collect collects records of events and log lines until the batch is full or f.BatchTime is over. After statusEvery, it first
+// asks hinit for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
 	if time.Since(f.askedAt) > statusEvery {
 		f.askedAt = time.Now()
@@ -195,7 +195,7 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 			log.stop()
 			log.stop = nil
 		case log.stop == nil && !gone && !left && parents[filepath.Dir(dir)]:
-			// The positions file may name any directory. So read only directories beside the log directory of a service.
+			// The positions file may name any directory, so read only directories beside the log directory of a service.
 			r := &logReader{Forwarder: f, from: log, log: f.Log.With("dir", dir), position: log.position}
 			ctx, stop := context.WithCancel(ctx)
 			log.stop = stop
@@ -209,8 +209,7 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 	return nil
 }
 
-// readEvents returns records of the events after the last one that was sent. started is the start time of the hinit that is
-// asked.
+// readEvents returns records of the events after the last sent event. started is the start time of hinit.
 func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []Record) {
 	at := f.positions.Events
 	if !at.Started.Equal(started) {
@@ -233,8 +232,6 @@ func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []
 	return batch
 }
 
-// deliver sends a batch again and again until the receiver accepts it or ctx ends, and reports whether the receiver has accepted
-// it. It drops records that the receiver refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	counts := &f.positions.Counts
 	for failures := 0; ctx.Err() == nil; {
@@ -278,8 +275,8 @@ func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	return p, err
 }
 
-// trySave saves the positions. If that fails, for instance on a full disk, the forwarder continues to send. A restart would not
-// help, and would send the last records again.
+// trySave saves the positions. After a failure, for instance on a full disk, the forwarder continues to send. A restart would
+// not help, and would send the last records again.
 func (f *Forwarder) trySave() {
 	err := f.save()
 	if err != nil && !f.saveFailed {
@@ -303,19 +300,19 @@ func (f *Forwarder) save() error {
 	return nil
 }
 
-// position says up to where a log was sent: up to the line with the time At. Lines that were read together have the same time;
-// Same is the number of sent lines with the time At.
+// position is a position in a log: the line with the time At. Lines that were read together have the same time; Same is the
+// number of sent lines with the time At.
 type position struct {
 	At     time.Time     `json:"at"`
 	Same   int           `json:"same"`
 	Masker redact.Masker `json:"masker,omitzero"` // state of the Masker after the line, which may be inside a private key
 }
 
-// logFile is a log with the position up to which it was sent.
+// logFile is a log with its position.
 type logFile struct {
 	position
 	service, profile string             // name and profile of the service that writes the log
-	stop             context.CancelFunc // ends the goroutine that reads the log; nil if no goroutine does
+	stop             context.CancelFunc // ends the goroutine that reads the log; nil without a goroutine
 }
 
 // logReader reads one log in a goroutine and passes the records to Run.
@@ -325,7 +322,7 @@ type logReader struct {
 	log         *slog.Logger
 	position    position // position after the last line
 	hasRead     bool     // whether a line was read since the last call of [reader.Read]
-	linesToSkip int      // number of lines to skip because the receiver already has them
+	linesToSkip int      // number of lines to skip, because the receiver already has them
 	level       loglevel.Tracker
 }
 
@@ -346,7 +343,7 @@ func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
 	}
 }
 
-// send passes a record to Run. If ctx has ended, it returns an error.
+// send passes a record to Run. It returns an error after the end of ctx.
 func (r *logReader) send(ctx context.Context, record Record) error {
 	record.log, record.line = r.from, r.position
 	pause.Send(ctx, r.records, record)
@@ -370,7 +367,7 @@ func (r *logReader) sendLine(ctx context.Context, line []byte) error {
 	}
 	r.hasRead = true
 	later := dated && !at.Equal(r.position.At)
-	if r.linesToSkip > 0 && !later { // if the line is later, a rotation has removed the remaining lines that were sent
+	if r.linesToSkip > 0 && !later { // after a rotation has removed the remaining sent lines, the next line is later
 		r.linesToSkip--
 		return nil
 	}

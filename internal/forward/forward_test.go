@@ -69,7 +69,7 @@ func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.E
 	return nil
 }
 
-// sink keeps the records that its method send gets, unless the test makes it fail.
+// sink stores the records from its method send, unless the test makes it fail.
 type sink struct {
 	mu   sync.Mutex
 	got  []Record
@@ -101,7 +101,6 @@ func (s *sink) texts(kind string) (out []string) {
 	return out
 }
 
-// log writes the log files of a service as hinit does.
 type log struct {
 	*testing.T
 	dir  string
@@ -153,7 +152,6 @@ func (l *log) compress(name string) {
 	}
 }
 
-// all returns the lines that were written.
 func (l *log) all() (out []string) {
 	for i := range l.n {
 		out = append(out, fmt.Sprintf("line %d", i+1))
@@ -163,7 +161,7 @@ func (l *log) all() (out []string) {
 
 func asSelf(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
 
-// running is a forwarder that runs until the test calls stop.
+// running returns a forwarder that runs until the call of stop.
 func running(t *testing.T, f *fake, s Sink, change func(*Forwarder)) (stop func() *Forwarder) {
 	t.Helper()
 	w := &Forwarder{
@@ -196,7 +194,7 @@ func newLog(t *testing.T) (*log, *fake) {
 	return &log{T: t, dir: dir}, &fake{dir: dir}
 }
 
-// newSentLine makes two logs, and has a forwarder send the first line of one.
+// newSentLine makes two logs, and lets a forwarder send the first line of one.
 func newSentLine(t *testing.T) (*log, *fake, *sink) {
 	t.Helper()
 	l, f := newLog(t)
@@ -228,11 +226,11 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	has()
 	l.write(10)
 	has()
-	l.rotate() // this rotation happens while the forwarder reads
+	l.rotate()
 	l.write(10)
 	has()
 	stop()
-	l.write(10) // these lines are written while the forwarder does not read
+	l.write(10)
 	one := l.rotate()
 	l.write(10)
 	two := l.rotate()
@@ -241,7 +239,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	l.write(10)
 	stop = running(t, f, s.send, nil)
 	has()
-	l.rotate() // at this rotation, the new file has no line yet
+	l.rotate()
 	stop()
 	stop = running(t, f, s.send, nil)
 	l.write(5)
@@ -254,10 +252,9 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	}
 }
 
-// A forwarder of 2000 profiles must be able to read the file of positions that it wrote. If it can't, it ends at each
-// start after the first.
+// A forwarder of 2000 profiles must be able to read its own file of positions. Otherwise it ends at each later start.
 func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	l, f := newLog(t)
 	for n := range 2000 { // as many profiles as hinit supervises by default
 		name := fmt.Sprintf("profile-%04d", n)
@@ -275,7 +272,7 @@ func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
 	}
 }
 
-// A forwarder must go on at the positions in a state file that another version has written.
+// A forwarder must go on at the positions in a state file of another version.
 func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 	_, f := newLog(t)
 	text := "2026-01-02 03:04:05.123456789  one\n2026-01-02 03:04:05.123456789  two\n2026-01-02 03:04:06.000000000  three\n"
@@ -294,8 +291,8 @@ func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 	}
 }
 
-// If a reader ends early while it skips lines that the receiver already has, its position must stay the same. After a
-// wrong position, new lines were skipped when the files with the old ones had been removed.
+// If a reader ends early while it skips lines that the receiver already has, its position must stay the same. After a wrong
+// position, new lines were skipped when the files with the old lines had been removed.
 func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
 	l, f := newLog(t)
 	l.write(3)
@@ -315,8 +312,7 @@ func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
 	}
 }
 
-// When the receiver is down for longer than the rotation keeps files, the forwarder must report the removed lines as a
-// gap.
+// If the receiver is down for longer than the rotation keeps files, the forwarder must report the removed lines as a gap.
 func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 	l, f := newLog(t)
 	down, up := make(chan struct{}), make(chan struct{})
@@ -373,7 +369,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 
 // After the operator excludes a service whose log was sent before, no more of its lines may be sent.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	l, f, s := newSentLine(t)
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
@@ -387,11 +383,10 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	}
 }
 
-// TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent checks that an excluded service is not sent, also if hinit did
-// not know it when the forwarder found its log. The forwarder then reads the log under the name of its directory at
-// first.
+// An excluded service must not be sent, even if hinit did not know it when the forwarder found its log. The forwarder then
+// reads the log under the name of its directory at first.
 func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	l, f, s := newSentLine(t)
 	f.booting.Store(true)
 	stop := running(t, f, s.send, func(w *Forwarder) { w.ExcludedServices = []string{"gateway-coder", "hinit-forward"} })
@@ -410,7 +405,7 @@ func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 }
 
 func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	l, f := newLog(t)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: "gateway-coder", From: "up", To: "backoff", Reason: "crash"}, {Seq: 2, At: time.Now(), Reason: "boot"}}
 	s := &sink{fail: func(n int, _ []Record) error {
@@ -468,7 +463,7 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 func TestALinkIsNotFollowed(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	l, f := newLog(t)
 	if err := os.WriteFile(f.dir+"/target", []byte("2026-01-02 03:04:05.123456789  precious\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -492,7 +487,7 @@ func TestALinkIsNotFollowed(t *testing.T) {
 	}
 }
 
-// sayer sends each line that is logged to a channel.
+// sayer sends each logged line to a channel.
 type sayer chan string
 
 func (s sayer) Write(p []byte) (int, error) {
@@ -500,10 +495,9 @@ func (s sayer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestReceiversThatFailHangAndCut checks the forwarder with real HTTP servers that fail, hang, or cut connections. No
-// line may be lost.
+// Real HTTP servers fail, hang, or cut connections. No line may be lost.
 func TestReceiversThatFailHangAndCut(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	for kind, path := range map[string]string{"otlp+": "/v1/logs", "loki+": "/loki/api/v1/push"} {
 		l, f := newLog(t)
 		var mu sync.Mutex
@@ -676,7 +670,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 	send(t, "syslog+tcp://"+tcp.Addr().String(), got)
 	_ = tcp.Close()
 	for len(accepted) > 0 {
-		_ = (<-accepted).Close() // the sink keeps its connection
+		_ = (<-accepted).Close()
 	}
 	<-ended
 }
@@ -715,8 +709,8 @@ func TestPlacesThatAreNone(t *testing.T) {
 	}
 }
 
-// Lines with equal times can be in two files. If rotation has removed the first file, the forwarder must not skip later lines in
-// place of the removed ones.
+// Lines with equal times can be in two files. If rotation has removed the first file, the forwarder must not skip later lines
+// in place of the removed lines.
 func TestLaterLinesWereSkippedInPlaceOfRemovedOnes(t *testing.T) {
 	_, f := newLog(t)
 	text := "2026-01-02 03:04:05.123456789  sent\n"

@@ -37,7 +37,7 @@ type Record struct {
 	events eventPosition // position in the events after this record
 }
 
-// gapRecord returns a record that says that lines or events are missing, and why.
+// gapRecord returns a record about missing lines or events, with the reason.
 func gapRecord(why string) Record {
 	return Record{Time: time.Now(), Kind: KindGap, Text: "[hinit-web] lines are missing here: " + why, Level: loglevel.Warning}
 }

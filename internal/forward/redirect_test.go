@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A proxy before the receiver sends a client without a session to its login page, whose answer is 200. The records must
-// not count as accepted then, because only the login page was asked for.
+// A proxy before the receiver sends a client without a session to its login page, whose answer is 200. The records must not
+// count as accepted then.
 func TestLinesThatALoginPageAnsweredWereLost(t *testing.T) {
 	t.Parallel()
 	for kind, path := range map[string]string{"otlp+": "/v1/logs", "loki+": "/loki/api/v1/push"} {

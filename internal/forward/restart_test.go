@@ -15,7 +15,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// A forwarder that starts again in the middle of a private key must mask the rest of the key. It sent the rest in full.
+// A forwarder that starts again in the middle of a private key must mask the rest of the key.
 func TestTheRestOfAPrivateKeyWasSentAfterARestart(t *testing.T) {
 	l, f := newLog(t)
 	s := &sink{}
@@ -35,8 +35,6 @@ func TestTheRestOfAPrivateKeyWasSentAfterARestart(t *testing.T) {
 	}
 }
 
-// A line without a time, which only the agent can have written, must get the present time. Receivers refused the time that it
-// had before, in year 1.
 func TestALineWithoutATimeWasRefused(t *testing.T) {
 	_, f := newLog(t)
 	if err := os.WriteFile(filepath.Join(f.dir, "current"), []byte("no time\n"), 0o600); err != nil {

@@ -46,7 +46,7 @@ func NewSink(to, authorization string) (Sink, error) {
 		return nil, fmt.Errorf("cannot send to it: %w", err)
 	}
 	kind, way, _ := strings.Cut(u.Scheme, "+")
-	host, _ := os.Hostname() // host is "" if it is unknown
+	host, _ := os.Hostname()
 	secure, err := tlsConfig(u, way)
 	syslog := &syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}
 	switch {
@@ -68,8 +68,8 @@ func NewSink(to, authorization string) (Sink, error) {
 	return nil, fmt.Errorf("cannot send to %q: expected %s", u.Redacted(), forms)
 }
 
-// tlsConfig returns the TLS settings with which to check the receiver's certificate, or nil if the connection is not encrypted.
-// It removes the parameters ca and name from the URL.
+// tlsConfig returns the TLS settings for checking the receiver's certificate, or nil without encryption. It removes the
+// parameters ca and name from the URL.
 func tlsConfig(u *url.URL, way string) (*tls.Config, error) {
 	query := u.Query()
 	ca, name := query.Get("ca"), query.Get("name")
@@ -145,7 +145,7 @@ func checkAnswer(response *http.Response) error {
 	failed := fmt.Errorf("the receiver answers %s: %s", response.Status, strings.TrimSpace(string(text)))
 	switch code := response.StatusCode; {
 	case code >= 200 && code < 300:
-		return cmp.Or(err, checkOTLP(text)) // after an incomplete answer, it is unknown whether the records were accepted
+		return cmp.Or(err, checkOTLP(text))
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
 		return RefusedError{error: failed}
 	}
@@ -162,23 +162,22 @@ func checkOTLP(text []byte) error {
 		}
 	}
 	_ = json.Unmarshal(text, &answer)
-	n, _ := answer.PartialSuccess.RejectedLogRecords.Int64() // n is 0 if the text is not a number
+	n, _ := answer.PartialSuccess.RejectedLogRecords.Int64()
 	if n <= 0 {
 		return nil
 	}
 	return RefusedError{errors.New(answer.PartialSuccess.ErrorMessage), int(n)}
 }
 
-// appendToFile appends records to the file at path, one JSON object a line. If the file then has more than maxSize bytes, it is
-// renamed to PATH.1, and the next call begins a new file. If the last line is incomplete because a write was cut off, appendToFile
-// first ends this line.
+// appendToFile appends records to the file at path, one JSON object a line. If the file then exceeds maxSize bytes, it is
+// renamed to PATH.1, and the next call begins a new file. appendToFile first ends an incomplete last line.
 func appendToFile(path string, maxSize int64, records []Record) error {
 	_, err := fsutil.InParent(path, nil, func(d *fsutil.Dir, name string) (any, error) {
 		f, err := d.OpenUpdate(name, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		defer f.Close() // the data is already synced, so an error does no harm
+		defer f.Close()
 		size, err := f.Seek(0, io.SeekEnd)
 		last := []byte{'\n'}
 		if err == nil && size > 0 {
@@ -197,7 +196,7 @@ func appendToFile(path string, maxSize int64, records []Record) error {
 		}
 		_, err = f.Write(data.Bytes())
 		if err = errors.Join(err, f.Sync()); err != nil {
-			return nil, errors.Join(err, f.Truncate(size)) // without this, each attempt on a full disk would leave a part of the batch
+			return nil, errors.Join(err, f.Truncate(size)) // otherwise each attempt on a full disk would leave a part of the batch
 		}
 		if size+int64(data.Len()) <= maxSize {
 			return nil, nil
@@ -211,7 +210,7 @@ func appendToFile(path string, maxSize int64, records []Record) error {
 	return err
 }
 
-// maxFullFiles is the number of full files that are kept.
+// maxFullFiles is the number of full files to keep.
 const maxFullFiles = 5
 
 // syslogSink sends syslog messages. Each message is a datagram, or over a stream follows its length (RFC 6587).
@@ -219,11 +218,11 @@ type syslogSink struct {
 	network, address, host string
 	secure                 *tls.Config // TLS settings; nil: no encryption
 	conn                   net.Conn
-	raw                    syscall.RawConn // raw connection of a stream; nil for datagrams
-	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
+	raw                    syscall.RawConn
+	unread                 []sentBatch // sent batches that the receiver may not have read, oldest first
 }
 
-// sentBatch is the data that a single call of send has sent.
+// sentBatch is the data of a single call of send.
 type sentBatch struct {
 	at   time.Time
 	data []byte
@@ -232,13 +231,13 @@ type sentBatch struct {
 const (
 	maxDatagram = 8 << 10 // maximum size of a datagram in bytes; RFC 5424 requires only 480, but most receivers accept 8 KiB
 
-	// unreadTime is how long a working receiver may take to read data that its kernel has already acknowledged. Each batch stays
-	// in unread for this time, at most unreadSize bytes in total.
+	// unreadTime is how long a working receiver may take to read data that its kernel has already acknowledged. Each batch
+	// stays in unread for this time, at most unreadSize bytes in total.
 	unreadTime = time.Minute
 	unreadSize = 8 << 20
 )
 
-// send is a [Sink]. After an error it closes the connection. If a connection was lost, the receiver may not have read the last
+// send is a [Sink]. After an error it closes the connection. After a lost connection, the receiver may not have read the last
 // messages, so send repeats them on the next connection.
 func (s *syslogSink) send(ctx context.Context, records []Record) (err error) {
 	defer func() {

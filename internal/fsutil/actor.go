@@ -13,7 +13,7 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Identity is what the kernel checks for access to files: uid, gid and supplementary groups.
+// Identity contains the ids that the kernel checks for access to files: uid, gid and supplementary groups.
 type Identity struct {
 	UID, GID uint32
 	Groups   []uint32
@@ -39,8 +39,8 @@ func Self() *Actor {
 }
 
 // NewActor returns an actor for id. The actor switches to id only if the process is root, id is another user, and a trial
-// succeeds. The trial fails without CAP_SETUID or CAP_SETGID, and in a user namespace that lacks id. Otherwise the actor
-// keeps the identity of the process; [Actor.Switches] then returns false.
+// succeeds. The trial fails without CAP_SETUID or CAP_SETGID, and in a user namespace that lacks id. Otherwise the actor keeps
+// the identity of the process; [Actor.Switches] then returns false.
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -54,7 +54,7 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// Limited returns an actor like a that limits how many operations run at a time. Each Do, and each operation of a [Dir] with this
+// Limited returns a copy of a that limits how many operations run at a time. Each Do, and each operation of a [Dir] with this
 // actor, runs through [blocking.Do] with share. A call of Do inside another Do of this actor could wait for itself for ever.
 func (a *Actor) Limited(share blocking.Share) *Actor {
 	bounded := *a
@@ -85,7 +85,7 @@ func (a *Actor) Do(fn func() error) error {
 	return a.do(fn)
 }
 
-// do calls fn with the identity of the actor, on a locked thread, and restores the identity afterwards. If that fails, the thread
+// do calls fn with the identity of the actor, on a locked thread, and then restores the identity. If that fails, the thread
 // ends with the goroutine, so that no other code runs with the wrong identity.
 func (a *Actor) do(fn func() error) (err error) {
 	if !a.switches {
@@ -100,7 +100,7 @@ func (a *Actor) do(fn func() error) (err error) {
 	defer func() {
 		if restoreErr := setThreadIdentity(old); restoreErr != nil {
 			err = errors.Join(err, fmt.Errorf("cannot switch back from uid %d: %w", a.id.UID, restoreErr))
-			return // the thread stays locked, so it ends with the goroutine
+			return
 		}
 		runtime.UnlockOSThread()
 	}()
@@ -122,8 +122,8 @@ func threadIdentity() (Identity, error) {
 	return id, nil
 }
 
-// setThreadIdentity changes the identity of the calling thread only. The functions of package syscall would change all threads,
-// but these functions of x/sys don't. The uid comes last in both directions, because setfsuid keeps CAP_SETGID.
+// setThreadIdentity changes the identity of the calling thread only, with functions of x/sys. The functions of package syscall
+// would change all threads. The uid comes last in both directions, because setfsuid keeps CAP_SETGID.
 func setThreadIdentity(id Identity) error {
 	gids := make([]int, len(id.Groups))
 	for i, g := range id.Groups {
@@ -148,8 +148,6 @@ func setThreadIdentity(id Identity) error {
 	return nil
 }
 
-// fsuid returns the file-system uid of the thread. It calls setfsuid with an invalid id, which changes nothing and returns the uid
-// (setfsuid(2)).
 func fsuid() uint32 {
 	id, _ := unix.SetfsuidRetUid(-1)
 	return uint32(id)
@@ -160,15 +158,14 @@ func fsgid() uint32 {
 	return uint32(id)
 }
 
-// homes describes home directories whose owners are other users than the actor's user, see [Actor.WithHomesOf].
+// homes describes home directories whose owners are not the actor's user, see [Actor.WithHomesOf].
 type homes struct {
 	dir         string // directory with the homes, with a slash at the end
 	first, last uint32 // range of the uids of these users
 }
 
-// WithHomesOf returns an actor that works like a, except inside the homes in the directory dir. Inside a home whose owner's uid
-// is from first to last, the actor acts as this owner. That is safe, because only root can give a home to such a user. The home
-// itself is created, removed and renamed as a.
+// WithHomesOf returns a copy of a that acts as the owner inside homes in the directory dir, if the owner's uid is from first to
+// last. That is safe, because only root can give a home to such a user. The home itself is created, removed and renamed as a.
 func (a *Actor) WithHomesOf(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {
@@ -177,15 +174,15 @@ func (a *Actor) WithHomesOf(dir string, first, last uint32) *Actor {
 	return &own
 }
 
-// WithoutSwitch returns an actor for use inside [Actor.Do]. It keeps the identity that Do has set, except in the homes of
+// WithoutSwitch returns an actor for use inside [Actor.Do]. It keeps the identity from Do, except in the homes of
 // [Actor.WithHomesOf].
 func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
-// listing is the verb of operations that read a directory. Unlike other operations, they work inside the directory that they name.
+// listing is the verb of operations that read a directory. Unlike other operations, they work inside the directory that they
+// name.
 const listing = "read directory"
 
-// asOwner calls fn if the operation takes place inside a home of [Actor.WithHomesOf], and then as the owner of the home.
-// names is the path of the operation.
+// asOwner calls fn. Inside a home of [Actor.WithHomesOf], it acts as the owner of the home. names is the path of the operation.
 func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	owner := d.owner
 	if owner == nil && d.actor.homes != nil {
@@ -199,7 +196,7 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// locate reports whether the path names, relative to dir, leads to a home or into one. The first up components of names lead
+// locate reports whether the path names, relative to dir, leads to a home or into a home. The first up components of names lead
 // to the home itself.
 func (h *homes) locate(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(dir, path.Join(names...)), h.dir)
@@ -211,13 +208,13 @@ func (h *homes) locate(dir string, names []string) (up int, is bool) {
 func (d *Dir) ownerOf(names []string) *Actor {
 	fd, err := d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil // the operation itself reports the error
+		return nil
 	}
 	defer closeFD(fd)
 	return d.actor.homes.ownerOfFD(fd)
 }
 
-// ownerOfFD is ownerOf for a home that is open as fd.
+// ownerOfFD returns the actor for the owner of a home that is open as fd, see ownerOf.
 func (h *homes) ownerOfFD(fd int) *Actor {
 	st, err := Fstat(fd)
 	if err != nil || st.Uid < h.first || st.Uid > h.last {

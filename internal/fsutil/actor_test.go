@@ -19,7 +19,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// threadCredentials returns the identity and capabilities of the calling thread.
 func threadCredentials(t *testing.T) string {
 	t.Helper()
 	var lines []string
@@ -128,7 +127,7 @@ func TestActorSupplementaryGroups(t *testing.T) {
 func TestDoRestoresTheThread(t *testing.T) {
 	a := agentActor(t, 20001, 20002)
 	b := fsutil.NewActor(fsutil.Identity{UID: agentUID + 5, GID: agentGID + 5})
-	runtime.LockOSThread() // keeps one thread for the comparison of before and after
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := threadCredentials(t)
 
@@ -241,7 +240,7 @@ func TestActorWhereTheKernelRefuses(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
+				runtime.LockOSThread()
 				if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil {
 					t.Errorf("cannot drop the capability: %v", err)
 					return

@@ -1,7 +1,7 @@
 // Package fsutil provides file operations that are safe for root in a directory that a hostile user owns.
 //
-// PID 1 runs as root and works in a volume that belongs to the agent's user. That user can replace any name there by a symbolic
-// link at any moment. Two independent measures prevent harm:
+// PID 1 runs as root and works in a volume that belongs to the agent's user. The agent's user can replace any name in the
+// volume by a symbolic link at any moment. Two independent measures prevent harm:
 //
 //   - [Dir] resolves every name relative to an open directory, and never through a symbolic link. If the kernel has openat2(2),
 //     it does that in one step. Otherwise each component is opened separately with O_NOFOLLOW, relative to the descriptor of the
@@ -46,8 +46,8 @@ var ErrSymlink = trust.ErrSymlink
 type Dir struct {
 	path      string
 	actor     *Actor
-	owner     *Actor       // acts as the owner of a home of [Actor.WithHomesOf], if the directory is in one; otherwise nil
-	noOpenat2 *atomic.Bool // openat2 doesn't work here, so paths are walked by component; shared with the results of Sub
+	owner     *Actor       // acts as the owner of a home of [Actor.WithHomesOf], if the directory is in a home; otherwise nil
+	noOpenat2 *atomic.Bool // without openat2, paths are walked by component; shared with the results of Sub
 
 	mu sync.RWMutex // an operation holds it for reading while it uses fd
 	fd int          // descriptor of the directory (O_PATH); -1 when closed
@@ -93,8 +93,8 @@ func (d *Dir) Sub(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
 }
 
-// sub opens the directory rel with the function open. Inside a home of a user for whom [Actor.WithHomesOf] applies, the new Dir
-// acts as this user.
+// sub opens the directory rel with the function open. Inside a home of [Actor.WithHomesOf], the new Dir acts as the owner of
+// the home.
 func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, error) {
 	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, owner: d.owner, noOpenat2: d.noOpenat2, fd: -1}
 	err := d.withComponents("open directory", rel, func(names []string) (err error) {
@@ -115,9 +115,9 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 	return sub, nil
 }
 
-// WithIdentity calls fn with a Dir for the same directory, and switches the identity once for all operations in fn. The rules of
-// [Actor.Do] apply. Only the goroutine of fn may use this Dir and the results of its Sub: in another goroutine, their operations
-// would have the identity of the process. fn must not close the Dir, because that closes d.
+// WithIdentity calls fn with a Dir for the same directory, and switches the identity once for all operations in fn. The rules
+// of [Actor.Do] apply. Only the goroutine of fn may use this Dir and the results of its Sub: in another goroutine, their
+// operations would have the identity of the process. fn must not close the Dir, because that closes d.
 func (d *Dir) WithIdentity(fn func(*Dir) error) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -139,8 +139,8 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	return newStat(filepath.Base(filepath.Join(d.path, rel)), st), nil
 }
 
-// statWith calls look, which makes one stat system call. look gets the directory of rel, the base name of rel, and flags that keep
-// the call from following links.
+// statWith calls look for one stat system call. look gets the directory of rel, the base name of rel, and flags that keep the
+// call from following links.
 func (d *Dir) statWith(rel string, look func(at int, name string, flags int) error) error {
 	return d.withComponents("stat", rel, func(names []string) error {
 		if len(names) == 0 {
@@ -152,8 +152,9 @@ func (d *Dir) statWith(rel string, look func(at int, name string, flags int) err
 	})
 }
 
-// CreatedAt returns when the file rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file may get the
-// same inode number, but never the same time. If the file system doesn't store this time, the error wraps errors.ErrUnsupported.
+// CreatedAt returns the creation time of the file rel, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file may get
+// the same inode number, but never the same time. If the file system doesn't store this time, the error wraps
+// errors.ErrUnsupported.
 func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 	err = d.statWith(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
@@ -167,16 +168,16 @@ func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 	return born, err
 }
 
-// Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. Then names in the
-// directory rel that another machine has changed are looked up again.
+// Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. Then this machine
+// looks up changed names in the directory rel again.
 func (d *Dir) Refresh(rel string) error {
 	return d.statWith(rel, func(at int, name string, flags int) error {
 		return unix.Statx(at, name, flags|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &unix.Statx_t{})
 	})
 }
 
-// CheckExists returns nil if rel exists, even as a link. If not, the error wraps fs.ErrNotExist. It makes only one system
-// call if the name is missing, fewer than [Dir.Lstat].
+// CheckExists returns nil if rel exists, even as a link. Otherwise the error wraps fs.ErrNotExist. It makes only one system
+// call for a missing name, fewer than [Dir.Lstat].
 func (d *Dir) CheckExists(rel string) error {
 	return d.withComponents("stat", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
@@ -231,8 +232,8 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 	})
 }
 
-// withComponents checks rel and calls fn with its components, with the identity of the actor. Meanwhile the Dir can't be closed.
-// It adds verb and rel to an error of fn.
+// withComponents checks rel and calls fn with its components, with the identity of the actor. The Dir can't be closed during
+// the call. It adds verb and rel to an error of fn.
 func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
@@ -250,8 +251,8 @@ func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) er
 	return nil
 }
 
-// withParent is withComponents for an operation on a name: fn gets the directory of rel, and the last component as base. The
-// function fn must not follow a link at base.
+// withParent prepares an operation on a name like withComponents: fn gets the directory of rel, and the last component as base.
+// fn must not follow a link at base.
 func (d *Dir) withParent(verb, rel string, fn func(parent int, base string) error) error {
 	return d.withComponents(verb, rel, func(names []string) error { return d.inParent(names, fn) })
 }
@@ -287,7 +288,7 @@ type ID struct {
 	Ino uint64 `reexec:"ino"`
 }
 
-// IDOf returns the ID of the file that info is about.
+// IDOf returns the ID of the file that info describes.
 func IDOf(info fs.FileInfo) ID { return ID{Stat(info).Dev, Stat(info).Ino} }
 
 // Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which refuses file descriptors if the kernel
@@ -309,7 +310,7 @@ func (d *Dir) Connect(rel string) (fd int, err error) {
 			return err
 		}
 		blocking.RefuseDescriptors(uintptr(made))
-		// this path leads to the socket that was checked, even if its name has been replaced
+		// this path leads to the checked socket, even if its name has been replaced
 		if err := unix.Connect(made, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(at)}); err != nil {
 			closeFD(made)
 			return err

@@ -48,7 +48,7 @@ func TestReadFile(t *testing.T) {
 		}
 
 		proc := open("/proc/self")
-		status, err := proc.ReadFile("status", 1<<20) // stat(2) reports the size 0 for this file
+		status, err := proc.ReadFile("status", 1<<20)
 		if err != nil || !strings.HasPrefix(string(status), "Name:") {
 			t.Errorf("status: %q, %v", status, err)
 		}
@@ -122,7 +122,7 @@ func TestReadDir(t *testing.T) {
 		base := t.TempDir()
 		d := open(base)
 		var want []string
-		for i := range 300 { // more names than one buffer of getdents64 holds
+		for i := range 300 { // more names than fit into one buffer of getdents64
 			name := fmt.Sprintf("file-%03d-%s", i, strings.Repeat("n", 60))
 			writeFile(t, base+"/many/"+name, "")
 			want = append(want, name)

@@ -23,11 +23,11 @@ import (
 // ErrNotRegular means that a file is not a regular file. For a link, the error is [ErrSymlink] instead.
 var ErrNotRegular = errors.New("not a regular file")
 
-// ErrTooLarge means that a file is larger than the caller allows.
+// ErrTooLarge means that a file exceeds the caller's limit.
 var ErrTooLarge = errors.New("file too large")
 
-// minReadSpace is the free space that each read(2) gets beyond the expected size. So the last read, which finds the end of the
-// file, needs no larger buffer.
+// minReadSpace is the free space beyond the expected size for each read(2). So the last read, which finds the end of the file,
+// needs no larger buffer.
 const minReadSpace = 512
 
 // ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. A FIFO, device or socket
@@ -130,7 +130,7 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 		}
 	}
 	fd, err = d.open(names, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // the file is a socket, a FIFO without a reader, or a directory
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // a socket, a FIFO without a reader, or a directory
 		return -1, 0, fmt.Errorf("%w (%w)", ErrNotRegular, err)
 	}
 	if err != nil {
@@ -155,11 +155,11 @@ type ReplaceOptions struct {
 	KeepMode bool
 	// NoSync leaves out all syncing. A crash of the machine may then lose the new content.
 	NoSync bool
-	// SyncNameLater leaves out the sync of the directory. Until the caller does it with SyncName, a crash of the machine may bring
-	// back the old content.
+	// SyncNameLater leaves out the sync of the directory. A crash of the machine may bring back the old content, unless the
+	// caller uses SyncName.
 	SyncNameLater bool
-	// Confirm is called just before the rename, with the file that has the name rel at that moment, or nil if there is none. An
-	// error from it ends Replace, which returns it. Confirm must not use the Dir.
+	// Confirm is called just before the rename, with the file that now has the name rel, or nil. Replace stops and returns an
+	// error from Confirm. Confirm must not use the Dir.
 	Confirm func(now fs.FileInfo) error
 }
 
@@ -167,17 +167,17 @@ type ReplaceOptions struct {
 // machine. Replace writes a temporary file in the same directory, syncs it, renames it to rel, and syncs the directory. The new
 // file belongs to the actor.
 //
-// After an error before the rename, the old file is unchanged and the temporary file is gone. If only the last sync fails, the new
-// content is there but may not survive a crash; the error says so.
+// After an error before the rename, the old file is unchanged and the temporary file is gone. If only the last sync fails, the
+// new content may not survive a crash; the error says so.
 //
-// A link at rel is [ErrSymlink], and any other irregular file [ErrNotRegular]. A link that appears after this check is itself
+// A link at rel is [ErrSymlink], and any other irregular file [ErrNotRegular]. A link that appears after this check is
 // replaced, and its target isn't touched.
 func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
 	return d.withParent("replace", rel, func(parent int, base string) error { return replaceIn(parent, base, data, o) })
 }
 
-// replaceIn is Replace in the open directory parent. It writes a temporary file, asks o.Confirm, renames the file to base, and
-// syncs it and the directory as o says.
+// replaceIn replaces a file in the open directory parent. It writes a temporary file, calls o.Confirm, renames the file to
+// base, and syncs it and the directory by o.
 func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	mode := uint32(o.Mode.Perm())
 	switch st, err := LstatAt(parent, base); {
@@ -191,7 +191,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	case o.KeepMode:
 		mode = st.Mode & 0o777
 	}
-	// Open the directory first: if it can't be synced, this fails before anything has changed.
+	// Open the directory first. If it can't be synced, this fails before any change.
 	dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -231,8 +231,8 @@ func (d *Dir) SyncName(rel string) error {
 	})
 }
 
-// confirm calls ask, unless ask is nil, with the status of the file base in the open directory parent. If there is no such file,
-// it passes nil.
+// confirm calls ask, unless ask is nil, with the status of the file base in the open directory parent, or with nil for a
+// missing file.
 func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	if ask == nil {
 		return nil
@@ -247,8 +247,8 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	return ask(newStat(base, st))
 }
 
-// writeTemp writes data to a new temporary file in parent and returns its name. It syncs the file, unless noSync is set. After an
-// error, the file is removed.
+// writeTemp writes data to a new temporary file in parent and returns its name. It syncs the file, unless noSync is set. After
+// an error, the file is removed.
 func writeTemp(parent int, base string, data []byte, mode uint32, noSync bool) (string, error) {
 	name := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".tmp"
 	fd, err := createNew(parent, name, 0o600)
@@ -297,7 +297,7 @@ func createNew(parent int, name string, mode uint32) (int, error) {
 	})
 }
 
-// fsync calls fsync(2). EINVAL is no error: the file system can't sync a directory and doesn't need to.
+// fsync calls fsync(2). EINVAL means that the file system can't sync a directory and doesn't need to, so it is no error.
 func fsync(fd int, name string) error {
 	err := callWithFault(faultinject.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {
@@ -365,5 +365,5 @@ func (s *stat) Mode() fs.FileMode {
 // Stat returns the kernel's status behind info, which must come from package os or this package.
 func Stat(info fs.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) }
 
-// UID returns the owner of the file that info is about.
+// UID returns the owner of the file that info describes.
 func UID(info fs.FileInfo) uint32 { return Stat(info).Uid }

@@ -13,7 +13,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// agentUID and agentGID are the agent's ids in these tests. No account of this machine has them.
 const agentUID, agentGID = 10000, 10001
 
 // childEnv names one of childChecks. The test binary then runs this check instead of the tests.
@@ -31,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runChild runs a check in a child process. edit may change the command before.
+// runChild runs a check in a child process. edit may change the command first.
 func runChild(t *testing.T, name string, edit func(*exec.Cmd)) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")

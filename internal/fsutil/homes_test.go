@@ -10,8 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// PID 1, which acts as the agent, must do what it does in a home as the owner of this home. A home of mode 0700 of
-// another user is closed to the agent.
+// PID 1 acts as the agent, but inside a home it must act as the owner of the home. The agent can't enter another user's home of
+// mode 0700.
 func TestWhatIsInAHomeIsDoneAsItsOwner(t *testing.T) {
 	testkit.NeedRoot(t)
 	const agent, tenant = 12345, 20001
@@ -81,8 +81,8 @@ func TestWhatIsInAHomeIsDoneAsItsOwner(t *testing.T) {
 	}
 }
 
-// A file that has also a name in another profile's home must be given to no user. Before profiles had users of their
-// own, one profile could link a file of another profile; it must not own that file later.
+// A file with another name in another profile's home must be given to no user. One profile could once link a file of another
+// profile, and must not own that file later.
 func TestAFileWithANameInAnotherHomeIsGivenToNoUser(t *testing.T) {
 	testkit.NeedRoot(t)
 	root := t.TempDir()

@@ -30,7 +30,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 				}
 				return err
 			},
-			// These operations act on a link itself, not on its target. Another test checks that.
+			// These operations act on a link, not on its target. Another test checks that.
 			"Lstat":      func(d *fsutil.Dir, rel string) error { _, err := d.Lstat(rel); return err },
 			"Remove":     func(d *fsutil.Dir, rel string) error { return d.Remove(rel) },
 			"RemoveAll":  func(d *fsutil.Dir, rel string) error { return d.RemoveAll(rel) },

@@ -20,7 +20,7 @@ var localTypes = []int64{
 
 const zfsMagic = 0x2fc12fc1
 
-// IsLocal reports whether path is on a file system that only this kernel writes to. There, locks exclude all other processes, and
+// IsLocal reports whether path is on a file system that only this kernel writes to. Locks then exclude all other processes, and
 // inotify(7) sees every change. IsLocal follows links.
 func IsLocal(path string) bool {
 	return isLocal(func(st *unix.Statfs_t) error { return unix.Statfs(path, st) })
@@ -39,7 +39,7 @@ func isLocal(stat func(*unix.Statfs_t) error) bool {
 
 // Lock takes the exclusive lock (flock(2)) of the directory. If another process holds it, Lock calls busy with the open
 // directory, and waits for the lock unless busy returns an error. The lock ends when the returned file is closed or the process
-// ends. It is on the directory, and not on a file in it, which a user with write access could replace.
+// ends. A user with write access could replace a file in the directory, so the lock is on the directory.
 func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 	err = d.withComponents("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -67,8 +67,8 @@ func flock(f *os.File, flags int) error {
 	return callWithFault(faultinject.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
 }
 
-// CreateExclusive creates the regular file rel with the content data. If rel exists, the error is fs.ErrExist. Of several callers
-// at a time, even on different machines, exactly one succeeds. A reader may see the file while it is empty. CreateExclusive blocks
+// CreateExclusive creates the regular file rel with the content data. If rel exists, the error is fs.ErrExist. Of several
+// callers at a time, even on different machines, exactly one succeeds. A reader may see the empty file. CreateExclusive blocks
 // until the disk has stored the content; [Dir.SyncName] waits for the name.
 func (d *Dir) CreateExclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.withParent("create", rel, func(parent int, base string) error {

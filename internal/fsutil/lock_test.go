@@ -32,7 +32,7 @@ func TestLockOfADirectory(t *testing.T) {
 	if _, err := two.Lock(refuse); !errors.Is(err, errBusy) {
 		t.Errorf("twice: %v", err)
 	}
-	_ = one.Close() // the lock must stay, because it belongs to the open file
+	_ = one.Close()
 	if _, err := two.Lock(refuse); !errors.Is(err, errBusy) {
 		t.Errorf("after the directory was closed: %v", err)
 	}

@@ -15,9 +15,9 @@ import (
 
 // Reasons for which [Dir.Chown] and package owntree refuse to give a file away.
 var (
-	// ErrDevice is a device node, which would give its owner the device.
+	// ErrDevice refuses a device node, which would give its owner the device.
 	ErrDevice = errors.New("device node refused")
-	// ErrHardLink is a file with several hard links, which root may need under the name of another link.
+	// ErrHardLink refuses a file with several hard links, which root may need under another name.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
 	// ErrKept means that a file must stay with its owner, see [Owner].Excludes and [Owner].HomeMark.
 	ErrKept = errors.New("a file of a user who keeps it is refused")
@@ -31,11 +31,11 @@ type Owner struct {
 	// RefuseHardLinked refuses root's regular files with several hard links. Unless [HardLinksProtected] is true, a user can link
 	// a file of root into a directory whose files the user is then given.
 	RefuseHardLinked bool
-	// Excludes reports whether the user uid keeps its files; nil means that no user does. The rule can't go by the name of a
-	// file, because the agent can also rename directories of other users.
+	// Excludes reports whether the user uid keeps its files; nil means that no user does. The rule can't use file names,
+	// because the agent can also rename directories of other users.
 	Excludes func(uid uint32) bool
-	// HomeMark is the name of a file that each home of a user has, or "". A directory with such a file is a home if both belong to
-	// the same user, who is not root. Its owner keeps the directory with all that is in it, wherever the agent has moved it.
+	// HomeMark is the name of a file in each home of a user, or "". A directory with such a file is a home if both belong to
+	// the same user, who is not root. The owner keeps the directory and its content, wherever the agent has moved it.
 	HomeMark string
 
 	allowed uint32 // uid whose files may be given away, see AllowingUID
@@ -55,7 +55,7 @@ func (o Owner) MustKeepOpen(fd int, st unix.Stat_t) bool {
 	return o.MustKeep(st.Uid) || err == nil && mark.Uid == st.Uid
 }
 
-// AllowingUID returns o with an exception: files of the user uid are given to o.
+// AllowingUID returns a copy of o that also receives files of the user uid.
 func (o Owner) AllowingUID(uid uint32) Owner {
 	o.allowed = uid
 	return o
@@ -101,7 +101,7 @@ func (d *Dir) openAnyType(names []string) (fd int, st unix.Stat_t, err error) {
 	return fd, st, err
 }
 
-// ChangeOwner gives the open file fd, whose status is st, to the user to. It doesn't use the file's name. If dry is set, it
+// ChangeOwner gives the open file fd, whose status is st, to the user to, without using the file's name. If dry is set, it
 // changes nothing, and reports whether it would change the owner.
 func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
@@ -135,7 +135,7 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 // Chmod sets the permission bits of the regular file or directory rel, and reports whether they have changed. A link is
 // [ErrSymlink], anything else [ErrNotRegular].
 //
-// The actor must be the owner of the file: root would change whatever another user has put in its place.
+// The actor must be the owner of the file, because root would change whatever file another user has put in its place.
 func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	err = d.withComponents("chmod", rel, func(names []string) error {
 		fd, st, err := d.openAnyType(names)
@@ -199,7 +199,7 @@ func RenameNoReplace(dir int, from, to string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// Both fail on FAT and the like. There, an ordinary rename must do: the name was free just before.
+	// FAT and similar file systems support neither. An ordinary rename must do, because the name was free just before.
 	return retryEINTR(func() error { return unix.Renameat(dir, from, dir, to) })
 }
 

@@ -97,7 +97,7 @@ func TestChmodByProc(t *testing.T) {
 	fd, err := unix.Open(base+"/file", unix.O_PATH|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
-	must(t, unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0o640)) // simulates chmod on a kernel without fchmodat2
+	must(t, unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0o640))
 	info, err := os.Stat(base + "/file")
 	must(t, err)
 	if info.Mode() != 0o640 {
@@ -155,7 +155,7 @@ func TestMakeReal(t *testing.T) {
 func TestRealFollowsRootsLinksOnly(t *testing.T) {
 	testkit.NeedRoot(t)
 	mnt := t.TempDir()
-	mountTmpfs(t, mnt, "mode=755") // the mount and all files in it belong to root
+	mountTmpfs(t, mnt, "mode=755")
 	for _, dir := range []string{"/real/data", "/agent/real/data"} {
 		must(t, os.MkdirAll(mnt+dir, 0o755))
 	}
@@ -171,7 +171,7 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 	if _, err := fsutil.OpenNoLink(mnt+"/agent/link/data", nil); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("the agent's link: %v", err)
 	}
-	// A link of root's may lead through the agent's directory, where the agent can put a link in the path.
+	// A link of root may lead through the agent's directory, where the agent can put a link into the path.
 	must(t, os.Symlink(mnt+"/agent/link", mnt+"/far"))
 	must(t, os.Symlink("agent/../agent/real", mnt+"/near"))
 	must(t, os.Symlink("loop", mnt+"/loop"))
@@ -248,14 +248,13 @@ func TestOwnTree(t *testing.T) {
 	})
 }
 
-// TestAFileThatIsGivenAwayGivesNoPower checks that a change of owner removes set-user-id and set-group-id bits and
-// capabilities, on every path by which a file can get a new owner.
+// A change of owner must remove set-user-id and set-group-id bits and capabilities, for each kind of change.
 func TestAFileThatIsGivenAwayGivesNoPower(t *testing.T) {
 	testkit.NeedRoot(t)
 	// vfs_cap_data, revision 2: cap_setuid is effective and permitted.
 	capability := []byte{1, 0, 0, 2, 1 << 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	base := t.TempDir()
-	modes := []uint32{0o4755, 0o2755, 0o6755, 0o2640, 0o4640, 0o6777} // chown(2) keeps the set-group-id bit of 2640
+	modes := []uint32{0o4755, 0o2755, 0o6755, 0o2640, 0o4640, 0o6777}
 	plant := func(name string, mode uint32) {
 		writeFile(t, base+"/"+name, "")
 		if err := unix.Setxattr(base+"/"+name, "security.capability", capability, 0); err != nil {

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestSwapper attacks every operation that writes: the owner of the tree keeps exchanging a directory and a file with
-// links that lead outside. No file outside may change.
+// TestSwapper attacks every operation that writes: the owner of the tree keeps exchanging a directory and a file with links
+// that lead outside. No file outside may change.
 func TestSwapper(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
@@ -42,7 +42,7 @@ func TestSwapper(t *testing.T) {
 			}
 			for !stop.Load() {
 				exchange("/dir")
-				// Replace may remove the link at the last moment, so the attacker makes a new one each time.
+				// Replace may remove the link at the last moment, so the attacker makes a new link each time.
 				for _, make := range []func(string) error{
 					func(path string) error { return os.Symlink(outside+"/file", path) },
 					func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -81,7 +81,7 @@ func TestSwapper(t *testing.T) {
 					if err := op(); errors.Is(err, fsutil.ErrSymlink) {
 						refused++
 					} else {
-						other++ // no error means that the operation succeeded; otherwise the file was missing at that moment
+						other++
 					}
 				}
 				if refused == 0 || other == 0 {

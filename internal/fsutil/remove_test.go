@@ -43,7 +43,7 @@ func TestRemoveAllTree(t *testing.T) {
 func TestRemoveAllDeepTreeWithFewDescriptors(t *testing.T) {
 	base := t.TempDir()
 	d := openDir(t, base, nil)
-	const depth = 1500 // makes a path longer than PATH_MAX
+	const depth = 1500
 	fd, err := unix.Openat(unix.AT_FDCWD, base, unix.O_PATH|unix.O_DIRECTORY, 0)
 	must(t, err)
 	for range depth {
@@ -97,9 +97,8 @@ func TestRemoveAllAgainstAWriter(t *testing.T) {
 	}
 }
 
-// TestATreeWhosePermissionsAnAgentHasTakenIsRemoved checks that a tree is removed although its own user can't read,
-// write or enter its directories. Most of them are so deep that they are moved to the top of the tree first, which
-// changes their entry "..".
+// A tree must be removed although its own user can't read, write or enter its directories. Most of them are so deep that they
+// are moved to the top of the tree first, which changes their entry "..".
 func TestATreeWhosePermissionsAnAgentHasTakenIsRemoved(t *testing.T) {
 	for _, mode := range []fs.FileMode{0o500, 0o300, 0} {
 		t.Run(mode.String(), func(t *testing.T) {

@@ -282,8 +282,8 @@ func InParent[T any](path string, a *Actor, do func(d *Dir, name string) (T, err
 	return do(d, filepath.Base(path))
 }
 
-// MakeNoLink is [OpenNoLink] that creates missing directories with the permission bits mode (less the umask). made says whether
-// it has created the last directory of the path.
+// MakeNoLink opens a path like [OpenNoLink], and creates missing directories with the permission bits mode (less the umask).
+// made says whether it has created the last directory of the path.
 func MakeNoLink(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
 	return openWithoutLinks("make directory", path, uint32(mode.Perm()), a)
 }

@@ -19,7 +19,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// MaxNames is the maximum number of names of a directory that are held in memory. With the longest names, that is 6 MB.
+// MaxNames is the maximum number of names of a directory in memory: 6 MB with the longest names.
 const MaxNames = 10_000
 
 // ErrTooManyNames means that a directory has more than [MaxNames] names.
@@ -35,8 +35,8 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadAtMost is [Dir.ReadDir] for at most the given number of names: the first in the order of the file system, returned in byte
-// order. more says whether there are others.
+// ReadAtMost lists at most the given number of names like [Dir.ReadDir]: the first in the order of the file system, returned in
+// byte order. more says whether the directory has other names.
 func (d *Dir) ReadAtMost(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
 		more = len(entries) == most
@@ -66,7 +66,7 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 	})
 }
 
-// entry is an fs.DirEntry whose Info looks the name up relative to its Dir. An os.DirEntry would use a path.
+// entry is an fs.DirEntry that looks its name up relative to its Dir. An os.DirEntry would use a path.
 type entry struct {
 	name string
 	mode fs.FileMode // type of the file, without permission bits
@@ -102,7 +102,7 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 			if !ok {
 				st, err := LstatAt(fd, name)
 				if errors.Is(err, unix.ENOENT) {
-					continue // another process removed the file after this one had read its name
+					continue
 				}
 				if err != nil {
 					return err
@@ -139,24 +139,26 @@ func entryMode(kind uint8) (fs.FileMode, bool) {
 }
 
 const (
-	// maxRemoveDepth is the maximum depth of directories that RemoveAll holds open. It first moves deeper directories to the top of
-	// the tree.
+	// maxRemoveDepth is the maximum depth of directories that RemoveAll holds open. It first moves deeper directories to the
+	// top of the tree.
 	maxRemoveDepth = 32
-	// maxRemovePasses is how often RemoveAll goes over the tree, in which another process may keep creating files.
+	// maxRemovePasses is the maximum number of passes of RemoveAll over the tree, because another process may keep creating
+	// files.
 	maxRemovePasses = 1 << 16
-	// maxRemoveNames is the maximum number of subdirectories of one directory that a pass handles. The next pass handles the rest.
+	// maxRemoveNames is the maximum number of subdirectories of one directory for each pass.
 	maxRemoveNames = 1 << 10
 )
 
-// Remove removes the file, link or empty directory rel. If it is missing, the error is fs.ErrNotExist.
+// Remove removes the file, link or empty directory rel. For a missing file, the error is fs.ErrNotExist.
 func (d *Dir) Remove(rel string) error { return d.withParent("remove", rel, removeName) }
 
-// RemoveAll removes rel with all that is in it, and returns nil if rel is missing. Links are removed and never followed. d itself
-// can't be removed. If the owner of a directory lacks permissions for it, RemoveAll first adds them. However large the tree, it
-// keeps few names in memory and few files open.
+// RemoveAll removes rel and its content, and returns nil if rel is missing. Links are removed and never followed. d itself
+// can't be removed. If the owner of a directory lacks permissions for it, RemoveAll first adds them. It keeps few names in
+// memory and few files open, even for a large tree.
 func (d *Dir) RemoveAll(rel string) error { return d.RemoveAllUntil(context.Background(), rel) }
 
-// RemoveAllUntil is [Dir.RemoveAll] that returns the error of ctx soon after ctx has ended. The rest of the tree stays.
+// RemoveAllUntil removes like [Dir.RemoveAll], but returns the error of ctx soon after ctx has ended. The rest of the tree
+// stays.
 func (d *Dir) RemoveAllUntil(ctx context.Context, rel string) error {
 	return ignoreMissing(d.withParent("remove", rel, func(parent int, name string) error { return removeTree(ctx, parent, name) }))
 }
@@ -169,8 +171,8 @@ func removeName(parent int, name string) error {
 	return callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 }
 
-// removeTree removes the file or directory name in the open directory parent. It repeats its work for as long as other processes
-// add files, up to maxRemovePasses times.
+// removeTree removes the file or directory name in the open directory parent. It repeats its work while other processes add
+// files, up to maxRemovePasses times.
 func removeTree(ctx context.Context, parent int, name string) error {
 	for range maxRemovePasses {
 		err := removeName(parent, name)
@@ -187,7 +189,7 @@ func removeTree(ctx context.Context, parent int, name string) error {
 func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
 
 // emptyDir removes all files in the directory name, which is depth levels below the parent of the open directory top (-1 means
-// that name is the top). If the directory is too deep, emptyDir moves it to top instead.
+// that name is the top). It moves a directory that is too deep to top.
 func emptyDir(ctx context.Context, top, parent int, name string, depth int) error {
 	dir, err := openForRemoval(parent, name)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -224,13 +226,13 @@ func emptyDir(ctx context.Context, top, parent int, name string, depth int) erro
 			return ctx.Err()
 		}
 		note(name, emptyDir(ctx, top, dir, name, depth+1))
-		note(name, removeName(dir, name)) // if another process has added a file, the next pass removes it
+		note(name, removeName(dir, name)) // the next pass removes the directory if another process has added a file
 	}
 	return cmp.Or(firstErr, ignoreMissing(err))
 }
 
-// openForRemoval gives the owner of a directory all permissions, and opens it. To be moved to another directory, it must be
-// writable, because its entry ".." changes.
+// openForRemoval gives the owner of a directory all permissions, and opens it. A move to another directory changes the entry
+// "..", so the directory must be writable.
 func openForRemoval(parent int, name string) (int, error) {
 	at, err := openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -238,27 +240,27 @@ func openForRemoval(parent int, name string) (int, error) {
 	}
 	defer closeFD(at)
 	if st, err := Fstat(at); err == nil && st.Mode&0o700 != 0o700 {
-		_ = ChmodFD(at, st.Mode&0o7777|0o700) // a directory of another user may be empty, or writable for the actor's group
+		_ = ChmodFD(at, st.Mode&0o7777|0o700)
 	}
 	return openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// Node is an entry of the tree that [Dir.MakeTree] creates. The type bits of Mode say whether it is a directory, a FIFO or,
-// without any type bit, a regular file.
+// Node is an entry of the tree for [Dir.MakeTree]. The type bits of Mode say whether it is a directory, a FIFO or, without any
+// type bit, a regular file.
 type Node struct {
 	Name string      // path below the top of the tree; the node of its directory comes earlier in the list
 	Mode fs.FileMode // type, permission, set-group-ID and sticky bits; the umask does not apply
-	Data []byte      // content of a file
+	Data []byte
 
 	// Spread makes ext4 place the subdirectories of this directory far apart. Otherwise ext4 searches the inodes near the
-	// directory for each new file. It skips all inodes that were freed within the last minutes, which takes time.
+	// directory for each new file, and skips all recently freed inodes, which takes time.
 	Spread bool
 }
 
 // MakeTree creates the directory rel with all nodes in it. Until it is complete it has a temporary name with a dot in front;
 // after an error it is removed. If rel exists, the error is fs.ErrExist. All files belong to the actor, and nothing is synced.
-// If confirm isn't nil, it is called just before the tree gets its name, and an error from it removes the tree. confirm must
-// only use a Dir of [Dir.WithIdentity].
+// confirm, if not nil, is called just before the tree gets its name, and an error from it removes the tree. confirm must only
+// use a Dir of [Dir.WithIdentity].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func() error) error {
 	return d.withParent("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
@@ -270,7 +272,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func(
 			err = confirm()
 		}
 		if err == nil {
-			err = RenameNoReplace(parent, temp, base) // where the file system has no RENAME_NOREPLACE, the ordinary rename replaces at most an empty directory
+			err = RenameNoReplace(parent, temp, base) // without RENAME_NOREPLACE, the ordinary rename replaces at most an empty directory
 			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 				err = fs.ErrExist
 			}
@@ -333,8 +335,8 @@ func createNodes(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// createNode creates the node n as base in parent. If the umask has changed the mode, it is corrected through a descriptor, and
-// not through a path in /proc, which not every identity can use.
+// createNode creates the node n as base in parent. It corrects a mode that the umask has changed through a descriptor, because
+// not every identity can use a path in /proc.
 func createNode(parent int, base string, n Node) error {
 	var err error
 	mode := modeBits(n.Mode)
@@ -366,7 +368,7 @@ func createNode(parent int, base string, n Node) error {
 	if err := writeAll(fd, base, n.Data); err != nil {
 		return err
 	}
-	if n.Spread { // attribute T of chattr(1); other file systems refuse it, which does no harm
+	if n.Spread {
 		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
 			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|spreadFlag)
 		}
@@ -377,7 +379,6 @@ func createNode(parent int, base string, n Node) error {
 	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
 }
 
-// spreadFlag is EXT4_TOPDIR_FL. With this flag, ext4 spreads the subdirectories of a directory over the disk.
 const spreadFlag = 0x20000
 
 func modeBits(mode fs.FileMode) uint32 {

@@ -28,8 +28,8 @@ import (
 // with the CMD, and the gateways start when the volume has answered.
 const profilesBudget = 15 * time.Second
 
-// BringUp registers the gateways of all profiles, starts those that should run, and begins to watch the volume. If that takes
-// longer than profilesBudget, BringUp returns and the rest happens in the background.
+// BringUp registers the gateways of all profiles, starts those that should run, and begins to watch the volume. After
+// profilesBudget, BringUp returns and the rest happens in the background.
 func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
 	m.boot.profilesRead = guard.Begin("bringing up the profiles", func() {
@@ -45,12 +45,12 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		m.warnOfSlowStop(&b)
 		known, err := m.RegisterProfiles(ctx, b)
 		b.HoldBack(ctx)
-		_ = m.Registry.MarkNeedMet(ctx, registry.NeedProfiles) // MarkNeedMet fails only if the container has ended
-		// a dashboard container shares the volume with the container of the gateways, which watches it
+		_ = m.Registry.MarkNeedMet(ctx, registry.NeedProfiles)
+		// a dashboard container shares the volume with the container of the gateways, which watches the volume
 		if !m.RunPlan().DashboardOnly {
 			m.Start(ctx, known)
 		}
-		// a re-execution waits for OnProfilesKnown, and so for the boot log, which the next program would not write
+		// a re-execution waits for OnProfilesKnown, and so for the boot log, because the next program would not write the log
 		guard.Go("waiting for the boot log", func() {
 			<-m.boot.bootLogWritten
 			b.OnProfilesKnown()
@@ -71,8 +71,8 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)
 }
 
-// chooseProfile decides which profile the gateway of the CMD belongs to, and stores it in the run plan. It takes the profile
-// that the CMD names, or else the agent's active profile.
+// chooseProfile chooses the profile of the CMD's gateway, and stores it in the run plan: the profile in the CMD, or else the
+// agent's active profile.
 func (m *Manager) chooseProfile(b *Boot) {
 	if !m.RunPlan().ProfileIsExplicit {
 		active, err := m.Store.Active()
@@ -92,9 +92,9 @@ func (m *Manager) chooseProfile(b *Boot) {
 	}
 }
 
-// ReadTopology reads which gateway serves each profile. If that has changed, a gateway learns it at its next start.
+// ReadTopology reads which gateway serves each profile. A gateway uses a changed topology from its next start.
 func (m *Manager) ReadTopology() {
-	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // errors are reported during the boot
+	if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
 		m.Registry.StoreTopology(t)
 	}
 }
@@ -118,8 +118,8 @@ const (
 	cmdSlotTime = time.Second
 )
 
-// writeBootLog writes the boot log in a goroutine, after all s6 service directories (slots) are made. Programs that wait for
-// the log use the slots next.
+// writeBootLog writes the boot log in a goroutine, after all s6 service directories (slots) exist, because programs that wait
+// for the log use the slots next.
 func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
 	made := b.SlotsMade()
 	m.boot.bootLogWritten = guard.Begin("writing the boot log", func() {
@@ -136,8 +136,8 @@ func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error)
 	})
 }
 
-// AwaitSlots delays the start of the CMD until all s6 slots exist and the boot log is written. It waits at most for
-// cmdSlotTime, because there may be very many slots.
+// AwaitSlots delays the start of the CMD until all s6 slots exist and the boot log is written. Very many slots may take long,
+// so it waits at most for cmdSlotTime.
 func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	if made == nil || m.boot.profilesRead == nil || m.RunPlan().Supervise || m.RunPlan().Foreground {
 		return
@@ -149,11 +149,10 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
-	_ = pause.Until(ctx, made) && pause.Until(ctx, m.boot.bootLogWritten) // after a timeout the CMD starts anyway
+	_ = pause.Until(ctx, made) && pause.Until(ctx, m.boot.bootLogWritten) // the CMD starts even after a timeout
 }
 
-// warnOfSlowStop warns if the last stop of the container used almost all of its time, and names the settings that give it
-// more.
+// warnOfSlowStop warns if the last stop of the container used almost all of its time, and names the settings for more time.
 func (m *Manager) warnOfSlowStop(b *Boot) {
 	if took, budget := m.Store.LastSlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
@@ -163,48 +162,47 @@ func (m *Manager) warnOfSlowStop(b *Boot) {
 	}
 }
 
-// AwaitRead blocks until the boot has read the profiles, or ctx ends. It returns at once if the boot reads none.
+// AwaitRead blocks until the boot has read the profiles, or ctx ends. It returns at once in a boot without profiles.
 func (m *Manager) AwaitRead(ctx context.Context) {
 	if m.boot.profilesRead != nil {
 		pause.Until(ctx, m.boot.profilesRead)
 	}
 }
 
-// RecordStopDuration writes to the volume how long the stop of the container took, for warnOfSlowStop at the next start. The
-// channel is closed when that is done.
+// RecordStopDuration writes the duration of the container's stop to the volume, for warnOfSlowStop at the next start. It closes
+// the channel after the write.
 func (m *Manager) RecordStopDuration() <-chan struct{} {
 	began := m.stopBegan()
 	took, known := time.Since(began), !began.IsZero() && m.RunPlan().HasProfiles() && m.MayServe() == nil
 	return guard.Begin("noting how long the stop took", func() {
 		if known {
-			_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without this record, the next start gives no advice
+			_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget)
 		}
 	})
 }
 
-// maxOrderedProfiles is the maximum number of profiles for which the boot starts recently used gateways first. For that, it
-// reads all profiles before it starts the first gateway. With more profiles, each gateway starts as soon as its profile is
-// read.
+// maxOrderedProfiles is the maximum number of profiles for which the boot starts recently used gateways first. That order needs
+// all profiles before the first start. With more profiles, each gateway starts as soon as its profile is read.
 const maxOrderedProfiles = 256
 
 // Boot is the input of [Manager.BringUp].
 type Boot struct {
 	Services int // number of services that are not gateways
-	// function that returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
+	// returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
 	SlotsMade       func() <-chan struct{}
-	SetRunPlan      func(*boot.RunPlan) // function that stores a changed run plan, which says what the CMD starts
-	OnProfilesKnown func()              // function that is called when all profiles are known
+	SetRunPlan      func(*boot.RunPlan) // stores a changed run plan, the meaning of the CMD
+	OnProfilesKnown func()              // called when all profiles are known
 	Status          *bootstatus.Status
-	// function that holds back registered gateways for which there is no memory; it may block
+	// HoldBack holds back registered gateways that lack memory; it may block.
 	HoldBack func(ctx context.Context)
 	Logger   *initlog.Logger // logger for messages that no agent can cause
 }
 
-// RegisterProfiles reads the profiles and registers their gateways. For each gateway, the boot decides whether it starts.
-// RegisterProfiles returns the profiles that it has read.
+// RegisterProfiles reads the profiles and registers their gateways, and decides which gateways start. It returns the profiles
+// that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.RunPlan(), false
-	record := func() error { return nil } // function that completes the record of the intent; the CMD asks for this gateway
+	record := func() error { return nil } // completes the record of the intent, because the CMD asks for this gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
 	defer b.Status.SetProfiles(0)
@@ -255,9 +253,8 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	return read, err
 }
 
-// recordWanted records the intent that the gateway of a profile runs, because the CMD asks for it. Call it before that
-// gateway starts, because the gateway writes to the same file. The returned function completes the record, and blocks on the
-// disk.
+// recordWanted records the intent of the CMD that the gateway of a profile runs. Call it before the start of the gateway,
+// because the gateway writes to the same file. The returned function completes the record, and blocks on the disk.
 func (m *Manager) recordWanted(profile string) (record func() error) {
 	if st, err := m.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
 		m.Intents.RecordExternal(profile, profiles.Running)
@@ -270,22 +267,20 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 	return record
 }
 
-// isCmdGateway reports whether the container's CMD itself is the gateway of this profile. hinit must then start no second
-// one.
+// isCmdGateway reports whether the container's CMD is the gateway of this profile. hinit must not start a second one.
 func (m *Manager) isCmdGateway(profile string) bool {
 	r := m.RunPlan()
 	return r.Foreground && profile == r.Profile
 }
 
-// unreadProfiles are profiles that the boot could not read in time. When such a profile appears later, its gateway starts if
-// it ran in the previous container.
+// unreadProfiles are profiles that the boot could not read in time. When such a profile appears later, its gateway starts if it
+// ran in the previous container.
 type unreadProfiles struct {
 	all   bool // no profile could be read
 	names []string
 }
 
-// storeUnread remembers the profiles that the boot could not read, and for which it has not decided whether their gateways
-// start.
+// storeUnread stores the profiles that the boot could not read. Whether their gateways start is still undecided.
 func (m *Manager) storeUnread(plan profiles.Plan) {
 	m.serving.Store(&servedProfiles{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
@@ -297,9 +292,9 @@ func (m *Manager) storeUnread(plan profiles.Plan) {
 	m.unread = unreadProfiles{plan.ListingSilent, plan.Silent}
 }
 
-// shouldStart reports whether to start the gateway of a profile that has just appeared, and that the boot could not read.
-// That is so if the state file says that the gateway ran, and is older than this container. started is when this container
-// was started. A gateway in l.names is started only once. If l.all is set, any profile counts, each time it appears.
+// shouldStart reports whether to start the gateway of a new profile that the boot could not read. The state file must say that
+// the gateway ran, and must be older than this container. started is the start of this container. A gateway in l.names is
+// started only once. If l.all is set, any profile counts, each time it appears.
 func (l *unreadProfiles) shouldStart(profile string, state profiles.State, started time.Time) bool {
 	if !slices.Contains(l.names, profile) && !l.all {
 		return false

@@ -10,29 +10,28 @@ import (
 	"hinit/supervisor"
 )
 
-// gateway is what the Manager knows about one profile. The Manager's mutex guards it.
+// gateway is the Manager's record of one profile. The Manager's mutex guards it.
 type gateway struct {
-	home       profiles.HomeID    // home directory of the profile, which a renaming does not change; zero if unknown
+	home       profiles.HomeID    // home directory of the profile, which survives a renaming; zero if unknown
 	startBegan time.Time          // when the last start of the gateway began
 	inputs     profiles.InputHash // hash of the inputs with which the gateway was started
-	// hash of inputs that may have changed just after the start. Such inputs restart the gateway only once.
+	// hash of inputs that may have changed just after the start. These inputs restart the gateway only once.
 	doubtfulInputs   profiles.InputHash
 	platformProblem  string // last problem with its chat platforms that the gateway reported
 	notStartedReason string // why the boot did not start the gateway, for the status
-	wanted           bool   // the state file says that the gateway should run
+	wanted           bool
 	exclusiveValues  []profiles.ExclusiveValue
-	unrecorded       bool // the intent could not be written to the volume; recordLater tries again
+	unrecorded       bool // the volume lacks the intent; recordLater tries again
 }
 
-// records is what the Manager knows about all profiles.
+// records are the Manager's records of all profiles.
 type records struct {
 	byProfile     map[string]*gateway
-	removedByHome map[profiles.HomeID]removedProfile   // removed profiles by their home directory, to recognize a renamed one
+	removedByHome map[profiles.HomeID]removedProfile   // removed profiles by their home directory, to recognize renamed profiles
 	users         map[profiles.ExclusiveValue][]string // running gateways by exclusive value (such as a token), for the snapshot usersOf
-	usersOf       *supervisor.Snapshot                 // snapshot from which users was made; nil if the values have changed since
+	usersOf       *supervisor.Snapshot                 // snapshot behind users; nil after a change of the values
 }
 
-// gatewayOf returns the record of a profile, and makes one if there is none. The caller holds the mutex.
 func (m *Manager) gatewayOf(profile string) *gateway {
 	g := m.gateways.byProfile[profile]
 	if g == nil {
@@ -55,8 +54,8 @@ func (m *Manager) recordNotStarted(d profiles.Decision) {
 	m.updateRecord(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
 }
 
-// Warnings returns the warnings about profiles and their directories that hold now, sorted. Warnings about one agent's profile never
-// displace warnings about another agent's.
+// Warnings returns the current warnings about profiles and their directories, sorted. Warnings about one agent's profile never
+// displace warnings about another's.
 func (m *Manager) Warnings() (list []string) {
 	if w := m.watch(); w != nil {
 		for _, warning := range w.Warnings() {
@@ -66,7 +65,7 @@ func (m *Manager) Warnings() (list []string) {
 	return slices.Compact(slices.Sorted(slices.Values(list)))
 }
 
-// forget drops everything about a profile that was removed.
+// forget drops the record of a removed profile.
 func (m *Manager) forget(profile string) {
 	m.Registry.Forget(profile)
 	m.mu.Lock()
@@ -74,7 +73,6 @@ func (m *Manager) forget(profile string) {
 	delete(m.gateways.byProfile, profile)
 }
 
-// record returns a copy of the record of a profile. The copy is empty if there is no record.
 func (m *Manager) record(profile string) gateway {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +82,6 @@ func (m *Manager) record(profile string) gateway {
 	return gateway{}
 }
 
-// updateRecord lets set change the record of a profile, and makes one if there is none.
 func (m *Manager) updateRecord(profile string, set func(g *gateway)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,8 +29,7 @@ import (
 	"hinit/supervisor"
 )
 
-// host stands for the other parts of PID 1: a supervisor that only records its calls, and slots that consist of their
-// down files.
+// host replaces the other parts of PID 1: a supervisor that only records its calls, and slots that consist of their down files.
 type host struct {
 	t     *testing.T
 	home  string
@@ -43,18 +42,18 @@ type host struct {
 	cfg    *config.Config
 	snap   *supervisor.Snapshot
 	news   chan struct{}
-	refuse error // the error of MayServe; nil if the volume may be served
+	refuse error // result of MayServe; nil if hinit may serve the volume
 }
 
-// seen holds the calls that the host got.
+// seen holds the recorded calls of a host.
 type seen struct {
 	events []string // events sent to the supervisor
 	said   []string
 	masked map[string][]string
 	down   map[string]bool // state of the down file, by profile
-	gone   []string        // slots that were withdrawn
-	starts map[string]bool // whether a registered profile is to be started, by profile
-	jobs   int             // number of jobs that were reported as work
+	gone   []string
+	starts map[string]bool // whether to start a registered profile, by profile
+	jobs   int
 }
 
 func (h *host) worked() {
@@ -63,7 +62,7 @@ func (h *host) worked() {
 	h.jobs++
 }
 
-// look returns a copy of the recorded calls. A copy is needed, because the Manager's goroutine goes on adding calls.
+// look returns a copy of the recorded calls, because the Manager's goroutine goes on adding calls.
 func (h *host) look() seen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,7 +156,6 @@ func (h *host) state(profile string, keys map[string]any) {
 	}
 }
 
-// service sets the gateway of a profile in the snapshot.
 func (h *host) service(profile string, s supervisor.Service) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -216,7 +214,6 @@ func (h *host) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Foreign implements registry.SlotMaker: there are no service directories.
 func (h *host) Foreign(string) bool { return false }
 
 func (h *host) MayServe() error {
@@ -225,7 +222,7 @@ func (h *host) MayServe() error {
 	return h.refuse
 }
 
-// refuseFrom makes MayServe return an error from now on, as if another container served the volume.
+// refuseFrom makes MayServe return an error, as if another container served the volume.
 func (h *host) refuseFrom(why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -274,7 +271,7 @@ func (h *host) RemoveSlot(_ context.Context, service string) error {
 	return nil
 }
 
-// until polls until cond holds. The failure names the condition with the text in what.
+// until polls until cond holds. The failure contains the name what of the condition.
 func (h *host) until(what string, cond func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
@@ -311,7 +308,7 @@ func (h *host) forgetEvents() {
 	h.events, h.said = nil, nil
 }
 
-// changed returns the record of a gateway's change of state.
+// changed returns a record of a gateway's change of state.
 func changed(profile string, from, to supervisor.State, reason string) supervisor.Record {
 	return supervisor.Record{Service: profiles.SlotName(profile), From: from, To: to, Reason: reason, At: time.Now()}
 }

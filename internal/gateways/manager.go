@@ -24,12 +24,12 @@ import (
 	"hinit/supervisor"
 )
 
-// jobQueueSize is the capacity of the job queue. When a large container starts, every gateway adds a job at about the same
+// jobQueueSize is the capacity of the job queue. At the start of a large container, every gateway adds a job at about the same
 // time.
 const jobQueueSize = 8192
 
-// Manager keeps the gateways in the supervisor in step with the profiles on the data volume. Any goroutine may call its
-// methods, unless a method says otherwise.
+// Manager matches the gateways in the supervisor to the profiles on the data volume. Any goroutine may call its methods, unless
+// a method says otherwise.
 type Manager struct {
 	Options
 
@@ -37,7 +37,7 @@ type Manager struct {
 	orders        *orders.Queues
 	inherited     Handover // state from before the re-execution
 	serving       atomic.Pointer[servedProfiles]
-	topologyToken chan struct{} // channel of capacity 1 that holds a token while the topology is being changed
+	topologyToken chan struct{} // channel of capacity 1 with a token during a change of the topology
 	limitedLog    limitedLog
 
 	mu       sync.Mutex
@@ -49,16 +49,16 @@ type Manager struct {
 
 // watcher reports changes of the profiles on the volume.
 type watcher struct {
-	*profiles.Watcher // the watcher of profiles; nil before [Manager.Start]
+	*profiles.Watcher // watcher of profiles; nil before [Manager.Start]
 
 	cancel  context.CancelFunc
-	stopped time.Time // when the stop of the container began, which ends the watching; zero before
+	stopped time.Time // begin of the container's stop, which ends the watching; zero before
 }
 
-// bootProgress says how far the boot is with the profiles. Registry.ChangeLock guards it.
+// bootProgress is the progress of the boot with the profiles. Registry.ChangeLock guards it.
 type bootProgress struct {
-	profilesRead   <-chan struct{} // channel that is closed when the boot has read the profiles; nil if it reads none
-	bootLogWritten <-chan struct{} // channel that is closed when the boot log is written; nil if none is written
+	profilesRead   <-chan struct{} // closed when the boot has read the profiles; nil if it reads none
+	bootLogWritten <-chan struct{} // closed when the boot log is written; nil without a boot log
 }
 
 // Options are the settings of a Manager, and the parts of hinit that it uses. Any goroutine may call the functions.
@@ -79,9 +79,9 @@ type Options struct {
 	// ReadSecrets reads a profile's .env, so that the console hides its values in the output of a service. It blocks on the
 	// disk.
 	ReadSecrets func(service, profile string)
-	// OnStateWritten is called when a gateway has written its state file. It must not block.
+	// OnStateWritten is called after a gateway has written its state file. It must not block.
 	OnStateWritten func(profile string)
-	// OnDiskJob is called after each job on the disk, which may have left garbage. It must not block.
+	// OnDiskJob is called after each job on the disk, for garbage collection. It must not block.
 	OnDiskJob func()
 }
 
@@ -97,7 +97,7 @@ func New(o Options) *Manager {
 }
 
 // Start begins to watch the volume, and to execute the jobs of [Manager.Observe], until ctx ends. known are the profiles that
-// the caller has already found.
+// the caller has found.
 func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { m.handleProfileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
@@ -120,8 +120,7 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// Continue is Start for the program after a re-execution. It also carries out the orders that the old program has not
-// finished.
+// Continue replaces Start in the program after a re-execution. It also carries out the unfinished orders of the old program.
 func (m *Manager) Continue(ctx context.Context) {
 	m.Start(ctx, m.Registry.KnownProfiles())
 	m.CatchUp()
@@ -130,7 +129,7 @@ func (m *Manager) Continue(ctx context.Context) {
 	}
 }
 
-// Stop ends the watching of the volume, because the container is about to stop. A second call does nothing.
+// Stop ends the watching of the volume before the container stops. A second call does nothing.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,8 +144,8 @@ func (m *Manager) Stop() {
 	}
 }
 
-// DropRecords drops all records, because another init serves the profiles now. It does not stop the watcher, which ends with
-// the context of [Manager.Start].
+// DropRecords drops all records, because another init now serves the profiles. The watcher continues until the context of
+// [Manager.Start] ends.
 func (m *Manager) DropRecords() {
 	m.Intents.ForgetAll()
 	m.mu.Lock()
@@ -154,7 +153,7 @@ func (m *Manager) DropRecords() {
 	for len(m.jobs) > 0 {
 		select {
 		case <-m.jobs:
-		default: // another goroutine has taken the last job, and may still execute it
+		default:
 		}
 	}
 	clear(m.gateways.byProfile)
@@ -164,7 +163,7 @@ func (m *Manager) DropRecords() {
 	m.Registry.DropProfiles()
 }
 
-// stopBegan returns when the stop of the container began; zero before.
+// stopBegan returns the begin of the container's stop; zero before.
 func (m *Manager) stopBegan() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,9 +179,9 @@ func (m *Manager) watch() *profiles.Watcher {
 // IsIdle reports whether every order is finished. A re-execution waits for that.
 func (m *Manager) IsIdle() bool { return m.orders.IsIdle() }
 
-// Command starts, stops or restarts a service. For a gateway it first records the operator's intent on the volume. If ctx
-// ends first, the order remains valid, and the error says how far it has come. Unless verb is stop, Command also makes the
-// service's s6 directory again if a client has removed it.
+// Command starts, stops or restarts a service. For a gateway it first records the operator's intent on the volume. If ctx ends
+// first, the order stays in force, and the error describes its progress. Unless verb is stop, Command also restores the
+// service's s6 directory if a client has removed it.
 func (m *Manager) Command(ctx context.Context, verb client.Verb, service string) error {
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && verb != client.VerbStop {
@@ -218,7 +217,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	if !down && m.Registry.ProfileExists(o.Profile) {
 		m.CorrectOwner(context.Background(), o.Profile) // other programs may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
-			// after a change of hinit.yaml, the profile may have a user of its own
+			// a change of hinit.yaml may have given the profile its own user
 			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil {
 				return nil, err
 			}
@@ -230,10 +229,10 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 		m.Registry.SetDown(o.Profile, down || m.isCmdGateway(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return fmt.Errorf("%w: %w", profiles.ErrNotRecorded, err) }
-	case m.Registry.HasSlot(o.Service) && !m.Registry.ProfileExists(o.Profile): // without a profile there is no file for an intent
+	case m.Registry.HasSlot(o.Service) && !m.Registry.ProfileExists(o.Profile): // without a profile, no file can store an intent
 		sync = func() error { return nil }
 	default:
-		// the profile was removed, and the supervisor will soon remove its service
+		// the supervisor will soon remove the service of the removed profile
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err)
 	}
 	if o.Verb == client.VerbStop {
@@ -259,7 +258,7 @@ func (m orderBackend) Execute(o *orders.Order) (effect string, err error) {
 			return "", err
 		}
 	}
-	// The context needs no deadline, because the call ends with the supervisor's loop.
+	// The call ends with the supervisor's loop, so the context needs no deadline.
 	if err := m.Registry.Do(supervisor.WithAuthor(context.Background(), o.By), eventForVerb(o.Verb, o.Service)); err != nil {
 		return "", err
 	}
@@ -282,13 +281,13 @@ func eventForVerb(verb client.Verb, service string) supervisor.Event {
 		return supervisor.Restart{Name: service}
 	case orders.StayDown:
 		return supervisor.StayDown{Name: service}
-	case client.VerbStart, client.VerbRunOnce: // VerbRunOnce is for tasks, and starts a gateway normally
+	case client.VerbStart, client.VerbRunOnce:
 	}
 	return supervisor.Start{Name: service}
 }
 
-// announceStop writes the planned-stop marker, a file that tells a gateway that the coming signal is a planned stop
-// (contract, section 6.1). It blocks on the disk.
+// announceStop writes the planned-stop marker, the file that tells a gateway that the next signal is a planned stop (contract,
+// section 6.1). It blocks on the disk.
 func (m *Manager) announceStop(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
@@ -296,7 +295,7 @@ func (m *Manager) announceStop(service, profile string) {
 	}
 	started, err := profiles.StartTime(s.PID)
 	if err != nil {
-		return // the gateway has just ended
+		return
 	}
 	if err := m.Store.MarkPlannedStop(profile, s.PID, started); err != nil {
 		m.say(service, "cannot leave the planned-stop marker: %v", err)
@@ -316,11 +315,11 @@ func (m *Manager) recordLater(service, profile string) {
 	}
 }
 
-// retryRecord tries again to record the intent of a profile. After another failure, it tries later.
+// retryRecord tries again to record the intent of a profile, now and after each failure.
 func (m *Manager) retryRecord(service, profile string) {
 	m.mu.Lock()
 	if g := m.gateways.byProfile[profile]; g != nil {
-		g.unrecorded = false // reset the mark before the attempt, so that a command that fails afterwards schedules another one
+		g.unrecorded = false // reset the mark first, so that a failing command schedules another attempt
 	}
 	m.mu.Unlock()
 	switch outcome, err := m.Intents.Restore(profile, profiles.State{}); {
@@ -331,7 +330,7 @@ func (m *Manager) retryRecord(service, profile string) {
 	}
 }
 
-// enqueue adds a job to the queue. It never blocks: if the disk hangs and the queue is full, it drops the job.
+// enqueue adds a job to the queue without blocking. If the disk hangs and the queue is full, it drops the job.
 func (m *Manager) enqueue(service string, job func()) {
 	select {
 	case m.jobs <- job:
@@ -345,9 +344,9 @@ func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { m.enqueue(service, job) }))
 }
 
-// An agent can cause messages as often as it likes. So each subject gets at most maxMessages lines of the container log in a
-// messagePeriod. A subject is one service, or the profiles as a whole, or the warnings about one profile. If there are more
-// than maxSubjects, the others share one count.
+// An agent can cause any number of messages. So each subject gets at most maxMessages lines of the container log in a
+// messagePeriod. A subject is one service, or the profiles as a whole, or the warnings about one profile. Beyond maxSubjects,
+// all other subjects share one count.
 const (
 	maxMessages   = 20
 	maxSubjects   = 64
@@ -361,7 +360,7 @@ type limitedLog struct {
 	last  map[string]string // last message of the present period, by subject
 }
 
-// say writes a message about a service to the container log, or about the profiles as a whole if service is "".
+// say writes a message about a service, or with service "" about all profiles, to the container log.
 func (m *Manager) say(service, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if service != "" {
@@ -375,8 +374,8 @@ func (m *Manager) SayOfSlots(format string, args ...any) {
 	m.limitedLog.write(m.Logger, "slots of s6", fmt.Sprintf(format, args...))
 }
 
-// write writes a message to the log. After a subject has used up its lines, only its last message is logged, when the period
-// ends. A message that equals the one before is left out, because warnings can come and go.
+// write writes a message to the log. After a subject has used up its lines, the log gets only its last message, at the end of
+// the period. A message that equals the previous one is left out, because warnings can come and go.
 func (s *limitedLog) write(log *initlog.Logger, subject, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

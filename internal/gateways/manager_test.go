@@ -18,8 +18,8 @@ import (
 	"hinit/supervisor"
 )
 
-// TestACommandIsOnTheVolumeBeforeItIsAnswered checks that desired_state is on the disk when the command gets its
-// answer. A stop of the container right after the answer must not lose the command.
+// desired_state must be on the disk when the command gets its answer. A stop of the container right after the answer must not
+// lose the command.
 func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -52,8 +52,7 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 	}
 }
 
-// TestWithoutTheLeaseNothingIsWrittenOrStarted checks that a command fails, writes nothing and starts nothing while
-// another container serves the volume.
+// While another container serves the volume, a command must fail, write nothing and start nothing.
 func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -66,8 +65,7 @@ func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 	}
 }
 
-// TestAServiceHasNoIntent checks that a command for a service that is no gateway goes straight to the supervisor and
-// needs no volume.
+// A command for a service that is no gateway goes straight to the supervisor and needs no volume.
 func TestAServiceHasNoIntent(t *testing.T) {
 	h, m := newHost(t)
 	h.setSnapshot(supervisor.Snapshot{Services: []*supervisor.Service{{Name: "dashboard", Kind: supervisor.KindService}}})
@@ -76,8 +74,7 @@ func TestAServiceHasNoIntent(t *testing.T) {
 	}
 }
 
-// TestAnIntentThatTheGatewayOverwritesComesBack checks that desired_state is written again after the gateway has
-// rewritten its state file from an older copy.
+// desired_state must be written again after the gateway has rewritten its state file from an older copy.
 func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -91,8 +88,7 @@ func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
 	}
 }
 
-// TestReadinessIsReadOffTheStateFile checks that a gateway counts as ready only by a state file of its present run. A
-// state file of another process must not count.
+// Only a state file of the present run makes a gateway ready, not a state file of another process.
 func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 	started, err := profiles.StartTime(os.Getpid())
 	if err != nil {
@@ -116,8 +112,7 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 	}
 }
 
-// TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore checks that a state file with another start time does not
-// count. After docker stop and docker start, the gateway has the same PID again.
+// A state file with another start time must not count. After docker stop and docker start, the gateway has the same PID again.
 func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.state("coder", map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": 1})
@@ -127,8 +122,7 @@ func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
 	h.until("it is looked at", h.got("Ready{Name:gateway-coder Run:1 Ready:false Text:gateway_state.json says nothing of this run yet}"))
 }
 
-// TestAProfileThatComesAndGoes checks that a new profile is registered, that a removed profile is removed with its
-// slot, and that the Manager forgets everything about it.
+// A new profile must be registered. A removed profile must be removed with its slot and its record in the Manager.
 func TestAProfileThatComesAndGoes(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)
@@ -150,7 +144,7 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || m.Registry.ProfileExists("coder") {
 		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, m.Registry.ProfileExists("coder"))
 	}
-	// A job that was queued before the removal records something about the profile again.
+	// A job from before the removal stores another record of the profile.
 	h.setSnapshot(supervisor.Snapshot{})
 	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
 	m.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
@@ -161,21 +155,20 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestALateJobDoesNotBringARemovedProfileBack checks that PID 1 remembers no profile that was removed while a job for it was
-// waiting. hinit reads a missing state file again after two seconds. An agent can make and remove any number of profiles.
+// A waiting job must not restore the record of a removed profile. hinit reads a missing state file again after two seconds, and
+// an agent can make and remove any number of profiles.
 func TestALateJobDoesNotBringARemovedProfileBack(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)
 	m.FollowState("coder")
-	m.WarnIfMissing("gateway-coder", "coder") // the message of this later job shows that the job before it is done
+	m.WarnIfMissing("gateway-coder", "coder") // the message of this job shows that the previous job is done
 	h.until("the jobs are done", h.logged("there is no profile"))
 	if n := m.Remembered(); n > 0 {
 		t.Errorf("%d profiles are remembered", n)
 	}
 }
 
-// TestARenamedProfileRunsOn checks that a renamed profile is started under its new name once the gateway of the old
-// name has ended, and that a copied profile is not.
+// A renamed profile must start under its new name after the end of its old gateway. A copied profile must not.
 func TestARenamedProfileRunsOn(t *testing.T) {
 	h, m := newHost(t, "old")
 	if _, err := h.store.HomeID("old"); errors.Is(err, errors.ErrUnsupported) {
@@ -202,8 +195,7 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 	}
 }
 
-// TestAProfileThatAnswersLateIsStarted checks that a profile whose state could be read only after the boot is started
-// if its gateway ran when the container ended.
+// A profile whose state could be read only after the boot must start if its gateway ran at the end of the last container.
 func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)
@@ -231,13 +223,13 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 	}
 }
 
-// TestTheBootSaysOnceThatAnOrderIsNotRecorded checks that the warning about an order that can't be recorded does not repeat
-// itself. It was "cannot record that the gateway is wanted: cannot be recorded, so …".
+// The warning about an order that can't be recorded must not repeat itself. It was "cannot record that the gateway is wanted:
+// cannot be recorded, so …".
 func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
 	h, m := newHost(t)
 	h.route = boot.RunPlan{Supervise: true, Profile: profiles.Default}
 	writes := 0
-	h.wants.CheckWrite = func() error { // the first call checks before the intent is written, so it succeeds
+	h.wants.CheckWrite = func() error { // the first call precedes the write of the intent, so it succeeds
 		writes++
 		return map[bool]error{true: errors.New("no space left on device")}[writes > 1]
 	}

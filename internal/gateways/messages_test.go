@@ -11,7 +11,6 @@ import (
 	"hinit/internal/container/initlog"
 )
 
-// lineLog is a console that keeps its lines.
 type lineLog chan string
 
 func (l lineLog) Write(line []byte) (int, error) {
@@ -19,7 +18,6 @@ func (l lineLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// take removes and returns all lines.
 func (l lineLog) take() (text string) {
 	for len(l) > 0 {
 		text += <-l
@@ -27,7 +25,7 @@ func (l lineLog) take() (text string) {
 	return text
 }
 
-// TestAnAgentFilledTheLogByMakingSlots checks that the messages about all slots of s6 together have a limit.
+// The messages about all slots of s6 together must have a limit.
 func TestAnAgentFilledTheLogByMakingSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(lineLog, 1000)
@@ -47,8 +45,7 @@ func TestAnAgentFilledTheLogByMakingSlots(t *testing.T) {
 	})
 }
 
-// TestTheStatusWarnedOfSlowSlotsForEver checks that a delay of the boot that ends by itself is only in the container log, and
-// not in the status.
+// A delay of the boot that ends by itself belongs into the container log only, not into the status.
 func TestTheStatusWarnedOfSlowSlotsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(lineLog, 10)
@@ -63,8 +60,7 @@ func TestTheStatusWarnedOfSlowSlotsForEver(t *testing.T) {
 	})
 }
 
-// TestTheLastOfTooManyMessagesIsInTheLog checks that a warning that comes after too many others, and still applies later, is
-// written to the log. It was shown only in the status.
+// A warning that comes after too many others, and still applies later, must be in the log, not only in the status.
 func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(lineLog, 1000)

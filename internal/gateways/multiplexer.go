@@ -19,18 +19,18 @@ import (
 // The topology says which gateway serves each profile: the profile's own, or the default profile's gateway. A gateway that
 // serves several profiles is called a multiplexer.
 
-// servedProfiles is what hinit knows about the profiles that the default profile's gateway serves. It is immutable.
+// servedProfiles is hinit's record of the profiles that the default profile's gateway serves. It is immutable.
 type servedProfiles struct {
-	profiles.Topology        // topology with which the gateway was started; while it is down, the topology for its next start
-	topologyRun       uint64 // run that was started with Topology; 0 for none
+	profiles.Topology        // topology at the start of the gateway; for a gateway that is down, at its next start
+	topologyRun       uint64 // run with Topology; 0 for none
 
-	hasReport bool           // the gateway has reported in its state file which profiles it serves
-	run       uint64         // run that made this report
+	hasReport bool           // the state file of the gateway lists the profiles that it serves
+	run       uint64         // run behind this report
 	state     profiles.State // state file with the report
 }
 
 // servedByDefault returns whether the default profile's gateway serves another profile. reported means that this gateway has
-// itself reported so; otherwise serves follows from the topology.
+// reported so; otherwise the answer comes from the topology.
 func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := m.serving.Load()
@@ -43,8 +43,8 @@ func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	return now.Serves(profile), false
 }
 
-// ServedBy returns how the profile of gateway s is served, as a word of the API. It is "" if s itself serves the profile, or
-// if no gateway needs to.
+// ServedBy returns how the profile of gateway s is served, as a word of the API. It is "" if s serves the profile, or if no
+// gateway needs to.
 func (m *Manager) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
@@ -70,8 +70,8 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 
 const servedNote = "served by the multiplexer of profile " + profiles.Default
 
-// StatusRemark returns a remark for the status of a gateway. Another gateway may serve its profile, or have the same exclusive
-// value, such as a token.
+// StatusRemark returns a remark for the status of a gateway whose profile another gateway serves, or whose exclusive value,
+// such as a token, another gateway shares.
 func (m *Manager) StatusRemark(s *supervisor.Service) string {
 	switch m.ServedBy(s) {
 	case client.ServedTwice:
@@ -89,7 +89,7 @@ func (m *Manager) StatusRemark(s *supervisor.Service) string {
 	return m.sharedExclusives(s)
 }
 
-// SetOwnGatewayAllowed lets the gateway of a profile run although the multiplexer serves that profile, until this gateway is
+// SetOwnGatewayAllowed lets the gateway of a profile run beside the multiplexer that serves the profile, until this gateway is
 // stopped.
 func (m *Manager) SetOwnGatewayAllowed(service string) {
 	profile, ok := profiles.SlotProfile(service)
@@ -98,8 +98,7 @@ func (m *Manager) SetOwnGatewayAllowed(service string) {
 	}
 }
 
-// CheckMayStart returns an error if a gateway must not start, because the multiplexer serves its profile. It returns nil if the
-// gateway may start.
+// CheckMayStart returns an error if the multiplexer serves the profile of a gateway, so that the gateway must not start.
 func (m *Manager) CheckMayStart(service string) error {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); !ok || !serves || m.Registry.MayRunOwnGateway(profile) {
@@ -108,23 +107,22 @@ func (m *Manager) CheckMayStart(service string) error {
 	return &client.Error{Kind: client.KindFailed, Message: servedNote + " (`--force` to run it beside)"}
 }
 
-// runningThoughServed returns the gateways that are running although, according to topology t, the default profile's gateway
-// also serves their profiles.
+// runningThoughServed returns the running gateways whose profiles the default profile's gateway also serves, according to
+// topology t.
 func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.MayRunOwnGateway(s.Profile)
 	})
 }
 
-// downThoughUnserved returns the gateways that are down although they are wanted up and, according to topology t, no other
-// gateway serves their profiles.
+// downThoughUnserved returns the gateways that are down but wanted up, and whose profiles no other gateway serves according to
+// topology t.
 func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.record(s.Profile).wanted
 	})
 }
 
-// nonDefaultGateways returns the gateways that match selects, except the default profile's.
 func (m *Manager) nonDefaultGateways(match func(*supervisor.Service) bool) (names []string) {
 	for _, s := range m.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && match(s) {
@@ -134,8 +132,6 @@ func (m *Manager) nonDefaultGateways(match func(*supervisor.Service) bool) (name
 	return names
 }
 
-// retireTime is how long a change of the topology waits until the gateways of served profiles have ended. hinit kills them
-// earlier than that.
 const retireTime = 2 * time.Minute
 
 // endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and blocks until all their
@@ -165,8 +161,8 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	})
 }
 
-// awaitCondition blocks until what returns "". It calls what after each change of a service. Any other result of what
-// describes what is missing, for the error after retireTime.
+// awaitCondition blocks until unmet returns "". It calls unmet after each change of a service. Any other result of unmet is for
+// the error after retireTime.
 func (m *Manager) awaitCondition(ctx context.Context, unmet func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -182,9 +178,8 @@ func (m *Manager) awaitCondition(ctx context.Context, unmet func(*supervisor.Sna
 	}
 }
 
-// applyTopology reads the topology with which the default profile's gateway has just started. If the topology has changed,
-// applyTopology ends gateways whose profiles would be served twice, and starts gateways whose profiles nothing serves any
-// longer.
+// applyTopology reads the topology at the start of the default profile's gateway. After a change, it ends gateways whose
+// profiles would be served twice, and starts gateways whose profiles no gateway serves.
 func (m *Manager) applyTopology(ctx context.Context) {
 	run := m.defaultRun() // a later run causes another call, so read the run before the topology
 	t, err := m.Store.Topology(os.Getenv, "")
@@ -220,9 +215,9 @@ func (m *Manager) applyTopology(ctx context.Context) {
 	}
 }
 
-// restartAfterServed is called when the default profile's gateway has restarted, for instance after a crash, while gateways
-// of profiles that it serves are still running. It ends the default profile's gateway and then those gateways, and starts the
-// default profile's gateway again. So no profile is served twice.
+// restartAfterServed keeps a profile from being served twice. The default profile's gateway has restarted, for instance after a
+// crash, and gateways of profiles that it serves are running. restartAfterServed ends all of them, and starts the default
+// profile's gateway again.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say(name, "it waits until the gateways whose profiles it serves now have ended")
@@ -233,7 +228,7 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 		return err
 	}
 	if want, asked := m.Intents.LastOrder(profiles.Default); asked && want != profiles.Running {
-		return nil // an operator has stopped the default profile's gateway since then
+		return nil // an operator has stopped the default profile's gateway
 	}
 	return m.Registry.Do(ctx, supervisor.Start{Name: name})
 }
@@ -241,11 +236,10 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 // startUnserved starts the wanted gateways whose profiles no gateway serves.
 func (m *Manager) startUnserved(ctx context.Context, t profiles.Topology) {
 	for _, name := range m.downThoughUnserved(t) {
-		_ = m.Registry.Do(ctx, supervisor.Start{Name: name}) // Do fails if the service was removed
+		_ = m.Registry.Do(ctx, supervisor.Start{Name: name})
 	}
 }
 
-// defaultRun returns the run of the default profile's gateway, or 0.
 func (m *Manager) defaultRun() uint64 {
 	if d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
 		return d.Run
@@ -253,9 +247,8 @@ func (m *Manager) defaultRun() uint64 {
 	return 0
 }
 
-// storeServedProfiles stores which profiles the default profile's gateway serves, from its state file. If the gateway serves more
-// profiles than the topology says, the topology has changed while the gateway was starting. Then storeServedProfiles reads the
-// topology again.
+// storeServedProfiles stores the profiles that the default profile's gateway serves, from its state file. If the topology has
+// fewer profiles, it has changed during the start of the gateway, and storeServedProfiles reads it again.
 func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := m.serving.Load()
@@ -272,9 +265,9 @@ func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.Stat
 	m.serving.Store(&now)
 }
 
-// ChangeTopology changes which gateways serve the profiles. If dry is set, it changes nothing and says which gateways the
-// change would end or start. During the change no profile is served twice. A change that has begun is completed even if the
-// client stops waiting.
+// ChangeTopology changes which gateways serve the profiles. If dry is set, it changes nothing and only returns the gateways
+// that the change would end or start. During the change no profile is served twice. A change that has begun is completed even
+// if the client stops waiting.
 func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !m.RunPlan().HasProfiles() {
 		return out, errors.New("this container has no gateways")
@@ -344,8 +337,8 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 	return out, nil
 }
 
-// storeExclusives stores the exclusive values, such as tokens, of a gateway that has come up, and warns if another running
-// gateway has one of them.
+// storeExclusives stores the exclusive values, such as tokens, of a started gateway, and warns if another running gateway has
+// one of them.
 func (m *Manager) storeExclusives(service, profile string) {
 	list, err := m.Store.ExclusiveValues(profile)
 	if err != nil {
@@ -359,11 +352,10 @@ func (m *Manager) storeExclusives(service, profile string) {
 	}
 }
 
-// maxShownClashes is how many shared values the status of a gateway names.
 const maxShownClashes = 4
 
-// sharedExclusives says which exclusive values a running gateway shares with others. Two gateways with the same token would
-// lose messages.
+// sharedExclusives describes the exclusive values that a running gateway shares with others. Two gateways with the same token
+// would lose messages.
 func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""
@@ -383,8 +375,8 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	return strings.Join(clashes, "; ")
 }
 
-// usersOfExclusives returns the running gateways that use each exclusive value. The status asks once for each gateway, so the
-// result is kept until a service or a value changes. The caller holds the Manager's mutex.
+// usersOfExclusives returns the running gateways that use each exclusive value. It caches the result until a service or a value
+// changes, because the status asks once for each gateway. The caller holds the Manager's mutex.
 func (r *records) usersOfExclusives(snap *supervisor.Snapshot) map[profiles.ExclusiveValue][]string {
 	if r.usersOf == snap {
 		return r.users

@@ -16,8 +16,8 @@ import (
 	"hinit/supervisor"
 )
 
-// multiplexing makes a host whose default gateway runs and is configured to serve all profiles. says lists the profiles
-// that its state file names as served.
+// multiplexing makes a host whose default gateway runs and is configured to serve all profiles. says lists the served profiles
+// in its state file.
 func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateways.Manager) {
 	t.Helper()
 	h, m := newHost(t, names...)
@@ -45,8 +45,7 @@ func (h *host) servedBy(m *gateways.Manager, profile, want string) {
 	h.until(profile+" is served by "+want, func() bool { return m.ServedBy(h.Snapshot().Find(profiles.SlotName(profile))) == want })
 }
 
-// TestWhoServesAProfileIsKnown checks that the state file of the default gateway's run says which profiles it serves.
-// Without the file, hinit assumes what the configuration says.
+// The state file of the default gateway's run says which profiles it serves. Without the file, hinit follows the configuration.
 func TestWhoServesAProfileIsKnown(t *testing.T) {
 	h, m := multiplexing(t, []string{"default", "a"}, "a", "b")
 	h.servedBy(m, "a", client.ServedByDefault)
@@ -68,8 +67,8 @@ func TestWhoServesAProfileIsKnown(t *testing.T) {
 	h.servedBy(m, "a", client.ServedExpected)
 }
 
-// TestALyingDefaultAgentStopsNobody checks that a false list of served profiles in the default gateway's state file is
-// shown and refuses a start, but ends no other gateway. Only the configuration may do that.
+// A false list of served profiles in the default gateway's state file is shown and refuses a start, but ends no other gateway.
+// Only the configuration may do that.
 func TestALyingDefaultAgentStopsNobody(t *testing.T) {
 	h, m := newHost(t, "a")
 	started, err := profiles.StartTime(os.Getpid())
@@ -89,8 +88,7 @@ func TestALyingDefaultAgentStopsNobody(t *testing.T) {
 	}
 }
 
-// TestTwoGatewaysWithOneTokenAreLoud checks that two gateways with the same token cause a warning, which must not
-// contain the token.
+// Two gateways with the same token must cause a warning without the token.
 func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	h, m := newHost(t, "a", "b")
 	h.write("a", ".env", "TELEGRAM_BOT_TOKEN=12345:secret\nOPENAI_API_KEY=same\n")
@@ -115,8 +113,8 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	h.until("the log says why they are not compared", h.logged("gateway-b: cannot tell whether another gateway has its tokens"))
 }
 
-// TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus checks that the search for shared tokens takes little time.
-// Comparing each gateway with all others took 12 ms for 100 profiles, and agents choose the tokens.
+// The search for shared tokens must be fast. Comparing each gateway with all others took 12 ms for 100 profiles, and agents
+// choose the tokens.
 func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
 	const gateways, tokens = 60, 16
 	names := make([]string, gateways)
@@ -127,7 +125,7 @@ func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
 	for i, name := range names {
 		var env strings.Builder
 		for token := range tokens {
-			fmt.Fprintf(&env, "T%d_BOT_TOKEN=%d:%d\n", token, i/6, token) // each group of six gateways has the same tokens
+			fmt.Fprintf(&env, "T%d_BOT_TOKEN=%d:%d\n", token, i/6, token) // six gateways share each token
 		}
 		h.write(name, ".env", env.String())
 	}
@@ -153,8 +151,7 @@ func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
 	}
 }
 
-// TestAReexecKeepsTheWarningOfASharedToken checks that the warning about a shared token stays after a re-execution,
-// although the gateways were started before it.
+// The warning about a shared token must stay after a re-execution.
 func TestAReexecKeepsTheWarningOfASharedToken(t *testing.T) {
 	h, m := newHost(t, "a", "b")
 	for _, name := range []string{"a", "b"} {
@@ -168,8 +165,6 @@ func TestAReexecKeepsTheWarningOfASharedToken(t *testing.T) {
 	})
 }
 
-// takesOver returns the Manager of a re-executed hinit before its Continue. It has the state that the old Manager
-// handed over, encoded and decoded.
 func (h *host) takesOver(m *gateways.Manager) *gateways.Manager {
 	h.t.Helper()
 	old := m.HandOver()
@@ -188,12 +183,12 @@ func (h *host) takesOver(m *gateways.Manager) *gateways.Manager {
 	return next
 }
 
-// settled waits until a Manager has done its queued jobs, and returns the gateways that it has stopped.
+// settled waits for the queued jobs of a Manager, and returns the gateways that it has stopped.
 func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	h.t.Helper()
 	m.WarnIfMissing("gateway-missing", "missing") // the message of this last job shows that all jobs are done
 	h.until("the last job is done", h.logged("there is no profile \"missing\""))
-	<-time.After(50 * time.Millisecond) // wait a moment, because another goroutine ends the gateways
+	<-time.After(50 * time.Millisecond) // another goroutine ends the gateways, so wait a moment
 	for _, event := range h.look().events {
 		if strings.HasPrefix(event, "Stop{") {
 			stopped = append(stopped, event)
@@ -202,8 +197,8 @@ func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	return stopped
 }
 
-// TestAReexecEndsNoGatewayForAnEditOfTheAgents checks that hinit reexec ends no gateway because the agent has written
-// multiplex_profiles since the default gateway started. Until its restart, that gateway serves only itself.
+// The agent has written multiplex_profiles since the start of the default gateway. hinit reexec must end no gateway: until its
+// restart, the default gateway serves only itself.
 func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	h, m := newHost(t, "a")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
@@ -220,12 +215,12 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	}
 	h.servedBy(next, "a", "")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
-	next.CatchUp() // CatchUp finds the new start of the default gateway, whose notification was lost
+	next.CatchUp() // CatchUp finds the new start of the default gateway
 	h.until("the restart of the default one ends it", h.got("Stop{Name:gateway-a}"))
 }
 
-// TestAReexecKeepsTheGatewayThatAnOperatorForced checks that a gateway that an operator forced to run beside the
-// multiplexer survives hinit reexec and can be started later. A profile that no gateway serves must still be reported.
+// A gateway that an operator forced to run beside the multiplexer must survive hinit reexec, and must start later. A profile
+// without a gateway must still be reported.
 func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	h, m := multiplexing(t, []string{"default", "p2"}, "p2", "p3")
 	h.servedBy(m, "p2", client.ServedByDefault)
@@ -250,8 +245,8 @@ func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	}
 }
 
-// TestACrashedDefaultGatewayThatWouldServeAllWaits checks that a default gateway which, after a crash, would serve all
-// profiles waits until their own gateways have drained. The agent has written multiplex_profiles before the crash.
+// After a crash, a default gateway that would serve all profiles must wait until their own gateways have drained. The agent has
+// written multiplex_profiles before the crash.
 func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 	h, m := newHost(t, "a")
 	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
@@ -259,7 +254,7 @@ func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 	h.service("a", up)
 	h.start(m)
 	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
-	// A stop must be visible before the Manager asks for it. Otherwise the gateway seems to be wanted again.
+	// A stop must be visible before the Manager asks for it, or the gateway seems to be wanted again.
 	stopping := func(profile string) {
 		h.service(profile, supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: os.Getpid(), Run: 1})
 	}
@@ -282,8 +277,8 @@ func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 	h.until("the default one is started", h.got("Start{Name:gateway-default}"))
 }
 
-// TestAnEditDuringTheImportsIsSeen checks that multiplex_profiles counts also if the agent writes it after the start of
-// the default gateway but before that gateway reads its configuration. Otherwise two gateways would serve each profile.
+// The agent writes multiplex_profiles between the start of the default gateway and its reading of the configuration. The new
+// value must count, because otherwise two gateways would serve each profile.
 func TestAnEditDuringTheImportsIsSeen(t *testing.T) {
 	h, m := newHost(t, "a")
 	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
@@ -301,8 +296,8 @@ func TestAnEditDuringTheImportsIsSeen(t *testing.T) {
 	h.until("the default one makes way", h.got("Stop{Name:gateway-default}"))
 }
 
-// TestATopologyIsChangedToTheEnd checks that PID 1 completes a change of topology although the command hinit topology
-// was killed in the middle. Otherwise no gateway would serve the profiles of the ended ones.
+// PID 1 must complete a change of topology even if the command hinit topology was killed. Otherwise no gateway would serve the
+// profiles of the ended gateways.
 func TestATopologyIsChangedToTheEnd(t *testing.T) {
 	h, m := newHost(t, "a")
 	h.state("a", map[string]any{"desired_state": "running"})
@@ -328,7 +323,7 @@ func TestATopologyIsChangedToTheEnd(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The change back must start the gateways that are wanted, also if the first change has failed.
+	// The change back must start the wanted gateways, even after a failed change.
 	out, err := m.ChangeTopology(t.Context(), profiles.PerProfile, true)
 	if err != nil || !slices.Contains(out.Steps, "start gateway-a") {
 		t.Errorf("%+v: %v", out, err)

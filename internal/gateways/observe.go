@@ -12,8 +12,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Observe handles a record about a gateway from the event history. Work that needs the disk goes into the job queue, so
-// Observe does not block.
+// Observe handles a record about a gateway from the event history. Work on the disk goes into the job queue, so Observe does
+// not block.
 func (m *Manager) Observe(r supervisor.Record) {
 	profile, ok := profiles.SlotProfile(r.Service)
 	if !ok {
@@ -26,14 +26,14 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 	var job func()
 	switch {
-	case r.Dropped: // a job that runs after the removal may have made the record again, so drop it now
+	case r.Dropped: // an earlier job may have restored the record after the removal
 		job = func() {
 			if !m.Registry.ProfileExists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
 				m.forget(profile)
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
-		job = func() { m.Store.RemovePlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left its planned-stop marker behind
+		job = func() { m.Store.RemovePlannedStop(profile, r.Exit.PID) } // a gateway that ended early leaves its planned-stop marker behind
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { m.checkTakeover(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
@@ -46,7 +46,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 			m.handleUp(profile, false)
 		}
 	case r.To == supervisor.Down && changed:
-		// During the stop of the container, the state file matters only if an intent must be restored.
+		// During the stop of the container, the state file matters only for an intent that must be restored.
 		if _, asked := m.Intents.LastOrder(profile); asked || m.stopBegan().IsZero() {
 			job = func() { m.updateFromStateFile(profile) }
 		}
@@ -56,8 +56,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 }
 
-// CatchUp does the work of [Manager.Observe] for records that Observe has missed: the history dropped the records, or they came
-// before a re-execution.
+// CatchUp repeats the work of [Manager.Observe] for lost records: the history dropped them, or they came before a re-execution.
 func (m *Manager) CatchUp() {
 	for _, s := range m.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
@@ -77,8 +76,8 @@ func (m *Manager) CatchUp() {
 	}
 }
 
-// handleUp handles a gateway that is up. It reads the state file, because the gateway may have written it before the
-// supervisor reported the start. resumed means that the gateway may have been up for long, so it keeps the topology of its start.
+// handleUp handles a gateway that is up. It reads the state file, because the gateway may have written it before the supervisor
+// reported the start. resumed means that the gateway may have been up for long and keeps the topology of its start.
 func (m *Manager) handleUp(profile string, resumed bool) {
 	if profile == profiles.Default && !(resumed && m.defaultRun() == m.serving.Load().topologyRun) {
 		m.applyTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
@@ -96,10 +95,10 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 	})
 }
 
-// watchParked watches for the event after which a parked gateway starts again. After a takeover, this is the end of the other
-// instance; otherwise, it is a change of the gateway's inputs.
+// watchParked watches for the event that restarts a parked gateway: after a takeover the end of the other instance, otherwise a
+// change of the gateway's inputs.
 func (m *Manager) watchParked(service, profile, reason string) {
-	// An agent that reports a takeover again and again must not avoid the restart delay, so check only after a pause.
+	// The pause keeps the restart delay for an agent that reports a takeover again and again.
 	if reason == supervisor.ReasonReplaced {
 		m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 		return
@@ -107,28 +106,28 @@ func (m *Manager) watchParked(service, profile, reason string) {
 	m.watch().WatchInputs(profile, m.record(profile).inputs)
 }
 
-// updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It
-// runs only as a job and reads the file itself, so that old content never replaces newer content.
+// updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It must
+// run as a job, so that old content never replaces newer content.
 func (m *Manager) updateFromStateFile(profile string) {
 	service := profiles.SlotName(profile)
 	s := m.Registry.Snapshot().Find(service)
-	if s == nil { // the profile was removed while the job waited, and its record must not come back
+	if s == nil { // the profile was removed before this job, and its record must not come back
 		return
 	}
 	m.storeHome(profile)
-	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file
+	state, _ := m.Store.ReadState(profile)
 	m.updateRecord(profile, func(g *gateway) { g.wanted = state.ShouldRun() })
 	if s.PID != 0 && profile == profiles.Default {
 		m.storeServedProfiles(s, state)
 	}
 	if s.State == supervisor.Up && m.Config().Agent.ReadyWhen == config.ReadyState {
 		ready, said := m.readiness(profile, state, s)
-		// Send the event even if the snapshot shows the same values, because the snapshot may be old.
+		// The snapshot may be old, so send the event even without a change.
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
 	}
 	outcome, err := m.Intents.Restore(profile, state)
 	serves, _ := m.servedByDefault(profile)
-	// for such a profile, the agent's own boot would also make a down file
+	// the agent's own boot also makes a down file for such a profile
 	serves = serves && !m.Registry.MayRunOwnGateway(profile)
 	want, known := m.Intents.LastOrder(profile)
 	if !known {
@@ -141,22 +140,22 @@ func (m *Manager) updateFromStateFile(profile string) {
 	case err != nil:
 		m.say(service, "cannot put desired_state back: %v", err)
 	case outcome == profiles.Missing:
-		// by then the gateway may have written the missing content, so look again
+		// by then the gateway may have written the missing content
 		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.updateFromStateFile(profile) })
 	case outcome == profiles.Restored:
 		m.say(service, "desired_state was lost in a rewrite of gateway_state.json and is back")
 	}
 }
 
-// readyHintDelay is how long a gateway must be up and not ready before the status gives the advice of readyHint. It is just
-// shorter than the 30 s that a client waits.
+// readyHintDelay is how long a gateway must be up and not ready before the status shows readyHint. It is just shorter than the
+// 30 s that a client waits.
 const readyHintDelay = 29 * time.Second
 
 // readyHint is advice for an agent that does not report its state in the file that hinit reads.
 const readyHint = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
-// readiness reports whether a gateway is ready according to its state file. text says why it is not ready; for a ready
-// gateway it is a warning or "".
+// readiness reports whether a gateway is ready according to its state file. text is the reason if it is not, and otherwise a
+// warning or "".
 func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, text string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= readyHintDelay {
@@ -184,8 +183,8 @@ func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.
 	return ready, strings.Join(slices.DeleteFunc([]string{text, m.describePlatformProblems(profile, state)}, func(s string) bool { return s == "" }), "; ")
 }
 
-// describePlatformProblems returns the problems with platforms that a running gateway reports in its state file. It writes
-// each new text to the container log too.
+// describePlatformProblems returns the problems with platforms in the state file of a running gateway. It also writes each new
+// text to the container log.
 func (m *Manager) describePlatformProblems(profile string, state profiles.State) string {
 	text := state.PlatformTrouble()
 	m.mu.Lock()
@@ -199,21 +198,20 @@ func (m *Manager) describePlatformProblems(profile string, state profiles.State)
 }
 
 const (
-	// takeoverChecks is the minimum number of checks whether another instance has taken over. hinit makes them after an exit
-	// with code 0 that no operator requested. The other instance writes its marker only after the old instance has ended, so
-	// hinit repeats the check, with a pause that doubles. It goes on during the whole restart delay, because a restart would
-	// end the other instance.
+	// takeoverChecks is the minimum number of checks for a takeover by another instance, after an exit with code 0 that no
+	// operator requested. The other instance writes its marker only after the end of the old instance. So hinit repeats the
+	// check with growing pauses, during the whole restart delay, because a restart would end the other instance.
 	takeoverChecks = 5
-	// replacerPoll is the time between two checks whether the other instance is still running.
+	// replacerPoll is the time between two checks whether the other instance is alive.
 	replacerPoll = 2 * time.Second
 )
 
-// checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of the
-// exit. If it does not know yet, it queues itself again. tries is the number of earlier calls for this exit.
+// checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of
+// the exit. While the answer is unknown, it queues itself again. tries is the number of earlier calls for this exit.
 func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, tries int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
-		return // the gateway has been started again
+		return
 	}
 	if m.wasTakenOver(profile, exit) {
 		m.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
@@ -225,14 +223,13 @@ func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, 
 	}
 }
 
-// wasTakenOver reports whether another process of the agent, which hinit did not start, has replaced the run that ended with
-// this exit.
+// wasTakenOver reports whether a process of the agent that hinit did not start has replaced the run that ended with this exit.
 func (m *Manager) wasTakenOver(profile string, exit *supervisor.Exit) bool {
 	return m.Store.WasTakenOver(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
-// watchReplacer looks whether the instance that replaced a gateway has ended, and then lets the gateway start again.
-// Otherwise it looks again later.
+// watchReplacer restarts a gateway after the end of the instance that replaced it. It queues itself again while that instance
+// lives.
 func (m *Manager) watchReplacer(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
@@ -249,9 +246,9 @@ func (m *Manager) watchReplacer(service, profile string) {
 // unknownInputs differs from every hash of inputs, so that any content counts as changed.
 const unknownInputs profiles.InputHash = "written since the start"
 
-// storeInputs stores the hash of the inputs with which a gateway was started. If they change while it is parked, the gateway
-// restarts. A change between the start and this call counts too, but only once for the same content. Otherwise a gateway that
-// writes these files itself would restart for ever.
+// storeInputs stores the hash of the inputs at the start of a gateway. A later change restarts the gateway while it is parked.
+// A change between the start and this call counts too, but only once for the same content. Otherwise a gateway that writes
+// these files would restart for ever.
 func (m *Manager) storeInputs(service, profile string) {
 	hash, err := m.Store.InputsHash(profile)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"hinit/supervisor"
 )
 
-// TestAParkedGatewayStartsWhenItsInputsChange checks that a parked gateway is started when its configuration changes.
-// If the change came during the failed start, there must be only one start for the same content.
+// A parked gateway must start when its configuration changes. After a change during a failed start, it must start only once for
+// the same content.
 func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -32,7 +32,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 		}
 	}
 	runs := 0
-	// run starts the gateway and parks it. It returns when the Manager has recorded the inputs of that start.
+	// run starts the gateway and parks it. It returns when the Manager has recorded the inputs.
 	run := func(begun time.Time) profiles.InputHash {
 		starting := changed("coder", supervisor.Down, supervisor.Starting, "")
 		starting.At = begun
@@ -81,8 +81,8 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	h.until("it is started", h.got("InputsChanged{Name:gateway-coder}"))
 }
 
-// Reading the files of profiles must count as work after which PID 1 collects garbage. After a boot on a slow disk, PID
-// 1 must not keep the memory in which it has read the files of 500 profiles.
+// After reading the files of profiles, PID 1 must collect garbage. Otherwise it would keep the memory for the files of 500
+// profiles after a boot on a slow disk.
 func TestReadingAProfileIsWorkThatLeavesGarbage(t *testing.T) {
 	h, m := newHost(t, "a")
 	h.start(m)
@@ -90,8 +90,7 @@ func TestReadingAProfileIsWorkThatLeavesGarbage(t *testing.T) {
 	testkit.Until(t, "the work is reported", func() bool { return h.look().jobs > 0 })
 }
 
-// TestSecretsAreReadAgain checks that the secrets to be masked are read again at each start of a gateway and when the
-// .env of its profile changes.
+// The secrets to mask must be read again at each start of a gateway, and after each change of its profile's .env.
 func TestSecretsAreReadAgain(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -100,7 +99,7 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	h.until("the new secret is masked", func() bool { return slices.Equal(h.look().masked["gateway-coder"], []string{"sk-fedcba9876543210"}) })
 }
 
-// TestWhatIsKnownIsHandedOver checks that the Manager of a re-executed hinit gets all state of the old one.
+// The Manager of a re-executed hinit must get all state of the old Manager.
 func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h, m := newHost(t, "coder")
 	m.Registry.AddProfile("coder")
@@ -124,8 +123,7 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
 }
 
-// TestAManagerThatIsResetKnowsNothing checks that the Manager forgets all that it knew of the profiles after DropRecords, because
-// another container may have changed the volume meanwhile.
+// After DropRecords the Manager must have no records of profiles, because another container may have changed the volume.
 func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	h, m := newHost(t, "coder")
 	m.Registry.AddProfile("coder")
@@ -159,8 +157,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	}
 }
 
-// TestTheVolumeIsNotWatchedToTheEnd checks that Stop ends the watching of the volume. The kernel needs time for that,
-// which the end of the container would otherwise wait for.
+// Stop must end the watching of the volume. The kernel needs time for that, and the end of the container would wait.
 func TestTheVolumeIsNotWatchedToTheEnd(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		h, m := newHost(t)
@@ -175,8 +172,8 @@ func TestTheVolumeIsNotWatchedToTheEnd(t *testing.T) {
 	}
 }
 
-// TestAtTheEndOnlyIntentsAreLookedAfter checks that during the shutdown the Manager still restores desired_state, and
-// does nothing else. A gateway may overwrite it with its last write.
+// During the shutdown the Manager must still restore desired_state, and do nothing else. A gateway may overwrite it with its
+// last write.
 func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 	h, m := newHost(t, "coder", "other")
 	h.start(m)
@@ -196,8 +193,8 @@ func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 	}
 }
 
-// TestACleanExitMayBeATakeover checks that a gateway that exits with 0 while another instance runs is parked as
-// replaced, and starts again when that instance is gone.
+// A gateway that exits with 0 while another instance runs must be parked as replaced, and start again after the end of the
+// other instance.
 func TestACleanExitMayBeATakeover(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -215,13 +212,12 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 	begin := time.Now()
 	m.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
 	h.until("it is started again", h.got("InputsChanged{Name:gateway-coder}"))
-	if took := time.Since(begin); took < time.Second { // otherwise an agent could have its gateway started many times a second
+	if took := time.Since(begin); took < time.Second {
 		t.Errorf("it is started again after only %v", took)
 	}
 }
 
-// The advice that an agent may never write its state file must come only for a run that has been up for long. It must
-// not come a tenth of a second after the start.
+// The advice that an agent may never write its state file must come only for a run that has been up for long.
 func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
 	h, m := newHost(t, "young", "slow")
 	h.start(m)
@@ -235,7 +231,6 @@ func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
 	h.until("the slow one is", h.got(fmt.Sprintf(said, "slow", "; for an agent that never writes it there, set agent.ready to up in hinit.yaml")))
 }
 
-// order records an operator's order and syncs it, so that it survives a crash of the machine.
 func order(wants *profiles.Intents, profile, want string) error {
 	sync, err := wants.Record(profile, want)
 	if err != nil {
@@ -244,8 +239,8 @@ func order(wants *profiles.Intents, profile, want string) error {
 	return sync()
 }
 
-// TestAProfileKeepsTheWarningsAboutOthers checks that the warnings about one profile stay in the status, although the
-// gateway of another profile writes one broken state file after another.
+// The warnings about one profile must stay in the status, although the gateway of another profile writes one broken state file
+// after another.
 func TestAProfileKeepsTheWarningsAboutOthers(t *testing.T) {
 	h, m := newHost(t, "loud", "quiet")
 	h.start(m)
@@ -269,8 +264,7 @@ func TestAProfileKeepsTheWarningsAboutOthers(t *testing.T) {
 	h.until("the profile is forgotten", shown("it isn't a JSON object"))
 }
 
-// TestAWarningEndsWithItsCause checks that the status shows no warning about a damaged state file, or about a link in
-// place of a profile, after it is mended.
+// After the repair of a damaged state file, or of a link in place of a profile, the status must not show the warning.
 func TestAWarningEndsWithItsCause(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -286,8 +280,8 @@ func TestAWarningEndsWithItsCause(t *testing.T) {
 	h.until("neither is shown", func() bool { return len(m.Warnings()) == 0 })
 }
 
-// TestWarningsThatComeAndGoDoNotFillTheLog checks that warnings that an agent causes and removes in a loop are not logged each
-// time. An agent can make and remove links, and damage and mend its state file.
+// The log must not contain each repetition of a warning that an agent causes and removes in a loop. An agent can make and
+// remove links, and damage and mend its state file.
 func TestWarningsThatComeAndGoDoNotFillTheLog(t *testing.T) {
 	h, m := newHost(t, "coder", "quiet")
 	h.start(m)
@@ -312,8 +306,8 @@ func TestWarningsThatComeAndGoDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// TestAnAgentDoesNotFillTheLogWithProfiles checks that an agent can't fill the log of the container. It can make and remove a
-// profile in a loop, and report one problem with its chat platforms after another. Each round wrote two lines.
+// An agent must not be able to fill the log of the container. It may make and remove a profile in a loop, or report endless
+// problems of its chat platforms.
 func TestAnAgentDoesNotFillTheLogWithProfiles(t *testing.T) {
 	h, m := newHost(t, "coder", "quiet")
 	h.start(m)
@@ -350,7 +344,7 @@ func TestAnAgentDoesNotFillTheLogWithProfiles(t *testing.T) {
 			t.Errorf("the log has %d lines with %q, and at most 20 a minute are allowed", n, about)
 		}
 	}
-	m.Stop() // the container stops before the minute is over
+	m.Stop()
 	if !h.logged("profile fleeting disappeared (the last of 80 messages within a minute")() {
 		t.Errorf("the last message is not in the log: %q", h.look().said)
 	}

@@ -137,8 +137,8 @@ const (
 	removalTime = 3 * time.Second
 )
 
-// recordRemoval remembers that a profile was removed. up means that the desired state of its gateway was up. If the profile
-// has already appeared under a new name, recordRemoval returns this name, and otherwise "".
+// recordRemoval stores the removal of a profile. up means that the desired state of its gateway was up. If the profile has
+// already appeared under a new name, recordRemoval returns this name, and otherwise "".
 func (m *Manager) recordRemoval(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
@@ -160,8 +160,7 @@ func (m *Manager) recordRemoval(profile string, up bool) string {
 	return to
 }
 
-// formerName returns the former name of a profile that has appeared, if its gateway was wanted up under that name. Otherwise
-// it returns "".
+// formerName returns the former name of a new profile, if its gateway was wanted up under that name. Otherwise it returns "".
 func (m *Manager) formerName(profile string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,10 +177,10 @@ func (m *Manager) formerName(profile string) string {
 	return d.profile
 }
 
-// endedForRemoval reports whether the last exit of a gateway was probably a part of the removal of its profile. A program
-// that removes a profile first ends the gateway with a signal, which hinit can't tell from a crash. So hinit restarts the
-// gateway at once, and the new run may end too, because its home is gone. gone is when the profile disappeared; it counts
-// only if it is less than renameTime before now. A gateway that had failed several times before does not count.
+// endedForRemoval reports whether the last exit of a gateway was probably a part of the removal of its profile. A program that
+// removes a profile first ends the gateway with a signal, which looks like a crash. So hinit restarts the gateway at once, and
+// the new run may end too, because its home is gone. gone is the time of the removal; it counts only within renameTime before
+// now. A gateway with several earlier failures does not count.
 func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 	if s == nil || s.LastExit == nil || !slices.Contains([]supervisor.Cause{supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean}, s.LastExit.Cause) {
 		return false
@@ -190,7 +189,7 @@ func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 		gone = now
 	}
 	before := gone.Sub(s.LastExit.At)
-	again := before+s.LastExit.Uptime < removalTime // the last run began after the signal that came before the removal
+	again := before+s.LastExit.Uptime < removalTime // the last run began after the signal before the removal
 	return before < 0 || before < removalTime && (s.Failures < 2 || s.Failures == 2 && again)
 }
 
@@ -207,14 +206,13 @@ func (m *Manager) startRenamed(ctx context.Context, old, profile string) {
 	})
 }
 
-// isLive reports whether a service is not down.
 func isLive(snap *supervisor.Snapshot, service string) bool {
 	s := snap.Find(service)
 	return s != nil && s.State != supervisor.Down
 }
 
-// awaitFormerGateway blocks while a gateway that was started under a former name of this profile still uses its home. After
-// "mv coder writer", for example, the gateway of coder may still be stopping. It may read the disk.
+// awaitFormerGateway blocks while a gateway under a former name of this profile still uses its home. After "mv coder writer",
+// for example, the gateway of coder may still be stopping. It may read the disk.
 func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error {
 	for {
 		news, snap := m.Registry.Changed(), m.Registry.Snapshot()
@@ -228,8 +226,7 @@ func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error 
 	}
 }
 
-// formerGateway returns the gateway under a former name of a profile, or "". A profile has the same home directory under both
-// names.
+// formerGateway returns the gateway under a former name of a profile, or "". Both names have the same home directory.
 func (m *Manager) formerGateway(profile string) (service string) {
 	m.mu.Lock()
 	g, other := m.gateways.byProfile[profile], ""
@@ -247,8 +244,8 @@ func (m *Manager) formerGateway(profile string) (service string) {
 	if other == "" {
 		return service
 	}
-	if there, err := m.Store.Exists(other); err != nil || there { // another directory has that name now
+	if there, err := m.Store.Exists(other); err != nil || there { // another directory now has that name
 		return service
 	}
-	return profiles.SlotName(other) // the watcher has not noticed the change yet
+	return profiles.SlotName(other) // the watcher has not yet noticed the change
 }

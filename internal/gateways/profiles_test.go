@@ -40,8 +40,8 @@ func TestWhatIsTakenForTheEndBeforeARename(t *testing.T) {
 	}
 }
 
-// The exit of a gateway whose home was removed must not count as a crash, even if hinit notices the removal late. On a
-// busy machine several exits may come before.
+// The exit of a gateway whose home was removed must not count as a crash, even if hinit notices the removal late. On a busy
+// machine several exits may come before.
 func TestAnEndWithoutItsHomeIsNoCrashHoweverLateThatIsSeen(t *testing.T) {
 	now := time.Now()
 	s := &supervisor.Service{Failures: 5, LastExit: &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: supervisor.CauseCrash, At: now.Add(-2 * time.Second), Uptime: 9 * time.Second}}

@@ -11,8 +11,8 @@ import (
 	"hinit/supervisor"
 )
 
-// plannedStopTimeout is how long the stop of a gateway waits until its planned-stop marker is on the volume. Without the
-// marker, the gateway takes the stop for a fault.
+// plannedStopTimeout is how long the stop of a gateway waits for its planned-stop marker on the volume. Without the marker, the
+// gateway takes the stop for a fault.
 const plannedStopTimeout = 2 * time.Second
 
 // SlotMade registers the gateway of a profile for which a client has made an s6 service directory (slot). If start is set, it also
@@ -51,8 +51,8 @@ func (m *Manager) warnIfMissing(service, profile string) {
 	})
 }
 
-// SlotRemoved stops a service whose s6 service directory (slot) a client has removed. The intent on the volume does not
-// change, so the next start of the container makes the slot again.
+// SlotRemoved stops a service after a client has removed its s6 service directory (slot). The intent on the volume stays, so
+// the next start of the container restores the slot.
 func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	m.Registry.RecordSlotRemoved(service)
 	profile, gateway := profiles.SlotProfile(service)

@@ -9,8 +9,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// TestASlotThatAClientRemovedComesBackWithAStart checks that a start makes the slot again, without the exports of the
-// removed slot.
+// A start must restore a removed slot, without the exports of the removed slot.
 func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -24,7 +23,7 @@ func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	if m.Registry.HasSlot("gateway-coder") || !h.got("Stop{Name:gateway-coder}")() {
 		t.Errorf("the supervisor got %q", h.look().events)
 	}
-	const made = "slot of gateway-coder, down: true" // later, recording the order changes the down file
+	const made = "slot of gateway-coder, down: true"
 	if err := m.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil || slices.Contains(h.look().said, made) {
 		t.Errorf("a stop made the slot: %q, %v", h.look().said, err)
 	}
@@ -36,8 +35,8 @@ func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	}
 }
 
-// TestAProfileHasItsSlotWhenHinitHasFoundIt checks that the slot of a new profile is made before its service is
-// registered. A client that sees the service looks for its slot next.
+// The slot of a new profile must exist before its service is registered, because a client that sees the service looks for its
+// slot next.
 func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)
@@ -52,8 +51,8 @@ func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	}
 }
 
-// TestAProfileWithALongNameHasNoSlot checks that hinit makes no slot for a gateway whose service name is longer than a directory
-// name can be. PID 1 tried it every second, and wrote two lines about each such profile.
+// A gateway whose service name is too long for a directory name must get no slot. PID 1 tried it every second, and wrote two
+// lines about each such profile.
 func TestAProfileWithALongNameHasNoSlot(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)

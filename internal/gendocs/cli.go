@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// programs lists the programs from whose help the pages are made, and hinit-tools and others that they execute.
+// programs lists the programs whose help becomes pages, and hinit-tools and others that they execute.
 var programs = []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"}
 
-// buildPrograms compiles [programs] into the new directory dir. The function remove deletes dir.
+// buildPrograms compiles [programs] into the new directory dir. remove deletes dir.
 func buildPrograms(ctx context.Context, root string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gendocs-")
 	if err != nil {
@@ -34,7 +34,7 @@ func buildPrograms(ctx context.Context, root string) (dir string, remove func(),
 	return dir, remove, nil
 }
 
-// commandLine returns the page about hinit's commands. It is made from the --help output of the program binary.
+// commandLine returns the page about hinit's commands, from the --help output of the program binary.
 func commandLine(ctx context.Context, binary string) (string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
@@ -58,7 +58,7 @@ kanban](kanban.md).
 	return b.String(), nil
 }
 
-// kanbanPage returns the page about hinit kanban, made from the --help output of hinit-kanban.
+// kanbanPage returns the page about hinit kanban, from the --help output of hinit-kanban.
 func kanbanPage(ctx context.Context, binary string) (string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
@@ -82,7 +82,7 @@ These things are different:
 	return b.String() + list, err
 }
 
-// companions are the verbs of hinit for which it executes another program.
+// companions are the verbs of hinit that another program carries out.
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)

@@ -16,7 +16,7 @@ import (
 // command holds the help of one command. The shell completion of hinit reads its JSON form.
 type command struct {
 	name, usage, summary string
-	body                 []string // text of the help, by paragraphs
+	body                 []string
 
 	choices
 
@@ -32,8 +32,8 @@ type choices struct {
 
 // option is one flag of a command.
 type option struct {
-	Name  string `json:"name"`            // name of the flag, with its dashes
-	Value string `json:"value,omitempty"` // placeholder for the flag's value
+	Name  string `json:"name"`
+	Value string `json:"value,omitempty"`
 	Usage string `json:"usage,omitempty"`
 
 	choices
@@ -65,8 +65,8 @@ var (
 	firstWords = regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`)
 )
 
-// commandPages returns generated files by their names: the table that the shell completion reads, and the manual pages. It makes
-// both from the help output of the programs.
+// commandPages returns generated files by their names: the table for the shell completion, and the manual pages. It makes both
+// from the help output of the programs.
 func commandPages(ctx context.Context, hinit string) (map[string]string, error) {
 	overview, err := output(ctx, hinit, "help")
 	if err != nil {
@@ -139,7 +139,7 @@ func helpOf(ctx context.Context, hinit string, words ...string) (c command, err 
 			_, word, _ := strings.Cut(sub[1], " ")
 			c.Words = append(c.Words, word)
 		}
-		if i > 0 || !is { // the first line is the summary
+		if i > 0 || !is {
 			c.body = append(c.body, line)
 		}
 	}
@@ -177,7 +177,7 @@ func (c command) manual() string {
 			continue
 		}
 		body.WriteString(roff(line) + "\n")
-		// The line is a row of a table, or the end of a sentence.
+		// a row of a table, or the end of a sentence
 		if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") {
 			body.WriteString(".br\n")
 		}

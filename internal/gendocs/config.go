@@ -22,8 +22,8 @@ var (
 	configText string // text of the page around the tables
 )
 
-// keyDescriptions maps keys of hinit.yaml to their descriptions in keys.txt. A description applies to every path that ends
-// with its key. If several keys apply to a path, the longest one counts.
+// keyDescriptions maps keys of hinit.yaml to their descriptions in keys.txt. A description applies to every path that ends with
+// its key. If several keys apply to a path, the longest one counts.
 type keyDescriptions map[string]string
 
 func readKeyDescriptions() keyDescriptions {
@@ -61,7 +61,7 @@ func configPage() string {
 	return b.String()
 }
 
-// table writes a line for each key whose type or description is new. Then it lists the keys that an earlier table already
+// table writes a line for each key with a new type or description. Then it lists the keys that an earlier table already
 // describes.
 func table(b *strings.Builder, base string, keys []reference.Key, mean keyDescriptions, said map[string]string) {
 	var rows strings.Builder
@@ -124,7 +124,7 @@ func groups(paths []string) (named []string) {
 	return named
 }
 
-// placeholderMarks maps each set of placeholders that a value may contain to the set's footnote mark on the page.
+// placeholderMarks maps each set of placeholders to its footnote mark on the page.
 var placeholderMarks = map[string]string{
 	"agent profile home profile_home": "¹",
 	"agent home":                      "²",
@@ -158,15 +158,15 @@ func withDefault(typ, value string) string {
 	if value == "" {
 		return typ
 	}
-	// Leave out the type, which the default value shows.
+	// The default value shows the type, so leave the type out.
 	if slices.Contains([]string{"duration", "integer", "number", "bool"}, typ) && !strings.HasPrefix(value, "as ") {
 		return value
 	}
 	return typ + "; " + value
 }
 
-// defaultOf returns the default of a key, as a user would write it in hinit.yaml. It returns "" if the default is empty or
-// the key is required.
+// defaultOf returns the default of a key in the form of hinit.yaml. It returns "" if the default is empty or the key is
+// required.
 func defaultOf(base string, k reference.Key) string {
 	text := "`" + flow(k.Value) + "`"
 	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`", "`0`", "`\"0\"`", "`false`"}, text)
@@ -185,7 +185,7 @@ func defaultOf(base string, k reference.Key) string {
 	return text
 }
 
-// flow returns the value to which the pointer at points, as YAML on one line.
+// flow returns the value at *at as YAML on one line.
 func flow(at any) string {
 	switch at := at.(type) {
 	case *map[string]string:
@@ -288,22 +288,22 @@ func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
 			bound(node, base+k.Path)
 		case *syscall.Signal:
 			node = object{"type": "string", "pattern": anyCase("SIG", wordsIn(typeWords(k)))}
-		case *[]int: // a list of exit codes
+		case *[]int:
 			node["items"] = object{"type": "integer", "minimum": 0, "maximum": 255}
 		case *map[string]config.ResourceLimit:
 			node = limitsSchema(wordsIn(strings.Split(mean.of("limits"), ".")[0]))
 		}
-		if k.Type == "port" { // also allow a text, because it may name a variable
+		if k.Type == "port" {
 			node["minimum"], node["maximum"] = 1, 65535
 		}
 		node["description"] = plainText(mean.of(base + k.Path))
 		insertNode(schema, k.Path, node)
-		if k.Path == "on" { // also allow true, because YAML 1.1 reads the word "on" as true
+		if k.Path == "on" {
 			insertNode(schema, "true", node)
 		}
 	}
 	for _, k := range keys {
-		if k.AllowsShortForm { // also allow a text, which users may write instead of the mapping
+		if k.AllowsShortForm {
 			parent := schema
 			for key := range strings.SplitSeq(k.Path[:strings.LastIndex(k.Path, ".")], ".") {
 				parent = parent["properties"].(object)[key].(object)
@@ -389,7 +389,6 @@ func plainText(doc string) string {
 	return strings.NewReplacer("`", "", "[", "").Replace(doc)
 }
 
-// typeWords returns the type of a key's value in words.
 func typeWords(k reference.Key) string {
 	if k.Type != "" {
 		return k.Type

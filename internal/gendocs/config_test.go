@@ -12,7 +12,6 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-// at returns the schema of the key with this dotted path.
 func at(t *testing.T, schema object, path string) object {
 	t.Helper()
 	for key := range strings.SplitSeq(path, ".") {

@@ -1,6 +1,6 @@
 // Command gendocs writes the reference pages that are made from the code. The command line comes from the verbs' own help, the
 // output with --json from the Go types, and the keys of hinit.yaml from its schema. The states of a service come from the
-// transition table that the tests of the state machine use. The list of packages comes from the package comments and from the
+// transition table of the tests of the state machine. The list of packages comes from the package comments and from the
 // dependency layers in deps_test.go. Run it from anywhere in the module with "go run ./internal/gendocs". A test fails when a
 // page is out of date. It owns no goroutine.
 package main

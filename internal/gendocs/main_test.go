@@ -9,7 +9,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestPagesAreUpToDate fails if a generated page differs from what the present code generates.
+// TestPagesAreUpToDate fails if a generated page is out of date.
 func TestPagesAreUpToDate(t *testing.T) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -47,7 +47,7 @@ func rooms(root string) ([]room, error) {
 	for pkg, floor := range floors {
 		path := strings.TrimPrefix(pkg, "hinit/")
 		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
-			continue // ignore the package here, because deps_test.go reports this error
+			continue
 		}
 		does, err := synopsis(filepath.Join(root, path))
 		if err != nil {
@@ -82,7 +82,7 @@ func parseLayers(file string) (map[string]int, error) {
 			switch value := entry.Value.(type) {
 			case *ast.BasicLit:
 				floors[name], _ = strconv.Atoi(value.Value)
-			case *ast.UnaryExpr: // the only unary operator in the map is a minus
+			case *ast.UnaryExpr:
 				n, _ := strconv.Atoi(value.X.(*ast.BasicLit).Value)
 				floors[name] = -n
 			}
@@ -155,7 +155,7 @@ func packageDiagram(all []room) string {
 `, pictureWidth, y) + body.String() + "</svg>\n"
 }
 
-// roomsPage returns a page that lists the packages, with the questions that each one answers. It returns an error if a
+// roomsPage returns a page that lists the packages, with the questions that each package answers. It returns an error if a
 // package is not in the list, or if a file in the list does not exist.
 func roomsPage(root string, all []room) (string, error) {
 	var b strings.Builder

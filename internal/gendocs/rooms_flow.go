@@ -31,8 +31,8 @@ The parts below follow the data, from the start of the container to its clients.
 `
 
 // roomEntry is a line of the page about the packages. It has the path of a package, the file to open first, and the questions
-// that the package answers. file is empty if the package has only one file. A package without questions is listed with its
-// path only.
+// that the package answers. file is empty if the package has only one file. A package without questions is listed with its path
+// only.
 type roomEntry struct{ path, file, answers string }
 
 // pageSections lists the sections of the page about the packages. [roomsPage] returns an error if a package is in no section.

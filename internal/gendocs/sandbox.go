@@ -13,7 +13,8 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// sandboxStates lists the states of a sandbox's container in the diagram. A container is in state Gone if the engine doesn't know it.
+// sandboxStates lists the states of a sandbox's container in the diagram. Gone means that the engine doesn't know the
+// container.
 var sandboxStates = []box{
 	{string(sandbox.Gone), 90, 60},
 	{string(sandbox.Created), 310, 60},
@@ -34,8 +35,8 @@ var lifeArrows = []arrow{
 	{way: "M290 78C240 130 170 130 116 78", events: []string{"a start that failed"}, x: 150, y: 132},
 }
 
-// sandboxPages returns two files about sandboxes. One is a page with the help of the program binary and the docker calls that
-// it answers. The other is a diagram.
+// sandboxPages returns two files about sandboxes: a page with the help of the program binary and the docker calls that it
+// answers, and a diagram.
 func sandboxPages(ctx context.Context, binary string) (map[string]string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {

@@ -22,7 +22,6 @@ func choicesOf(k reference.Key) []string {
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// wordsIn returns the words between backticks.
 func wordsIn(text string) (words []string) {
 	for _, m := range quoted.FindAllStringSubmatch(text, -1) {
 		words = append(words, m[1])
@@ -51,8 +50,6 @@ func anyCase(prefix string, words []string) string {
 
 var fromTo = regexp.MustCompile(`expected a number from (\S+) to (\S+), got`)
 
-// bound sets the minimum and maximum in the schema of a number. It takes these bounds from the error text with which package
-// config rejects a number that is too large.
 func bound(node object, path string) {
 	text := "987654321"
 	keys := strings.Split(strings.ReplaceAll(strings.ReplaceAll(path, "NAME", "name"), "checks[].", "services.name.checks[]."), ".")
@@ -88,7 +85,6 @@ func allowsZero(text string) bool {
 	return err == nil || !fromTo.MatchString(err.Error())
 }
 
-// limitsSchema returns the JSON schema of a mapping of resource limits with the given names.
 func limitsSchema(names []string) object {
 	value := object{"type": []string{"integer", "string"}, "minimum": 0}
 	return object{"type": "object", "propertyNames": object{"enum": names}, "additionalProperties": value}

@@ -22,7 +22,7 @@ type jsonOutput struct {
 	shape    string // Go type of the output, such as client.Status
 }
 
-// forms lists all commands that take --json. [jsonPage] returns an error if it finds such a command that isn't in the list.
+// forms lists all commands with --json. [jsonPage] returns an error for such a command outside the list.
 var forms = []jsonOutput{
 	{"status", "", "client.Status"},
 	{"explain", "", "tools.explanation"},
@@ -69,8 +69,7 @@ that does not exist is an empty text, the number 0, or null if the type says so.
 
 `
 
-// jsonPage returns the page about --json. commandLine is the page about the commands, from which jsonPage learns which
-// commands take --json.
+// jsonPage returns the page about --json. commandLine is the page about the commands, which shows the commands with --json.
 func jsonPage(root, commandLine string) (string, error) {
 	types, err := shapesIn(root)
 	if err != nil {
@@ -118,7 +117,7 @@ func jsonPage(root, commandLine string) (string, error) {
 		}
 		pkg, short, _ := strings.Cut(name, ".")
 		fmt.Fprintf(&b, "\n## %s\n\n", title(short))
-		if strings.Count(t.doc, " ") > 8 { // leave out a shorter comment, which only repeats the title and the command
+		if strings.Count(t.doc, " ") > 8 { // a shorter comment only repeats the title and the command
 			b.WriteString(escapeCell(t.doc) + "\n\n")
 		}
 		for _, f := range t.fields {
@@ -131,7 +130,7 @@ func jsonPage(root, commandLine string) (string, error) {
 				value = ""
 			}
 			meaning := withoutKey(f.key, noValue.ReplaceAllString(escapeCell(f.doc), ""))
-			// Leave these meanings out, because the introduction of the page has them.
+			// the introduction of the page has these meanings
 			if slices.Contains([]string{"process id", "main process", "begin of the state"}, meaning) {
 				meaning = ""
 			}
@@ -279,8 +278,8 @@ func sentence(doc, name string) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// noValue matches a field's comment, or its end, if it describes the value for a missing fact. The page leaves this out,
-// because its introduction explains missing values for all keys.
+// noValue matches the part of a field's comment about the value for a missing fact. The page leaves this out, because its
+// introduction explains missing values for all keys.
 var noValue = regexp.MustCompile(`(^|[,;] )(""|0|null|missing|absent) (if|when|where|before|after|in|without|unless) [^,;]*$`)
 
 // withoutKey removes the beginning of a meaning that only repeats the key, such as "state of the service:" or "exit code;".

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// eventMeanings lists the events in the diagram with their explanations, in the order of the page. [states] returns an error if
-// the diagram has an event that is not in the list.
+// eventMeanings lists the events in the diagram with their explanations, in the order of the page. [states] returns an error
+// for an event outside the list.
 var eventMeanings = []struct{ name, meaning string }{
 	{"start", "an operator or the boot asks for a start"},
 	{"stop", "an operator or the end of the container asks for a stop, or the profile is gone"},
@@ -31,8 +31,8 @@ var eventMeanings = []struct{ name, meaning string }{
 	{"deadline", "the time of this state is over, such as a restart delay"},
 }
 
-// states returns the page about the states of a service. It is made from the doc comments of the state constants. The whole
-// transition table is in the comment at the top of machine.go.
+// states returns the page about the states of a service, from the doc comments of the state constants. The whole transition
+// table is in the comment at the top of machine.go.
 func states(root string) (string, error) {
 	stateDocs, err := constants(filepath.Join(root, "client", "status.go"), "State")
 	if err != nil {

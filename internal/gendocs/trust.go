@@ -13,8 +13,7 @@ import (
 //go:embed trust.txt
 var trustText string
 
-// source is a row of the table: something that hinit's programs read, who writes it, and the worst effect that its content
-// can have.
+// source is a row of the table: an input of hinit's programs, its writers, and the worst effect of its content.
 type source struct {
 	section, read, by, worst string
 

@@ -9,14 +9,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// newCheck returns a health check with the given keys of hinit.yaml. The check has the type service, because [importer.apply]
-// sets the keys of services.
+// newCheck returns a health check with the given keys of hinit.yaml. It is a service value, because [importer.apply] sets the
+// keys of services.
 func newCheck(at place, keys values) *service {
 	return &service{values: keys, place: at, places: make(map[string]place)}
 }
 
-// addCheck adds the check k to a service. If k has no command, HTTP request or TCP connection, addCheck leaves it out with a
-// note.
+// addCheck adds the check k to a service. A check without command, HTTP request or TCP connection is left out with a note.
 func (im *importer) addCheck(s, k *service, at sourceRef) (added bool) {
 	added = lo.SomeBy(lo.Keys(k.values), func(key string) bool {
 		group, _, _ := strings.Cut(key, ".")
@@ -30,7 +29,7 @@ func (im *importer) addCheck(s, k *service, at sourceRef) (added bool) {
 	return true
 }
 
-// importProbe imports a readiness_probe or a liveness_probe. process-compose has taken both from Kubernetes.
+// importProbe imports a readiness_probe or a liveness_probe. process-compose has both from Kubernetes.
 func (c *composeImport) importProbe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := newCheck(at.place, values{"kind": kind, "period": "10s", "timeout": "1s"})
@@ -61,7 +60,7 @@ func (c *composeImport) httpGet(at setting, k *service) {
 			c.apply(list, k, e)
 		}
 	}
-	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses any other scheme, and says why
+	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses any other scheme with a reason
 		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
 		return
 	}
@@ -72,7 +71,6 @@ func (c *composeImport) httpGet(at setting, k *service) {
 	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
 }
 
-// commandWords returns the words of a command, which may be a list or a string in the file.
 func (c *composeImport) commandWords(e setting) []string {
 	if e.node.Kind == yaml.ScalarNode {
 		return c.split(e)
@@ -80,8 +78,8 @@ func (c *composeImport) commandWords(e setting) []string {
 	return e.scalars()
 }
 
-// importHealthcheck imports the healthcheck of a compose file as a check of the kind ready. A failed ready check does not restart
-// the service, so start_period is not needed.
+// importHealthcheck imports the healthcheck of a compose file as a check of the kind ready. A failed ready check does not
+// restart the service, so start_period is not needed.
 func importHealthcheck(im *importer, s *service, at setting) {
 	k := newCheck(at.place, values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"})
 	for _, e := range at.keys() {

@@ -18,15 +18,15 @@ import (
 type composeImport struct {
 	*importer
 	shell        []string
-	docker       bool // whether the file is a compose file of Docker
+	docker       bool
 	env          []pair
 	dotenv       []string          // the .env in the file's directory
-	vars         map[string]string // values for templates; during the import of a process, also the variables of this process
+	vars         map[string]string // values for templates, including the variables of the process that is being imported
 	dependencies []dependency
 	process      rules // rules for the settings of one process
 }
 
-// dependency is a dependency in the terms of process-compose: a process starts only when another process meets a condition.
+// dependency is a dependency of process-compose: a process starts only when another process meets a condition.
 type dependency struct {
 	service            *service
 	to, condition      string
@@ -49,7 +49,7 @@ func (im *importer) importCompose(path string) error {
 		{name: "(readiness|liveness)_probe", convert: c.importProbe},
 		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.readEnvironment(e)...) }},
 		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
-			for _, file := range e.elements() { // an element is a text, or in a compose file also a mapping
+			for _, file := range e.elements() { // an element is a text or, in a compose file, a mapping
 				parts := file.scalarsByName()
 				name, optional := strings.CutPrefix(cmp.Or(parts["path"], file.value), "-")
 				prefix := lo.Ternary(optional || isFalse(parts["required"]), "-", "")
@@ -99,18 +99,17 @@ func (im *importer) importCompose(path string) error {
 		c.addDependency(w)
 	}
 	if slices.ContainsFunc(im.services, func(s *service) bool { return s.text("restart.max_restarts") != "" }) {
-		im.defaults.set("restart.max_restarts_window", "8760h") // the other program counts restarts without a time limit
+		im.defaults.set("restart.max_restarts_window", "8760h") // the other supervisor counts restarts without a time limit
 	}
 	return nil
 }
 
-// unknownKeyNote is the note about a setting in a mapping for which no rule exists.
+// unknownKeyNote is the note about a setting without a rule.
 const unknownKeyNote = "hinit has nothing like this setting"
 
 // fileRules are the rules for the settings at the top level of a file.
 var fileRules = rulesOf("compose")
 
-// addVars adds the variables listed under "vars" to the values for templates.
 func (c *composeImport) addVars(e setting) {
 	maps.Copy(c.vars, lo.SliceToMap(e.variables(), func(v pair) (string, string) { return v.name, v.value }))
 }
@@ -131,8 +130,9 @@ func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
 // variableOrDollar matches the parts of a text that Docker and process-compose replace: $$, and references to variables.
 var variableOrDollar = regexp.MustCompile(`\$(\$|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// interpolate replaces each $$ by $ in the texts below n. In a compose file it adds a note for each reference to a variable. In a
-// process-compose.yaml, most references are in commands, where the shell replaces them. For others, environment adds notes.
+// interpolate replaces each $$ by $ in the texts below n. In a compose file it adds a note for each reference to a variable. In
+// a process-compose.yaml, most references are in commands, where the shell replaces them, and environment adds notes about the
+// others.
 func (c *composeImport) interpolate(file string, n *yaml.Node) {
 	if strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!") { // the value has a custom tag, such as !reset
 		c.addNote(sourceRef{place{file, n.Line}, n.Tag}, "the tag has no meaning here; import the other file, with what this one changes in it")
@@ -225,11 +225,11 @@ var processRules = slices.Concat(rules{
 	{name: "healthcheck", convert: importHealthcheck},
 }, rulesOf("compose process"))
 
-// bothDays matches a schedule that has a day of the month and a weekday, instead of "*", "?" or "*/1".
+// bothDays matches a schedule with a day of the month and a weekday, instead of "*", "?" or "*/1".
 var bothDays = regexp.MustCompile(`(^|\s)([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)\s+\S+\s+([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)$`)
 
-// eitherDay returns a schedule unchanged, with an error if it has a day of the month and a weekday. Like cron, process-compose runs
-// it on days that are one of both.
+// eitherDay returns a schedule unchanged. The error says that process-compose, like cron, runs a schedule with a day of the
+// month and a weekday on either of them.
 func eitherDay(cron string) (string, error) {
 	if bothDays.MatchString(cron) {
 		return cron, errors.New("hinit runs it only on days that are both a day of the month and a weekday of it; write a task for each")
@@ -237,7 +237,7 @@ func eitherDay(cron string) (string, error) {
 	return cron, nil
 }
 
-// onlyKeysOfLogs is the note about a setting of a log for which no rule exists.
+// onlyKeysOfLogs is the note about a setting of a log without a rule.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 
 // restartPolicyOf converts availability.restart to a restart policy.
@@ -293,8 +293,8 @@ func turnIntoTask(s *service) {
 	}
 }
 
-// readEnvironment reads environment variables. It adds a note for each value that refers to another variable: process-compose
-// replaces such references, and hinit does not.
+// readEnvironment reads environment variables. It adds a note for each reference to another variable, because process-compose
+// replaces references, and hinit does not.
 func (c *composeImport) readEnvironment(e setting) []pair {
 	list := e.variables()
 	for _, v := range list {
@@ -338,7 +338,7 @@ func (c *composeImport) addDependency(w dependency) {
 	}
 }
 
-// fillTemplates replaces the templates in the text of a setting. For a template that would have to be executed, it adds a note.
+// fillTemplates replaces the templates in the text of a setting. A template that would need execution gets a note.
 func (c *composeImport) fillTemplates(e setting) string {
 	text, rest := fillTemplates(e.value, c.vars)
 	if rest != "" {
@@ -347,7 +347,6 @@ func (c *composeImport) fillTemplates(e setting) string {
 	return text
 }
 
-// shellCommand returns a command that runs the command line in a shell, as process-compose does.
 func (c *composeImport) shellCommand(e setting) any {
 	return append(slices.Clone(c.shell), strings.TrimRight(c.fillTemplates(e), "\n"))
 }

@@ -1,8 +1,8 @@
 // Package imports converts the configuration of another supervisor to hinit.yaml, for people who move to hinit.
 //
-// It reads supervisord.conf, process-compose.yaml, compose files, layers of pebble, units of systemd, and the service directories
-// and source directories of s6. Each importer sets keys of hinit.yaml by their paths. They are written in the order in which
-// package config lists the keys. [Convert] returns a configuration for `hinit run` that package config has checked. The package
+// It reads supervisord.conf, process-compose.yaml, compose files, layers of pebble, units of systemd, and the service
+// directories and source directories of s6. Each importer sets keys of hinit.yaml by their paths. The result has the keys in
+// the order of package config. [Convert] returns a configuration for `hinit run` that package config has checked. The package
 // owns no goroutine.
 package imports
 
@@ -54,7 +54,7 @@ func (n Note) String() string {
 	return at + ": " + n.Text
 }
 
-// Result is the configuration that [Convert] has made, with notes about settings that it could not import.
+// Result is the configuration from [Convert], with notes about settings that it could not import.
 type Result struct {
 	Format string
 	YAML   []byte
@@ -125,9 +125,9 @@ func detect(path string) (string, error) {
 	switch {
 	case lo.HasKey(top, "processes"):
 		return ProcessCompose, nil
-	case lo.Some(keys, []string{"image", "build", "extends"}): // each service of a compose file has at least one of these keys
+	case lo.Some(keys, []string{"image", "build", "extends"}): // each service of a compose file has one of these keys
 		return Compose, nil
-	case len(keys) > 0 && !slices.Contains(keys, "override"): // each service of a pebble layer has this key
+	case len(keys) > 0 && !slices.Contains(keys, "override"): // each service of a pebble layer has the key override
 		return "", fmt.Errorf("%s seems to be a configuration of hinit: its services have no image, build, extends (compose) or override (pebble); name another format with --from", path)
 	case lo.HasKey(top, "services"), lo.HasKey(top, "checks"), lo.HasKey(top, "log-targets"):
 		return Pebble, nil
@@ -135,9 +135,6 @@ func detect(path string) (string, error) {
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
 }
 
-// readFile reads a regular file of limited size, without the byte order mark that some editors put at the beginning. If root runs
-// the program, a link that another user may have made is an error. It could bring the content of a file of root into the new
-// configuration.
 func readFile(path string) ([]byte, error) {
 	text, _, err := config.ReadFile(path)
 	if err != nil {
@@ -151,15 +148,14 @@ type importer struct {
 	services      []*service
 	limitExceeded bool // more services than maxServices, or more notes than maxNotes
 	notes         []Note
-	noted         int      // number of calls of note
-	defaults      struct { // defaults of the other supervisor that differ from hinit's
+	noted         int
+	defaults      struct { // the other supervisor's defaults that differ from hinit's
 		values
 		environment []pair
 	}
 }
 
-// addNote adds a note about the setting at the place at. If one file has several notes with the same text, they become one note that
-// lists the settings.
+// addNote adds a note about the setting at. Notes of one file with the same text become one note that lists the settings.
 func (im *importer) addNote(at sourceRef, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if im.noted++; im.noted > maxNotes {
@@ -177,11 +173,11 @@ func (im *importer) addNote(at sourceRef, format string, args ...any) {
 	}
 }
 
-// addService adds a service to the new configuration. If the name is invalid in hinit.yaml or already in use, add changes it and
+// addService adds a service to the new configuration. It changes a name that is invalid in hinit.yaml or already in use, and
 // adds a note.
 func (im *importer) addService(at place, name string) *service {
 	if len(im.services) >= maxServices {
-		im.limitExceeded = true // this service is not converted
+		im.limitExceeded = true
 		return &service{values: make(values), places: make(map[string]place)}
 	}
 	valid := serviceName(name)
@@ -196,7 +192,6 @@ func (im *importer) addService(at place, name string) *service {
 	return s
 }
 
-// dropWithoutCommand removes a service that has no command, and adds a note.
 func (im *importer) dropWithoutCommand(s *service, at sourceRef) {
 	if len(s.list("command")) == 0 {
 		im.addNote(at, "has no command and is left out")
@@ -205,12 +200,12 @@ func (im *importer) dropWithoutCommand(s *service, at sourceRef) {
 }
 
 const (
-	maxServices = 1000   // maximum number of services that are converted; each replica counts
-	maxNotes    = 10_000 // maximum number of settings with a note; each note is compared with all earlier ones
+	maxServices = 1000   // maximum number of converted services; each replica counts
+	maxNotes    = 10_000 // maximum number of settings with a note; each note is compared with all earlier notes
 )
 
-// replicas calls make once for each replica of a program; make adds the service of this replica. It keeps only the notes about
-// the first replica, because all replicas cause the same notes.
+// replicas calls make once for each replica of a program; make adds the service of this replica. Only the notes about the first
+// replica remain, because all replicas cause the same notes.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := 0; n < count && !im.limitExceeded; n++ {
 		before, noted := slices.Clone(im.notes), im.noted
@@ -235,31 +230,28 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// findServices returns the services that have this name in the other supervisor's configuration, or belong to a group with this
-// name.
+// findServices returns the services with this name, or in a group with this name, in the other supervisor's configuration.
 func (im *importer) findServices(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.oldName != name && (s.group != name || name == "") })
 }
 
-// absolutePath makes path absolute. The other supervisor resolves a relative path in its working directory. That is usually the
-// directory of file, its configuration.
+// absolutePath makes path absolute. The other supervisor resolves a relative path in its working directory, which is usually
+// the directory of file, its configuration.
 func absolutePath(file, path string) string {
-	if path == "" || filepath.IsAbs(path) || strings.ContainsAny(path[:1], "~$") { // package config refuses ~ and variables, and says why
+	if path == "" || filepath.IsAbs(path) || strings.ContainsAny(path[:1], "~$") {
 		return path
 	}
-	dir, _ := filepath.Abs(filepath.Dir(file)) // "" if there is no working directory
+	dir, _ := filepath.Abs(filepath.Dir(file))
 	return filepath.Join(dir, path)
 }
 
-// validate checks a configuration for `hinit run`, and returns the error of package config.
 func validate(text []byte) error {
 	none := func(string) (string, bool) { return "", false }
 	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, ServicesOnly: true, Env: none})
 	return err
 }
 
-// makeText returns the text of the new configuration. If package config refuses a key, makeText leaves out the key and adds a
-// note with the reason.
+// makeText returns the text of the new configuration. A key that package config refuses is left out with a note.
 func (im *importer) makeText(path, format string) ([]byte, error) {
 	for !im.limitExceeded {
 		if len(im.services) == 0 {
@@ -281,12 +273,12 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 	return nil, fmt.Errorf("%s has more than %d services, with the replicas of each, or more than %d settings that need a note; import parts of it", path, maxServices, maxNotes)
 }
 
-// keyInProblem matches the place in an error of package config: the name of a service, its key, the number of a check, and the
-// key inside the check.
+// keyInProblem matches the location in an error of package config: the name of a service, its key, the number of a check, and
+// the key inside the check.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?((?:\.[a-z_]+)*)|service "([a-z0-9_-]+)"`)
 
-// leaveOut removes the causes of the problems in wrong, an error of package config. Each call removes at most one part of each
-// service. less reports whether it has removed anything.
+// leaveOut removes the causes of wrong, an error of package config. Each call removes at most one part of each service. less
+// reports whether it has removed anything.
 func (im *importer) leaveOut(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {
@@ -315,8 +307,6 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 	return less
 }
 
-// leaveOutNeedsOfManual removes each need for a task that runs only on an operator's order, and adds a note. Otherwise the
-// service could wait for ever.
 func (im *importer) leaveOutNeedsOfManual() {
 	for _, s := range im.services {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
@@ -329,9 +319,8 @@ func (im *importer) leaveOutNeedsOfManual() {
 	}
 }
 
-// leaveOutKey removes a key of a service, or with inside only a key below it, such as ".signal" of stop. It adds a note. Of
-// checks and needs it removes only the element that causes the problem. A service without a command is useless, so without its
-// command the whole service goes.
+// leaveOutKey removes a key of a service, or only a key below it (inside), such as ".signal" of stop. It adds a note. Of checks
+// and needs it removes only the element with the problem. Without its command, the whole service is removed.
 func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
 	if key == "restart" && inside == "" {
 		inside = ".max" // the problem is that max is shorter than initial
@@ -357,7 +346,7 @@ func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
 		im.addNote(sourceRef{at, s.oldName + "." + key + inside}, "is left out: %s", why)
 	case key != "command" && s.drop(key):
 		im.addNote(sourceRef{at, s.oldName + "." + key}, "is left out: %s", why)
-		if key == "schedule" && !s.isTask() { // without its schedule, the task would run at once and again after each end
+		if key == "schedule" && !s.isTask() { // without its schedule, the task would run again and again
 			s.set("once", "manual")
 		}
 	default:

@@ -13,22 +13,22 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-// denials lists the texts of the importer which say that hinit lacks something, each with the keys of hinit.yaml that
-// would make the text wrong. A key is a part of a path such as services.NAME.stop.command.
+// denials lists the texts of the importer that deny a feature of hinit, each with the keys of hinit.yaml that would make the
+// text wrong. A key is a part of a path such as services.NAME.stop.command.
 var denials = map[string][]string{
 	"hinit runs no commands for variables":  {"env_command", "env_cmds"},
 	"hinit watches no sources":              {"watch", "watch_files"},
 	"hinit offers no tools":                 {"mcp", "mcp_server"},
 	"hinit uses no sudo":                    {"elevated", "sudo"},
 	"hinit has no remote access":            {"listen", "control.listen", "pairing"},
-	"hinit has nothing like this sett":      nil, // holds for any key that the importer does not know
+	"hinit has nothing like this sett":      nil, // true for any key that the importer does not know
 	"hinit has nothing like this section":   nil,
 	"hinit has no event listeners":          {"listeners"},
 	"hinit opens no FastCGI":                {"sockets", "listen"},
 	"hinit has a control socket of its own": {"control.listen", "control.password"},
 	"hinit takes no plug-ins":               {"plugins"},
 	"hinit has no need of it":               {"pidfile"},
-	// the importer lists the signals itself, see TestSignalsAreThoseOfTheConfiguration
+	// TestSignalsAreThoseOfTheConfiguration checks the importer's own list of signals
 	"hinit does not stop with %s":               nil,
 	"hinit doesn't end when":                    {"exit_on_end", "exit_with"},
 	"hinit always sends KILL":                   {"stop.kill"},
@@ -71,10 +71,9 @@ var denials = map[string][]string{
 	"days that are both a day of the month":     {"schedule.either", "schedule.days"},
 }
 
-// denying matches sentences which say that hinit lacks something or does something in its own way.
+// denying matches sentences that deny a feature of hinit, or describe a difference of hinit.
 var denying = regexp.MustCompile(`\bhinit (has (no|nothing|a control|the keys)|doesn't|does not|offers|always|rotates|leaves|passes|uses no|\w+s (no|nothing|in|any|and|to|it|by)\b)|hinit\.yaml have no|is not (undone|ended)|a service has no|one log takes|don't overlap|waits for ever`)
 
-// keysOfTheTable returns all keys of hinit.yaml, each as its full path and as the end of the path.
 func keysOfTheTable() map[string]bool {
 	table := make(map[string]bool)
 	for prefix, keys := range reference.Keys() {
@@ -84,14 +83,13 @@ func keysOfTheTable() map[string]bool {
 				table[path] = true
 			}
 			for group := prefix + k.Path; strings.Contains(group, "."); group = group[:strings.LastIndex(group, ".")] {
-				table[group] = true // the text is valid for every key that the importer does not know
+				table[group] = true // the text is true for every key that the importer does not know
 			}
 		}
 	}
 	return table
 }
 
-// textsOfThePackage returns the string literals in the package's own files, without tests.
 func textsOfThePackage(t *testing.T) (list []string) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -122,8 +120,8 @@ func textsOfThePackage(t *testing.T) (list []string) {
 	return list
 }
 
-// No note of the importer may say that hinit lacks something for which hinit.yaml has a key, such as the forwarding of
-// logs or the descriptor for readiness.
+// No note of the importer may deny a feature that has a key of hinit.yaml, such as the forwarding of logs or the descriptor for
+// readiness.
 func TestTheImportDeniesNothingThatHinitYamlHas(t *testing.T) {
 	table, used := keysOfTheTable(), make(map[string]bool)
 	if !table["services.NAME.notify.fd"] || !table["notify.fd"] || !table["logs.max_age"] || !table["services.NAME.limits"] {

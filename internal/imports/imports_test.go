@@ -16,8 +16,7 @@ import (
 var update = flag.Bool("update", false, "write the expected results")
 
 // TestExamples imports two configurations of each format, written after the documentation and the examples of the other
-// supervisors, and compares the result and all notes with golden files. Convert has checked each result with package
-// config.
+// supervisors, and compares the result and all notes with golden files. Convert has checked each result with package config.
 func TestExamples(t *testing.T) {
 	here, err := filepath.Abs("testdata")
 	if err != nil {
@@ -51,7 +50,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestMeaning checks what the imported examples mean, regardless of how the text of the result is written.
+// TestMeaning checks the meaning of the imported examples, whatever the text of the result.
 func TestMeaning(t *testing.T) {
 	load := func(name string) *config.Config {
 		t.Helper()
@@ -198,7 +197,7 @@ func TestAnImportedComposeFileLostItsOptionalFileAndItsDollars(t *testing.T) {
 	}
 }
 
-// A program whose command can't be read must be left out. The import made a shell of it that ran nothing and exited with
+// A program whose command can't be read must be left out. The import turned it into a shell that ran nothing and exited with
 // success.
 func TestAProgramWithAnOpenQuoteBecameOneThatDoesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "supervisord.conf")
@@ -211,8 +210,8 @@ func TestAProgramWithAnOpenQuoteBecameOneThatDoesNothing(t *testing.T) {
 	}
 }
 
-// %(here)s must be the directory of supervisord.conf, also if the path of the file is relative. The commands ran another program, or
-// none.
+// %(here)s must be the directory of supervisord.conf, even if the path of the file is relative. The commands ran another
+// program, or none.
 func TestHereWasTheDirectoryOfEachServiceInsteadOfTheFile(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -318,8 +317,7 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// TestMergesOfMergesEndAtOnce checks that a file with nested YAML merges is refused at once. A file of two kilobytes can
-// otherwise use all memory and take hours.
+// A file with nested YAML merges must be refused at once. A file of two kilobytes can otherwise use all memory and take hours.
 func TestMergesOfMergesEndAtOnce(t *testing.T) {
 	text := "x0: &x0 {command: sleep 1}\n"
 	for i := range 8 {
@@ -344,7 +342,7 @@ func TestMergesOfMergesEndAtOnce(t *testing.T) {
 	}
 }
 
-// The commands of a file with many merges of one mapping must be there.
+// The import of a file with many merges of one mapping must contain their commands.
 func TestMergesAreFilledIn(t *testing.T) {
 	c, said := notesOf(t, "process-compose.yaml", "x-a: &a {command: sleep 1}\nx-b: &b {<<: *a, namespace: n}\nprocesses:\n"+numbered(900, "  p%d: {<<: [*b, *a], description: x}\n"))
 	if p := c.Services["p900"]; len(p.Command) != 3 || p.Command[2] != "sleep 1" || p.Operator.Group != "n" || said != "" {
@@ -352,8 +350,7 @@ func TestMergesAreFilledIn(t *testing.T) {
 	}
 }
 
-// TestAHundredProgramsOfTwoHundredReplicasAreRefused checks that an import of more than a thousand services is refused.
-// These 20,000 would take 42 seconds and half a gigabyte.
+// An import of more than a thousand services must be refused. These 20,000 would take 42 seconds and half a gigabyte.
 func TestAHundredProgramsOfTwoHundredReplicasAreRefused(t *testing.T) {
 	for name, text := range map[string]string{
 		"process-compose.yaml": "processes:\n" + numbered(100, "  p%d: {command: x, replicas: 200}\n"),
@@ -374,7 +371,6 @@ func TestAHundredProgramsOfTwoHundredReplicasAreRefused(t *testing.T) {
 	}
 }
 
-// numbered repeats a text with the numbers from 1 to n.
 func numbered(n int, format string) string {
 	var b strings.Builder
 	for i := range n {
@@ -459,8 +455,8 @@ func TestTheConfigurationOfHinitWasTakenForACompose(t *testing.T) {
 	}
 }
 
-// A byte order mark, which some editors put at the begin of a file, must not hide the first section. The import left
-// out the section with the command.
+// A byte order mark, which some editors put at the beginning of a file, must not hide the first section. The import left out
+// the section with the command.
 func TestAFileWithAByteOrderMarkLostItsFirstSection(t *testing.T) {
 	for name, text := range map[string]string{"a.service": "[Service]\r\nExecStart=/bin/true\r\n", "a.conf": "[program:a]\r\ncommand=/bin/true\r\n"} {
 		file := filepath.Join(t.TempDir(), name)

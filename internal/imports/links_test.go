@@ -10,17 +10,17 @@ import (
 	"hinit/internal/testkit"
 )
 
-// When root imports the configuration of an agent, hinit.yaml and the notes must contain nothing of root's files,
-// although the agent has linked or named them. Names in a directory of root's must not appear either.
+// When root imports the configuration of an agent, hinit.yaml and the notes must contain nothing of root's files, even if the
+// agent has linked or named them. Names in a directory of root must not appear either.
 func TestAnAgentReadAFileOfRootInTheConfigurationThatRootImported(t *testing.T) {
 	testkit.NeedRoot(t)
 	const secret = "sk-1234"
 	for name, c := range map[string]struct {
 		format   string
-		text     string            // content of root's file
-		files    map[string]string // content of the agent's files, by name
-		link, to string            // the agent's link, and the directory or file of root's that it points to
-		imported string            // the path to import
+		text     string
+		files    map[string]string
+		link, to string
+		imported string
 	}{
 		"a task of s6":              {S6, "echo " + secret, map[string]string{"src/job/type": "oneshot", "src/web/type": "longrun", "src/web/run": "#!/bin/sh"}, "src/job/up", "run", "src"},
 		"a script of s6":            {S6, "#!" + secret, map[string]string{"src/web/type": "longrun", "src/api/run": "#!/bin/sh"}, "src/web/run", "run", "src"},

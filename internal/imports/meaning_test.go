@@ -11,7 +11,6 @@ import (
 	"hinit/internal/config"
 )
 
-// notesOf imports one file and returns the configuration and all notes.
 func notesOf(t *testing.T, name, text string) (*config.Config, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -33,8 +32,8 @@ func notesOf(t *testing.T, name, text string) (*config.Config, string) {
 	return cfg, said
 }
 
-// A service of a compose file that has a profile must not be enabled, because compose starts it only if the user names
-// the profile. After an import, a debug console ran.
+// A service with a profile in a compose file must not be enabled, because compose starts it only if the user names the profile.
+// After an import, a debug console ran.
 func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", "services:\n  web: {image: x, command: a}\n  debug: {image: x, command: b, profiles: [debug]}\n")
 	if c.Services["debug"].Enabled || !c.Services["web"].Enabled || !strings.Contains(said, "debug.profiles: is not enabled") {
@@ -42,8 +41,7 @@ func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
 	}
 }
 
-// A health check with "disable: false" must become a check, and the limits of the container must be imported. The
-// check was left out without a note, and a note called the limits unknown.
+// A health check with "disable: false" must become a check, and the limits of the container must be imported.
 func TestAComposeHealthcheckThatIsNotDisabledWasLost(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", `services:
   web: {image: x, command: a, healthcheck: {test: [CMD, x], disable: false}, mem_limit: 512m, pids_limit: 100, cpuset: "0,1", oom_score_adj: 300}
@@ -56,8 +54,7 @@ func TestAComposeHealthcheckThatIsNotDisabledWasLost(t *testing.T) {
 	}
 }
 
-// A second YAML document and a key that is there twice must be errors, and a tag such as !reset must cause a note. The
-// import ignored them silently.
+// A second YAML document and a repeated key must be errors, and a tag such as !reset must cause a note.
 func TestAPartOfAYAMLFileWasIgnored(t *testing.T) {
 	for text, want := range map[string]string{
 		"services: {a: {image: x, command: a}}\n---\nservices: {b: {image: x, command: b}}\n": "line 2: cannot read a second document",
@@ -103,8 +100,8 @@ func TestADaemonOfProcessComposeIsNotEnabled(t *testing.T) {
 	}
 }
 
-// A variable that the program's own shell sets, such as $i in a loop, must stay as it is. The shell of the import
-// replaced it. And %% before a bracket must become one percent sign.
+// A variable that the program's own shell sets, such as $i in a loop, must stay. The shell of the import replaced it. Also, %%
+// before a bracket must become one percent sign.
 func TestTheDollarsAndPercentSignsOfAProgramWereReplaced(t *testing.T) {
 	c, said := notesOf(t, "supervisord.conf", `[program:loop]
 command=bash -c "for i in 1 2; do echo $i %(ENV_X)s; done"
@@ -120,7 +117,7 @@ environment=FORMAT="%%(h)s",RATE="100%%"
 	}
 }
 
-// %(group_name)s must be the name of the program's group, and the name of the program only if it is in no group.
+// %(group_name)s must be the name of the program's group, or the name of a program without a group.
 func TestTheGroupNameOfAProgramIsItsGroup(t *testing.T) {
 	c, said := notesOf(t, "supervisord.conf", `[program:worker]
 command=run %(group_name)s
@@ -167,8 +164,7 @@ func TestWhatARequiredServiceRequiresIsEnabled(t *testing.T) {
 	}
 }
 
-// If a later layer changes what a failed check does, the later action must count. The import kept the action of the
-// first layer.
+// If a later layer changes the action of a failed check, the later action must count.
 func TestALaterLayerOfPebbleChangesAnAction(t *testing.T) {
 	c := imported(t, ".", map[string]string{
 		"001-a.yaml": "services: {a: {override: replace, command: a, on-check-failure: {up: restart}}}\nchecks: {up: {override: replace, http: {url: 'http://localhost:80/'}}}\n",
@@ -187,8 +183,8 @@ func TestABackslashBeforeAnEmptyLineSwallowedTheNextSetting(t *testing.T) {
 	}
 }
 
-// The order of settings in a unit must not change their meaning. TimeoutSec must set both the timeout of the start and
-// the grace of the stop.
+// The order of settings in a unit must not change their meaning. TimeoutSec must set both the timeout of the start and the
+// grace of the stop.
 func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
 	for _, text := range []string{
 		"[Unit]\nStartLimitIntervalSec=0\nStartLimitBurst=5\n[Service]\nRestartMaxDelaySec=5min\nRestartSec=5\n",
@@ -205,8 +201,7 @@ func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
 	}
 }
 
-// A note must say that in systemd the file of EnvironmentFile wins over Environment, because in hinit it is the other
-// way round.
+// In systemd, EnvironmentFile wins over Environment. A note must say so, because hinit has the opposite order.
 func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
 	_, said := notesOf(t, "a.service", "[Service]\nEnvironment=OPTS=\nEnvironmentFile=-/etc/default/a\nExecStart=/bin/a $OPTS\nSendSIGKILL=no\n")
 	for _, want := range []string{"a.service:3: EnvironmentFile: systemd prefers the file", "a.service:5: SendSIGKILL: hinit always sends KILL"} {
@@ -239,8 +234,7 @@ func TestAFileOfMistakesEndsSoon(t *testing.T) {
 	}
 }
 
-// A note must name a command that is no UTF-8, such as one with the é of Latin-1. The import changed that character
-// silently.
+// A note must name a command that is no UTF-8, such as a command with the é of Latin-1.
 func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 	for name, text := range map[string]string{
 		"supervisord.conf": "[program:a]\ncommand=echo \xe9\n[program:b]\ncommand=b\n",
@@ -252,8 +246,8 @@ func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 	}
 }
 
-// If a value is wrong, only its own key must be left out. The import also dropped the grace of the stop, and the restart policy
-// became "always".
+// A wrong value must remove only its own key. The import also dropped the grace of the stop, and the restart policy became
+// "always".
 func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", "services: {a: {image: x, command: x, stop_signal: SIGRTMIN+3, stop_grace_period: 1m, restart: 'on-failure:many'}}\n")
 	if a := c.Services["a"]; a.Stop.Grace != time.Minute || a.Restart.Policy != config.RestartOnFailure || !strings.Contains(said, "a.stop.signal: is left out: expected one of TERM") {
@@ -265,8 +259,8 @@ func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
 	}
 }
 
-// A note must ask to write out a directory with ~ or a variable, which the import took for a directory beside the file. command
-// must win over entrypoint, and a check may end in an empty argument.
+// A note must ask to write out a directory with ~ or a variable. command must win over entrypoint, and a check may end in an
+// empty argument.
 func TestAPathOfTheHomeBecameOneBesideTheFile(t *testing.T) {
 	c, said := notesOf(t, "process-compose.yaml", "processes: {a: {command: x, entrypoint: [y], working_dir: ~/src}, b: {entrypoint: [y, z], working_dir: '${HOME}/src'}}\n")
 	if strings.Count(said, "write it out, because variables and ~ are not filled in") != 2 || strings.Contains(c.Services["a"].Cwd, "src") {

@@ -14,17 +14,17 @@ import (
 	"hinit/internal/config"
 )
 
-// place is a position in the other supervisor's configuration. Notes name it.
+// place is a position in the other supervisor's configuration, for notes.
 type place struct {
 	file string
-	line int // line in the file; 0: the note is about the whole file
+	line int // line in the file; 0: the whole file
 }
 
-// values maps keys of hinit.yaml, as paths with dots, to their values. A value is a string, a []string, a []pair or a YAML node.
-// Empty values are not written.
+// values maps keys of hinit.yaml, as paths with dots, to their values. A value is a string, a []string, a []pair or a YAML
+// node. Empty values are left out.
 type values map[string]any
 
-// set sets a key. text and list return the value of a key as a string or a []string.
+// set sets a key.
 func (v values) set(key string, value any) { v[key] = value }
 func (v values) text(key string) string    { text, _ := v[key].(string); return text }
 func (v values) list(key string) []string  { list, _ := v[key].([]string); return list }
@@ -32,23 +32,22 @@ func (v values) list(key string) []string  { list, _ := v[key].([]string); retur
 // service is a service of the new hinit.yaml.
 type service struct {
 	name    string
-	oldName string // name in the other supervisor's configuration
+	oldName string
 	group   string // name of a group in the other supervisor's configuration, which several services may share
-	comment string // comment above the service in hinit.yaml
+	comment string
 	values
 	needs  []need
 	checks []*service // health checks, see [newCheck]
 	place  place
-	places map[string]place // where each key comes from, by the first part of the key
+	places map[string]place // origin of each key, by the first part of the key
 }
 
-// setAt sets a key, and records from which place in the old configuration the value comes.
+// setAt sets a key, and records the origin of the value in the old configuration.
 func (s *service) setAt(key string, at place, value any) {
 	s.set(key, value)
 	s.recordPlace(key, at)
 }
 
-// recordPlace records the place from which the value of a key comes. It keeps the first place of each key.
 func (s *service) recordPlace(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
 	if _, known := s.places[key]; !known && key != "" {
@@ -56,7 +55,6 @@ func (s *service) recordPlace(key string, at place) {
 	}
 }
 
-// drop removes a key and all keys inside it, and reports whether there were any.
 func (s *service) drop(key string) bool {
 	before := len(s.values)
 	maps.DeleteFunc(s.values, func(path string, _ any) bool { return path == key || strings.HasPrefix(path, key+".") })
@@ -145,9 +143,8 @@ func encodeMapping[T any](values values) *yaml.Node {
 	return root
 }
 
-// valueNode returns a value as a YAML node, or nil if it is empty. field is a pointer of the type that the key has in package
-// config. If isTemplate is true, hinit.yaml allows placeholders in the key, so valueNode escapes text that looks like a
-// placeholder.
+// valueNode returns a value as a YAML node, or nil if it is empty. field points to the type of the key in package config. If
+// isTemplate is true, hinit.yaml allows placeholders in the key, so valueNode escapes text that looks like a placeholder.
 func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
 		switch field.(type) {
@@ -171,7 +168,7 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	case []pair:
 		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p pair) (string, string) { return p.name, p.value })
 		for _, p := range lo.UniqBy(value, func(p pair) string { return p.name }) {
-			n.Content = append(n.Content, textNode(p.name), one(last[p.name])) // if a variable occurs twice, its last value counts
+			n.Content = append(n.Content, textNode(p.name), one(last[p.name]))
 		}
 		if len(value) > 0 {
 			return n
@@ -180,7 +177,6 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	return nil
 }
 
-// textNode returns a scalar that YAML reads as text, even if the text looks like a number or a boolean.
 func textNode(value string) *yaml.Node {
 	n := &yaml.Node{}
 	n.SetString(value)

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestEachRowOfThePagesIsTried checks that each key in the tables of the how-tos is in an example, so that a golden
-// file shows the result for it.
+// Each key in the tables of the how-tos must be in an example, so that a golden file shows its result.
 func TestEachRowOfThePagesIsTried(t *testing.T) {
 	examples := map[string]struct {
 		page   string
@@ -23,7 +22,7 @@ func TestEachRowOfThePagesIsTried(t *testing.T) {
 		"s6":              {"s6", 1, []string{"scandir", "source", "more/rc"}},
 	}
 	word := regexp.MustCompile("`([^`]+)`")
-	aside := regexp.MustCompile(`\([^|]*?\)|;[^|]*`) // remark about a key in a table's cell
+	aside := regexp.MustCompile(`\([^|]*?\)|;[^|]*`) // remark about a key in a cell of a table
 	for who, e := range examples {
 		have := ""
 		for _, name := range e.names {
@@ -72,7 +71,7 @@ func TestEachRowOfThePagesIsTried(t *testing.T) {
 	}
 }
 
-// The unit that the how-to shows must give the result that it shows.
+// The unit in the how-to must give the result in the how-to.
 func TestTheUnitOnThePageIsImportedAsShown(t *testing.T) {
 	page, err := os.ReadFile("../../docs/how-to/move-from-another-supervisor.md")
 	if err != nil {

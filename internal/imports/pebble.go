@@ -17,11 +17,11 @@ type pebblePlan struct {
 
 // mergedItem is a service or a check, with its settings from all layers.
 type mergedItem struct {
-	setting // mapping in the last layer that has the item
+	setting // mapping in the last layer with the item
 	all     []setting
 }
 
-// get returns the first setting that has one of the names and is not empty. If none has, the node of the result is nil.
+// get returns the first non-empty setting with one of the names, or a setting with a nil node.
 func (l *mergedItem) get(names ...string) setting {
 	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
 	return e
@@ -29,7 +29,7 @@ func (l *mergedItem) get(names ...string) setting {
 
 // importPebble imports a layer of pebble, or a directory of layers.
 func (im *importer) importPebble(path string) error {
-	files, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")) // Glob returns the names sorted
+	files, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml"))
 	if len(files) == 0 {
 		files = []string{path}
 	}
@@ -88,8 +88,8 @@ func (p *pebblePlan) addLayer(file string) error {
 	return nil
 }
 
-// combine adds the services or checks of one layer to list. If list already has an item with the same name, the key override of
-// the new item decides: it is merged with the old one or replaces it.
+// combine adds the services or checks of one layer to list. For an item that list already has, the key override decides whether
+// it is merged with the old item or replaces it.
 func combine(list []*mergedItem, at setting) []*mergedItem {
 	for _, e := range at.keys() {
 		i := slices.IndexFunc(list, func(l *mergedItem) bool { return l.name == e.name })
@@ -126,7 +126,7 @@ func (l *mergedItem) merge(k setting) {
 	l.all[i] = k
 }
 
-// pebbleRules are the rules for the settings of a service that can be imported one by one.
+// pebbleRules are the rules for settings of a service that can be imported one by one.
 var pebbleRules = slices.Concat(rules{
 	{name: "environment", key: "env", convertNode: variables},
 	{name: "working-dir", key: "cwd", convertNode: func(e setting) any { return absolutePath(e.file, e.value) }},
@@ -157,8 +157,8 @@ func (p *pebblePlan) importService(l *mergedItem) {
 	p.dropWithoutCommand(s, sourceRef{l.place, l.name})
 }
 
-// importOrder imports the order in which services start. In pebble, a requirement also starts the required service; here, the key
-// enabled of that service does. The service also waits for the required one, unless the file gives the opposite order.
+// importOrder imports the order in which services start. In pebble, a requirement also starts the required service; in hinit,
+// its key enabled does. The service also waits for the required service, unless the file gives the opposite order.
 func (p *pebblePlan) importOrder(l *mergedItem) {
 	for _, s := range p.findServices(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
@@ -187,11 +187,11 @@ func (p *pebblePlan) importOrder(l *mergedItem) {
 	}
 }
 
-// lists reports whether a key of the item, such as "after", lists the service name.
+// lists reports whether a key of the item, such as "after", contains the service name.
 func (l *mergedItem) lists(key, name string) bool { return slices.Contains(l.get(key).scalars(), name) }
 
-// addToContext adds a check that no service lists under on-check-failure to the service in its service-context. If that service
-// does not exist, it returns false.
+// addToContext adds a check to the service in its service-context, if no service lists it under on-check-failure. It returns
+// false if the service does not exist.
 func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	for _, e := range c.get("exec").keys() {
 		if of := p.findServices(e.value); e.name == "service-context" && len(of) > 0 {
@@ -202,8 +202,8 @@ func (p *pebblePlan) addToContext(c *mergedItem) bool {
 	return false
 }
 
-// addChecksToServices adds each check to the services that list it under on-check-failure. used has the names of the checks that
-// it has added.
+// addChecksToServices adds each check to the services that list it under on-check-failure. used has the names of the added
+// checks.
 func (p *pebblePlan) addChecksToServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {

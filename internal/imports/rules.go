@@ -2,7 +2,7 @@ package imports
 
 import (
 	"cmp"
-	_ "embed" // for the table of rules
+	_ "embed"
 	"fmt"
 	"regexp"
 	"slices"
@@ -31,29 +31,28 @@ type sourceRef struct {
 	where string // key, section or file; "" in a note about the whole place
 }
 
-// rule says how to import settings whose name matches. Such a setting becomes a key of hinit.yaml or a note, is imported by a
+// rule says how to import settings with a matching name. Such a setting becomes a key of hinit.yaml or a note, is imported by a
 // function, or is left out.
 type rule struct {
 	name  string                  // regular expression for the names of the settings
 	key   string                  // key of hinit.yaml to set; "": none
-	when  func(value string) bool // whether the rule handles this value; nil: it handles all values
+	when  func(value string) bool // reports whether the rule handles this value; nil: all values
 	value string                  // value of the key; "": the value of the setting
-	// converts the value; nil: the value is unchanged. The text of an error becomes a note
+	// converts the value; nil leaves it unchanged. The text of an error becomes a note
 	convertText func(value string) (string, error)
-	convertNode func(e setting) any                       // converts a value that is a list or a mapping
-	note        string                                    // why the setting is left out or changed; %s in it is the value of the setting
+	convertNode func(e setting) any                       // converts a list or a mapping
+	note        string                                    // reason why the setting is left out or changed; %s stands for the value of the setting
 	nested      rules                                     // rules for the settings in a nested mapping
-	convert     func(im *importer, s *service, e setting) // imports the setting; nil if the other fields say how
+	convert     func(im *importer, s *service, e setting) // imports the setting; nil if the other fields suffice
 }
 
-// rules is a list of rules. The first rule whose name matches is used. The rules in [alternatives] come after all others.
+// rules is a list of rules. The first rule with a matching name is used. The rules in [alternatives] come last.
 type rules []rule
 
-// apply imports settings into s. For each setting, the first matching rule in list decides. If no rule matches, apply adds a
-// note.
+// apply imports settings into s, each by its first matching rule in list. It adds a note about a setting without a rule.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
-		if im.limitExceeded { // a limit is exceeded, so the import fails anyway
+		if im.limitExceeded { // the import fails anyway
 			return
 		}
 		switch r := list.ruleFor(e); {
@@ -108,12 +107,9 @@ func rulesOf(section string) (list rules) {
 	return list
 }
 
-// compiledPatterns caches the compiled expressions of rules by their text, because compiling one for each setting would take too
-// long.
 var compiledPatterns sync.Map
 
-// ruleFor returns the first rule for a setting. If no rule matches, it returns a rule with the note that hinit has no such
-// setting.
+// ruleFor returns the first rule for a setting. Without a match, the rule only adds the note that hinit has no such setting.
 func (list rules) ruleFor(e setting) rule {
 	for _, r := range slices.Concat(list, alternatives) {
 		pattern, compiled := compiledPatterns.Load(r.name)
@@ -130,7 +126,7 @@ func (list rules) ruleFor(e setting) rule {
 	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
-// applyRule converts the value of a setting as the rule says and passes the result to set. If the rule leaves out or changes the
+// applyRule converts the value of a setting by the rule and passes the result to set. If the rule leaves out or changes the
 // setting, applyRule adds a note with the reason.
 func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
@@ -152,7 +148,7 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	}
 }
 
-// constantDelay returns a function for rule.convert that imports a setting with one delay for all restarts. read converts the
+// constantDelay returns a function for rule.convert that imports a setting as the delay of all restarts. read converts the
 // value to a duration.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
@@ -165,7 +161,7 @@ func constantDelay(read func(string) (string, error)) func(*importer, *service, 
 }
 
 // addCodes returns a function for rule.convert that adds the exit codes in a setting to the list at key. separators are the
-// characters that may separate two codes.
+// characters between two codes.
 func addCodes(key, separators string) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
@@ -195,13 +191,10 @@ func durationIn(units string, unit time.Duration) func(string) (string, error) {
 	}
 }
 
-// durationText formats a duration without parts that are zero: "1h" instead of "1h0m0s".
 func durationText(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
-// signalName returns the name of the signal whose name or number is value. If hinit.yaml does not accept this signal, it returns
-// an error.
 func signalName(value string) (name string, err error) {
 	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
 	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
@@ -213,10 +206,10 @@ func signalName(value string) (name string, err error) {
 	return name, nil
 }
 
-// enabledValue returns the value for the key enabled: "false" if off is true, and otherwise "", the default.
+// enabledValue returns the value for the key enabled: "false" if off is true, otherwise "", the default.
 func enabledValue(off bool) string { return lo.Ternary(off, "false", "") }
 
-// successExitCodes returns the words of list that are exit codes from 1 to 255. hinit.yaml accepts no other success codes.
+// successExitCodes returns the exit codes from 1 to 255 in list. hinit.yaml accepts no other success codes.
 func successExitCodes(list []string) []string {
 	return lo.FilterMap(list, func(code string, _ int) (string, bool) {
 		n, err := strconv.Atoi(strings.TrimSpace(code))
@@ -232,8 +225,7 @@ func isFalse(value string) bool {
 	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// oneOf returns a function for rule.when that reports whether the value is one of words. noneOf returns a function for the
-// opposite.
+// oneOf returns a function for rule.when that reports whether the value is one of words.
 func oneOf(words ...string) func(string) bool {
 	return func(value string) bool { return slices.Contains(words, value) }
 }
@@ -242,7 +234,7 @@ func noneOf(words ...string) func(string) bool {
 	return func(value string) bool { return !slices.Contains(words, value) }
 }
 
-// alternatives has notes about settings of several supervisors that hinit lacks. Each note says how to reach the same goal with
+// alternatives has notes about settings of several supervisors that hinit lacks. Each note names a way to the same goal with
 // hinit.
 var alternatives = rulesOf("any")
 

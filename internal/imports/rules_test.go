@@ -9,8 +9,8 @@ import (
 	"hinit/internal/config"
 )
 
-// Each line of rules.txt must be a rule with a key of hinit.yaml and a conversion that exist, in a section that an importer reads.
-// Otherwise a setting would be left out of the new configuration without a note.
+// Each line of rules.txt must be a rule with a key of hinit.yaml and a conversion that exist, in a section that an importer
+// reads. Otherwise a setting would be left out without a note.
 func TestALineOfTheTableOfRulesWasNoRule(t *testing.T) {
 	known := make(map[string]bool)
 	for _, key := range config.Keys[config.Service]() {

@@ -15,7 +15,7 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// s6Import is the import of one directory, which has s6 service directories or s6-rc source directories.
+// s6Import is the import of one directory with s6 service directories or s6-rc source directories.
 type s6Import struct {
 	*importer
 	root    string
@@ -64,8 +64,8 @@ func (im *importer) importS6(path string) error {
 	return nil
 }
 
-// disableOutsideBundle disables the services outside the bundle that starts at boot. s6-overlay calls this bundle user; other
-// programs with s6-rc call it default.
+// disableOutsideBundle disables the services outside the bundle that starts at boot. The name of this bundle is user in
+// s6-overlay, and default in other programs with s6-rc.
 func (d *s6Import) disableOutsideBundle() {
 	bundle, is := lo.Find([]string{"user", "default"}, func(name string) bool { return len(d.bundles[name]) > 0 })
 	if !is {
@@ -82,15 +82,13 @@ func (d *s6Import) disableOutsideBundle() {
 	}
 }
 
-// noteInterpreter adds a note if this machine does not have the interpreter of a script.
+// noteInterpreter adds a note if this machine lacks the interpreter of a script.
 func (d *s6Import) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
 		d.addNote(sourceRef{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
 }
 
-// shebang returns the interpreter and its arguments from the first line of a script. If the line names no interpreter, it returns
-// nil.
 func shebang(script string) []string {
 	text, _ := readFile(script) // an unreadable script counts as a script without interpreter
 	first, _, _ := strings.Cut(string(text), "\n")
@@ -115,7 +113,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// placeOf returns the place of a file as a whole. parts are the parts of its path.
+// placeOf returns the place of a whole file. parts are the parts of its path.
 func placeOf(parts ...string) sourceRef {
 	return sourceRef{place: place{file: filepath.Join(parts...)}}
 }
@@ -162,7 +160,7 @@ func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 	}
 }
 
-// importLongrun imports the directory of a service that keeps running. Its run script stays in place, and hinit calls it.
+// importLongrun imports the directory of a long-running service. hinit calls its run script in place.
 func (d *s6Import) importLongrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if len(d.readList(dir, "consumer-for")) > 0 || exists(filepath.Join(dir, "consumer-for")) {
@@ -212,7 +210,8 @@ func (d *s6Import) importOneshot(name, dir string) {
 	d.importFiles(s, dir, "up", "down")
 }
 
-// addDependencies imports the dependencies of a service. A dependency on a bundle becomes one on each service in the bundle.
+// addDependencies imports the dependencies of a service. A dependency on a bundle becomes a dependency on each service in the
+// bundle.
 func (d *s6Import) addDependencies(s *service) {
 	dir := filepath.Join(d.root, s.oldName)
 	var names []string
@@ -237,7 +236,7 @@ func (d *s6Import) addDependencies(s *service) {
 	}
 }
 
-// withReachable appends the name to list, and all names that can be reached from it by next. It appends each name only once.
+// withReachable appends name to list, and all names that next reaches from it, each only once.
 func withReachable(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list

@@ -14,13 +14,13 @@ import (
 
 // section is a section of an INI file.
 type section struct {
-	name string // text between the brackets
+	name string
 	place
 	keys []setting
 }
 
-// useSetting returns a setting of the section and marks it as used, so that no note says that it was left out. If the section
-// lacks the setting, the result has the place of the section, and used is false.
+// useSetting returns a setting of the section and marks it as used, so that no note calls it left out. If the section lacks the
+// setting, the result has the place of the section, and used is false.
 func (s *section) useSetting(name string) (found setting) {
 	found.place = s.place
 	for i := range s.keys { // if a name occurs twice, the last setting counts
@@ -32,13 +32,12 @@ func (s *section) useSetting(name string) (found setting) {
 	return found
 }
 
-// trailingComment matches a comment at the end of a line.
 var trailingComment = regexp.MustCompile(`[ \t]+[;#].*`)
 
-// readINI reads an INI file, and adds a note for each line that it can't parse. If isUnit is true, it follows systemd.syntax(7):
-// a comment is a whole line, and a backslash at the end continues a line. Otherwise it follows supervisord, which also allows
-// "key: value", comments after a blank, upper case in keys, and indented lines that continue a value. The parser of go-systemd is
-// not usable here, because it drops the line numbers that the notes need.
+// readINI reads an INI file, and adds a note for each line that it can't parse. For a unit (isUnit) it follows
+// systemd.syntax(7): a comment is a whole line, and a backslash at the end continues a line. Otherwise it follows supervisord,
+// which also allows "key: value", comments after a blank, upper case in keys, and indented lines that continue a value. The
+// parser of go-systemd drops the line numbers that the notes need.
 func (im *importer) readINI(path string, isUnit bool) (sections []*section, err error) {
 	text, err := readFile(path)
 	if err != nil {
@@ -52,7 +51,7 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 		at := place{path, number}
 		line := strings.TrimRight(raw, "\r \t")
 		trimmed := strings.TrimSpace(line)
-		if trimmed == "" && isUnit { // an empty line ends a setting, even if it follows a backslash
+		if trimmed == "" && isUnit { // an empty line ends a setting even after a backslash
 			last = nil
 		}
 		if trimmed == "" || trimmed[0] == ';' || trimmed[0] == '#' {
@@ -98,12 +97,13 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 // isNull reports whether the value of a key is empty or null.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// keys returns the settings in a mapping in order, with the settings that << merges into it. Their full names for notes begin
+// keys returns the settings in a mapping in order, including settings that << merges into it. Their full names for notes begin
 // with the name of the mapping.
 func (e setting) keys() []setting { return e.keysOnce(make(map[*yaml.Node]bool)) }
 
-// keysOnce is keys for a mapping that is not in seen; it adds the mapping to seen. A second merge of the same mapping adds no
-// settings. Without seen, ten lines of merges could produce a billion settings, and a mapping that merges itself would never end.
+// keysOnce returns the keys of a mapping that is not in seen, and adds the mapping to seen. A second merge of the same mapping
+// adds no settings. Without seen, ten lines of merges could produce a billion settings, and a mapping that merges itself would
+// never end.
 func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	n := resolveAlias(e.node)
 	if n == nil || n.Kind != yaml.MappingNode || seen[n] {
@@ -115,7 +115,7 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i], resolveAlias(n.Content[i+1])
 		if name.Value != "<<" {
-			if have[name.Value] { // only possible after a merge of pebble's layers: the last layer wins
+			if have[name.Value] { // after a merge of pebble's layers, the last layer wins
 				list = slices.DeleteFunc(list, func(k setting) bool { return k.name == name.Value })
 			}
 			have[name.Value] = true
@@ -139,7 +139,6 @@ func resolveAlias(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// scalarsByName returns the scalars in a mapping by name.
 func (e setting) scalarsByName() map[string]string {
 	return lo.SliceToMap(e.keys(), func(k setting) (string, string) { return k.name, k.value })
 }
@@ -164,7 +163,7 @@ func (e setting) scalars() []string {
 	return lo.FilterMap(e.elements(), func(one setting, _ int) (string, bool) { return one.value, one.node.Kind == yaml.ScalarNode })
 }
 
-// variables is the method [setting.variables] as a function for rule.convertNode.
+// variables wraps [setting.variables] for rule.convertNode.
 func variables(e setting) any { return e.variables() }
 
 // variables reads environment variables from a mapping, or from a list of NAME=VALUE. It leaves out a variable without a value,

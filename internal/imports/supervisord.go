@@ -31,7 +31,7 @@ func (im *importer) importSupervisord(path string) error {
 			im.supervisordSelf(s)
 		}
 	}
-	groups := make(map[string]string) // group of each program that belongs to a group
+	groups := make(map[string]string) // group of each program, without programs outside groups
 	for _, s := range sections {
 		name, is := strings.CutPrefix(s.name, "group:")
 		if !is {
@@ -59,7 +59,6 @@ func (im *importer) importSupervisord(path string) error {
 	return nil
 }
 
-// supervisordFiles reads a file, and the files that its [include] section lists.
 func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	sections, err := im.readINI(path, false)
 	if err != nil {
@@ -110,8 +109,8 @@ func (im *importer) supervisordSelf(s *section) {
 	}
 }
 
-// variablesOf parses the environment variables in a setting. vars has the values for expressions in them. A variable that refers
-// to the environment of supervisord is left out with a note.
+// variablesOf parses the environment variables in a setting. vars has the values for expressions in them. A variable that
+// refers to the environment of supervisord is left out with a note.
 func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	list, err := environmentOf(e.value)
 	if err != nil {
@@ -201,7 +200,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		case k.used:
 		case k.name == "command":
 			words := im.split(k)
-			if refers && words != nil { // a shell replaces the variables; a dollar from the file must stay a dollar
+			if refers && words != nil { // a shell replaces the variables, but must not replace a dollar of the file
 				k.value, _ = expandPython(strings.ReplaceAll(written, "$", "$$"), vars)
 				words = wrapInShell(im.split(k))
 			}
@@ -220,7 +219,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		im.addNote(k.sourceRef, "exit code 0 is a success in hinit, too (%s)", k.value)
 	}
 	if svc.text("restart.policy") == "" {
-		svc.set("restart.policy", "on-failure") // in supervisord, the default of autorestart is unexpected
+		svc.set("restart.policy", "on-failure") // autorestart of supervisord is "unexpected" by default
 	}
 	im.dropWithoutCommand(svc, sourceRef{s.place, s.name})
 }
@@ -238,7 +237,8 @@ func importLogFile(im *importer, s *service, e setting) {
 	}
 }
 
-// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts them first.
+// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts them
+// first.
 func (im *importer) byPriority(priorities map[*service]int) {
 	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {
@@ -256,8 +256,8 @@ func (im *importer) byPriority(priorities map[*service]int) {
 
 var pythonExpression = regexp.MustCompile(`%%|%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
-// expandPython replaces Python expressions such as %(name)s by values in vars. It replaces %(ENV_X)s, an environment variable, by
-// a reference for a shell; refers reports whether it has found one.
+// expandPython replaces Python expressions such as %(name)s by values in vars. It replaces %(ENV_X)s, an environment variable,
+// by a reference for a shell; refers reports whether the value has one.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
 	text = pythonExpression.ReplaceAllStringFunc(value, func(m string) string {
 		if m == "%%" {

@@ -12,8 +12,7 @@ import (
 	"github.com/samber/lo"
 )
 
-// unitKinds are the kinds of units that are imported. Most other units in the directory get a note that says that they are left
-// out.
+// unitKinds are the kinds of units that are imported. Most other units in the directory get a note.
 var unitKinds = []string{".service", ".timer"}
 
 // unitImport is one import of systemd units.
@@ -29,7 +28,7 @@ type unit struct {
 	prefix, instance string // parts of the name before and after @
 	place            place
 	keys             []setting // settings from all files of the unit
-	service          *service  // service of hinit that this .service unit becomes; nil for other units
+	service          *service  // service of hinit for this .service unit; nil for other units
 }
 
 // importSystemd imports a systemd unit, an instance of a template, or all units of a directory.
@@ -70,8 +69,8 @@ func (im *importer) importSystemd(path string) error {
 	return nil
 }
 
-// loadUnit reads a unit with its drop-ins, unless it was already read. If follow is true, it also reads the units that this unit
-// activates, but no further units: a template could activate ever new instances of itself.
+// loadUnit reads a unit with its drop-ins, unless it was already read. If follow is true, it also reads the units that this
+// unit activates, but no further units: a template could activate an endless chain of instances.
 func (u *unitImport) loadUnit(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
@@ -94,7 +93,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 			parts[0] = n.place.file
 		}
 	}
-	for _, name := range slices.Backward(slices.Compact(dropIns)) { // an instance's drop-ins override the template's, so they come last
+	for _, name := range slices.Backward(slices.Compact(dropIns)) { // drop-ins of an instance override drop-ins of the template, so they come last
 		more, _ := filepath.Glob(filepath.Join(u.dir, name+".d", "*.conf"))
 		parts = append(parts, more...)
 	}
@@ -124,8 +123,8 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	return nil
 }
 
-// listSettings matches the names of settings that are lists. If such a setting occurs several times, all values count. Of any other
-// setting, the last value counts.
+// listSettings matches the names of settings that are lists. All values of such a setting count. Of any other setting, the last
+// value counts.
 var listSettings = regexp.MustCompile("^(" + strings.Join(relationSettings, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
 // readSettings adds the settings in one file to the unit. An empty value removes all earlier values of its setting.
@@ -139,7 +138,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 			continue
 		}
 		for _, k := range s.keys {
-			if k.name == "TimeoutSec" { // TimeoutSec is the limit of both the start and the stop
+			if k.name == "TimeoutSec" { // TimeoutSec limits both the start and the stop
 				k.name = "TimeoutStartSec"
 				n.keys = append(n.keys, k)
 				k.name = "TimeoutStopSec"
@@ -193,7 +192,7 @@ func (u *unitImport) replaceSpecifiers(n *unit) {
 
 // unitRules are the rules for the settings of a service, except commands and relations to other units.
 var unitRules = slices.Concat(rules{
-	{name: strings.Join(relationSettings, "|") + "|" + strings.Join(commandSettings, "|")}, // the methods order and commands import these settings
+	{name: strings.Join(relationSettings, "|") + "|" + strings.Join(commandSettings, "|")}, // importRelations and importCommands import these settings
 	{name: "Type", convert: importType},
 	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
 	{name: "Group", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
@@ -252,7 +251,7 @@ var unitRules = slices.Concat(rules{
 	{name: "CPUAffinity", key: "cpu_affinity", convertText: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
 }, rulesOf("systemd unit"))
 
-// importType imports Type=, which says when the service counts as started.
+// importType imports Type=, the condition for a started service.
 func importType(im *importer, s *service, e setting) {
 	switch e.value {
 	case "oneshot":
@@ -285,11 +284,10 @@ func (u *unitImport) importService(n *unit) {
 	u.importCommands(n)
 }
 
-// relationSettings lists the settings whose values are names of other units.
 var relationSettings = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
 
-// importRelations imports the relations of a unit to others, such as After= and OnFailure=. For each unit that is not imported, it
-// adds a note.
+// importRelations imports the relations of a unit to others, such as After= and OnFailure=. Each unit that is not imported gets
+// a note.
 func (u *unitImport) importRelations(n *unit) {
 	s := n.service
 	required := strings.Fields(n.lastValue("Requires") + " " + n.lastValue("Requisite") + " " + n.lastValue("BindsTo"))

@@ -55,8 +55,8 @@ func TestCommandsOfUnits(t *testing.T) {
 	}
 }
 
-// A stop or reload command that only sends a signal to the main process must be imported as this signal, whether it
-// names the signal or not.
+// A stop or reload command that only sends a signal to the main process must be imported as this signal, with or without the
+// signal's name.
 func TestKillInAUnitIsASignal(t *testing.T) {
 	for line, want := range map[string]struct {
 		stop   syscall.Signal
@@ -74,7 +74,7 @@ func TestKillInAUnitIsASignal(t *testing.T) {
 	}
 }
 
-// The last value must count. A drop-in comes after its unit, and an empty value clears the values before.
+// The last value must count. A drop-in comes after its unit, and an empty value clears earlier values.
 func TestDropInsOfUnits(t *testing.T) {
 	c := imported(t, "a@x.service", map[string]string{
 		"a@.service":             "[Service]\nExecStart=/bin/a\nEnvironment=A=1\nEnvironment=B=1\nNice=1\n",
@@ -117,8 +117,7 @@ func TestTimesOfSystemd(t *testing.T) {
 	}
 }
 
-// A service whose timer hinit can't represent must become a task that runs by hand, not a service that runs all the
-// time.
+// A service whose timer hinit can't represent must become a manual task, not a service that runs all the time.
 func TestATimerWithoutATimeLeavesATask(t *testing.T) {
 	c := imported(t, "a.timer", map[string]string{"a.service": "[Service]\nExecStart=/bin/a\nRestart=no\n", "a.timer": "[Timer]\nOnCalendar=2030-01-01\n"})
 	if a := c.Services["a"]; a.Task.Once != config.OnceManual {
@@ -126,7 +125,7 @@ func TestATimerWithoutATimeLeavesATask(t *testing.T) {
 	}
 }
 
-// The import must end although a template names a further instance of itself in OnFailure.
+// The import must end although a template names another instance of itself in OnFailure.
 func TestATemplateThatActivatesItself(t *testing.T) {
 	c := imported(t, "a.service", map[string]string{
 		"a.service":  "[Unit]\nOnFailure=b@%n.service\nAfter=.service\n[Service]\nExecStart=/bin/a\n",

@@ -22,7 +22,6 @@ var commandSettings = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "Ex
 // unitVariable matches text that systemd replaces even inside a word: a variable ${NAME}, and $$, an escaped dollar.
 var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
-// separateVariable matches a whole word $NAME. systemd replaces it by the value of the variable, split at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
 // killCommand matches a kill command that sends a signal to the main process of the unit.
@@ -31,7 +30,7 @@ var killCommand = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+
 // unitCommand is one command of a unit.
 type unitCommand struct {
 	words                      []string
-	mayFail, replacesVariables bool // mayFail: a failure of the command is ignored; replacesVariables: systemd replaces variables in it
+	mayFail, replacesVariables bool // mayFail ignores a failure of the command; with replacesVariables, systemd replaces variables in the command
 }
 
 // commandsOf parses the commands in a setting such as ExecStart=. ";" separates commands. Prefixes such as "-" apply to all
@@ -150,7 +149,7 @@ func (u *unitImport) importCommands(n *unit) {
 	}
 }
 
-// runAfter adds an action to s. After each event, the action starts the service other, or runs it once if it is a task.
+// runAfter adds an action to s: after each event, start the service other, or run it once if it is a task.
 func runAfter(s *service, event string, other *service, at place) {
 	order := lo.Ternary(other.isTask(), []string{"hinit", "run-once", "--no-wait", other.name}, []string{"hinit", "start", other.name})
 	on, _ := s.values["on"].(*yaml.Node)

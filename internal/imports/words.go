@@ -73,7 +73,6 @@ func splitWords(line string, escape unescape) (words []string, err error) {
 	return words, nil
 }
 
-// split splits the text of a setting into words as a shell does. If that fails, it adds a note with the error.
 func (im *importer) split(e setting) []string {
 	words, err := splitWords(e.value, shellEscape)
 	if err != nil {
@@ -85,8 +84,8 @@ func (im *importer) split(e setting) []string {
 // variableReference matches a reference to a variable, $NAME or ${NAME}. The other supervisor replaces it; hinit does not.
 var variableReference = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// shellQuote quotes a word for a shell. It leaves out the parts that the expression references matches, so that the shell replaces
-// these parts. If references also matches $$, quote turns $$ into one dollar.
+// shellQuote quotes a word for a shell, except the parts that the expression references matches, so that the shell replaces
+// these parts. If references also matches $$, shellQuote turns $$ into one dollar.
 func shellQuote(word string, references *regexp.Regexp) string {
 	var b strings.Builder
 	last := 0
@@ -111,26 +110,27 @@ func shellQuote(word string, references *regexp.Regexp) string {
 	return b.String()
 }
 
-// wrapInShell returns a command that runs words in a shell, which replaces the variables ${NAME} in them. $$ becomes one dollar.
+// wrapInShell returns a command that runs words in a shell. The shell replaces the variables ${NAME} in them, and $$ becomes
+// one dollar.
 func wrapInShell(words []string) []string {
 	quoted := lo.Map(words, func(w string, _ int) string { return shellQuote(w, unitVariable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
-// simpleTemplate matches a template of process-compose that is just a variable or a quoted text.
+// simpleTemplate matches a template of process-compose with only a variable or a quoted text.
 var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
-// insertedBraces replaces "{{" in a value that fill has inserted, so that the value is not read as a template. YAML files can't
-// contain this character.
+// insertedBraces replaces "{{" in an inserted value, so that the value is not read as a template. YAML files can't contain this
+// character.
 const insertedBraces = "\x00"
 
-// fillTemplates replaces the templates in text by values. rest is the text from the first template that it can't replace, or "".
+// fillTemplates replaces the templates in text by values. rest is the text from the first irreplaceable template, or "".
 func fillTemplates(text string, values map[string]string) (filled, rest string) {
 	filled = simpleTemplate.ReplaceAllStringFunc(text, func(m string) string {
 		part := simpleTemplate.FindStringSubmatch(m)
 		value, known := values[part[1]]
 		switch {
-		case part[1] == "": // a quoted text; its braces belong to another program
+		case part[1] == "": // the braces in a quoted text belong to another program
 			value = strings.ReplaceAll(part[2], `\"`, `"`)
 		case !known:
 			return m

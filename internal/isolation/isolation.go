@@ -1,7 +1,7 @@
 // Package isolation defines the arguments of hinit-isolate, by which PID 1 says which files, ports and signals a command may
 // use.
 //
-// Package confine, in hinit-isolate, reads what [Argv] writes. This package owns no goroutine, and does no disk I/O.
+// Package confine, in hinit-isolate, reads the words of [Argv]. This package owns no goroutine, and does no disk I/O.
 package isolation
 
 import (
@@ -18,7 +18,7 @@ const Program = "hinit-isolate"
 
 // Path returns the path of [Program]. It is in hinit's own directory, where only root can write.
 var Path = sync.OnceValue(func() string {
-	self, _ := os.Executable() // an error means that /proc is missing, and then no process can be started anyway
+	self, _ := os.Executable()
 	return filepath.Join(filepath.Dir(self), Program)
 })
 
@@ -41,18 +41,18 @@ func Argv(path string, shared, own, command []string) []string {
 	return slices.Concat([]string{path}, shared, own, []string{"--"}, command)
 }
 
-// FilterCount is the number of seccomp filters that an isolated process has besides the filters of PID 1. PID 1 recognizes
-// isolated processes by this number. A process that may not use the control socket has one more filter. A process can add
-// filters, but never remove one.
+// FilterCount is the number of seccomp filters of an isolated process besides the filters of PID 1. PID 1 recognizes isolated
+// processes by this number. A process that may not use the control socket has one more filter. A process can add filters, but
+// never remove one.
 const FilterCount = 1
 
 // Command returns the command in the arguments of [Argv]. It returns other arguments unchanged.
 func Command(argv []string) []string { return argv[PlanLen(argv):] }
 
-// Wrap returns arguments that isolate command as those in argv do. If argv is not from [Argv], it returns command.
+// Wrap returns arguments that isolate command like the command in argv. If argv is not from [Argv], it returns command.
 func Wrap(argv, command []string) []string { return slices.Concat(argv[:PlanLen(argv)], command) }
 
-// PlanLen returns how many arguments come before the command if argv is from [Argv]; otherwise 0.
+// PlanLen returns the number of arguments before the command if argv is from [Argv]; otherwise 0.
 func PlanLen(argv []string) int {
 	end := slices.Index(argv, "--") + 1
 	if end < 2 || end == len(argv) || filepath.Base(argv[0]) != Program {

@@ -26,12 +26,12 @@ const (
 
 // Holder describes the process that holds the lock. It is only for messages.
 type Holder struct {
-	// Host and Since come from the file holderFile, which the last hinit with the lock has written. With a lease of a cluster, the
-	// lease names Host, and Since is the present time. Host is "" if there is none.
+	// Host and Since come from the file holderFile of the last hinit with the lock. With a lease of a cluster, the lease names
+	// Host, and Since is the present time. Host is "" if unknown.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
-	// PID is a process of this container that holds the lock according to the kernel, and that is no hinit; 0 if there is
-	// none. Command is the name of that process.
+	// PID is a process of this container that holds the lock according to the kernel, and that is no hinit; 0 if unknown.
+	// Command is its name.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
 	// Lease means that Host holds the lease, as the lease program has reported.
@@ -58,9 +58,8 @@ func lockIdentity(dir *os.File) string {
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns what is known about the process that holds the lock. at identifies the locked directory, see lockIdentity.
-// holder does not wait for the volume: it uses the holder file as it was read last. It starts a goroutine that reads the file
-// again for the next call.
+// holder describes the process that holds the lock. at identifies the locked directory, see lockIdentity. holder does not wait
+// for the volume. It uses the last content of the holder file, and starts a goroutine that reads the file for the next call.
 func (v *Volume) holder(at string) Holder {
 	h := *v.lastHolder.Load()
 	if v.reading.CompareAndSwap(false, true) {
@@ -74,7 +73,7 @@ func (v *Volume) holder(at string) Holder {
 }
 
 // findOtherHolder returns a process of this container that has locked the directory at (see lockIdentity), and its name. It
-// skips processes of root and of the user with the uid own, which may be other hinits. pid is 0 if there is none.
+// skips processes of root and of the user with the uid own, which may be other hinits. pid is 0 without such a process.
 func findOtherHolder(at string, own int) (pid int, command string) {
 	_ = procstat.EachLock(func(kind string, holder int, file string) { // after an error the result may miss a process
 		if kind != "FLOCK" || file != at || pid != 0 {

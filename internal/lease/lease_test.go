@@ -28,7 +28,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is the longest time that a test waits for something that must happen.
 const patience = 2 * time.Minute
 
 // got is the result of an Acquire.
@@ -37,7 +36,7 @@ type got struct {
 	err  error
 }
 
-// pendingAcquire is an Acquire that runs in another goroutine. busy gets the function that names the holder, got the result.
+// pendingAcquire is an Acquire in another goroutine. busy gets the function that names the holder, got the result.
 type pendingAcquire struct {
 	busy chan func() Holder
 	got  chan got
@@ -48,7 +47,6 @@ func newVolume(t *testing.T, home string) *Volume {
 	return NewVolume(home, fsutil.Self(), func(string) {})
 }
 
-// acquire calls Acquire in another goroutine.
 func acquire(ctx context.Context, v *Volume) pendingAcquire {
 	a := pendingAcquire{make(chan func() Holder, 1), make(chan got, 1)}
 	go func() {
@@ -58,7 +56,6 @@ func acquire(ctx context.Context, v *Volume) pendingAcquire {
 	return a
 }
 
-// take receives a value. It fails the test if none comes in time.
 func take[T any](t *testing.T, c <-chan T, what string) (value T) {
 	t.Helper()
 	select {
@@ -69,7 +66,7 @@ func take[T any](t *testing.T, c <-chan T, what string) (value T) {
 	return value
 }
 
-// mustHave acquires the lock and fails the test if it can't.
+// mustHave acquires the lock or fails the test.
 func mustHave(t *testing.T, v *Volume) <-chan error {
 	t.Helper()
 	g := take(t, acquire(t.Context(), v).got, "lock")
@@ -82,8 +79,7 @@ func mustHave(t *testing.T, v *Volume) <-chan error {
 // confirming is held for reading while a lock on a server is confirmed.
 var confirming sync.RWMutex
 
-// release closes the files of the lock, as the end of its process would. It waits for a running confirmation, which in
-// a real process ends with it.
+// release closes the files of the lock, as the end of its process would. It waits for a running confirmation.
 func release(v *Volume) {
 	confirming.Lock()
 	defer confirming.Unlock()
@@ -97,8 +93,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestASecondInitWaitsWhateverTheAgentWrites checks that no file that the agent makes in the directory of the lock can take the
-// lock from its holder. A second init must wait until the kernel releases the lock.
+// No file of the agent in the directory of the lock can take the lock from its holder. A second init must wait until the kernel
+// releases the lock.
 func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	home := t.TempDir()
 	dir := filepath.Join(home, DirName)
@@ -125,7 +121,7 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	select {
 	case g := <-a.got:
 		t.Fatalf("it did not wait: %v", g.err)
-	case <-time.After(50 * time.Millisecond): // by now a second init that does not wait would have got the lock
+	case <-time.After(50 * time.Millisecond): // a second init that does not wait would have got the lock by now
 	}
 	if err := one.Check(); err != nil {
 		t.Error(err)
@@ -139,8 +135,7 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	}
 }
 
-// TestAWaitEndsWithItsContext checks that Acquire ends with its context, and that a lock that it gets at that moment is
-// released.
+// Acquire must end with its context, and must release a lock that it gets at that moment.
 func TestAWaitEndsWithItsContext(t *testing.T) {
 	home := t.TempDir()
 	one, two, three := newVolume(t, home), newVolume(t, home), newVolume(t, home)
@@ -157,8 +152,7 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 	mustHave(t, three)
 }
 
-// TestAnotherImageHasTheLockAtOnce checks that a re-executed hinit keeps the lock. The lock belongs to the open file,
-// which is handed over.
+// A re-executed hinit keeps the lock, because it belongs to the open file, which is handed over.
 func TestAnotherImageHasTheLockAtOnce(t *testing.T) {
 	home := t.TempDir()
 	one, next, two := newVolume(t, home), newVolume(t, home), newVolume(t, home)
@@ -176,8 +170,7 @@ func TestAnotherImageHasTheLockAtOnce(t *testing.T) {
 	}
 }
 
-// TestAProcessOfTheAgentThatHoldsTheLockIsNamed checks that a waiting init names the process of its own container that
-// holds the lock.
+// A waiting init must name the process of its own container that holds the lock.
 func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs another user")
@@ -231,14 +224,14 @@ func lockAsOtherMachine(t *testing.T, home string) *os.File {
 	return f
 }
 
-// TestOnAServerAnotherMachineIsWaitedFor checks that an init waits until another machine has released the lock file.
+// An init must wait until another machine has released the lock file.
 func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	home := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := lockAsOtherMachine(t, home)
 	v := onServer(newVolume(t, home))
-	v.confirmEvery = lockRetryInterval * 3 / 2 // interval at which a holder confirms its lock
+	v.confirmEvery = lockRetryInterval * 3 / 2
 	a := acquire(t.Context(), v)
 	take(t, a.busy, "word that it waits")
 	released := time.Now()
@@ -249,14 +242,14 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	if took := time.Since(released); took < v.confirmEvery {
 		t.Errorf("it serves after %v, beside a holder that proves its lock each %v", took, v.confirmEvery)
 	}
-	late := onServer(newVolume(t, t.TempDir())) // this home has no directory for the lock file yet
+	late := onServer(newVolume(t, t.TempDir())) // this home has no directory for the lock file
 	mustHave(t, late)
 }
 
-// TestALockOnAServerIsLost checks that the lock counts as lost when its name leads to another file, another machine has
-// it, or the server refuses or doesn't answer. Then nothing may start.
+// The lock counts as lost when its name leads to another file, another machine has it, or the server refuses or doesn't answer.
+// Then nothing may start.
 func TestALockOnAServerIsLost(t *testing.T) {
-	t.Parallel() // its cases mostly wait, so this test runs beside others
+	t.Parallel()
 	for name, spoil := range map[string]func(f *os.File, name string) error{
 		"renamed": func(_ *os.File, name string) error {
 			return errors.Join(os.Rename(name, name+".away"), os.WriteFile(name, []byte("x"), 0o600))
@@ -300,8 +293,8 @@ func TestALockOnAServerIsLost(t *testing.T) {
 	}
 }
 
-// TestAfterAPauseNothingStartsUnproved checks that after a pause of the process nothing may start before the lock is
-// confirmed again. The time since the last confirmation decides.
+// After a pause of the process nothing may start before the next confirmation of the lock. The time since the last confirmation
+// decides.
 func TestAfterAPauseNothingStartsUnproved(t *testing.T) {
 	v := onServer(newVolume(t, t.TempDir()))
 	v.confirmEvery = time.Hour
@@ -315,8 +308,7 @@ func TestAfterAPauseNothingStartsUnproved(t *testing.T) {
 	}
 }
 
-// TestWhichFileSystemsShareTheirLocks checks for lines of /proc/self/mountinfo whether locks are shared with other
-// machines.
+// Each line of /proc/self/mountinfo says whether locks are shared with other machines.
 func TestWhichFileSystemsShareTheirLocks(t *testing.T) {
 	line := "36 25 0:32 / /opt/data rw,relatime shared:1 - %s server:/export rw,%s\n"
 	for _, tt := range []struct {
@@ -349,8 +341,7 @@ func TestWhichFileSystemsShareTheirLocks(t *testing.T) {
 	}
 }
 
-// TestAForgedNoteIsShownAsAWord checks that a note which the agent has forged can only show a wrong name, without
-// control characters.
+// A holder file that the agent has forged can only show a wrong name, without control characters.
 func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 	home := t.TempDir()
 	v := newVolume(t, home)
@@ -372,8 +363,7 @@ func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 	}
 }
 
-// TestAnEmptyVolumeOfRootsOnAServerIsLocked checks that a volume on a server whose directory belongs to root, such as a
-// new GlusterFS volume, can be locked and served.
+// A volume on a server whose directory belongs to root, such as a new GlusterFS volume, can be locked and served.
 func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := filepath.Join(t.TempDir(), "home")
@@ -387,9 +377,8 @@ func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	}
 }
 
-// TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads checks that root does not follow a link in place of
-// the data directory. If HERMES_HOME is below a directory of the agent's, the agent can put a link to /root there, and
-// the start would make /root/.hinit.
+// Root must not follow a link in place of the data directory. If HERMES_HOME is below a directory of the agent, the agent can
+// put a link to /root there, and the start would make /root/.hinit.
 func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, server := range []bool{false, true} {
@@ -415,8 +404,7 @@ func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.
 	}
 }
 
-// TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit checks that a start removes none of root's files in .hinit. The agent
-// may have renamed a directory of root's to .hinit.
+// A start must remove none of root's files in .hinit. The agent may have renamed a directory of root to .hinit.
 func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, server := range []bool{false, true} {
@@ -439,9 +427,8 @@ func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	}
 }
 
-// TestNothingInHinitKeepsTheInitFromItsVolume checks that the init gets the lock, also on a server, and writes into no
-// other file. The agent has put something else in place of the lock file and the note: 60,000 names, a link, a FIFO, a
-// file or a closed directory. It may also be a hard link to root's file.
+// The init must get the lock, also on a server, and write into no other file. The agent has replaced the lock file and the
+// holder file. In their place are 60,000 names, a link, a FIFO, a file, a closed directory, or a hard link to root's file.
 func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	const agent = 10000
@@ -468,7 +455,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	} {
 		for _, server := range []bool{false, true} {
 			if server && name == "names" {
-				continue // on a server, the name is the lock file itself, so there is nothing to replace
+				continue // on a server, the name is the lock file itself
 			}
 			t.Run(fmt.Sprintf("%s, on a server %v", name, server), func(t *testing.T) {
 				top := t.TempDir()
@@ -488,7 +475,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 				take(t, a.busy, "word that it waits")
 				cancel()
 				take(t, a.got, "end")
-				release(one) // ends the call of the other volume, which waits for the lock
+				release(one) // ends the other volume's wait for the lock
 				if text, err := os.ReadFile(roots); string(text) != "mine" {
 					t.Errorf("root's file has %q, %v", text, err)
 				}
@@ -504,8 +491,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	}
 }
 
-// TestPID1IsNoStranger checks that an init which the agent starts recognizes the holder of the lock, PID 1, as hinit.
-// It must not advise to end that process.
+// An init that the agent starts must recognize the holder of the lock, PID 1, as hinit. It must not advise to end that process.
 func TestPID1IsNoStranger(t *testing.T) {
 	testkit.NeedRoot(t)
 	v := newVolume(t, t.TempDir())
@@ -532,7 +518,7 @@ func asAgent(t *testing.T, home string) bool {
 	return false
 }
 
-// otherMachine returns a Volume as the init of another machine has it, on a server.
+// otherMachine returns the Volume of an init on another machine, on a server.
 func otherMachine(home string, warn func(string)) *Volume {
 	v := onServer(NewVolume(home, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000}), warn))
 	v.sharesLocks = func(dir *os.File) (bool, string) {
@@ -554,11 +540,10 @@ func agentsHome(t *testing.T) string {
 	return home
 }
 
-// TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe checks that two machines never serve together, although an agent
-// on a volume where root has no rights closes .hinit or the data directory. EACCES must not count as a file system
-// without locks.
+// Two machines must never serve together, although an agent on a volume where root has no rights closes .hinit or the data
+// directory. EACCES must not count as a file system without locks.
 func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
-	t.Parallel() // its cases mostly wait, so this test runs beside others
+	t.Parallel()
 	for name, start := range map[string]struct {
 		waits bool // whether the second init already waits when the agent closes the directory
 		close func(home string) error
@@ -629,10 +614,10 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 	}
 }
 
-// TestAnInitThatMovedTheLockAwayWaitsForASlowServer checks that an init which had to move .hinit away waits as long as
-// the old holder may still serve. A holder that waits for the answer of a slow server may serve for 30 s.
+// An init that had to move .hinit away must wait as long as the old holder may still serve. A holder that waits for the answer
+// of a slow server may serve for 30 s.
 func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	home := agentsHome(t)
 	if !asAgent(t, home) {
 		return
@@ -657,9 +642,9 @@ func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
 	must(t, take(t, second.got, "lock").err)
 }
 
-// TestAHolderSeesThatAnotherMachineMovedTheLockAway checks that a holder confirms its lock under the present name, not
-// under one that the kernel has cached. A cached .hinit leads to the old lock file for up to a minute, and two inits
-// would serve. The test uses FUSE; as with NFS, stat of a directory shows that it has changed.
+// A holder must confirm its lock under the present name, not under a name in the kernel's cache. A cached .hinit leads to the
+// old lock file for up to a minute, and two inits would serve. The test uses FUSE; as with NFS, stat of a directory shows that
+// it has changed.
 func TestAHolderSeesThatAnotherMachineMovedTheLockAway(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
@@ -694,7 +679,7 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 		t.Skip("no FUSE here: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
-	const root, hinit, lock, later = 1, 2, 3, 10 // inode numbers; a file that is moved there later has the number plus 10
+	const root, hinit, lock, later = 1, 2, 3, 10
 	order := binary.NativeEndian
 	attr := func(node uint64) []byte {
 		mode := uint32(unix.S_IFDIR | 0o755)
@@ -721,12 +706,12 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 			unique, node := order.Uint64(buf[8:]), order.Uint64(buf[16:])
 			isDir := node%later == hinit && dir != "" || node == root && dir == ""
 			switch code := order.Uint32(buf[4:]); code {
-			case 26: // FUSE_INIT
+			case 26:
 				b := order.AppendUint32(order.AppendUint32(nil, 7), 31)
 				b = append(b, make([]byte, 12)...)
-				b = order.AppendUint32(b, 1<<16) // field max_write of the answer
+				b = order.AppendUint32(b, 1<<16)
 				send(0, unique, append(b, make([]byte, 40)...))
-			case 1: // FUSE_LOOKUP
+			case 1:
 				to := node - node%later + hinit
 				if node%later == hinit {
 					to = node + 1
@@ -737,17 +722,17 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 				b := order.AppendUint64(order.AppendUint64(nil, to), 0)
 				b = order.AppendUint64(order.AppendUint64(b, 3600), 3600)
 				send(0, unique, append(append(b, make([]byte, 8)...), attr(to)...))
-			case 3: // FUSE_GETATTR
+			case 3:
 				if name := map[uint64]string{root: DirName, hinit: "lock"}[node]; moved.Load() && isDir {
 					b := order.AppendUint32(order.AppendUint64(nil, node), uint32(len(name)))
-					send(3, 0, append(append(append(b, 0, 0, 0, 0), name...), 0)) // message FUSE_NOTIFY_INVAL_ENTRY
+					send(3, 0, append(append(append(b, 0, 0, 0, 0), name...), 0))
 				}
 				b := append(order.AppendUint64(nil, 3600), make([]byte, 8)...)
 				send(0, unique, append(b, attr(node)...))
-			case 14: // FUSE_OPEN
+			case 14:
 				send(0, unique, make([]byte, 16))
-			case 2, 36, 42: // FUSE_FORGET, FUSE_INTERRUPT, FUSE_BATCH_FORGET have no answer
-			case 18, 25: // FUSE_RELEASE, FUSE_FLUSH
+			case 2, 36, 42:
+			case 18, 25:
 				send(0, unique, nil)
 			default:
 				send(-int32(unix.ENOSYS), unique, nil)
@@ -756,10 +741,10 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 	}()
 }
 
-// TestAnInitThatMayNotOpenTheLockWaits checks that an init waits if the directory of the lock is closed and can't be
-// moved. EACCES must not count as a file system without locks.
+// An init must wait if the directory of the lock is closed and can't be moved. EACCES must not count as a file system without
+// locks.
 func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Mkdir(filepath.Join(home, DirName), 0o700))

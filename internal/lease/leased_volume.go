@@ -20,7 +20,7 @@ const (
 	waitsPrefix = "waits " // after this word comes the name of the holder of the lease
 )
 
-// longestWait limits each sleep before the end of the lease. While the machine sleeps, the timers of Go stop, but
+// longestWait limits each sleep before the end of the lease. The timers of Go stop during a suspend of the machine, but
 // CLOCK_BOOTTIME goes on.
 const longestWait = time.Second
 
@@ -39,7 +39,7 @@ type LeasedVolume struct {
 	messages       sync.Mutex    // guards the fields below
 	until          time.Duration // end of the lease, by CLOCK_BOOTTIME
 	otherHolder    Holder        // machine that holds the lease, while the program waits for it
-	programWaits   bool          // the lease program has said that it waits for another holder
+	programWaits   bool          // the lease program waits for another holder
 	continuesLease bool          // the next Acquire continues the lease from before a re-execution
 }
 
@@ -68,8 +68,7 @@ func (p *LeasedVolume) HandleMessage(words string) {
 	pause.Wake(p.news)
 }
 
-// remaining returns how long the lease still lasts, and whether the lease program waits because another machine holds the
-// lease.
+// remaining returns the rest of the lease, and whether the lease program waits because another machine holds the lease.
 func (p *LeasedVolume) remaining() (left time.Duration, waits bool) {
 	p.messages.Lock()
 	defer p.messages.Unlock()

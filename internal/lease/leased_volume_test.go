@@ -14,7 +14,7 @@ import (
 
 func newHeld(home string) *LeasedVolume { return NewLeasedVolume(home, fsutil.Self(), func(string) {}) }
 
-// holds delivers the message of the lease program that the lease is held for a further time, given as more.
+// holds delivers the message of the lease program that the lease lasts for the time more.
 func (p *LeasedVolume) holds(more time.Duration) {
 	p.HandleMessage(fmt.Sprintf("held %d", (procstat.SinceBoot() + more).Microseconds()))
 }
@@ -29,8 +29,8 @@ func acquireHeld(ctx context.Context, p *LeasedVolume) pendingAcquire {
 	return a
 }
 
-// TestAnInitServesWhileTheProgramOfTheLeaseSaysSo checks that an init serves only until the time that the lease program
-// has last sent. If no message comes, the init's own clock ends the term.
+// An init must serve only until the time that the lease program has last sent. Without messages, the init's own clock ends the
+// term.
 func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	p := newHeld(t.TempDir())
 	if p.Check() == nil {
@@ -69,7 +69,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	}
 }
 
-// TestWordsThatAreNoneChangeNothing checks that malformed messages of the lease program change nothing.
+// Malformed messages of the lease program must change nothing.
 func TestWordsThatAreNoneChangeNothing(t *testing.T) {
 	p := newHeld(t.TempDir())
 	for _, words := range []string{"", "held", "held ", "held x", "held -5", "held 99999999999999999999", "held 9007199254740993", "HELD 5", "free"} {
@@ -80,8 +80,8 @@ func TestWordsThatAreNoneChangeNothing(t *testing.T) {
 	}
 }
 
-// TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays checks that a second init on the same machine waits for the
-// lock of the directory, although it has the lease. A stopped init keeps that lock.
+// A second init on the same machine must wait for the lock of the directory, although it has the lease. A stopped init keeps
+// that lock.
 func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	home := t.TempDir()
 	one, two := newHeld(home), newHeld(home)
@@ -94,7 +94,7 @@ func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	select {
 	case <-a.got:
 		t.Fatal("the second init has the volume before the first one has ended its gateways")
-	case <-time.After(50 * time.Millisecond): // by now a second init that does not wait would have got the lock
+	case <-time.After(50 * time.Millisecond): // a second init that does not wait would have got the lock by now
 	}
 	again := acquireHeld(t.Context(), one) // by now the first init has ended its services, so it asks for the lock again
 	if g := take(t, a.got, "lock"); g.err != nil {
@@ -104,8 +104,7 @@ func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	take(t, again.busy, "word that it waits")
 }
 
-// TestTheNextImageGoesOnWithTheLease checks that a re-executed hinit keeps the lease, and loses it at once if its time
-// has passed meanwhile.
+// A re-executed hinit must keep the lease, and lose it at once if its time has passed.
 func TestTheNextImageGoesOnWithTheLease(t *testing.T) {
 	for left, lost := range map[time.Duration]bool{time.Hour: false, -time.Millisecond: true} {
 		home := t.TempDir()
@@ -124,10 +123,10 @@ func TestTheNextImageGoesOnWithTheLease(t *testing.T) {
 	}
 }
 
-// TestALeaseServesADirectoryThatMayNotBeOpened checks that an init with the lease serves a data directory that it may
-// not open. It can't lock the directory and must not wait for that lock.
+// An init with the lease must serve a data directory that it may not open. It can't lock the directory and must not wait for
+// the lock.
 func TestALeaseServesADirectoryThatMayNotBeOpened(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Chmod(home, 0o700))

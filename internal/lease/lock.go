@@ -28,18 +28,18 @@ import (
 type Lock interface {
 	// Acquire blocks until this process holds the lock. Stop all services of an earlier lock before you call it.
 	//
-	// If another process holds the lock, Acquire calls busy before it waits. busy must not block. It gets a function holder, which
-	// returns what is then known about that process and does not block either. If Acquire then has to wait for the lock of another
-	// kind, it calls busy again.
+	// If another process holds the lock, Acquire calls busy before it waits. busy must not block. It gets a function holder,
+	// which describes that process and does not block either. If Acquire then has to wait for the lock of another kind, it
+	// calls busy again.
 	//
-	// The channel lost receives the reason when the lock gets lost, once. It is nil if the lock lasts as long as this process.
+	// The channel lost receives the reason when the lock is lost, once. It is nil if the lock lasts as long as this process.
 	// After ctx has ended, the lock is still held but no longer watched.
 	//
 	// The error is the cause of ctx, or says why the volume can't be locked. In the second case nothing keeps another init from
 	// serving the volume.
 	Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error)
-	// Check returns nil if services may start now, because the lock is held. After this process was paused, Check fails until
-	// the lock has been confirmed again. It does not block.
+	// Check returns nil if services may start now, because the lock is held. After a pause of this process, Check fails until
+	// the next confirmation of the lock. It does not block.
 	Check() error
 	// HandOver returns the state for the program after a re-execution. It does not block.
 	HandOver() *Handover
@@ -53,7 +53,7 @@ type Lock interface {
 const (
 	confirmInterval   = 10 * time.Second
 	confirmTimeLimit  = 19 * time.Second // how long the server may take to answer
-	confirmGrace      = time.Second      // added to confirmTimeLimit, for an answer that came while this process was paused
+	confirmGrace      = time.Second      // added to confirmTimeLimit, for an answer during a pause of this process
 	lockRetryInterval = time.Second      // pause between two attempts while another machine holds the lock
 
 	// DirName is the directory in the data directory with the lock file and the holder file.
@@ -67,7 +67,7 @@ type Volume struct {
 	home  string
 	actor *fsutil.Actor
 	warn  func(string)
-	// hasLease means that a lease protects the volume from other machines. If this user may then not open the directory, lock
+	// hasLease means that a lease protects the volume from other machines. If this user may not open the directory, lock then
 	// fails and does not wait.
 	hasLease bool
 
@@ -81,24 +81,24 @@ type Volume struct {
 	mu          sync.Mutex
 	held        Handover
 	lost        bool          // the lock was lost, so held must not be used
-	confirmedAt time.Duration // when the last successful confirmation began, by CLOCK_BOOTTIME
+	confirmedAt time.Duration // start of the last successful confirmation, by CLOCK_BOOTTIME
 
 	lastHolder atomic.Pointer[Holder]
 	reading    atomic.Bool // a goroutine is reading the holder file
 }
 
-// Handover is the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
+// Handover contains the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
 type Handover struct {
 	Lock *os.File `reexec:"FD"` // the data directory, whose descriptor holds the lock
-	File *os.File // the lock file on a network file system; nil on a local one
+	File *os.File
 
 	Until time.Duration // end of the lease, by CLOCK_BOOTTIME; 0 without a lease
 }
 
 func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks even if Close returns an error
 
-// NewVolume returns the lock of the data directory home, without any I/O. It uses files in the directory as the user of
-// actor. warn gets warnings for the operator, perhaps repeatedly. It must not block.
+// NewVolume returns the lock of the data directory home, without any I/O. It uses files in the directory as the user of actor.
+// warn gets warnings for the operator, perhaps repeatedly. It must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 	v := &Volume{home: home, actor: actor, warn: warn, confirmEvery: confirmInterval, confirmLimit: confirmTimeLimit, sharesLocks: serverSharesLocks, confirm: (*Volume).confirmLock}
 	v.lastHolder.Store(&Holder{})
@@ -128,10 +128,10 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 }
 
 // lock releases the locks in h, and takes the locks that the file system of the volume needs. It blocks. If this user lacks a
-// permission, lock tries again until it has the permission. An agent can cause that by the mode of a directory, so it does
-// not mean that the file system has no locks.
+// permission, lock tries again until it has the permission. An agent can cause that by the mode of a directory, so it does not
+// mean that the file system has no locks.
 func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) (err error) {
-	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock
+	at, shared, alone := "", false, "" // the directory in the notation of /proc/locks, once another process holds the lock
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
@@ -158,7 +158,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			}
 			return err
 		})
-		// A previous holder may have lost its lock, for example because its FUSE client has died, and not know it yet. Wait
+		// A previous holder may have lost its lock without noticing it, for example because its FUSE client has died. Wait
 		// until its next confirmation.
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
 			err = v.confirm(v, h.File) // another init may have moved the file during the wait
@@ -190,9 +190,9 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	return nil
 }
 
-// withDir calls f with the data directory, through blocking.Volume. It opens the directory as the agent's user, so that f can
-// do nothing that the agent may not do. If that user lacks a permission, withDir tries again as this process. In this order,
-// it also works with a server that refuses root.
+// withDir calls f with the data directory, through blocking.Volume. It opens the directory as the agent's user, so that f can't
+// exceed the agent's rights. If that user lacks a permission, withDir tries again as this process. In this order, it also works
+// with a server that refuses root.
 func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
 		open := fsutil.OpenDir
@@ -251,8 +251,8 @@ func (v *Volume) TakeOver(old *Handover) {
 	}
 }
 
-// serverLockOptions lists network file systems whose server keeps the locks of files. For each, it has the mount options that turn
-// the locks off.
+// serverLockOptions lists network file systems whose server keeps the locks of files, with the mount options that turn the
+// locks off.
 var serverLockOptions = map[string][]string{
 	"nfs": {"nolock", "local_lock=all", "local_lock=posix"}, "nfs4": {"nolock", "local_lock=all", "local_lock=posix"},
 	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
@@ -267,13 +267,13 @@ func serverSharesLocks(dir *os.File) (shared bool, alone string) {
 	if fsutil.IsLocalFile(dir) {
 		return false, ""
 	}
-	var st unix.Statx_t // after an error its mount number is 0, which no mount has
+	var st unix.Statx_t
 	_ = unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	return mountSharesLocks(mounts, st.Mnt_id)
 }
 
-// mountSharesLocks is serverSharesLocks for the mount with number id. mounts is the content of /proc/self/mountinfo
+// mountSharesLocks answers serverSharesLocks for the mount with number id. mounts is the content of /proc/self/mountinfo
 // (proc(5)).
 func mountSharesLocks(mounts []byte, id uint64) (shared bool, alone string) {
 	for line := range strings.Lines(string(mounts)) {
@@ -303,7 +303,7 @@ func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
 		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(procstat.SinceBoot()), 36)) == nil {
-			moved = true // the agent has put something else there, perhaps a directory with files of root
+			moved = true // the agent has replaced it, perhaps by a directory with files of root
 		}
 		if err = d.Mkdir(DirName, 0o755); err == nil {
 			file, err = d.OpenUpdate(lockName, 0o600)
@@ -328,7 +328,7 @@ var (
 	errNoLocks = errors.New("its files can't be locked")
 )
 
-// relock locks a file, or confirms with the server that it is still locked by this process.
+// relock locks a file, or confirms with the server that this process still has the lock.
 func relock(file *os.File) error {
 	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	switch {
@@ -340,8 +340,8 @@ func relock(file *os.File) error {
 	return err
 }
 
-// checkLockName returns an error if the name of the lock file no longer leads to the locked file. It first asks the server
-// for both directories, because this machine's cache may still show a directory that another machine has moved away.
+// checkLockName returns an error if the name of the lock file no longer leads to the locked file. It first asks the server for
+// both directories, because this machine's cache may still show a directory that another machine has moved away.
 func checkLockName(d *fsutil.Dir, file *os.File) error {
 	stale := errors.Join(d.Refresh(""), d.Refresh(DirName))
 	named, err := d.Open(lockName)

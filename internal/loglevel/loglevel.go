@@ -84,16 +84,13 @@ func Named(word []byte) Level {
 var (
 	// levelByKey matches a level that is the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are the levels
 	// of pino and bunyan, from 10 (trace) to 60 (fatal).
-	levelByKey = lazyRegexp(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
-	// klogLevel matches a line of the logging library of Kubernetes: W1122 12:00:00.000000.
-	klogLevel = lazyRegexp(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
-	// syslogPriority matches a syslog priority at the beginning of a line: <3>, or <11> with a facility.
+	levelByKey     = lazyRegexp(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
+	klogLevel      = lazyRegexp(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
 	syslogPriority = lazyRegexp(`^<(\d{1,3})>`)
 	// levelWord matches a word near the beginning of a line that may be the name of a level: in brackets, before a colon, or
 	// between spaces.
 	levelWord = lazyRegexp(`(?:^|[\s\[(|])([A-Z]{3,11}|[a-z]{3,11})(?:[\])|:]|\s+[|:\-]|\s|$)`)
-	// colours matches the escape sequences that set colours on a terminal.
-	colours = lazyRegexp(`\x1b\[[0-9;]*m`)
+	colours   = lazyRegexp(`\x1b\[[0-9;]*m`)
 )
 
 // lazyRegexp returns a regular expression that is compiled at its first use.
@@ -140,8 +137,8 @@ func Of(text []byte) Level {
 	return 0
 }
 
-// Tracker determines the level of each line of one log. A line that states no level, such as a line of a traceback, has the level
-// of the line before it. Before the first stated level, the level is Info.
+// Tracker determines the level of each line of one log. A line that states no level, such as a line of a traceback, has the
+// level of the previous line. Before the first stated level, the level is Info.
 type Tracker struct{ last Level }
 
 // Of returns the level of text, which is the next line of the log.

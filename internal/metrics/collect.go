@@ -34,8 +34,8 @@ const MaxServices = 1000
 // maxSteps is the maximum number of boot steps that have metrics.
 const maxSteps = 100
 
-// causeDelay is how long after an exit its cause may still change, because hinit learns some causes late. An exit is counted only
-// after this time.
+// causeDelay is how long after an exit its cause may still change, because hinit learns some causes late. The metrics count an
+// exit after this time.
 const causeDelay = 2 * time.Second
 
 // Causes lists the values of the label cause, except "other".
@@ -52,11 +52,11 @@ type Source interface {
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
 }
 
-// Collector asks hinit for its status at each collection, and makes metrics from the answer. It implements prometheus.Collector.
-// Several goroutines may use it.
+// Collector asks hinit for its status at each collection, and makes metrics from the answer. It implements
+// prometheus.Collector. Several goroutines may use it.
 type Collector struct {
 	Source Source
-	Proc   func(client.Init) string // function that returns the path of a /proc with hinit's processes, or ""
+	Proc   func(client.Init) string // returns the path of a /proc with hinit's processes, or ""
 	// ForwardCounters returns how far `hinit forward` is, or an error if it never ran.
 	ForwardCounters func(client.Init) (forward.Positions, error)
 	MaxServices     int                    // maximum number of services with metrics; 0: the constant MaxServices
@@ -140,7 +140,7 @@ func (s metricSink) sendInit(st client.Status, seen *processList) {
 		return
 	}
 	if own := seen.usageOf(i.PID); own.processes > 0 {
-		// Leave out the processor time of reaped children: it is in the metrics of their services.
+		// The metrics of services contain the processor time of reaped children.
 		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.TicksPerSecond)
 		s.send(ownMemory, float64(own.memory))
 		s.send(ownThreads, float64(own.threads))
@@ -157,7 +157,7 @@ func (s metricSink) sendService(v *client.Service, now time.Time) {
 	for _, kind := range show.VerdictOf(v).Problems {
 		s.send(serviceProblem, 1, name, profile, kind)
 	}
-	checks := make(map[string]float64, len(v.Checks)) // results by label: two names may become the same label
+	checks := make(map[string]float64, len(v.Checks)) // results by label, because two names may become the same label
 	for i := range v.Checks {
 		check := labelValue(v.Checks[i].Name)
 		checks[check] = max(checks[check], boolValue(v.Checks[i].Failed && v.State == client.StateUp))
@@ -187,8 +187,8 @@ func (s metricSink) sendService(v *client.Service, now time.Time) {
 	ended := sumByCause(v.Exits)
 	if x := v.LastExit; x != nil {
 		s.send(lastExit, unixSeconds(x.At), name, profile)
-		// After a clean exit, hinit examines during the whole restart delay whether another instance has taken over. So the cause
-		// may change until the end of the delay.
+		// After a clean exit, hinit examines during the whole restart delay whether another instance has taken over. So the
+		// cause may change until the end of the delay.
 		if cause := causeOf(x.Cause); ended[cause] > 0 && (now.Sub(x.At) < causeDelay || v.State == client.StateBackoff && x.Cause == "clean") {
 			ended[cause]--
 		}
@@ -231,8 +231,8 @@ func (s metricSink) sendUsage(u resourceUsage, name, profile string) {
 	}
 }
 
-// stopDurations returns how long the last stop of each service took, from the events that hinit keeps. After an error it returns
-// the durations that it has found, because the other metrics are still useful.
+// stopDurations returns how long the last stop of each service took, from the events of hinit. After an error it returns the
+// durations that it has found, because the other metrics are still useful.
 func (c *Collector) stopDurations(ctx context.Context) map[string]time.Duration {
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {
@@ -293,7 +293,7 @@ func unixSeconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// maxScrapes is the maximum number of requests that are answered at the same time.
+// maxScrapes is the maximum number of simultaneous requests.
 const maxScrapes = 4
 
 // Write writes the metrics once, in the text format that textfile collectors read.
@@ -383,7 +383,7 @@ func countFDs(root string, pid int) int {
 	dir, err := os.Open(filepath.Join(root, strconv.Itoa(pid), "fd"))
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			return 0 // the process has ended
+			return 0
 		}
 		return -1
 	}

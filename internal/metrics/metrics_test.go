@@ -124,8 +124,8 @@ func TestWhatHinitTells(t *testing.T) {
 	)
 	c.Now = func() time.Time { return noon.Add(time.Minute) }
 	wantLines(t, text(t, c), `hinit_service_exits_total{cause="crash",`+of+`} 4`)
-	// A counter of exits must never go down, because Prometheus would take it for a new counter. The cause of a clean
-	// exit may become "replaced" up to a minute later, so the last exit is not counted yet.
+	// A counter of exits must never go down, because Prometheus would take it for a new counter. The cause of a clean exit may
+	// become "replaced" up to a minute later, so the last exit is not counted yet.
 	s := &f.status.Services[0]
 	s.Exits["clean"], s.LastExit.Cause = 5, "clean"
 	wantLines(t, text(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 4`)

@@ -1,9 +1,8 @@
 // Package nearest finds the word that the author of a mistyped word probably meant. It owns no goroutine.
 package nearest
 
-// Word returns the candidate that is most similar to word, by edit distance. If no candidate is near enough to be a typing
-// mistake, it returns "". A candidate without a common letter is never near enough. Of equally near candidates it returns the
-// first.
+// Word returns the candidate that is most similar to word, by edit distance. It returns "" if no candidate is near enough to be
+// a typing mistake. A candidate without a common letter is never near enough. Of equally near candidates it returns the first.
 func Word(word string, candidates []string) string {
 	best, limit := "", max(2, len(word)/3)+1
 	for _, c := range candidates {

@@ -9,7 +9,7 @@ func TestTheWordThatWasMeant(t *testing.T) {
 		want string
 	}{
 		{"inital", []string{"max", "initial"}, "initial"},
-		{"grcae", []string{"grace"}, "grace"}, // two letters are swapped
+		{"grcae", []string{"grace"}, "grace"},
 		{"x", []string{"home"}, ""},
 		{"completely", []string{"different"}, ""},
 		{"", []string{"ab"}, "ab"},

@@ -1,8 +1,8 @@
 // Package notify receives sd_notify(3) messages of services. These are datagrams to a Unix socket. The service finds the path
 // of its socket in the variable NOTIFY_SOCKET.
 //
-// Each service has a socket of its own, to which only its user and root can write. The kernel adds the PID of the sender to
-// each datagram. The caller decides whether that process belongs to the service.
+// Each service has its own socket, to which only its user and root can write. The kernel adds the PID of the sender to each
+// datagram. The caller decides whether that process belongs to the service.
 //
 // Promises:
 //

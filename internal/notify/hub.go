@@ -18,8 +18,7 @@ const (
 
 // Hub holds the notification sockets of all services. Any goroutine may call its methods.
 type Hub struct {
-	// onMessage gets each message, with the service to whose socket it came, and the process that sent it. Calls for one service do
-	// not overlap.
+	// handles each message, with its service and the process that sent it. Calls for one service do not overlap.
 	onMessage func(service string, pid int, m Message)
 
 	mu      sync.Mutex // no goroutine holds mu during a call that may block
@@ -53,7 +52,7 @@ func (h *Hub) socketOf(service string) *socket {
 	return h.sockets[service]
 }
 
-// setSocket replaces the socket of a service, and closes the old one. With nil the service has none afterwards.
+// setSocket replaces the socket of a service, and closes the old one. A nil socket only closes the old one.
 func (h *Hub) setSocket(service string, s *socket) {
 	h.mu.Lock()
 	old := h.sockets[service]
@@ -135,8 +134,8 @@ func (h *Hub) TakeOver(old *Handover) {
 	}
 }
 
-// VarNames returns the names of the protocol's variables. hinit does not pass its own values to services, because their messages
-// would then go to the program that started hinit.
+// VarNames returns the names of the protocol's variables. hinit does not pass its own values to services, because their
+// messages would then go to the program that started hinit.
 func VarNames() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
 // Variables of a service with a notification socket.

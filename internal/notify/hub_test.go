@@ -43,7 +43,6 @@ func next(t *testing.T, heard chan said) said {
 	}
 }
 
-// shortDir makes a directory with a path short enough for sockets.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "n") //nolint:usetesting // the path of a socket must be short
@@ -104,8 +103,7 @@ func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
 	}
 }
 
-// A descriptor that comes with a datagram must be closed when the datagrams before it have been handled. This process
-// must never install it.
+// A descriptor in a datagram must be closed when the earlier datagrams have been handled. This process must never install it.
 func TestDescriptorsAreNotTaken(t *testing.T) {
 	taken, goOn := make(chan notify.Message), make(chan struct{})
 	h := notify.New(func(_ string, _ int, m notify.Message) {
@@ -167,7 +165,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	handed := old.HandOver()
-	// Only the descriptor is left, as after execve(2).
+	// Only the descriptor remains, as after execve(2).
 	fd, err := unix.FcntlInt(handed.Sockets["a"].File.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +223,7 @@ func sendAs(t *testing.T, uid uint32, path string) (err error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		// setfsuid(2) changes only this thread. The thread ends with the goroutine, because it stays locked.
+		// setfsuid(2) changes only this thread, which stays locked and ends with the goroutine.
 		lockThread()
 		if err := setFSUser(uid); err != nil {
 			done <- err

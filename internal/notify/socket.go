@@ -50,7 +50,8 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// bind(2) gives the file the mode of the descriptor, 0600, so that no other user can write to it before its owner is set.
+	// bind(2) gives the file the mode of the descriptor, 0600, so that no other user can write to it before the change of
+	// owner.
 	in := "/proc/self/fd/" + strconv.Itoa(int(at.Fd())) + "/" + service
 	if err := unix.Unlinkat(int(at.Fd()), service, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		_ = unix.Close(fd)
@@ -99,7 +100,7 @@ func openDir(path string) (*os.File, error) {
 	return d, nil
 }
 
-// credSpace has room for the sender's credentials only, so that the kernel never opens descriptors that a sender passes.
+// credSpace is just enough for the sender's credentials, so that the kernel never opens descriptors that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
 // readBurst reads up to datagramsPerPause datagrams, and calls each for every message. It returns the number of datagrams.
@@ -118,7 +119,7 @@ func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	return n
 }
 
-// readOne handles the first datagram in the socket, and reports whether there was one. It takes the datagram out of the
+// readOne handles the first datagram in the socket; false means that the socket was empty. It takes the datagram out of the
 // socket only after each has returned, so that a re-execution in between does not lose it.
 func (s *socket) readOne(fd int, each func(pid int, m Message)) bool {
 	if s.buf == nil {

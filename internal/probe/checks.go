@@ -58,9 +58,9 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
 }
 
-// freshness measures how long ago a file was written: by its modification time, or by a time that is written in it. It
-// compares only the first such time with the wall clock, because somebody may set that clock later, and it jumps when the
-// machine wakes up. For later times it uses the monotonic clock. Calls for one check must not overlap.
+// freshness measures how long ago a file was written: by its modification time, or by a time in its content. It compares only
+// the first such time with the wall clock, because that clock may be set later, and jumps when the machine wakes up. For later
+// times it uses the monotonic clock. Calls for one check must not overlap.
 type freshness struct {
 	written time.Time
 	since   time.Time // when the file first had the time written, by the monotonic clock
@@ -82,7 +82,7 @@ type stateCheck struct {
 	diskCall
 	settings  config.StateCheck
 	read      func() (profiles.State, error)
-	heartbeat time.Time // last heartbeat that the file contained
+	heartbeat time.Time // last heartbeat in the file
 	freshness freshness
 }
 
@@ -113,15 +113,14 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// logMatch remembers when a service last wrote a line with the text of a log check. A restart of the service does not reset
-// it.
+// logMatch stores when a service last wrote a line with the text of a log check. A restart of the service does not reset it.
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
 	last     atomic.Int64 // when the last matching line came, by sinceBegin; 0 for never
 }
 
-// sinceBegin returns t as the time since the begin of this program, in nanoseconds. Unlike a wall clock, it never jumps.
+// sinceBegin returns t as the time since the start of this program, in nanoseconds. Unlike a wall clock, it never jumps.
 func sinceBegin(t time.Time) int64 { return int64(t.Sub(programBegin)) }
 
 var programBegin = time.Now()
@@ -141,12 +140,12 @@ func logMatchesOf(checks []config.Check) map[int]*logMatch {
 	return matches
 }
 
-// searchLines makes the log of a service search each new line for the texts of its log checks. This replaces the search for
-// the checks of old. The caller holds p.mu.
+// searchLines makes the log of a service search each new line for the texts of its log checks, in place of the checks of old.
+// The caller holds p.mu.
 func (p *Prober) searchLines(next, old *target) {
 	switch {
 	case next != nil && len(next.logMatches) > 0:
-		if old != nil { // a line that the old search has found during this run still counts
+		if old != nil { // a line that the old search found in this run still counts
 			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
 				if before := old.logMatches[at]; before != nil {
@@ -186,7 +185,7 @@ type logCheck struct {
 	settings config.LogCheck
 	since    atomic.Int64 // lines before this time don't count, by sinceBegin
 	began    time.Time
-	seen     bool // a matching line has come in this run, perhaps before a re-execution
+	seen     bool
 }
 
 func newLogCheck(c config.Check, t *target) *logCheck {
@@ -224,8 +223,8 @@ func (l *logCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no line with %q came yet", what)
 }
 
-// diskCall makes calls of a check that may wait for a disk. While an earlier call still waits, a new call fails at once. So a
-// hung disk occupies only one goroutine for each check.
+// diskCall makes calls of a check that may wait for a disk. While an earlier call waits, a new call fails at once. So a hung
+// disk occupies only one goroutine for each check.
 type diskCall struct {
 	waits   atomic.Bool
 	timeout time.Duration
@@ -277,7 +276,7 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 		if err != nil {
 			return false, shortFileError(err)
 		}
-		blocking.Drain(uintptr(fd)) // otherwise the close could wait for descriptors that the service has sent
+		blocking.Drain(uintptr(fd)) // otherwise the close could wait for descriptors from the service
 		unix.Close(fd)
 		return true, "it takes connections"
 	})

@@ -18,7 +18,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// serveVar makes the test binary run as a web server in a process of its own.
 const serveVar = "PROBE_TEST_SERVE"
 
 func TestMain(m *testing.M) {
@@ -68,15 +67,14 @@ func otherServer(b *testing.B) string {
 	return strings.TrimSpace(url)
 }
 
-// processor returns the processor time that this process has used.
 func processor() time.Duration {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkHTTPLook compares an http check with a request of net/http's client without kept connections, in turns. It
-// prints both in microseconds of processor time, and their ratio, which depends less on how busy the machine is.
+// BenchmarkHTTPLook compares an http check with a request of net/http's client without kept connections, in turns. It prints
+// both in microseconds of processor time, and their ratio, which depends less on the load of the machine.
 func BenchmarkHTTPLook(b *testing.B) {
 	url := otherServer(b)
 	c := config.Check{Type: config.CheckHTTP, Timeout: time.Second, HTTP: config.HTTPCheck{URL: url, Status: "200-399"}}

@@ -9,19 +9,19 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Evidence is what one examination by [DeafWatch] (a round) has observed about a gateway. A deaf gateway runs, but does not
+// Evidence contains the observations of one examination (round) of a gateway by [DeafWatch]. A deaf gateway runs, but does not
 // react. One observation alone proves nothing: a disk may be slow, another program may use the port, or users may be asleep.
 type Evidence struct {
 	// Heartbeat and Log describe the time since the last heartbeat and the last log line.
 	Heartbeat, Log Silence
-	// ProbedHealth means that this round has asked for the gateway's /health, which had answered before in this run.
-	// HealthAnswers means that it has answered now.
+	// ProbedHealth means that this round has asked the gateway's /health, which had answered before in this run. HealthAnswers
+	// means that it has answered now.
 	ProbedHealth, HealthAnswers bool
 	Idle                        bool // the gateway has used no processor time since the last round
 	Stopped                     bool // a signal has stopped the process (SIGSTOP)
 }
 
-// Silence describes for how long a regular sign of life (heartbeat or log line) has not come.
+// Silence describes how long a regular sign of life (heartbeat or log line) has been missing.
 type Silence struct {
 	For      time.Duration
 	UsualGap time.Duration // longest time between two signs, of which half is forgotten after each gapHalfLife; 0 if unknown
@@ -29,12 +29,12 @@ type Silence struct {
 }
 
 const (
-	// minGaps is how many gaps between signs DeafWatch must have measured to know the usual gap.
+	// minGaps is the number of gaps between signs that DeafWatch must measure to know the usual gap.
 	minGaps = 8
 	// gapHalfLife is the time after which half of a long gap is forgotten. It is longer than a weekend, so that a weekly
 	// pause counts as usual.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusualFactor is the multiple of the usual gap above which a silence is unusual.
+	// unusualFactor is the multiple of the usual gap that makes a silence unusual.
 	unusualFactor = 3
 )
 
@@ -43,14 +43,14 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusualFactor*s.UsualGap
 }
 
-// mayBecomeUnusual reports whether a later round may find this silence unusual, even if no other sign comes. If not, the
-// rounds can be suspended.
+// mayBecomeUnusual reports whether a later round may find this silence unusual without another sign. Otherwise the rounds can
+// be suspended.
 func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // DecideDeaf decides from the evidence whether a gateway is deaf, and says why. A gateway is deaf in each of these cases:
 //
 //   - Its process is stopped.
-//   - Its /health, which answered before, does not answer now, and heartbeats or log lines are missing.
+//   - Its /health answered before but does not answer now, and heartbeats or log lines are missing.
 //   - It has no /health, has used no processor time, and both heartbeats and log lines are missing, although both used to
 //     come while it was idle.
 //
@@ -78,7 +78,7 @@ func DecideDeaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	return true, strings.Join(signs, ", ")
 }
 
-// roundDuration rounds a duration for a reason, so that the text does not change in every round.
+// roundDuration rounds a duration in a reason, so that the text does not change in every round.
 func roundDuration(d time.Duration) string {
 	switch {
 	case d >= 2*time.Minute:
@@ -89,8 +89,8 @@ func roundDuration(d time.Duration) string {
 	return "less than a second"
 }
 
-// silenceMeter learns how much time usually passes between two signs of a gateway. Time in which hinit itself did not run
-// does not count.
+// silenceMeter learns how much time usually passes between two signs of a gateway. Time in which hinit did not run does not
+// count.
 type silenceMeter struct {
 	sinceLastSign time.Duration
 	longest       time.Duration
@@ -98,8 +98,8 @@ type silenceMeter struct {
 	measured      bool
 }
 
-// addTime adds the time that has passed since the last call. came means that a sign came in that time. resting means that the
-// process used almost no processor time.
+// addTime adds the time since the last call. came means that a sign came in that time. resting means that the process used
+// almost no processor time.
 func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 	h.sinceLastSign += passed
 	if !came {
@@ -124,26 +124,26 @@ func (h *silenceMeter) silence() Silence {
 	return s
 }
 
-// signHistory collects the signs of one run over all rounds. If a round is late, the delay does not count as silence, because
-// a pause of the container stops hinit too. After a suspension of the rounds, the first round is late on purpose, and the
-// delay counts.
+// signHistory collects the signs of one run over all rounds. The delay of a late round does not count as silence, because a
+// pause of the container stops hinit too. The first round after a suspension of the rounds is late on purpose, and its delay
+// counts.
 type signHistory struct {
 	lastRound       time.Time // time of the last round, by hinit's clock
 	heartbeats, log silenceMeter
 	line            uint64
 	lastHeartbeat   time.Time
 	ticks           uint64
-	// 1 + the processor time, in ticks, that all processes of the run had used at the last close examination. 0 if there was
-	// none since the present silence became unusual.
+	// treeTicksSeen is 1 plus the processor time, in ticks, of all processes of the run at the last close examination. It is 0
+	// without such an examination since the present silence became unusual.
 	treeTicksSeen uint64
 	answered      bool // /health has answered at least once in this run
 }
 
-// roundSigns is what one round of [DeafWatch] has seen of one run of a gateway.
+// roundSigns are the signs of one run of a gateway in one round of [DeafWatch].
 type roundSigns struct {
-	line          uint64    // number of log lines so far
-	heartbeat     time.Time // time of the last heartbeat; zero if unknown
-	procstat.Stat           // state of the main process
+	line      uint64    // number of log lines so far
+	heartbeat time.Time // time of the last heartbeat; zero if unknown
+	procstat.Stat
 }
 
 // needsCloserLook reports whether a silence is unusual, so that the round must also ask the gateway's /health and read its
@@ -157,15 +157,15 @@ func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 }
 
 // treeIsIdle reports whether all processes of the run together have used no processor time since the last close examination.
-// ticks is the processor time that they have used so far.
+// ticks is their present processor time.
 func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	same := h.treeTicksSeen == ticks+1
 	h.treeTicksSeen = ticks + 1
 	return same
 }
 
-// addRound adds the signs of one round and returns the evidence so far. It adds the time since the last round to each
-// silence, but at most the time most.
+// addRound adds the signs of one round and returns the evidence so far. Each silence grows by the time since the last round,
+// but at most by most.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) Evidence {
 	first := h.lastRound.IsZero()
 	passed := min(max(now.Sub(h.lastRound), 0), most)
@@ -189,7 +189,7 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) 
 // idleTickInterval is the shortest time in which an idle process uses one tick (10 ms) of processor time.
 const idleTickInterval = 5 * time.Second
 
-// ticksByTree returns, for each process, how many ticks of processor time the process and its descendants have used.
+// ticksByTree returns the processor time of each process with its descendants, in ticks.
 func ticksByTree() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = runShortCall(func() error {
@@ -197,7 +197,7 @@ func ticksByTree() map[int]uint64 {
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {
-		// the depth limit ends a cycle of parents, which appears if parents change while /proc is being read
+		// parents may change while /proc is being read, so the depth limit ends a cycle of parents
 		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ {
 			sums[at] += u.CPU + u.ReapedCPU
 			at = all[at].Parent

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestDeafAmongFourHundred simulates an hour in which 200 of 400 gateways become deaf. Each of them must be found in
-// time. Each of the others has one false sign: a slow disk, a taken port, a quiet log, or an idle time after a busy
-// one. None of these may be reported. In the middle the container is paused for ten hours.
+// TestDeafAmongFourHundred simulates an hour in which 200 of 400 gateways become deaf. Each of them must be found in time. The
+// others have one false sign each: a slow disk, a taken port, a quiet log, or an idle time after a busy one. None of these may
+// be reported. In the middle the container is paused for ten hours.
 func TestDeafAmongFourHundred(t *testing.T) {
 	t.Parallel()
 	const after, period, pause = 4 * time.Minute, 30 * time.Second, 10 * time.Hour
@@ -22,7 +22,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			deafAt = begin.Add(20*time.Minute + time.Duration(random.IntN(20))*time.Minute)
 		}
 		asks := n%3 != 0
-		quirk := n / 2 % 5 // kind of false sign: 1 slow disk, 2 taken port, 3 quiet log, 4 idle after a busy time
+		quirk := n / 2 % 5
 		quirkAt := begin.Add(25 * time.Minute)
 		var h signHistory
 		beatEvery, lineEvery := time.Duration(5+random.IntN(25))*time.Second, time.Duration(2+random.IntN(20))*time.Second
@@ -79,8 +79,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 	t.Logf("of 200 deaf gateways %d missed, of 200 others %d accused", missed, accused)
 }
 
-// TestNoSingleSignAccuses checks that a gateway counts as deaf only if several signs agree, and that the reason names
-// them.
+// A gateway counts as deaf only if several signs agree, and the reason must name them.
 func TestNoSingleSignAccuses(t *testing.T) {
 	t.Parallel()
 	long, usual := Silence{For: time.Hour, UsualGap: 8 * time.Second, AtRest: true}, Silence{For: 5 * time.Second, UsualGap: 8 * time.Second, AtRest: true}
@@ -92,9 +91,9 @@ func TestNoSingleSignAccuses(t *testing.T) {
 		{Evidence{Heartbeat: long, Log: usual, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: long, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: usual, ProbedHealth: true, Idle: true}, ""},
-		// The usual gap of this gateway is not known yet.
+		// The usual gap of this gateway is unknown.
 		{Evidence{Heartbeat: Silence{For: time.Hour}, Log: Silence{For: time.Hour}, Idle: true}, ""},
-		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""}, // a usual gap of this length proves nothing: the gateway may have nothing to do
+		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""}, // with such a long usual gap, the gateway may have nothing to do
 		{Evidence{Heartbeat: long, Log: long, ProbedHealth: true, HealthAnswers: true, Idle: true}, ""},
 		{Evidence{Heartbeat: long, Log: long}, ""}, // not idle: the gateway uses processor time
 		{Evidence{Heartbeat: long, Log: long, Idle: true}, "no heartbeat for 1h0m although it writes one every 8s, its log is silent for 1h0m although it writes every 8s"},
@@ -108,8 +107,8 @@ func TestNoSingleSignAccuses(t *testing.T) {
 	}
 }
 
-// TestTheUsualGapBetweenHeartbeatsIsLearnt checks how the usual gap between heartbeats is learnt. Anything written before the
-// first check doesn't count, a rare heartbeat gives a long gap, and the gap is remembered over a weekend.
+// TestTheUsualGapBetweenHeartbeatsIsLearnt checks how DeafWatch learns the usual gap. Heartbeats from before the first check
+// don't count, a rare heartbeat gives a long gap, and the gap must survive a weekend.
 func TestTheUsualGapBetweenHeartbeatsIsLearnt(t *testing.T) {
 	t.Parallel()
 	var h silenceMeter

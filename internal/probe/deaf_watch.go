@@ -21,19 +21,17 @@ import (
 )
 
 const (
-	// maxProbes is how many silent gateways one round examines closely at the same time.
+	// maxProbes is the maximum number of silent gateways that a round examines closely at the same time.
 	maxProbes = 16
 	// answerTimeout is how long DeafWatch waits for an answer of a gateway's /health, or of the disk.
 	answerTimeout = 2 * time.Second
-	// maxSuspension is the maximum time without rounds. The kernel's signal about a stopped gateway may get lost, so rounds
-	// can't stay suspended for ever.
+	// maxSuspension is the maximum time without rounds. The kernel's signal about a stopped gateway may get lost.
 	maxSuspension = time.Hour
 	// roundsToBeDeaf is the number of consecutive rounds that must find a gateway deaf before hinit reports it.
 	roundsToBeDeaf = 2
 )
 
-// DeafOptions are the functions and channels of other parts of hinit that a [DeafWatch] uses. Any goroutine may call the
-// functions.
+// DeafOptions connect a [DeafWatch] with other parts of hinit. Any goroutine may call the functions.
 type DeafOptions struct {
 	Snapshot func() *supervisor.Snapshot
 	Ended    <-chan struct{}  // closed when the supervisor has ended
@@ -47,16 +45,15 @@ type DeafOptions struct {
 }
 
 // DeafWatch finds deaf gateways, which run but do not react. One goroutine examines all gateways in rounds. A round usually
-// needs only heartbeats and lines that are already known, and processor times from the kernel. For new runs and silent
-// gateways, it also reads a file from the disk and asks /health. While no gateway can become deaf by silence alone, the
-// rounds are suspended until the next line, heartbeat or stopped process. The methods don't block, and any goroutine may call
-// them.
+// needs only known heartbeats and lines, and processor times from the kernel. For new runs and silent gateways, it also reads a
+// file from the disk and asks /health. While no gateway can become deaf by silence alone, the rounds are suspended until the
+// next line, heartbeat or stopped process. The methods don't block, and any goroutine may call them.
 type DeafWatch struct {
 	o         DeafOptions
 	wake      chan struct{} // capacity 1; wakes the goroutine to resume the rounds, or for a new period
-	suspended atomic.Bool   // the rounds are suspended
+	suspended atomic.Bool
 	rounds    atomic.Uint64
-	waiting   atomic.Int32 // calls that wait for the disk now, except those for ports
+	waiting   atomic.Int32 // calls that wait for the disk now, without the search for ports
 	ports     diskCall     // the search for ports of /health, which may read many files
 	found     atomic.Pointer[map[string]Deafness]
 
@@ -66,23 +63,23 @@ type DeafWatch struct {
 	begun          bool
 	lastHeartbeats map[string]time.Time // last heartbeat of each profile's gateway
 
-	// Only the goroutine uses the fields below.
-	runs         map[string]*deafRun // the current run of each service
-	wasSuspended bool                // the rounds were suspended before the present one
+	// Only the goroutine of DeafWatch uses the fields below.
+	runs         map[string]*deafRun
+	wasSuspended bool // the rounds were suspended before the present one
 }
 
-// deafRun is what DeafWatch remembers about one run of a gateway from round to round.
+// deafRun is DeafWatch's record of one run of a gateway.
 type deafRun struct {
 	run           uint64
 	history       signHistory
 	examined      bool // a round has already examined this run
-	portKnown     bool // hinit knows the port of /health, or knows that the gateway has none
+	portKnown     bool
 	health        *httpCheck
 	deafRounds    int // rounds in a row that have found the run deaf
 	since         time.Time
 	reason        string
 	remarked      bool // the history has a record that the run is deaf
-	ended         bool // DeafWatch has asked the supervisor to restart the run
+	ended         bool
 	seenThisRound bool
 }
 
@@ -95,7 +92,7 @@ type Deafness struct {
 	ByCheck  bool // a configured check reports the deafness, and acts on it
 }
 
-// NewDeafWatch returns a DeafWatch. It does nothing before Set, and makes no rounds before Resume.
+// NewDeafWatch returns a DeafWatch. It does nothing before Configure, and makes no rounds before Resume.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
 	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), lastHeartbeats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 	e.suspended.Store(true)
@@ -115,8 +112,8 @@ func (e *DeafWatch) Configure(period time.Duration, policy func(v *supervisor.Se
 	e.resumeRounds()
 }
 
-// Resume continues the rounds if they are suspended. Call it for each log line of a gateway, and for any other sign that may
-// change whether a gateway counts as deaf.
+// Resume continues suspended rounds. Call it for each log line of a gateway, and for any other sign that may change whether a
+// gateway counts as deaf.
 func (e *DeafWatch) Resume() {
 	if e.suspended.Load() {
 		e.resumeRounds()
@@ -153,7 +150,7 @@ func (e *DeafWatch) run() {
 		}
 		select {
 		case <-timer.C:
-			e.suspended.Store(true) // set it before the round, so that a sign that comes during the round is not lost
+			e.suspended.Store(true) // set it before the round, so that a sign during the round is not lost
 			timer.Reset(maxSuspension)
 			e.wasSuspended = !e.examineAll()
 			if !e.wasSuspended {
@@ -183,7 +180,7 @@ type silentGateway struct {
 	unknown  bool // the disk did not answer, so this round decides nothing
 }
 
-// examineAll makes one round. It returns true if another round may find a gateway deaf even if no new sign comes.
+// examineAll makes one round. It returns true if another round may find a gateway deaf without a new sign.
 func (e *DeafWatch) examineAll() (again bool) {
 	e.rounds.Add(1)
 	e.mu.Lock()
@@ -215,7 +212,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 		e.mu.Unlock()
 		st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(v.PID) })
 		if st.State == 0 {
-			continue // the run has just ended, and there is no such process
+			continue // the run has just ended, so its process is gone
 		}
 		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, roundSigns{e.o.Lines(v.Name), beat, st})}
 		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.mayBecomeUnusual() || s.evidence.Log.mayBecomeUnusual())
@@ -247,8 +244,8 @@ func (e *DeafWatch) examineAll() (again bool) {
 	return again
 }
 
-// examineSilent asks the /health of the gateways in closer, and reads their state files. doubt means that it must also sum up
-// the processor times of all their processes.
+// examineSilent asks the /health of the gateways in closer, and reads their state files. With doubt, it must also sum up the
+// processor times of all their processes.
 func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
@@ -268,8 +265,8 @@ func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	work.Wait()
 }
 
-// findPorts finds the ports of /health that are still unknown. The first round needs all gateways' ports, so one call reads
-// the variables of several profiles.
+// findPorts finds the unknown ports of /health. The first round needs all gateways' ports, so one call reads the variables of
+// several profiles.
 func (e *DeafWatch) findPorts(of []*silentGateway) {
 	var names []string
 	for _, s := range of {
@@ -293,7 +290,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 	}
 }
 
-// probeGateway completes the evidence about one gateway. ticks is the processor time that all its processes have used.
+// probeGateway completes the evidence about one gateway. ticks is the processor time of all its processes.
 func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	after := s.policy.MinSilence
 	doubts := s.history.needsCloserLook(s.evidence, after)
@@ -336,15 +333,15 @@ const (
 	healthPort   = "API_SERVER_PORT"
 )
 
-// healthCheckOf returns a check that asks a gateway's /health, from the variables of its profile, or nil if the gateway has none.
-// Any HTTP status proves that the gateway reacts.
+// healthCheckOf returns a check that asks a gateway's /health, from the variables of its profile, or nil if the gateway has
+// none. Any HTTP status proves that the gateway reacts.
 func healthCheckOf(env map[string]string) *httpCheck {
 	// accept only digits, because "80@host" would lead to another host
 	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" || strings.Trim(env[healthPort], "0123456789") != "" {
 		return nil
 	}
 	c := config.Check{Timeout: answerTimeout, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
-	h, _ := newHTTPCheck(c, func(s string) string { return s }) // h is nil for an invalid port, so there is no check
+	h, _ := newHTTPCheck(c, func(s string) string { return s }) // h is nil for an invalid port
 	return h
 }
 
@@ -396,7 +393,7 @@ func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) 
 }
 
 // DeafPrefix is the prefix of the text about a deaf gateway in the event history and the status. notDeafPrefix is the prefix of
-// the text when the gateway reacts again.
+// the text about a gateway that reacts again.
 const (
 	DeafPrefix    = "deaf: "
 	notDeafPrefix = "not deaf any more: "

@@ -23,7 +23,6 @@ import (
 	"hinit/supervisor"
 )
 
-// deafRig is a DeafWatch that examines the gateways only when the test says so.
 type deafRig struct {
 	*DeafWatch
 
@@ -31,8 +30,8 @@ type deafRig struct {
 	lines    atomic.Uint64
 	disk     atomic.Pointer[error]
 	reads    atomic.Int64
-	asked    [][]string // profiles whose variables were read, for each read
-	unread   []string   // profiles whose variables can't be read
+	asked    [][]string
+	unread   []string // profiles whose variables can't be read
 	mu       sync.Mutex
 	said     []string
 }
@@ -76,7 +75,6 @@ func newEarRig(pids ...int) *deafRig {
 
 func first(good bool, _ string) bool { return good }
 
-// act sets the action for deaf gateways.
 func (r *deafRig) act(action string) {
 	r.period = 30 * time.Second
 	r.policy = func(*supervisor.Service) config.Deaf { return config.Deaf{Action: action, MinSilence: 4 * time.Minute} }
@@ -91,7 +89,6 @@ func (r *deafRig) takeEvents() []string {
 	return said
 }
 
-// sleeper starts a real process that does nothing.
 func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
@@ -102,7 +99,6 @@ func sleeper(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-// stopped waits until the kernel shows a process as stopped, or as running again.
 func stopped(t *testing.T, pid int, want bool) {
 	t.Helper()
 	state := func() byte { st, _ := procstat.Read(pid); return st.State }
@@ -113,8 +109,8 @@ func stopped(t *testing.T, pid int, want bool) {
 	}
 }
 
-// TestAStoppedGatewayIsNamed checks that a gateway stopped by SIGSTOP is reported once, after the second check, and no
-// other gateway is. Its continuation must be reported too.
+// A gateway stopped by SIGSTOP must be reported once, after the second check. Its continuation must be reported too, and no
+// other gateway.
 func TestAStoppedGatewayIsNamed(t *testing.T) {
 	one, other := sleeper(t), sleeper(t)
 	r := newEarRig(one.Process.Pid, other.Process.Pid)
@@ -169,8 +165,8 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	}
 }
 
-// TestOneThatHangsIsFound checks that a hanging gateway is reported: its lines and heartbeats have ended, and it uses no
-// processor time. Nothing may be reported while the disk doesn't answer, or after the gateway has written a heartbeat again.
+// A gateway hangs: its lines and heartbeats have ended, and it uses no processor time. It must be reported, but not while the
+// disk doesn't answer, or after another heartbeat.
 func TestOneThatHangsIsFound(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -208,8 +204,8 @@ func TestOneThatHangsIsFound(t *testing.T) {
 	})
 }
 
-// TestAPausedContainerAccusesNobody checks that no gateway is reported after ten hours in which nothing ran, this
-// process included. All 200 gateways were alive just before.
+// After ten hours in which no process ran, including hinit, no gateway may be reported. All 200 gateways were alive just
+// before.
 func TestAPausedContainerAccusesNobody(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -237,8 +233,8 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 	})
 }
 
-// TestDeafWatchWakesUpSeldom checks that DeafWatch wakes up twice a minute while lines come, for any number of
-// gateways, and once an hour while none come. It must read the disk only to confirm a suspicion.
+// DeafWatch must wake up twice a minute while lines come, for any number of gateways, and once an hour while none come. It may
+// read the disk only to confirm a suspicion.
 func TestDeafWatchWakesUpSeldom(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -279,8 +275,7 @@ func TestDeafWatchWakesUpSeldom(t *testing.T) {
 	})
 }
 
-// TestAGatewayThatIsStoppedInARestIsNamed checks that SIGCHLD for a stopped child wakes DeafWatch up while it is
-// suspended, so that the gateway is reported.
+// SIGCHLD for a stopped child must wake a suspended DeafWatch, so that the gateway is reported.
 func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	one := sleeper(t)
 	r := newEarRig(one.Process.Pid)
@@ -307,8 +302,8 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	}
 }
 
-// TestALineAfterALongRestMakesALongHabit checks that time in which DeafWatch is suspended counts as a gap between
-// lines. A gateway that writes once an hour must not be called deaf after minutes.
+// Time in which DeafWatch is suspended counts as a gap between lines. A gateway that writes once an hour must not be called
+// deaf after minutes.
 func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -337,10 +332,9 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 	})
 }
 
-// BenchmarkRound measures one check of 200 gateways that are well.
 func BenchmarkRound(b *testing.B) {
 	r := newEarRig(slices.Repeat([]int{os.Getpid()}, 200)...)
-	r.examineAll() // the first check also reads their variables
+	r.examineAll()
 	r.examineAll()
 	b.ReportAllocs()
 	begin := processor()
@@ -368,8 +362,8 @@ func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
 	}
 }
 
-// TestVariablesThatTakeLongAreReadOnceAtATime checks that only one read of the .env files runs at a time. If each check
-// of the gateways began another, up to 16 would fill the memory of PID 1.
+// Only one read of the .env files may run at a time. If each check of the gateways began another, up to 16 would fill the
+// memory of PID 1.
 func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
 	pid := sleeper(t).Process.Pid
 	synctest.Test(t, func(t *testing.T) {
@@ -398,8 +392,7 @@ func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
 	})
 }
 
-// TestAPortOfAnEnvFileLeadsToNoOtherHost checks that a port from an agent's .env can't make hinit connect to another
-// host.
+// A port from an agent's .env must not make hinit connect to another host.
 func TestAPortOfAnEnvFileLeadsToNoOtherHost(t *testing.T) {
 	for port, asked := range map[string]bool{"8642": true, "": false, "80@10.0.0.1:80/x?": false, "80/x#": false, " 80": false} {
 		if h := healthCheckOf(map[string]string{healthSwitch: "true", healthPort: port}); (h != nil) != asked {

@@ -7,7 +7,7 @@ import (
 	"hinit/internal/config"
 )
 
-// Verdict says what the results of a check together mean.
+// Verdict is the combined meaning of the results of a check.
 type Verdict string
 
 // The verdicts, as the status shows them.
@@ -15,22 +15,22 @@ const (
 	Pending Verdict = "pending" // too few results to say
 	Passing Verdict = "passing"
 	Failing Verdict = "failing"
-	Skipped Verdict = "skipped" // the check can't run for this service, and does not count
+	Skipped Verdict = "skipped"
 )
 
 // Progress is the state of one check during a run of its service.
 type Progress struct {
 	Rule         config.Check // period and thresholds, with the same meaning as in Kubernetes
 	Verdict      Verdict
-	Since        time.Time // when the verdict last changed
-	InARow       int       `reexec:"Row"`  // how many results in a row equal the last one
-	LastGood     bool      `reexec:"Good"` // whether the last result was good
+	Since        time.Time
+	InARow       int       `reexec:"Row"` // number of equal results in a row, including the last
+	LastGood     bool      `reexec:"Good"`
 	Answer       string    // text of the last result
 	LastResultAt time.Time `reexec:"Asked"` // when the last result came; zero if none came yet
 	Due          time.Time // when the check must run next
 }
 
-// Failures returns how many bad results came since the last good result.
+// Failures returns the number of bad results since the last good result.
 func (p *Progress) Failures() int {
 	if p.LastGood || p.LastResultAt.IsZero() {
 		return 0
@@ -46,7 +46,7 @@ type Health struct {
 	Paused    time.Time // until when an operator has paused the checks, also of later runs; zero for no pause
 }
 
-// NewHealth returns the Health of a run that began at the time began.
+// NewHealth returns the Health of a run with the start time began.
 func NewHealth(rules []config.Check, run uint64, began time.Time) Health {
 	h := Health{Run: run, Checks: make([]Progress, len(rules))}
 	for i, r := range rules {
@@ -85,8 +85,8 @@ func (h *Health) Started() bool {
 	})
 }
 
-// IsOnHold reports whether check i must not run now. The check waits for a start-up check, or is skipped. A start-up check
-// does not run any more after it has passed. No check runs while hinit is ending the run because of a failed check.
+// IsOnHold reports whether check i must not run now: it waits for a start-up check, is skipped, or is a start-up check that has
+// passed. No check runs while hinit ends the run because of a failed check.
 func (h *Health) IsOnHold(i int) bool {
 	c := &h.Checks[i]
 	switch {
@@ -98,8 +98,7 @@ func (h *Health) IsOnHold(i int) bool {
 	return !h.Started()
 }
 
-// Next returns when the next check is due. busy reports whether check i is still running. ok is false if no check is waiting
-// to run.
+// Next returns when the next check is due. busy reports whether check i is still running. ok is false if no check waits.
 func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	for i := range h.Checks {
 		if due := h.Checks[i].Due; !h.IsOnHold(i) && !busy(i) && (!ok || due.Before(first)) {
@@ -116,15 +115,14 @@ func (h *Health) RecordStart(i int, now time.Time, random float64) {
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
 }
 
-// Skip records that check i can't run in this run of the service, and why.
+// Skip records why check i can't run in this run of the service.
 func (h *Health) Skip(i int, now time.Time, why string) {
 	c := &h.Checks[i]
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Record handles a result of check i. changed reports whether the verdict has changed. act is what the caller must do with
-// the run: one of the On constants of package config, or "" for nothing. Record ignores the result of a check that is on hold
-// (IsOnHold).
+// Record handles a result of check i. changed reports whether the verdict has changed. act is the action for the caller: one of
+// the On constants of package config, or "". Record ignores the result of a check that is on hold (IsOnHold).
 func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.IsOnHold(i) {
@@ -160,8 +158,8 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	return true, act
 }
 
-// RepeatAction makes each check that has acted act again if its next result is bad too. It is for the time after a re-execution,
-// which may have lost what the check asked for.
+// RepeatAction makes each check that has acted act again if its next result is bad too. Call it after a re-execution, which may
+// have lost the action.
 func (h *Health) RepeatAction() {
 	for i := range h.Checks {
 		if c := &h.Checks[i]; h.Abandoned && c.Verdict == Failing && c.Rule.OnFailure != "" && c.Rule.OnFailure != config.OnReport {
@@ -176,8 +174,8 @@ func AffectsReadiness(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }
 
-// Ready reports whether the run is ready according to its checks. said says why it is not ready, or warns of a failing check
-// of a ready run.
+// Ready reports whether the run is ready according to its checks. said says why it is not ready, or warns of a failing check of
+// a ready run.
 func (h *Health) Ready() (ready bool, said string) {
 	ready = true
 	for i := range h.Checks {

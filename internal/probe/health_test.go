@@ -9,7 +9,6 @@ import (
 	"hinit/internal/config"
 )
 
-// rule returns a check with these settings and defaults for all others.
 func rule(kind string, success, failure int) config.Check {
 	on := config.OnRestart
 	if kind == config.CheckReady {
@@ -61,8 +60,7 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
-// TestHeldUntilStarted checks that no other check is made or counted before the start-up check has passed, nor after a
-// restart was requested.
+// No other check may run or count before the start-up check has passed, or after the request for a restart.
 func TestHeldUntilStarted(t *testing.T) {
 	now := time.Unix(1000, 0)
 	h := NewHealth([]config.Check{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
@@ -100,7 +98,6 @@ func TestHeldUntilStarted(t *testing.T) {
 	}
 }
 
-// TestDelayPeriodAndJitter checks when a check is due.
 func TestDelayPeriodAndJitter(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	r := rule(config.CheckAlive, 1, 3)
@@ -118,8 +115,8 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 	}
 }
 
-// TestAReloadKeepsWhatChecksHaveComeTo checks that unchanged checks keep their state in a reload. A new start-up check
-// must not put the checks of a running service on hold.
+// Unchanged checks must keep their state in a reload. A new start-up check must not put the checks of a running service on
+// hold.
 func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 	now := time.Unix(1000, 0)
 	alive := rule(config.CheckAlive, 1, 3)
@@ -146,8 +143,8 @@ func TestSkippedChecksHoldNothing(t *testing.T) {
 	}
 }
 
-// FuzzHealth checks that a run is given up at most once, and only by a failing check that may do so. The verdict must
-// follow the thresholds, and a check on hold must change nothing.
+// FuzzHealth checks that a run is given up at most once, and only by a failing check that may do so. The verdict must follow
+// the thresholds, and a check on hold must change nothing.
 func FuzzHealth(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte("checks of a service that flaps"))

@@ -26,11 +26,11 @@ import (
 	"hinit/internal/config"
 )
 
-// maxResponseSize is the maximum number of bytes of a response, with its headers, that are read.
+// maxResponseSize is the maximum number of bytes of a response, including its headers.
 const maxResponseSize = 64 << 10
 
 // httpCheck sends one GET request over a new connection. It formats the request and parses the response with net/http, but
-// does not use [http.Transport]. An http.Transport starts goroutines, and package internal/blocking would not limit its system
+// without [http.Transport]. An http.Transport starts goroutines, and package internal/blocking would not limit its system
 // calls.
 type httpCheck struct {
 	addresses []unix.Sockaddr // addresses to try
@@ -80,7 +80,6 @@ func newHTTPCheck(c config.Check, expand func(string) string) (*httpCheck, error
 	return h, err
 }
 
-// lineBreaks removes line breaks from header values. A value from a file of the agent could otherwise add headers.
 var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
 var bufferedReaders = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
@@ -104,14 +103,14 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 		switch {
 		case err != nil:
 			return false, h.unreadReason(err, limited.N, !time.Now().Before(deadline))
-		case response.StatusCode >= 200: // a response with status 1xx is followed by another one
+		case response.StatusCode >= 200: // a response with status 1xx precedes the final response
 			return h.checkResponse(response)
 		}
 	}
 }
 
-// unreadReason says why a response could not be read to its end. room is how many bytes below maxResponseSize were left. late
-// says whether the deadline has passed, which net/http does not report in the middle of a line.
+// unreadReason says why the response could not be read to its end. room is the number of bytes left below maxResponseSize. late
+// says whether the deadline has passed, because net/http does not report that in the middle of a line.
 func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
@@ -130,11 +129,11 @@ func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	return "it does not speak HTTP: " + err.Error()
 }
 
-// maxSearches is how many times the check searches a body after each read. Later, it searches the body only when its length
-// has doubled, and at its end. A server that sends single bytes could otherwise keep hinit busy.
+// maxSearches is how many times the check searches a body after each read. Later, it searches only when the length has doubled,
+// and at the end. A server that sends single bytes could otherwise keep hinit busy.
 const maxSearches = 64
 
-// checkResponse compares the status and the body of a response with what the check expects.
+// checkResponse compares the status and the body of a response with the settings of the check.
 func (h *httpCheck) checkResponse(response *http.Response) (good bool, answer string) {
 	code := response.StatusCode
 	if !slices.ContainsFunc(h.status, func(r [2]int) bool { return r[0] <= code && code <= r[1] }) {
@@ -145,14 +144,14 @@ func (h *httpCheck) checkResponse(response *http.Response) (good bool, answer st
 		return true, answer
 	}
 	var body []byte
-	searched, searches := 0, 0 // searched is the length of the body at the last search
+	searched, searches := 0, 0
 	for {
 		if len(body) == cap(body) {
 			body = slices.Grow(body, 4<<10)
 		}
 		n, err := response.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
-		// search less often from now on, because the server may send single bytes
+		// the server may send single bytes, so search less often
 		if err == nil && searches >= maxSearches && len(body) < 2*searched {
 			continue
 		}
@@ -183,7 +182,7 @@ func (h *httpCheck) missingText(body []byte) string {
 // tcpCheck passes if a port accepts a connection. It sends nothing.
 type tcpCheck struct {
 	addresses []unix.Sockaddr
-	local     bool // the port is on the loopback interface, so that connecting never waits
+	local     bool // the port is on the loopback interface, so connecting never waits
 	timeout   time.Duration
 }
 
@@ -192,7 +191,7 @@ func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
 	return good, answer
 }
 
-// connect makes the check. With a zero deadline it does not wait: if the check needs to wait, connect returns over as false.
+// connect makes the check. With a zero deadline it does not wait: over is false if the check needs to wait.
 func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over bool) {
 	if _, err := dial(t.addresses, deadline, false); err != nil {
 		return false, shortError(err, t.timeout), !isPending(err)
@@ -200,8 +199,8 @@ func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over b
 	return true, "it takes connections", true
 }
 
-// conn is a connection whose calls all end at one deadline. Each system call first takes a turn of package internal/blocking,
-// because many checks may run at the same time.
+// conn is a connection with one deadline for all calls. Each system call takes a turn of package internal/blocking, because
+// many checks may run at the same time.
 type conn struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -212,7 +211,7 @@ func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do
 
 // parseAddresses parses an address such as "127.0.0.1:80". For localhost it returns the IPv4 and the IPv6 loopback address.
 func parseAddresses(target string) ([]unix.Sockaddr, error) {
-	host, port, _ := net.SplitHostPort(target) // after an error the port is empty
+	host, port, _ := net.SplitHostPort(target)
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
 		return nil, fmt.Errorf("%q has no port from 1 to 65535", target)
@@ -230,8 +229,8 @@ func parseAddresses(target string) ([]unix.Sockaddr, error) {
 	return []unix.Sockaddr{&unix.SockaddrInet6{Port: int(n), Addr: ip.As16()}}, nil
 }
 
-// dial connects to the first address in to that accepts the connection. Unless keep is set, it closes the connection again
-// and returns nil. With a zero deadline it does not wait; if the connection needs more time, isPending(err) is true.
+// dial connects to the first address in to that accepts the connection. Unless keep is set, it closes the connection and
+// returns nil. With a zero deadline it does not wait; if the connection needs more time, isPending(err) is true.
 func dial(to []unix.Sockaddr, deadline time.Time, keep bool) (c *conn, err error) {
 	for _, sa := range to {
 		if c, err = dialOne(sa, deadline, keep, keep && len(to) == 1); err == nil || deadline.IsZero() && isPending(err) {
@@ -252,11 +251,11 @@ func dialOne(sa unix.Sockaddr, deadline time.Time, keep, writesFirst bool) (*con
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		if keep { // make the request carry the last packet of the handshake, see tcp(7)
+		if keep { // let the request carry the last packet of the handshake, see tcp(7)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		err = unix.Connect(fd, sa)
-		if isPending(err) && !keep { // on the same machine the connection is usually established by now
+		if isPending(err) && !keep { // a connection on the same machine is usually established by now
 			err = unix.Connect(fd, sa)
 		}
 		if err == nil && keep || isPending(err) && !deadline.IsZero() {
@@ -283,7 +282,7 @@ func isPending(err error) bool {
 	return errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EALREADY)
 }
 
-// newConn returns the socket fd as a conn. If it returns an error, it has closed the socket.
+// newConn returns the socket fd as a conn. It closes the socket if it returns an error.
 func newConn(fd int, deadline time.Time) (*conn, error) {
 	f := os.NewFile(uintptr(fd), "check")
 	raw, err := f.SyscallConn()
@@ -297,7 +296,7 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 	return &conn{f, raw}, nil
 }
 
-// awaitConnection blocks until the connection is established or has failed. It calls connect(2) again to learn which.
+// awaitConnection blocks until the connection is established or has failed. It calls connect(2) again for the result.
 func (c *conn) awaitConnection(sa unix.Sockaddr) (err error) {
 	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
 		err = unix.Connect(int(fd), sa)
@@ -311,7 +310,6 @@ func mustRetry(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is
 
 func (c *conn) close() { _ = c.file.Close() }
 
-// Read implements [io.Reader].
 func (c *conn) Read(buf []byte) (n int, err error) {
 	waitErr := c.raw.Read(func(fd uintptr) bool {
 		n, err = blocking.Get(blocking.Short, func() (int, error) { return unix.Read(int(fd), buf) })
@@ -339,7 +337,7 @@ func (c *conn) write(data []byte) error {
 	return cmp.Or(waitErr, err)
 }
 
-// shortError describes an error in a few words. The words do not change from one check to the next, unless the error does.
+// shortError describes an error in a few words. The same error has the same words in each check.
 func shortError(err error, timeout time.Duration) string {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return "no answer within " + timeout.String()

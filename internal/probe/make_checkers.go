@@ -13,8 +13,8 @@ import (
 	"hinit/profiles"
 )
 
-// prepareChecks makes the checkers for a new run. If a check uses a variable of the profile's .env, prepareChecks reads that
-// file in a goroutine and returns false, and the checkers are made later. The caller holds p.mu.
+// prepareChecks makes the checkers for a new run. If a check uses a variable of the profile's .env, prepareChecks reads the
+// file in a goroutine and returns false, and the checkers follow later. The caller holds p.mu.
 func (p *Prober) prepareChecks(t *target) bool {
 	if !t.AgentInfluences || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.makeCheckers(t, nil, nil)
@@ -36,7 +36,7 @@ func (p *Prober) prepareChecks(t *target) bool {
 }
 
 // makeCheckers makes the checkers of t. env has the variables of the profile's .env; err says why they could not be read. A
-// check that needs a missing variable is skipped. The caller holds p.mu.
+// check with a missing variable is skipped. The caller holds p.mu.
 func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 	now := time.Now()
 	t.checkers = make([]checker, len(t.Checks))
@@ -100,8 +100,8 @@ func makeChecker(c config.Check, t *target) (checker, error) {
 	return nil, fmt.Errorf("%q is no type of a check", c.Type)
 }
 
-// startCheck starts check i of a service in a goroutine. If the check never waits, startCheck queues it for runQuickChecks
-// instead. The caller holds p.mu.
+// startCheck starts check i of a service in a goroutine. A check that never waits goes into the queue for runQuickChecks. The
+// caller holds p.mu.
 func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
 	t.health.RecordStart(i, now, rand.Float64())

@@ -19,7 +19,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// serve passes each connection to behave until the test ends.
 func serve(t *testing.T, network, address string, behave func(net.Conn)) net.Listener {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -42,7 +41,6 @@ func serve(t *testing.T, network, address string, behave func(net.Conn)) net.Lis
 	return l
 }
 
-// says returns a server that answers each request with text.
 func says(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		_, _ = c.Read(make([]byte, 4096))
@@ -50,11 +48,10 @@ func says(text string) func(net.Conn) {
 	}
 }
 
-// hold keeps a connection open until the client closes it.
 func hold(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
-// TestHTTPAnswers checks the result of an http check for servers that work and for servers that misbehave. Each check
-// must end at its timeout and read little.
+// TestHTTPAnswers checks the result of an http check for good and faulty servers. Each check must end at its timeout and read
+// little.
 func TestHTTPAnswers(t *testing.T) {
 	endless := strings.Repeat("x", 1<<16)
 	flood := func(head string) func(net.Conn) {
@@ -117,7 +114,7 @@ func TestHTTPAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			timeout := time.Minute // long enough for a busy machine
+			timeout := time.Minute
 			if strings.Contains(tt.want, "no answer within") {
 				timeout = 400 * time.Millisecond
 			}
@@ -142,8 +139,7 @@ func TestHTTPAnswers(t *testing.T) {
 	}
 }
 
-// TestTheRequest checks that the request of an http check has what the configuration says, with one line for each
-// header.
+// The request of an http check must match the configuration, with one line for each header.
 func TestTheRequest(t *testing.T) {
 	got := make(chan string, 1)
 	l := serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
@@ -204,8 +200,7 @@ func TestTCPAnswers(t *testing.T) {
 	}
 }
 
-// A server that accepts no connections must not delay other checks. The scheduler itself makes the checks of ports on
-// this machine.
+// A server that accepts no connections must not delay other checks. The scheduler makes the checks of ports on this machine.
 func TestAFullQueueOfConnectionsHoldsUpNoOtherCheck(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -218,7 +213,7 @@ func TestAFullQueueOfConnectionsHoldsUpNoOtherCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := tcpCheck{[]unix.Sockaddr{at}, true, time.Millisecond}
-	for range 5 { // the queue holds one or two connections
+	for range 5 {
 		good, answer, over := full.connect(time.Time{})
 		if over && !good {
 			t.Fatal(answer)
@@ -245,7 +240,7 @@ func TestAddressesOfTCPChecks(t *testing.T) {
 	}
 }
 
-// TestUnixAndFileFollowNoLink checks that unix and file checks follow no link, because the agent may have put it there.
+// unix and file checks must follow no link, because the agent may have made the link.
 func TestUnixAndFileFollowNoLink(t *testing.T) {
 	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
@@ -288,8 +283,8 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	}
 }
 
-// TestASocketOfAnAgentKeepsNoThread checks that no thread of PID 1 waits for a socket that the checked program passes.
-// The close of a connection whose queue has a TCP socket that lingers may take a day.
+// No thread of PID 1 may wait for a socket that the checked program passes. The close of a connection whose queue has a TCP
+// socket that lingers may take a day.
 func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
@@ -311,10 +306,10 @@ func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 	defer agent.Wait()
 	defer over.Store(true)
 	agent.Go(func() {
-		for !over.Load() { // this loop has no pause, because the program must send the socket before the check closes the connection
+		for !over.Load() { // no pause, because the program must send the socket before the check closes the connection
 			if fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC); err == nil {
 				if passed >= 0 && unix.Sendmsg(fd, []byte("G"), unix.UnixRights(passed), nil, unix.MSG_NOSIGNAL) == nil {
-					unix.Close(passed) // the only descriptor left is in the queue of the check's connection
+					unix.Close(passed) // the only other descriptor is in the queue of the check's connection
 					passed = -1
 				}
 				unix.Close(fd)
@@ -329,8 +324,7 @@ func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 	}
 }
 
-// TestADiskThatHangsHoldsUpOneLook checks that only one call of a check waits for a disk that hangs. Later calls must fail at
-// once.
+// Only one call of a check may wait for a disk that hangs. Later calls must fail at once.
 func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 	p := &diskCall{timeout: 10 * time.Millisecond}
 	hang := make(chan struct{})
@@ -350,7 +344,7 @@ func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 	}
 }
 
-// TestALongRequestIsSentWhole checks that a request that is larger than the socket's buffer is sent completely.
+// A request larger than the socket's buffer must be sent completely.
 func TestALongRequestIsSentWhole(t *testing.T) {
 	t.Parallel()
 	const long = 16 << 20

@@ -11,38 +11,37 @@ import (
 )
 
 const (
-	// maxExtension limits how far a service can extend its start timeout (EXTEND_TIMEOUT_USEC): to this multiple of it.
 	maxExtension = 10
-	// lateCheck is how late a watchdog check must be to show that hinit itself did not run, for example because the container
-	// was paused. The service did not run in that time either, so its silence means nothing.
+	// lateCheck is the delay of a watchdog check above which hinit did not run itself, for example because the container was
+	// paused. The service did not run in that time either, so its silence means nothing.
 	lateCheck = time.Second
-	// noProbeInterval is the interval of a check whose result changes only with a message from the service. Such a check needs
-	// no timer.
+	// noProbeInterval is the interval of a check whose result changes only with a message from the service, so that it needs no
+	// timer.
 	noProbeInterval = 1000 * time.Hour
 )
 
-// NotifyState is what a run of a service has reported with sd_notify(3).
+// NotifyState contains the sd_notify(3) reports of a run of a service.
 type NotifyState struct {
 	Run              uint64
 	Ready            bool
 	Failed           bool          // the run has sent WATCHDOG=trigger
-	LastMessageAt    time.Time     `reexec:"At"`     // when the last message came
-	WatchdogInterval time.Duration `reexec:"Every"`  // watchdog interval of this run; 0 for none
-	StartUntil       time.Time     `reexec:"Until"`  // end of the time that the service has asked for to start; zero if it has not asked
-	Extended         bool          `reexec:"Spared"` // the watchdog has granted one more interval, because hinit itself did not run
+	LastMessageAt    time.Time     `reexec:"At"` // when the last message came
+	WatchdogInterval time.Duration `reexec:"Every"`
+	StartUntil       time.Time     `reexec:"Until"`  // end of the start time that the service has requested; zero without a request
+	Extended         bool          `reexec:"Spared"` // the watchdog has granted one more interval, because hinit did not run
 }
 
 // runNotifyState is the NotifyState of a service's current run, with a lock. It is nil for a service whose checks need no
 // messages. Any goroutine may call the methods.
 type runNotifyState struct {
-	mu sync.Mutex // no goroutine holds mu while it waits
+	mu sync.Mutex
 	NotifyState
 
-	paused bool // an operator has paused the process, so the watchdog does not run
+	paused bool
 }
 
-// keepNotifyState returns the state for a service that gets the checks of t. It is the state of old, or the state that a
-// re-execution has handed over, or else a new one. It returns nil if no check of t needs messages. The caller holds p.mu.
+// keepNotifyState returns the state for a service with the checks of t: the state of old, the state from a re-execution, or a
+// new one. It returns nil if no check of t needs messages. The caller holds p.mu.
 func (p *Prober) keepNotifyState(service string, t *Target, old *target) *runNotifyState {
 	handed := p.handedOver.NotifyStates[service]
 	delete(p.handedOver.NotifyStates, service)
@@ -64,8 +63,8 @@ func (b *runNotifyState) snapshot() NotifyState {
 	return b.NotifyState
 }
 
-// setPaused records whether an operator has paused the process. It returns true when a pause ends. The watchdog interval then
-// begins again.
+// setPaused records whether an operator has paused the process. It returns true at the end of a pause, when the watchdog
+// interval begins again.
 func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false
@@ -80,8 +79,8 @@ func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// recordMessage records a message from a run. It returns true if the checks that depend on messages must be scheduled again.
-// It ignores messages from an earlier run. An empty message says that the run has begun. every is the watchdog interval.
+// recordMessage records a message from a run. It returns true if the checks that depend on messages must be scheduled again. It
+// ignores messages from an earlier run. An empty message means that the run has begun. every is the watchdog interval.
 func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	if b == nil {
 		return false
@@ -107,8 +106,7 @@ func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notif
 	return m.Ready || m.Failed || m.HasWatchdogInterval || m.Extend > 0
 }
 
-// extendInterval grants a run one more watchdog interval. It does so once: until the next message of the run, further calls
-// return false.
+// extendInterval grants a run one more watchdog interval. Until the next message of the run, further calls return false.
 func (b *runNotifyState) extendInterval(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +132,7 @@ func (p *Prober) HandleMessage(service string, run uint64, m *notify.Message) {
 	}
 }
 
-// watchdogInterval returns the watchdog interval of the configuration, which a run can change by a message. The caller holds
+// watchdogInterval returns the watchdog interval of the configuration, which a message can change for a run. The caller holds
 // p.mu.
 func (t *target) watchdogInterval() time.Duration {
 	for i := range t.Checks {
@@ -192,7 +190,7 @@ func (s startupCheck) check(time.Time) (good bool, answer string) {
 // watchdogCheck fails when the service has sent no WATCHDOG=1 within its interval (config.CheckWatchdog).
 type watchdogCheck struct {
 	notifyState  *runNotifyState
-	readMessages func() // handles messages that have arrived but are not read
+	readMessages func() // handles arrived messages that are not read
 }
 
 func (w *watchdogCheck) check(time.Time) (good bool, answer string) {

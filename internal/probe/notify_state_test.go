@@ -12,14 +12,13 @@ import (
 	"hinit/supervisor"
 )
 
-// notifyTarget returns the checks of a service that sends systemd notifications. timeout limits its start, watchdog is the
-// longest gap between its signs of life.
+// notifyTarget returns the checks of a service with systemd notifications. timeout limits its start, watchdog is the longest
+// gap between its signs of life.
 func notifyTarget(timeout, watchdog time.Duration) Target {
 	s := config.Service{Notify: config.Notify{Protocol: config.NotifySystemd, Timeout: timeout, Watchdog: watchdog}}
 	return plain(s.AllChecks()...)
 }
 
-// wantNoEvent fails the test if the supervisor got an event.
 func (r *rig) wantNoEvent(t *testing.T, when string) {
 	t.Helper()
 	synctest.Wait()
@@ -29,7 +28,6 @@ func (r *rig) wantNoEvent(t *testing.T, when string) {
 	}
 }
 
-// wantFailure fails the test unless the supervisor got the event that the run has failed, with this answer of the check.
 func (r *rig) wantFailure(t *testing.T, when, answer string) {
 	t.Helper()
 	synctest.Wait()
@@ -76,7 +74,7 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 	})
 }
 
-// A message of a service must count also if it comes before the prober has seen its run as up.
+// A message of a service must count even before the prober has seen its run as up.
 func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 	watched(t, func(r *rig) {
 		r.HandleMessage("s", 2, &notify.Message{Ready: true})
@@ -123,8 +121,7 @@ func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 	})
 }
 
-// A watchdog must start its time again after an operator has paused the service, or after hinit itself got no processor
-// time.
+// A watchdog must start its time again after a pause by an operator, or after a time in which hinit got no processor.
 func TestAWatchdogIsFair(t *testing.T) {
 	watched(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
@@ -186,7 +183,7 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 			r.Set("s", notifyTarget(30*time.Second, 10*time.Second))
 			r.up(1, "s")
 			synctest.Wait()
-			r.takeEvents() // drops the event "not ready"
+			r.takeEvents()
 			body(r)
 		})
 	}

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// maxRunningChecks is how many checks may run at the same time. Others wait.
+	// maxRunningChecks is how many checks may run at the same time. Other checks wait.
 	maxRunningChecks = 64
 	// timerSlot is the resolution of the timer. Checks that are due within one slot start together, so that hinit wakes up less
 	// often.
 	timerSlot = 25 * time.Millisecond
-	// maxSlot is the longest slot. The slot of a check that passes is a tenth of the check's period, but at most maxSlot.
+	// maxSlot is the longest slot. The slot of a passing check is a tenth of its period, but at most maxSlot.
 	maxSlot = 250 * time.Millisecond
 )
 
-// Options are the functions and channels of other parts of hinit that a Prober uses. Any goroutine may call the functions.
+// Options connect a Prober with other parts of hinit. Any goroutine may call the functions.
 type Options struct {
 	Snapshot func() *supervisor.Snapshot
 	Changed  func() <-chan struct{} // returns a channel that is closed when the snapshot changes
@@ -39,7 +39,7 @@ type Options struct {
 	State func(profile string) (profiles.State, error)
 	// Watch makes the log of a service pass all further lines to seen. A nil seen ends that.
 	Watch func(service string, seen func(lines []byte))
-	// ReadMessages handles all sd_notify messages from a service that have arrived.
+	// ReadMessages handles all arrived sd_notify messages from a service.
 	ReadMessages func(service string)
 	// Deafness reports whether a gateway is deaf, like [DeafWatch.Deafness].
 	Deafness func(service string) (Deafness, bool)
@@ -52,7 +52,7 @@ type Options struct {
 type Target struct {
 	Checks  []config.Check
 	Profile string
-	Expand  func(string) string // function that fills in all placeholders of a text except variables
+	Expand  func(string) string // replaces all placeholders of a text except variables
 	Env     map[string]string   // environment variables from hinit.yaml
 	// AgentInfluences means that the service runs as the user who can write the profile's .env. Only then may its checks use
 	// variables of that file.
@@ -65,14 +65,14 @@ type Target struct {
 type Prober struct {
 	options    Options
 	newChecker func(config.Check, *target) (checker, error) // makes a checker; tests replace it
-	wake       chan struct{}                                // wakes the scheduler
-	wakes      atomic.Uint64                                // how often the timer has woken the scheduler
+	wake       chan struct{}
+	wakes      atomic.Uint64 // number of times that the timer has woken the scheduler
 
 	mu            sync.Mutex // no goroutine holds mu while it runs a check
 	targets       map[string]*target
-	handedOver    Handover // state from the old program, of services for which Set was not called yet
+	handedOver    Handover // state from the old program, of services without a call of Set so far
 	running       bool
-	runningChecks int      // number of checks that are running
+	runningChecks int
 	quickChecks   []func() // started checks, for runQuickChecks
 	allBusy       bool
 	timerAt       time.Time // when the timer fires; zero if it is not set
@@ -96,17 +96,17 @@ type target struct {
 	rules          []config.Check
 	health         Health
 	ended          time.Time // end of the previous run. Lines of the present run can arrive before the supervisor reports it as up.
-	began          time.Time // start of the current run; after a re-execution, when this program first saw the run
+	began          time.Time
 	live           bool      // the run is up and not paused
 	checkers       []checker // checkers of the current run, one for each check; nil until they are made
 	makingCheckers bool
 	busy           []bool
-	version        int // changes when results of checks that still run must be ignored
+	version        int // a change makes the results of running checks invalid
 	reported       readinessReport
 	check          int // index of the check that makeChecker is making
 }
 
-// readinessReport is the readiness of a run that was last reported to the supervisor.
+// readinessReport is the last readiness of a run that the supervisor knows.
 type readinessReport struct {
 	run      uint64
 	ready    bool
@@ -120,7 +120,7 @@ func New(o Options) *Prober {
 	return p
 }
 
-// Set replaces the checks of a service. During a run, a check that stays the same keeps its state.
+// Set replaces the checks of a service. During a run, an unchanged check keeps its state.
 func (p *Prober) Set(service string, t Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +164,7 @@ func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
 
 func (p *Prober) wakeUp() { pause.Wake(p.wake) }
 
-// run is the scheduler, the Prober's goroutine. It ends when the last service with checks is removed.
+// run is the scheduler, the Prober's goroutine. It ends with the last service that has checks.
 func (p *Prober) run() {
 	for {
 		changed := p.options.Changed()
@@ -201,7 +201,7 @@ func (p *Prober) run() {
 	}
 }
 
-// updateTargets compares the services with a snapshot, and notes their new runs and pauses. The caller holds p.mu.
+// updateTargets compares the services with a snapshot, and records new runs and pauses. The caller holds p.mu.
 func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	for _, t := range p.targets {
 		t.live = false
@@ -241,8 +241,6 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	}
 }
 
-// nextWake returns when the scheduler must run next: at the end of the slot in which the next check is due. some is false if
-// no check is due, so that only an event wakes the scheduler. The caller holds p.mu.
 func (p *Prober) nextWake() (at time.Time, some bool) {
 	if p.allBusy { // the end of a running check wakes the scheduler
 		return at, false
@@ -264,14 +262,14 @@ func (p *Prober) nextWake() (at time.Time, some bool) {
 	return at, some
 }
 
-// endOfSlot returns the end of the slot that contains a time. Slots are counted from p.origin.
+// endOfSlot returns the end of the slot at a time. Slots are counted from p.origin.
 func (p *Prober) endOfSlot(at time.Time, slot time.Duration) time.Time {
 	return p.origin.Add((at.Sub(p.origin) + slot - 1).Truncate(slot))
 }
 
 func (t *target) isBusy(i int) bool { return t.busy[i] }
 
-// startDue starts every check that is due, as long as fewer than maxRunningChecks run. The caller holds p.mu.
+// startDue starts every check that is due, while fewer than maxRunningChecks run. The caller holds p.mu.
 func (p *Prober) startDue(now time.Time) {
 	p.allBusy = false
 	for _, t := range p.targets {
@@ -300,8 +298,7 @@ func (p *Prober) startDue(now time.Time) {
 // maxAnswer is the maximum length in bytes of the answer of a check.
 const maxAnswer = 200
 
-// recordResult handles the result of a check that has ended. It ignores the result if the check was replaced or its run has
-// ended.
+// recordResult handles the result of a finished check. It ignores the result if the check was replaced or its run has ended.
 func (p *Prober) recordResult(t *target, version, i int, good bool, answer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -327,8 +324,7 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 	}
 }
 
-// reportVerdict records a new verdict in the event history, and asks the supervisor for the action act. The caller holds
-// p.mu.
+// reportVerdict records a new verdict in the event history, and asks the supervisor for the action act. The caller holds p.mu.
 func (p *Prober) reportVerdict(t *target, i int, act string) {
 	c := &t.health.Checks[i]
 	text := RemarkPrefix + c.Rule.Name + " " + remarkWords[c.Verdict]
@@ -348,11 +344,9 @@ func (p *Prober) reportVerdict(t *target, i int, act string) {
 // RemarkPrefix is the prefix of every record about a check in the event history.
 const RemarkPrefix = "check "
 
-// exitUnhealthy is the exit code of a container that a failed check has ended.
 const exitUnhealthy = 1
 
-// reportReadiness reports the readiness of a run to the supervisor, if it has changed since the last report. The caller holds
-// p.mu.
+// reportReadiness reports a changed readiness of a run to the supervisor. The caller holds p.mu.
 func (p *Prober) reportReadiness(t *target) {
 	now := readinessReport{run: t.health.Run}
 	now.ready, now.lastText = t.health.Ready()
@@ -362,13 +356,15 @@ func (p *Prober) reportReadiness(t *target) {
 	}
 }
 
-// post queues an event. Only the scheduler sends events to the supervisor, so they keep their order. The caller holds p.mu.
+// post queues an event. Only the scheduler sends events to the supervisor, so that they keep their order. The caller holds
+// p.mu.
 func (p *Prober) post(e supervisor.Event) {
 	p.outbox = append(p.outbox, e)
 	p.wakeUp()
 }
 
-// Health returns a copy of the state of a service's checks, and the types of the checks. ok is false if the service has none.
+// Health returns a copy of the state of a service's checks, and the types of the checks. ok is false for a service without
+// checks.
 func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -377,7 +373,7 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 		return h, nil, false
 	}
 	h = t.health
-	if h.Checks == nil { // the service has not run yet
+	if h.Checks == nil {
 		h = NewHealth(t.rules, 0, time.Time{})
 	}
 	h.Checks = append([]Progress(nil), h.Checks...)

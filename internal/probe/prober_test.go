@@ -12,7 +12,6 @@ import (
 	"hinit/supervisor"
 )
 
-// rig is a Prober whose supervisor only records events.
 type rig struct {
 	*Prober
 
@@ -42,7 +41,6 @@ type lookFunc func(time.Time) (bool, string)
 
 func (f lookFunc) check(deadline time.Time) (bool, string) { return f(deadline) }
 
-// up sets a snapshot in which these services are up in the given run.
 func (r *rig) up(run uint64, names ...string) {
 	s := &supervisor.Snapshot{}
 	for _, name := range names {
@@ -52,7 +50,6 @@ func (r *rig) up(run uint64, names ...string) {
 	r.wakeUp()
 }
 
-// takeEvents returns the events since its last call.
 func (r *rig) takeEvents() (list []string) {
 	for {
 		select {
@@ -80,7 +77,7 @@ func plain(checks ...config.Check) Target {
 	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentInfluences: true}
 }
 
-// A long answer was cut within a character, and the log and the status showed half of it as \xc3.
+// The log and the status showed half of a character at the cut of a long answer, as \xc3.
 func TestALongAnswerWasCutWithinACharacter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(func(config.Check) (bool, string) { return false, "x" + strings.Repeat("ä", 150) })
@@ -95,8 +92,7 @@ func TestALongAnswerWasCutWithinACharacter(t *testing.T) {
 	})
 }
 
-// TestADeadPortIsNoticedInTime checks that a dead port is reported within period × threshold plus one timer slot,
-// wherever in the period the port dies.
+// A dead port must be reported within period × threshold plus one timer slot, wherever in the period the port dies.
 func TestADeadPortIsNoticedInTime(t *testing.T) {
 	for phase := range 10 {
 		synctest.Test(t, func(t *testing.T) {
@@ -121,8 +117,7 @@ func TestADeadPortIsNoticedInTime(t *testing.T) {
 	}
 }
 
-// TestTheSupervisorIsToldChangesInOrder checks that the supervisor gets each change of a verdict, in order, and no
-// other events.
+// The supervisor must get each change of a verdict, in order, and no other events.
 func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var good atomic.Bool
@@ -156,8 +151,8 @@ func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 	})
 }
 
-// TestASuccessorGoesOn checks that the Prober of a re-executed hinit keeps the state: passed start-up checks stay
-// passed, and bad answers before and after count together.
+// The Prober of a re-executed hinit must keep the state: passed start-up checks stay passed, and bad answers before and after
+// count together.
 func TestASuccessorGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var good atomic.Bool
@@ -187,8 +182,8 @@ func TestASuccessorGoesOn(t *testing.T) {
 	})
 }
 
-// TestACheckThatFailsDuringAReexecRestartsItsService checks that the next program acts on a check that failed while the
-// supervisor was collecting the state. The order to restart the service was lost, and the service stayed up and unhealthy for ever.
+// A check fails while the supervisor collects the state for a re-execution. The next program must act on it. The order to
+// restart the service was lost, and the service stayed up and unhealthy for ever.
 func TestACheckThatFailsDuringAReexecRestartsItsService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask := func(config.Check) (bool, string) { return false, "503" }
@@ -216,8 +211,7 @@ func TestACheckThatFailsDuringAReexecRestartsItsService(t *testing.T) {
 	})
 }
 
-// TestFiveHundredChecksWakeUpSeldom checks that 500 passing checks wake the Prober up at most five times a second, and
-// that without checks it never wakes up.
+// 500 passing checks may wake the Prober up at most five times a second. Without checks it must never wake up.
 func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
@@ -258,8 +252,8 @@ func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 	})
 }
 
-// TestVariablesOfTheProfile checks that a check's target uses the variables of the profile, and that a check with an
-// unset variable is left out. No check may be made while the service is paused or stopped.
+// A check's target uses the variables of the profile, and a check with an unset variable is left out. No check may run while
+// the service is paused or stopped.
 func TestVariablesOfTheProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan string, 100)

@@ -18,8 +18,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// PID 1 must not wait for the execve of a program on whose file the agent holds a lease (fcntl F_SETLEASE). The kernel
-// delays the execve for 45 s.
+// The agent may hold a lease on a program file (fcntl F_SETLEASE). The kernel then delays the execve of the program for 45 s,
+// and PID 1 must not wait for that.
 func TestAFileThatTheAgentHoldsDoesNotStopPID1(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -43,13 +43,13 @@ func TestAFileThatTheAgentHoldsDoesNotStopPID1(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if took := time.Since(began); took > 20*time.Second { // each blocked execve takes 45 s
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("three starts took %v", took)
 	}
 }
 
-// An isolated gateway executed hinit, then hinit-isolate, and then its command. hinit-isolate can change the user itself. Only the
-// program beside hinit may do that: a program of the same name would run as root.
+// hinit-isolate can change the user itself. Only the program in hinit's directory may do that, because a program of the same
+// name elsewhere would run as root.
 func TestAnIsolatedGatewayBeginsInHinitIsolate(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -60,7 +60,7 @@ func TestAnIsolatedGatewayBeginsInHinitIsolate(t *testing.T) {
 		for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
 			info, err := os.Stat(dir)
 			if err == nil {
-				err = os.Chmod(dir, info.Mode()|0o055) // the user has to reach the program
+				err = os.Chmod(dir, info.Mode()|0o055)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -80,8 +80,7 @@ func TestAnIsolatedGatewayBeginsInHinitIsolate(t *testing.T) {
 	}
 }
 
-// A child must call execve before it changes to the agent's user. Until then PID 1 waits for the child, and the agent
-// could delay it.
+// A child must call execve before it changes to the agent's user. PID 1 waits for the execve, and the agent could delay it.
 func TestAChildOfPID1ExecutesBeforeItIsTheAgents(t *testing.T) {
 	agent := &Cred{UID: uint32(os.Geteuid()) + 1, GID: 1}
 	if sys := sysProcAttr(Spec{Cred: agent}); sys.Credential != nil {
@@ -160,12 +159,12 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("10 starts took %v", took)
 	}
-	// The look-ups of other services must not wait for the growing pause of this one. The pause doubled until it was years long.
+	// The growing pause of one slow service must not delay the look-ups of other services.
 	_, slow := table.slowServices["run"]
 	if left := time.Until(table.checksAllowedFrom); left > checkShare*checkTime/2 {
 		t.Errorf("the looks of others wait for %v", left)
 	}
-	// Ten seconds later, other services must not hold up PID 1 for a second once more.
+	// Ten seconds later, other services must not delay PID 1 for another second.
 	table.checksAllowedFrom = table.checksAllowedFrom.Add(-10 * time.Second)
 	for id := uint64(11); id < 20; id++ {
 		spec := Spec{ID: id, Name: "run" + strconv.Itoa(int(id)), Argv: []string{"nothere"}, Env: slowPath, Dir: "/", Cred: agent}
@@ -177,7 +176,7 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 		t.Errorf("the looks of nine other services took %v more than their share", left/checkShare)
 	}
 	table.checksAllowedFrom = time.Time{}
-	blocking.Run(blocking.Programs, func() {}) // Run returns when the last slow search has ended
+	blocking.Run(blocking.Programs, func() {})
 	for name, looks := range map[string]bool{"other": true, "run": !slow} {
 		_, err := table.Spawn(Spec{ID: 20, Name: name, Argv: []string{"nothere"}, Env: []string{"PATH=/nothere"}, Dir: "/", Cred: agent})
 		if (err != nil) != looks {
@@ -186,8 +185,7 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	}
 }
 
-// TestPathsThatHangHoldUpNoOtherWork checks that look-ups of programs that hang, as on a dead network mount, leave
-// turns for all other work.
+// Program look-ups that hang, as on a dead network mount, must leave threads for all other blocking calls.
 func TestPathsThatHangHoldUpNoOtherWork(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -231,8 +229,8 @@ func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
 	}
 }
 
-// A run whose directory is a link in /proc/self/fd must not start in a directory that PID 1 has open. The error must
-// not tell what PID 1 has open.
+// A run must not start in a directory that PID 1 has open, if its directory is a link in /proc/self/fd. The error must not tell
+// which directories PID 1 has open.
 func TestARunEntersNoDescriptorOfPID1(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -245,7 +243,7 @@ func TestARunEntersNoDescriptorOfPID1(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		// The number is so high that no child has opened a descriptor with it.
+		// No child has opened a descriptor with this high number.
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 100)
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ const cgroupRoot = "/sys/fs/cgroup"
 // create any number.
 const maxCgroups = 64
 
-// memoryCgroups finds the cgroup in which the kernel counts the memory of a service.
+// memoryCgroups finds the control group in which the kernel counts the memory of a service.
 type memoryCgroups struct {
 	root         string
 	readProcFile func(name string) []byte // function that reads a file below /proc
@@ -36,7 +36,7 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 		if !is || own == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
 			continue
 		}
-		// the path counts from the root of the host or of the container, depending on the cgroup namespace
+		// the path starts at the root of the host or of the container, depending on the cgroup namespace
 		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} {
 			if pids, ok := cgroupPIDs(dir); ok && pids[pid] {
 				return dir
@@ -106,20 +106,19 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory returns the memory that a cgroup uses, in bytes, and two parts of it: shared memory, and memory of the kernel
-// such as TCP buffers. The kernel part has no page tables, because these count as memory of processes. The result never
-// includes inactive file pages, which the kernel drops first. If swap is set, it includes swapped-out memory. Otherwise it
-// also leaves out active file pages and reclaimable slabs, which the kernel drops when memory gets short. ok is false if the
-// cgroup does not measure memory.
+// cgroupMemory returns the memory that a cgroup uses, in bytes, and two parts of it: shared memory, and kernel memory such as
+// TCP buffers. Page tables count as memory of processes. The total leaves out inactive file pages, because the
+// kernel drops them first. With swap it includes swapped-out memory. Otherwise it also leaves out active file pages and
+// reclaimable slabs. ok is false if the cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 { n, _ := fieldOf(stat, name); return n }
 	idle, swapped, shared := uint64(0), uint64(0), max(value("shmem"), value("total_shmem"))
 	kernel = value("kernel") - min(value("kernel"), value("slab_reclaimable")+value("pagetables")) + value("sock")
-	if n, ok = readNumber(path.Join(dir, "memory.current")); ok { // control groups of version 2
+	if n, ok = readNumber(path.Join(dir, "memory.current")); ok {
 		idle = value("inactive_file")
 		swapped, _ = readNumber(path.Join(dir, "memory.swap.current"))
-	} else if n, ok = readNumber(path.Join(dir, "memory.usage_in_bytes")); ok { // control groups of version 1
+	} else if n, ok = readNumber(path.Join(dir, "memory.usage_in_bytes")); ok {
 		idle, swapped = value("total_inactive_file"), value("total_swap")
 	}
 	if !swap {
@@ -149,14 +148,14 @@ func fieldOf(text []byte, name string) (n uint64, ok bool) {
 }
 
 const (
-	// leafCgroup is the control group of PID 1, and of processes that `docker exec` starts. It is a child of the container's own
-	// group, because a group whose children have controllers can't contain processes itself (cgroups(7), "no internal
+	// leafCgroup is the control group of PID 1, and of processes that `docker exec` starts. PID 1 can't stay in the container's
+	// own group, because a group whose children have controllers must not contain processes (cgroups(7), "no internal
 	// processes").
 	leafCgroup = "hinit"
 	// cgroupPrefix is the prefix of the name of a service's control group. These groups are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// maxMoves is how many times DivideCgroup moves all processes out of the container's own group. A process that is started
-	// during a move may appear there again.
+	// maxMoves is how many times DivideCgroup moves all processes out of the container's own group. Processes that start during
+	// a move may appear in the group again.
 	maxMoves = 10
 )
 
@@ -166,10 +165,10 @@ type Cgroups struct {
 	controllers []string // controllers that the child groups can use
 }
 
-// DivideCgroup prepares the container's control group for child groups: it moves all processes into leafCgroup, and enables
-// the controllers for memory, processor and number of processes. A second call changes nothing. The error says why this
-// container can't have child groups. Only PID 1 may call DivideCgroup, because every process in the group must belong to this
-// container. The call may wait for a lock of the kernel.
+// DivideCgroup prepares the container's control group for child groups: it moves all processes into leafCgroup, and enables the
+// controllers for memory, processor and number of processes. A second call changes nothing. The error says why this container
+// can't have child groups. Only PID 1 may call DivideCgroup, because every process in the group must belong to this container.
+// The call may wait for a lock of the kernel.
 func DivideCgroup() (*Cgroups, error) { return divideCgroup(cgroupRoot) }
 
 func divideCgroup(root string) (*Cgroups, error) {
@@ -253,8 +252,8 @@ type CgroupLimits struct {
 	PIDs int
 }
 
-// Assign changes s so that the new process runs in the control group of a service, with these limits. The limits replace all
-// limits that the group had before. Assign ignores a limit whose controller is not available.
+// Assign makes the new process run in the control group of a service, with these limits. They replace all earlier limits of the
+// group. Assign ignores a limit whose controller is not available.
 func (c *Cgroups) Assign(s *Setup, service string, limits CgroupLimits) {
 	s.Cgroup, s.CgroupWrites = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
@@ -282,9 +281,8 @@ func InServiceCgroup(pid int, service string) bool {
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// runByCgroup returns the run whose control group contains process pid, or 0. An agent's process can't leave its control
-// group, so this answer is certain. It is 0 if several services share the group, as commands of a profile share the group of
-// its gateway.
+// runByCgroup returns the run whose control group contains process pid. An agent's process can't leave its control group, so
+// the answer is certain. It is 0 if several services share the group, as commands of a profile share the group of its gateway.
 func (t *Table) runByCgroup(pid int) (id uint64) {
 	at, service := "", ""
 	for _, r := range t.runs {
@@ -305,7 +303,7 @@ func (t *Table) runByCgroup(pid int) (id uint64) {
 	return id
 }
 
-// killCgroup kills all processes in the control group of a run in one step, however fast they fork. It does nothing if another
+// killCgroup kills all processes in the control group of a run in one step, even if they fork fast. It does nothing if another
 // run uses the same group.
 func (t *Table) killCgroup(r *run) {
 	if r.cgroup == "" {
@@ -316,7 +314,7 @@ func (t *Table) killCgroup(r *run) {
 			return
 		}
 	}
-	// the file is missing before Linux 5.14; the caller also kills the processes one by one
+	// Linux before 5.14 lacks the file, and the caller then kills the processes one by one.
 	_ = WriteKernelFile(r.cgroup+"/cgroup.kill", "1")
 }
 

@@ -36,7 +36,7 @@ func TestCgroupOfAProcess(t *testing.T) {
 		{"0::/\n", "0::/web\n", 7, "web", 720},
 		{"0::/\n", "0::/web/sub\n", 8, "web/sub", 0},
 		{"0::/a/b\n", "0::/a/b/web\n", 7, "web", 720},
-		{"0::/\n", "0::/web\n", 99, "", 0}, // the process has left the group
+		{"0::/\n", "0::/web\n", 99, "", 0},
 		{"0::/\n", "0::/\n", 7, "", 0},
 		{"0::/web\n", "0::/\n", 7, "", 0},
 		{"0::/\n", "0::/../web\n", 7, "", 0},
@@ -63,8 +63,7 @@ func TestCgroupOfAProcess(t *testing.T) {
 	}
 }
 
-// TestAMeterReadsTheCgroupOfAService checks that the memory of a service is read from its control group if that counts
-// memory. The group counts shared memory once.
+// If a service has a control group that counts memory, its memory is read from the group. The group counts shared memory once.
 func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	dir := ""
 	for _, parent := range []string{filepath.Join(cgroupRoot, "memory", cgroupPath(NewMemoryMeter().proc.readFile("self/cgroup"), "memory")), cgroupRoot} {
@@ -110,8 +109,8 @@ func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	}
 }
 
-// TestAKillByHandWasTakenForALackOfMemory checks that a SIGKILL counts as oom only if the group's oom_kill counter has
-// grown since the start of the run. The counter may contain an earlier kill.
+// A SIGKILL counts as oom only if the group's oom_kill counter has grown since the start of the run. The counter may contain an
+// earlier kill.
 func TestAKillByHandWasTakenForALackOfMemory(t *testing.T) {
 	dir, table := t.TempDir(), newTable(t)
 	kills := func(n string) {
@@ -136,7 +135,7 @@ func TestAKillByHandWasTakenForALackOfMemory(t *testing.T) {
 	start(1)
 	killed(1, false)
 	start(2)
-	start(3) // a second run in the same group, such as a worker of the task board
+	start(3)
 	kills("2")
 	killed(2, true)
 	killed(3, false)

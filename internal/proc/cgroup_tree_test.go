@@ -15,15 +15,16 @@ import (
 	"hinit/internal/testproc"
 )
 
-// inside marks the process that runs the test as PID 1 of its own namespaces, in an empty control group.
+// inside is the environment variable of the process that runs the test as PID 1 of its own namespaces, in an empty control
+// group.
 const inside = "HINIT_TEST_CGROUP"
 
-// inCgroup runs the test again as PID 1 in a control group of version 2, as in a container with --cgroupns=private and
-// write access. It returns true in the new process.
+// inCgroup runs the test again as PID 1 in a control group of version 2, as in a container with --cgroupns=private and write
+// access. In the new process it returns true.
 func inCgroup(t *testing.T) (is bool) {
 	t.Helper()
 	if os.Getenv(inside) != "" {
-		_ = unix.Unmount(cgroupRoot, unix.MNT_DETACH) // the kernel does not mount a second time over the same mount
+		_ = unix.Unmount(cgroupRoot, unix.MNT_DETACH)
 		for _, m := range [][2]string{{"proc", "/proc"}, {"cgroup2", cgroupRoot}} {
 			if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil {
 				t.Fatalf("cannot mount %s: %v", m[0], err)
@@ -68,7 +69,7 @@ func inCgroup(t *testing.T) (is bool) {
 	return false
 }
 
-// divided makes the groups of hinit and of services in the control group of the test.
+// divided creates the child groups in the control group of the test.
 func divided(t *testing.T) *Cgroups {
 	t.Helper()
 	c, err := DivideCgroup()
@@ -134,8 +135,7 @@ func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
 	}
 }
 
-// TestAProcessThatHidesItsRunIsFoundByItsControlGroup checks that the control group identifies a process that has left
-// its parents, session and environment and has lowered its mark.
+// The control group must identify a process that has left its parents, session and environment and has lowered its mark.
 func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 	if !inCgroup(t) {
 		return
@@ -164,8 +164,7 @@ func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 	}
 }
 
-// TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile checks that the end of a worker ends no orphan of the
-// gateway, whose control group the worker shares. An orphan must not count for the oldest run of the group.
+// The end of a worker must end no orphan of the gateway, because the worker shares the gateway's control group.
 func TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile(t *testing.T) {
 	if !inCgroup(t) {
 		return
@@ -193,8 +192,7 @@ func TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile(t *testing.T) {
 	}
 }
 
-// TestOneKillEndsAForkBombAndNoOther checks that a single kill ends a service that forks faster than /proc can be read,
-// and no other service.
+// A single kill must end a service that forks faster than /proc can be read, and no other service.
 func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 	if !inCgroup(t) {
 		return
@@ -224,8 +222,7 @@ func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 	}
 }
 
-// TestTheKernelSaysWhichServiceItKilledForMemory checks which of two services counts as oom when both are killed at the
-// same time. It must be only the service that exceeded its memory.
+// Two services are killed at the same time. Only the service that exceeded its memory limit counts as oom.
 func TestTheKernelSaysWhichServiceItKilledForMemory(t *testing.T) {
 	if !inCgroup(t) {
 		return

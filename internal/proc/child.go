@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a process that a command-line program has started and waits for. It is not for PID 1: a program that has a Table
-// would reap the process there.
+// Child is a process that a command-line program has started and waits for. PID 1 must not use it, because its Table would reap
+// the process.
 type Child struct{ pid int }
 
-// StartChild starts a process. spec.Files must have at least three descriptors. With spec.DiesWithStarter the kernel kills
-// the process when the calling thread ends, so the caller must stay locked to its thread. The error is a *SpawnError.
+// StartChild starts a process. spec.Files must have at least three descriptors. With spec.DiesWithStarter the kernel kills the
+// process when the calling thread ends, so the caller must stay locked to its thread. The error is a *SpawnError.
 func StartChild(spec Spec) (*Child, error) {
 	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: make(map[int]bool), slowServices: make(map[string]time.Time)}
 	pid, err := t.Spawn(spec)
@@ -56,7 +56,7 @@ func (c *Child) Wait() (Exit, error) {
 }
 
 // Run starts a process and waits for its end. If ctx ends first, Run kills the process and its process group, and returns as
-// soon as they are dead. Like StartChild, Run is for programs without a Table.
+// soon as they are dead. Programs with a Table must not call it.
 func Run(ctx context.Context, spec Spec) (Exit, error) {
 	c, err := StartChild(spec)
 	if err != nil {
@@ -65,7 +65,7 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(killed)
-		_ = errors.Join(unix.Kill(-c.pid, unix.SIGKILL), c.Signal(unix.SIGKILL)) // the PID is valid, because the process is not reaped yet
+		_ = errors.Join(unix.Kill(-c.pid, unix.SIGKILL), c.Signal(unix.SIGKILL))
 	})
 	for {
 		if err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
@@ -78,9 +78,9 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	return c.Wait()
 }
 
-// Output runs a program that reads no input. It replaces the first three of spec.Files. It returns up to maxBytes of the
-// program's standard output (out) and standard error (errs), and drops the rest. Both go to memory and not to a pipe, so the
-// program never blocks while it writes.
+// Output runs a program without input. It replaces the first three of spec.Files. It returns up to maxBytes of the standard
+// output (out) and of the standard error (errs), and drops the rest. Both go to memory and not to a pipe, so the program never
+// blocks while it writes.
 func Output(ctx context.Context, spec Spec, maxBytes int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = append(make([]*os.File, 3), spec.Files[min(3, len(spec.Files)):]...)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {
@@ -96,7 +96,7 @@ func Output(ctx context.Context, spec Spec, maxBytes int64) (out, errs []byte, x
 		defer spec.Files[1+i].Close()
 	}
 	x, err = Run(ctx, spec)
-	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, maxBytes)) // reading from memory does not fail
+	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, maxBytes))
 	errs, _ = io.ReadAll(io.NewSectionReader(spec.Files[2], 0, maxBytes))
 	return out, errs, x, err
 }

@@ -10,9 +10,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestACometIsNotGoneUntilItIs checks that a run counts as gone only when none of its processes is left. Its processes
-// fork, make a session and end, for ever, so that a scan sees none alive. After the run is reported gone, no orphan of
-// it may end any more. This process is a subreaper here.
+// A run counts as gone only when none of its processes is left. Its processes fork and end in an endless chain, so that a scan
+// sees none alive. This test process is a subreaper.
 func TestACometIsNotGoneUntilItIs(t *testing.T) {
 	table := newTable(t)
 	for id := uint64(1); id <= 5; id++ {
@@ -43,7 +42,7 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 			reap()
 			return table.SignalTree(id, int(unix.SIGKILL)) == 0
 		})
-		// The last process may have ended only now.
+		// The last process may have ended after the report.
 		testkit.Until(t, "an orphan of the run to end", func() bool { reap(); return of > 0 })
 		if len(table.EndedRuns([]uint64{id})) == 0 {
 			t.Error("it is not gone when nothing is left to signal")

@@ -10,15 +10,15 @@ import (
 
 const connectVar = "PROC_TEST_CONNECT"
 
-// A peer that has ended must be reported as gone, even if another process has got its PID. Otherwise an isolated agent
-// could use the connection of a dead child as that other process.
+// If another process has taken the PID of a dead peer, the peer must still count as gone. Otherwise an isolated agent could use
+// the connection of a dead child to pose as that process.
 func TestAPeerThatHasEndedIsGone(t *testing.T) {
 	if path := os.Getenv(connectVar); path != "" {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = conn.Read(make([]byte, 1)) // the child keeps its connection until the test ends it
+		_, _ = conn.Read(make([]byte, 1))
 		return
 	}
 	path := filepath.Join(t.TempDir(), "socket")

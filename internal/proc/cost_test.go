@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAStartCostsTheSameBesideMany checks that neither the system calls nor the allocations of a start grow with the
-// number of running processes, and that a process keeps no descriptor open.
+// Neither the system calls nor the allocations of a start may grow with the number of running processes. A running process must
+// keep no descriptor open.
 func TestAStartCostsTheSameBesideMany(t *testing.T) {
-	runtime.LockOSThread() // the system calls of this thread are counted
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	table := newTable(t)
 	calls := countCalls(t)
@@ -41,7 +41,7 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 			table.Forget(id)
 			id--
 		}
-		slices.Sort(made) // sort the counts, because the runtime sometimes adds allocations of its own
+		slices.Sort(made)
 		slices.Sort(allocated)
 		return cost{made[len(made)/2], allocated[len(allocated)/2], descriptors(t) - open}
 	}

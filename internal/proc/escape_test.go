@@ -22,7 +22,7 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
 			if how == "tagged" {
-				// the table has no marks, as on a machine where hinit can't set the limit that carries the mark
+				// without marks, as on a machine where hinit can't set the limit that carries the mark
 				table.marks = marker{}
 			}
 			_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", how, "deaf")})
@@ -30,7 +30,7 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if how == "tagged" { // until execve is complete, a new process shows an empty environment
+			if how == "tagged" {
 				testkit.Until(t, "the daemon to carry the tag", func() bool { return tagged(table, daemon) == 1 })
 			}
 			if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
@@ -45,11 +45,10 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 	}
 }
 
-// TestASiblingOfTheMainProcessIsLeftBehind checks that a process which makes a child of its own parent (CLONE_PARENT)
-// can't hide it. The kernel makes it a child of the thread that started the main process, which may be another thread
-// than the one that gets orphans.
+// A process can make a child of its own parent (CLONE_PARENT). The kernel makes it a child of the thread that started the main
+// process, which may differ from the thread that receives orphans.
 func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
-	for range 4 { // repeat the test, because the start may use any thread
+	for range 4 { // the start may use any thread, so repeat the test
 		table := newTable(t)
 		_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("sibling")})
 		pid, err := strconv.Atoi(line(t, out))
@@ -73,8 +72,8 @@ func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
 	}
 }
 
-// TestAProcessThatHidesItsRunIsNamed checks that a process that has left its parents, session and environment and
-// lowered its mark is reported. A service that ended before the process was started must not be suspected.
+// A process that has left its parents, session and environment and lowered its mark must be reported. A service that ended
+// before the process started must not be suspected.
 func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("hide")})
@@ -109,8 +108,7 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 	})
 }
 
-// TestAProcessWhoseFirstThreadHasEndedIsAlive checks that a process whose first thread has ended counts as alive,
-// although /proc shows it as a zombie.
+// A process whose first thread has ended counts as alive, although /proc shows it as a zombie.
 func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", "clean", "headless")})
@@ -222,7 +220,7 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 		_, err := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
 		return err == nil && tagged(table, daemon) == 1
 	})
-	if n := table.SignalTree(1, int(unix.SIGKILL)); n < 2 || n > 3 { // the shell that started the daemon may still be there
+	if n := table.SignalTree(1, int(unix.SIGKILL)); n < 2 || n > 3 { // the shell that started the daemon may still be alive
 		t.Errorf("signalled %d, want 2 or 3", n)
 	}
 	if uid := syscall.Geteuid(); uid != 0 {
@@ -230,8 +228,8 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	}
 }
 
-// TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun checks that a process which outlived its run counts for no other
-// run, although its environment has the tag of one. Otherwise its memory would cause a restart of that other gateway.
+// An orphan of an ended run must count for no other run, although its environment has the tag of one. Otherwise its memory
+// would restart the wrong gateway.
 func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	table := newTable(t)
 	if table.marks.step == 0 {
@@ -261,8 +259,8 @@ func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	_ = unix.Kill(daemon, unix.SIGKILL)
 }
 
-// TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots checks that a process of the agent counts for no service of
-// root's, although it has taken the mark of one. Otherwise hinit would end root's service for the agent's memory.
+// A process of the agent must count for no service of root, although it has taken the mark of one. Otherwise hinit would end
+// root's service because of the agent's memory.
 func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -270,7 +268,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	for _, how := range []string{"mark", "tag"} {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
-			claim := table.marks.ownLimit - 2*table.marks.step // the mark that the next started run will get
+			claim := table.marks.ownLimit - 2*table.marks.step
 			argv := testproc.Argv("hide", strconv.FormatUint(claim, 10))
 			if how == "tag" {
 				table.marks = marker{}
@@ -308,8 +306,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	}
 }
 
-// TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs checks that an orphan with another user counts for root's
-// service if it is still in the service's process group.
+// An orphan of another user counts for root's service if it is still in the process group of the service.
 func TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -344,19 +341,18 @@ func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
 	})
 }
 
-// tagged returns the run that the environment of a process names, as far as it has been read.
 func tagged(table *Table, pid int) uint64 {
-	table.environWaited = 0 // renew the budget for waiting, as each scan does
+	table.environWaited = 0
 	p, _ := table.procfs.readStat(pid)
 	id, _ := table.runByTag(identity{pid, p.Start})
 	return id
 }
 
-// TestPID1StoodStillBecauseAProcessHeldItsMemory checks that PID 1 does not wait to read the environment of a process
-// that keeps its memory locked. The wait could take minutes. Here another read takes the only turn, so none finishes.
+// A process can keep its memory locked for minutes, and PID 1 must not wait for its environment. Another read takes the only
+// thread, so no read finishes.
 func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	table := newTable(t)
-	table.marks = marker{} // the table has no marks, so that only the environment shows the run
+	table.marks = marker{}
 	held, free := make(chan struct{}), make(chan struct{})
 	go blocking.Run(blocking.Environ, func() { close(held); <-free })
 	<-held
@@ -370,7 +366,7 @@ func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	}
 	exitOf(t, table, 1)
 	for who := range table.members.unreadEnvirons {
-		// this time keeps environLimit from passing, however slow the machine is
+		// keeps environLimit from passing on a slow machine
 		table.members.unreadEnvirons[who] = time.Now().Add(time.Hour)
 	}
 	if gone := table.EndedRuns([]uint64{1}); len(gone) != 0 {
@@ -384,8 +380,8 @@ func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	})
 }
 
-// TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive checks that a run can end although an orphan exists whose environment can't
-// be read. After a second, such an orphan counts as one that hides its run.
+// A run must be able to end although the environment of an orphan can't be read. After a second, such an orphan counts as one
+// that hides its run.
 func TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive(t *testing.T) {
 	table := newTable(t)
 	table.marks = marker{}

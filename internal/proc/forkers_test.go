@@ -15,7 +15,7 @@ import (
 // The search for children of an ended service must read only the threads of PID 1 that start processes. PID 1 has two
 // of them, and many more for calls that may block.
 func TestOnlyThreadsThatStartProcessesAreSearchedForChildren(t *testing.T) {
-	runtime.LockOSThread() // the process must become a child of this thread
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	table := newTable(t)
 	spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("exit", "3")})

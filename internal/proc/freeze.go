@@ -15,17 +15,16 @@ import (
 	"hinit/internal/procstat"
 )
 
-// uninterruptibleLimit is the time after which [FreezeOthers] counts a thread in an uninterruptible wait as stopped. The
-// parent in a vfork(2) waits like that for its child, which is itself stopped. A shorter wait proves nothing: a fork that is
-// not stopped may wait too, for instance while its process changes the control group.
+// uninterruptibleLimit is the time after which [FreezeOthers] counts a thread in an uninterruptible wait as stopped. The parent
+// in a vfork(2) waits like this for its stopped child. A shorter wait proves nothing: a running fork may wait too, for instance
+// while its process changes the control group.
 const uninterruptibleLimit = time.Second
 
-// FreezeOthers stops every other process of the PID namespace (SIGSTOP). PID 1 calls it before a re-execution when few PIDs
-// are free, so that no process can take the PIDs that the new program needs. kill(2) with -1 also reaches a child that is
-// just being forked. The result before lists the processes that were already stopped; pass it to [ThawOthers]. The result
-// beyond is a process that this user may not stop, or 0. FreezeOthers blocks until all threads are stopped. If that takes
-// longer than patience, it returns an error, and all processes run again. It fails outside PID 1, where -1 would reach
-// processes that do not belong to hinit.
+// FreezeOthers stops every other process of the PID namespace (SIGSTOP). PID 1 calls it before a re-execution when few PIDs are
+// free, so that no process takes the PIDs that the new program needs. before lists the processes that were already stopped;
+// pass it to [ThawOthers]. beyond is a process that this user may not stop, or 0. FreezeOthers blocks until all threads are
+// stopped. If that takes longer than patience, it returns an error, and all processes run again. It fails outside PID 1,
+// because kill(2) with -1 would reach processes that do not belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
@@ -61,9 +60,8 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 }
 
-// stopShells stops the oldest shells with job control first, and waits until each has stopped. A shell that still runs when
-// its job is stopped would take the terminal back. Only a limited number is stopped, because an agent can start any number of
-// shells.
+// stopShells stops the oldest shells with job control first, and waits until each has stopped. A running shell would take the
+// terminal back when its job is stopped. The number of shells is limited, because an agent can start any number.
 func (s *scanner) stopShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))
@@ -79,7 +77,7 @@ func (s *scanner) stopShells() {
 	}
 	slices.SortFunc(shells, func(a, b stat) int { return cmp.Compare(a.Start, b.Start) })
 	for _, shell := range shells[:min(len(shells), most)] {
-		_ = unix.Kill(shell.PID, unix.SIGSTOP) // an error does no harm: kill(-1) follows
+		_ = unix.Kill(shell.PID, unix.SIGSTOP)
 		for begin := time.Now(); time.Since(begin) < each; {
 			if now, ok := s.readStat(shell.PID); !ok || now.State != 'S' && now.State != 'R' {
 				break
@@ -89,12 +87,12 @@ func (s *scanner) stopShells() {
 	}
 }
 
-// findUnstopped returns a process with a thread that is not stopped yet, and one that this user may not stop (beyond); 0 for
-// none. The map waiting records since when each thread is in an uninterruptible wait. Pass the same map to each call.
+// findUnstopped returns a process with a running thread, and a process that this user may not stop (beyond); 0 for none.
+// waiting records since when each thread is in an uninterruptible wait. Pass the same map to each call.
 func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) {
 	s.scan()
 	if len(s.stats) == 0 {
-		return 1, 0 // /proc can't be read, so make FreezeOthers continue to wait
+		return 1, 0 // without /proc, FreezeOthers must continue to wait
 	}
 	now := time.Now()
 	for _, p := range s.stats {
@@ -116,7 +114,7 @@ func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) 
 			if errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
 				beyond = p.PID
 			} else if pid == 0 {
-				pid = p.PID // the waits of the remaining threads must still be recorded
+				pid = p.PID // record the waits of the remaining threads too
 			}
 		}
 	}
@@ -130,7 +128,7 @@ func ThawOthers(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
 	s.scan()
-	if len(s.stats) == 0 { // without a list of processes, continue every process
+	if len(s.stats) == 0 {
 		_ = unix.Kill(-1, unix.SIGCONT)
 	}
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })

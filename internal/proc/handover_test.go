@@ -12,7 +12,7 @@ import (
 	"hinit/internal/testproc"
 )
 
-// ThroughCodec encodes was and decodes it into is. Package proc_test sets it, because reexec imports this package.
+// ThroughCodec encodes was and decodes it into is. Package proc_test sets it, because package reexec imports this package.
 var ThroughCodec func(was, is *Handover) error
 
 // resume makes the Table of a re-executed hinit from the state of old.
@@ -93,7 +93,7 @@ func TestMainProcessOfALostExitIsNoMore(t *testing.T) {
 	argv := testproc.Argv("exit", "3")
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
 	testkit.Until(t, "it can be reaped", func() bool { ended, _ := findExitedChild(); return ended == pid })
-	reap(pid) // reaps the process without recording its exit, as a fault in hinit would
+	reap(pid)
 	table := resume(t, old)
 	if got := table.MainPID(1); got != 0 {
 		t.Errorf("process %d counts as alive", got)

@@ -12,8 +12,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// PID 1 must read only a limited part of a process's environment. A process of the agent can show 64 GB; the test uses
-// the most that execve(2) permits.
+// PID 1 must read only a limited part of a process's environment. A process of the agent can show 64 GB. The test uses the
+// maximum of execve(2).
 func TestAnEnvironmentOfAnySizeIsNotReadWhole(t *testing.T) {
 	var stack unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {
@@ -29,7 +29,7 @@ func TestAnEnvironmentOfAnySizeIsNotReadWhole(t *testing.T) {
 	}
 	cmd.Env = append([]string{"FIRST=1"}, cmd.Env...)
 	if err := cmd.Start(); err != nil {
-		t.Skip(err) // with a smaller stack, execve permits less
+		t.Skip(err)
 	}
 	defer func() {
 		_ = cmd.Process.Kill()

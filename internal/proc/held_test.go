@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// A gateway that has died while another process of its user traces it must count as ended. The kernel reports the exit
-// only to the tracer, also when it traces only a thread that is not the first.
+// A dead gateway counts as ended even if another process of its user traces it, or only one of its threads. The kernel reports
+// the exit only to the tracer.
 func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
 	for _, which := range []string{"first", "last"} {
 		t.Run(which+" thread", func(t *testing.T) {
@@ -59,8 +59,8 @@ func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
 	}
 }
 
-// A stop of a traced process must not count as its exit. A gateway that makes PID 1 its tracer and executes a program
-// would otherwise get a second instance beside it.
+// A stop of a traced process is no exit. If a gateway makes PID 1 its tracer and executes a program, hinit must not start a
+// second instance.
 func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 	table := newTable(t)
 	pid, _ := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("traceme")})
@@ -76,7 +76,7 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 		st, err := procstat.Read(pid)
 		return err == nil && st.State == 't' && ended == 1
 	})
-	time.Sleep(heldSearchPeriod) // now the search for unreported exits is due
+	time.Sleep(heldSearchPeriod)
 	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
 	_ = table.Signal(1, int(unix.SIGKILL))
 	if x := exitOf(t, table, 1); x.Signal != int(unix.SIGKILL) {
@@ -84,8 +84,7 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 	}
 }
 
-// TestAStatusDoesNotWaitForASearchOfAllServices checks that each call examines a part of the services. With 500 services,
-// each status and each exit waited for 500 reads below /proc.
+// Each call must examine only some services. With 500 services, each status and each exit waited for 500 reads below /proc.
 func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 	table := newTable(t)
 	const services = 2*heldSearchMax + 1
@@ -100,15 +99,15 @@ func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 	}
 }
 
-// A status showed a dead service as up until a search had come to it. A caller who has seen that the first thread has ended
-// need not wait for the search, and a service that goes on in another thread stays alive.
+// A status reports a dead service as dead at once, without waiting for the next search. A service that goes on in another
+// thread stays alive.
 func TestAHeldProcessThatACallerHasSeenIsFoundAtOnce(t *testing.T) {
 	table := newTable(t)
 	main, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("obey", "3")})
 	line(t, out)
 	_, held := spawn(t, table, Spec{ID: 2, Argv: testproc.Argv("tracer", strconv.Itoa(main))})
 	line(t, held)
-	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) }) // the next search is not due for a while
+	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
 	table.CheckForTracer(main)
 	table.Reap(true, func(x Exit) { t.Errorf("it lives: %+v", x) })
 	if err := table.Signal(1, int(unix.SIGKILL)); err != nil {

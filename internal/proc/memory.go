@@ -29,18 +29,19 @@ func NewMemoryMeter() *MemoryMeter {
 // Memory is what all processes of a run use together.
 type Memory struct {
 	Bytes        uint64
-	Extra        uint64 // part of Bytes that is not in [ContainerMemory].Used: mainly swapped-out memory
+	Extra        uint64 // part of Bytes outside [ContainerMemory].Used: mainly swapped-out memory
 	Shared       uint64 // part of Bytes that other processes may share, such as files in memory (tmpfs)
 	CPU          uint64 // processor time, in the clock ticks of package procstat
 	HasOwnCgroup bool   // the run has a control group that hinit made and that limits its memory
-	OOMKills     uint64 // how many processes of this control group the kernel has killed for lack of memory
+	OOMKills     uint64 // number of processes of this control group that the kernel has killed for lack of memory
 }
 
-// Measure returns the usage of one run for each main process in mains. It counts anonymous memory, in RAM or swapped out. Of
-// shared memory it counts the part of the process that maps most, because the others usually map the same pages. File pages
-// do not count, because the kernel can drop them at any time. The usage is 0 if the process has ended, or if /proc hides it.
+// Measure returns the usage of one run for each main process in mains. It counts anonymous memory, in RAM or swapped out.
+// Processes of a run usually map the same shared memory, so only the largest such part counts. File pages do not count, because
+// the kernel can drop them at any time. The usage is 0 if the process has ended, or if /proc hides it.
 //
-// If the main process has its own cgroup, Measure uses the cgroup's numbers, and adds the processes of the run outside of it.
+// If the main process has its own cgroup, Measure uses the cgroup's numbers, and adds the processes of the run outside of the
+// cgroup.
 func (m *MemoryMeter) Measure(mains []int) []Memory {
 	m.proc.scan()
 	all, roots := make(map[int]stat, len(m.proc.stats)), ServiceRoots{Init: os.Getpid(), Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
@@ -52,7 +53,7 @@ func (m *MemoryMeter) Measure(mains []int) []Memory {
 			all[p.PID] = p
 		}
 	}
-	of := make(map[int][]int, len(mains)) // processes of each run, by the PID of the main process
+	of := make(map[int][]int, len(mains)) // processes of each run, by the PID of its main process
 	for pid, main := range roots.Owners(all) {
 		of[main] = append(of[main], pid)
 	}
@@ -71,15 +72,15 @@ func (m *MemoryMeter) Measure(mains []int) []Memory {
 	return out
 }
 
-// cgroup returns the memory of the cgroup in which main runs, and the processes in this cgroup. The parameter pids lists the
-// processes of main's run. If another run also uses the cgroup, the results are zero and nil.
+// cgroup returns the memory of the cgroup that contains main, and the processes in this cgroup. pids lists the processes of
+// main's run. If another run also uses the cgroup, the results are zero and nil.
 func (m *MemoryMeter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 	dir := m.cgroups.cgroupOf(main)
 	if dir == "" {
 		return Memory{}, nil
 	}
 	inside, ok := cgroupPIDs(dir)
-	for _, p := range m.proc.stats { // a process that started after the scan counts as one of this run
+	for _, p := range m.proc.stats {
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
 	n, shared, _, measured := cgroupMemory(dir, true)
@@ -102,7 +103,7 @@ func ParseMemory(status procstat.Status) Memory {
 	return Memory{Bytes: anon + swapped + shared + value("VmPTE"), Extra: swapped, Shared: shared}
 }
 
-// Add adds another process of the same run. Their shared memory counts once, with the larger value.
+// Add adds another process of the same run. Shared memory counts once, with the larger value.
 func (m *Memory) Add(p Memory) {
 	m.Bytes += p.Bytes - min(m.Shared, p.Shared)
 	m.Extra, m.Shared = m.Extra+p.Extra, max(m.Shared, p.Shared)
@@ -112,12 +113,11 @@ func (m *Memory) Add(p Memory) {
 type ContainerMemory struct {
 	Used    uint64  // bytes in use, without file pages that the kernel can drop
 	Limit   uint64  // memory limit in bytes; 0 for no limit
-	Shared  uint64  // part of Used in shared memory and tmpfs(5), also of files that no process has open
-	Kernel  uint64  // part of Used in kernel buffers, such as buffers of sockets, without page tables; 0 if unknown
+	Shared  uint64  // part of Used in shared memory and tmpfs(5), including files that no process has open
+	Kernel  uint64  // part of Used in kernel memory such as socket buffers, without page tables; 0 if unknown
 	Stalled float64 // percentage of the last 10 s during which all processes waited for memory; 0 if unknown
 }
 
-// noLimit is the lowest number that means "no limit" in a cgroup of version 1, where the file never says "max".
 const noLimit = 1 << 60
 
 // ReadContainerMemory reads the memory of the container's own control group, version 2 or 1 (cgroups(7)). It never waits for
@@ -135,7 +135,7 @@ func containerMemory(root string) (c ContainerMemory) {
 	}
 	text, _ := os.ReadFile(root + "/memory.pressure")
 	_, full, _ := strings.Cut(string(text), "full avg10=")
-	_, _ = fmt.Sscan(full, &c.Stalled) // Stalled stays 0 if the kernel does not report it
+	_, _ = fmt.Sscan(full, &c.Stalled)
 	return c
 }
 
@@ -155,32 +155,31 @@ func MaxOOMScoreIncrease() int { return maxOOMScoreAdj - ownOOMScore() }
 // oomScoreFile is the file with the oom_score_adj of the process that opens it.
 const oomScoreFile = "/proc/self/oom_score_adj"
 
-// raiseOOMScore raises the oom_score_adj of the new process pid and of its children to score, so that the kernel kills them
-// before hinit when memory runs out. It is for a process with the user of hinit; a process that first executes LimitsName
-// raises its own value, which is cheaper. The process can't simply inherit the value: hinit would have to raise its own
-// before the fork, and the kernel could then kill hinit. Raising a value needs no privilege.
+// raiseOOMScore raises the oom_score_adj of a new process and its children to score, so that the kernel kills them before hinit
+// when memory runs out. A process of another user runs LimitsName first and raises its own value, which is cheaper. The process
+// can't inherit the value: hinit would have to raise its own before the fork, and the kernel could then kill hinit.
 func (s *scanner) raiseOOMScore(pid int, score string) {
 	pids := []int{pid}
 	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {
 		dir := strconv.Itoa(pids[i])
-		_ = WriteKernelFile("/proc/"+dir+"/oom_score_adj", score) // writing fails if the process has ended
-		list, _ := s.readAll(dir + "/task/" + dir + "/children")  // the list is empty after an error
+		_ = WriteKernelFile("/proc/"+dir+"/oom_score_adj", score)
+		list, _ := s.readAll(dir + "/task/" + dir + "/children")
 		for word := range bytes.FieldsSeq(list) {
-			child, _ := strconv.Atoi(string(word)) // the kernel writes numbers
+			child, _ := strconv.Atoi(string(word))
 			pids = append(pids, child)
 		}
 	}
 }
 
-// OOMKillCounter returns a function that counts the processes of this container that the kernel has killed for lack of memory. It
-// returns nil if the kernel does not count them (cgroups(7)). The function keeps its file open, because the supervisor calls
-// it at every exit. It never waits for a disk.
+// OOMKillCounter returns a function that counts the processes of this container that the kernel has killed for lack of memory.
+// It returns nil if the kernel does not count them (cgroups(7)). The function keeps its file open, because the supervisor calls it at
+// every exit. It never waits for a disk.
 func OOMKillCounter() func() uint64 {
 	for _, file := range []string{
-		"/sys/fs/cgroup/memory.events",             // control groups of version 2
-		"/sys/fs/cgroup/memory/memory.oom_control", // control groups of version 1
+		"/sys/fs/cgroup/memory.events",
+		"/sys/fs/cgroup/memory/memory.oom_control",
 	} {
-		fd, _ := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0) // after an error fd is -1, and reading fails too
+		fd, _ := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if _, ok := oomKills(fd); ok {
 			return func() uint64 { n, _ := oomKills(fd); return n }
 		}
@@ -196,7 +195,7 @@ func oomKillsIn(group string) (uint64, bool) {
 }
 
 func oomKills(fd int) (uint64, bool) {
-	content := make([]byte, 1024) // larger than memory.events and memory.oom_control
+	content := make([]byte, 1024)
 	n, _ := unix.Pread(fd, content, 0)
 	return fieldOf(content[:max(n, 0)], "oom_kill")
 }

@@ -15,7 +15,7 @@ import (
 
 func TestAMeterMeasuresWholeTrees(t *testing.T) {
 	table := newTable(t)
-	// The script starts a child in the tree, and one that has left the group, the session and the parent.
+	// The script starts a child in the tree, and a child that has left the group, the session and the parent.
 	const script = `a=$(head -c 4000000 /dev/zero | tr '\0' x); sh -c 'b=$(head -c 8000000 /dev/zero | tr "\0" x); echo child; sleep 1000 & wait' &
 		setsid sh -c 'sh -c "c=\$(head -c 8000000 /dev/zero | tr \"\\0\" x); echo away; sleep 1000 & wait" & exit'
 		wait`
@@ -34,8 +34,8 @@ func TestAMeterMeasuresWholeTrees(t *testing.T) {
 	}
 }
 
-// Shared memory must count for the service that maps it, and once if several of its processes do. An agent that seems
-// to use nearly nothing would make hinit end other services.
+// Shared memory counts for the service that maps it, once for all its processes. Otherwise hinit would end other services in
+// the place of an agent that seems to use little.
 func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "shares", Argv: testproc.Argv("share", "50000000", "parent")})
@@ -47,21 +47,21 @@ func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
 	exitOf(t, table, 1)
 }
 
-// The memory of a process must count also after its first thread has ended. /proc/PID then shows none.
+// /proc/PID shows no memory after the first thread has ended, but the memory must count.
 func TestAProcessWithoutItsFirstThreadHadNoMemory(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "headless", Argv: testproc.Argv("eat", "50000000", "headless")})
 	line(t, out)
 	testkit.Until(t, "its first thread has ended", func() bool { st, err := procstat.Read(pid); return err == nil && st.State == 'Z' })
-	if got := NewMemoryMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 150e6 { // the upper limit is high, because the race detector adds 50 MB
+	if got := NewMemoryMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 150e6 {
 		t.Errorf("it has %+v", got)
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
 	exitOf(t, table, 1)
 }
 
-// A file in memory must count once for a service with a control group. The group counts the file, and the service also
-// has it open. Counted twice, it would hide memory that belongs to no service, and idle services would be ended.
+// A file in memory counts once for a service with a control group, although the service has the file open. Counted twice, it
+// would hide memory that belongs to no service.
 func TestTheFilesInMemoryOfAControlGroupCountedTwice(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "web", Argv: []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}})

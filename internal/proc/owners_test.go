@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process of the agent must count for no service of root's in hinit tree, top, the page and the metrics. The process
-// has lowered its limit to the mark of root's service and has left its parents.
+// A process has lowered its limit to the mark of root's service and has left its parents. It must count for no service of root
+// in hinit tree, top, the page and the metrics.
 func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 	const base, first = firstMark, firstMark - outerStep
 	marks := map[int]Mark{
@@ -28,7 +28,7 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 		return m, ok
 	}}.Owners(all)
 	for pid, want := range map[int]int{
-		10: 10, 11: 10, 12: 10, 13: 10, 20: 20, 21: 20, 22: 20, // a process of root's may have this mark by chance
+		10: 10, 11: 10, 12: 10, 13: 10, 20: 20, 21: 20, 22: 20, // a process of root may have this mark by chance
 		1: 0, 66: 0, 67: 0, 68: 0, 69: 0,
 	} {
 		if owners[pid] != want {
@@ -37,8 +37,7 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 	}
 }
 
-// hinit tree and the metrics must show the processes that the newest service has started in sessions of their own as
-// its own. Their mark is also hinit's own limit.
+// hinit tree and the metrics must show the processes of the newest service, although their mark is also hinit's own limit.
 func TestTheNewestServiceKeepsItsProcesses(t *testing.T) {
 	const old, newest = firstMark - outerStep, firstMark - 2*outerStep
 	limits := map[int]uint64{1: newest, 10: old, 11: old, 20: newest, 21: newest, 30: 500000, 31: 500000}
@@ -57,13 +56,13 @@ func TestTheNewestServiceKeepsItsProcesses(t *testing.T) {
 	}
 }
 
-// A chain of 3,000 processes, each in a session of its own, must count for its service.
+// A chain of 3,000 processes, each in its own session, must count for its service.
 func TestALongChainCountsForItsService(t *testing.T) {
 	all := map[int]stat{1: {}}
 	for pid := 2; pid < 3000; pid++ {
 		all[pid] = stat{Parent: pid - 1, Session: pid, Group: pid}
 	}
-	for range 5 { // repeat the test, because each iteration over a map has another order
+	for range 5 {
 		owners := ServiceRoots{Init: 1, Mains: map[int]string{2: "a"}}.Owners(all)
 		for pid := 2; pid < 3000; pid++ {
 			if owners[pid] != 2 {
@@ -73,8 +72,8 @@ func TestALongChainCountsForItsService(t *testing.T) {
 	}
 }
 
-// A stop must kill no process of another hinit that runs beside this one and gives its services the same marks. To stop
-// a service that forks faster than /proc can be read, hinit also tries the next PIDs.
+// A stop must kill no process of another hinit that gives its services the same marks. Against services that fork faster than
+// /proc can be read, hinit also tries the next PIDs.
 func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 	table := newTable(t)
 	other := exec.CommandContext(t.Context(), "/bin/sh", "-c", "sleep 1000 & echo $!; wait")
@@ -85,7 +84,7 @@ func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = other.Wait() }) // the end of t.Context kills the process
+	t.Cleanup(func() { _ = other.Wait() })
 	theirs, err := strconv.Atoi(line(t, bufio.NewReader(out)))
 	if err != nil {
 		t.Fatal(err)

@@ -64,7 +64,6 @@ func line(t *testing.T, r *bufio.Reader) string {
 	return strings.TrimSuffix(s, "\n")
 }
 
-// exitOf reaps until the run has ended, and returns its exit.
 func exitOf(t *testing.T, table *Table, id uint64) Exit {
 	t.Helper()
 	var got *Exit
@@ -148,7 +147,7 @@ func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 	}
 	mute(true)
 	id := uint64(0)
-	for quiet := 0; quiet < 5; { // the loop drops the SIGCHLD of an earlier child
+	for quiet := 0; quiet < 5; {
 		if id++; id > 50 {
 			t.Fatal("SIGCHLD comes though it is muted")
 		}
@@ -180,7 +179,7 @@ func TestEachChildHasItsOwnSessionDirectoryAndTag(t *testing.T) {
 }
 
 func TestChildrenStartWithDefaultSignalsEvenIfHinitWasStartedWithSomeBlocked(t *testing.T) {
-	RestoreIgnoredSignals() // the process that started the tests may ignore some signals
+	RestoreIgnoredSignals() // the parent of the test may ignore some signals
 	table := newTable(t)
 	table.signalsBlocked = true
 	_, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("status")})
@@ -195,7 +194,7 @@ func TestChildrenStartWithDefaultSignalsEvenIfHinitWasStartedWithSomeBlocked(t *
 func TestLimitsAreInForce(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{
-		// The command is cat, because the Go runtime of the test binary would raise its own soft limit.
+		// The Go runtime of the test binary would raise its own soft limit, so the command is cat.
 		ID: 1, Argv: []string{"/bin/cat", "/proc/self/limits"},
 		Limits: []Limit{{unix.RLIMIT_NOFILE, 123, 456}, {unix.RLIMIT_CORE, 0, unix.RLIM_INFINITY}},
 	})
@@ -243,8 +242,7 @@ func TestAServiceThatCannotStartSaysWhy(t *testing.T) {
 	}
 }
 
-// TestWhatTheKernelIsShortOfIsSaidWithWhatHelps checks that the error of a failed start names the option that helps,
-// not only "resource temporarily unavailable".
+// The error of a failed start must name the option that helps, not only "resource temporarily unavailable".
 func TestWhatTheKernelIsShortOfIsSaidWithWhatHelps(t *testing.T) {
 	for errno, want := range map[error]string{
 		unix.EAGAIN: "--pids-limit", unix.ENOMEM: "--memory", unix.EMFILE: "--ulimit nofile", unix.ENFILE: "fs.file-max",
@@ -302,7 +300,7 @@ func TestAGroupIsSignalledOnlyWhileItsLeaderHoldsTheNumber(t *testing.T) {
 	if err := table.SignalGroup(1, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
-	reaped := make(map[int]bool) // orphans become children of this process
+	reaped := make(map[int]bool)
 	testkit.Until(t, "the whole group has ended", func() bool {
 		table.Reap(false, func(x Exit) { reaped[x.PID] = x.Signal == int(unix.SIGKILL) })
 		return reaped[children[0].PID] && reaped[children[1].PID] && len(reaped) == 3
@@ -319,7 +317,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	line(t, alone)
 	line(t, parent)
 	looks := func(id uint64) int {
-		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // pretend that the last scan was long ago
+		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{}
 		before := table.procfs.scans
 		table.RecordMembers(id)
 		return table.procfs.scans - before
@@ -333,8 +331,8 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.procfs.skipped = time.Now().Add(time.Hour)     // pretend that the last scan was just now, however slow the machine is
-	if table.RecordMembers(1); table.procfs.scans != 2 { // this call must use the last scan again
+	table.procfs.skipped = time.Now().Add(time.Hour)
+	if table.RecordMembers(1); table.procfs.scans != 2 {
 		t.Errorf("%d looks", table.procfs.scans)
 	}
 }
@@ -344,7 +342,7 @@ func TestCredentials(t *testing.T) {
 		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
-	// The command is a shell, because this user may not be able to read the test binary.
+	// This user may not be able to read the test binary, so the command is a shell.
 	_, out := spawn(t, table, Spec{
 		ID: 1, Argv: []string{"/bin/cat", "/proc/self/status"},
 		Cred: &Cred{UID: 10000, GID: 10001, Groups: []uint32{10001, 44}},
@@ -357,8 +355,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestAStartThatOnlyAGroupAllows checks that a command starts in a directory that only a supplementary group may enter. For a
-// user without this group, the error must say why the start fails. Only the log of the service said that.
+// A command starts in a directory that only a supplementary group may enter. For a user without this group, the error must say
+// why the start fails.
 func TestAStartThatOnlyAGroupAllows(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -379,7 +377,7 @@ func TestAStartThatOnlyAGroupAllows(t *testing.T) {
 	}
 	for _, argv := range [][]string{{program}, {"program"}} {
 		spec.ID++
-		table.checksAllowedFrom = time.Time{} // on a busy machine the last check has used up the time for checks
+		table.checksAllowedFrom = time.Time{}
 		spec.Argv, spec.Env, spec.Cred = argv, []string{"PATH=" + dir + "/group"}, &Cred{UID: 10000, GID: 10000}
 		var failed *SpawnError
 		if _, err := table.Spawn(spec); !errors.As(err, &failed) || !errors.Is(err, unix.EACCES) || !failed.Permanent() {
@@ -388,8 +386,7 @@ func TestAStartThatOnlyAGroupAllows(t *testing.T) {
 	}
 }
 
-// TestAServiceGoesBeforeHinitFromItsFirstInstruction checks that a process which makes settings for itself has its oom_score_adj
-// before its command begins. hinit made six system calls for that after the start.
+// A process that makes its own settings must have its oom_score_adj before its command begins.
 func TestAServiceGoesBeforeHinitFromItsFirstInstruction(t *testing.T) {
 	table := newTable(t)
 	limits := []Limit{{Resource: unix.RLIMIT_CORE}}
@@ -399,8 +396,8 @@ func TestAServiceGoesBeforeHinitFromItsFirstInstruction(t *testing.T) {
 	}
 }
 
-// TestEverythingThatIsStartedGoesBeforeHinit checks that a process, and all that it started before hinit raised its
-// oom_score_adj, are killed before hinit when memory runs out.
+// When memory runs out, a new process must be killed before hinit, and so must all processes that it starts before hinit raises
+// its oom_score_adj.
 func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOMIncrease: 300})

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// maxAncestors is the maximum number of ancestors that RunOf looks at.
+// maxAncestors is the maximum number of ancestors that RunOf examines.
 const maxAncestors = 256
 
 // RunOf returns the run to which a living process belongs, or 0 if it belongs to none. It reads only this process and its
@@ -81,13 +81,13 @@ func StartTicks(pid int) (uint64, bool) {
 	return st.Start, err == nil && !st.Dead()
 }
 
-// NameAndOrigin returns the name (comm) of a process; "" if it has ended. inside reports whether the process is hinit or a
-// descendant of it. inside is false for a process from outside the container, for example of docker exec. Every other process
-// is a descendant, because the kernel makes orphans children of PID 1.
+// NameAndOrigin returns the name (comm) of a process, "" if it has ended. inside reports whether the process is hinit or a
+// descendant of hinit. It is false for a process from outside the container, for example of docker exec. Every other process is
+// a descendant, because the kernel makes orphans children of PID 1.
 func NameAndOrigin(pid int) (name string, inside bool) {
-	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" also for a process of another PID namespace
+	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	name = strings.TrimSuffix(string(comm), "\n")
-	for range 64 { // look at 64 ancestors at most; a process with more of them counts as inside
+	for range 64 { // a process with more than 64 ancestors counts as inside
 		if pid <= 1 || pid == os.Getpid() {
 			return name, pid == os.Getpid()
 		}
@@ -112,7 +112,7 @@ type ServiceRoots struct {
 // counts only for children of this hinit, because another hinit in the container uses the same marks.
 func (r ServiceRoots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
-	var marks map[Mark]int // the code below reads the marks only if there is an orphan
+	var marks map[Mark]int
 	for pid, p := range all {
 		parent[pid] = p.Parent
 		for _, main := range [...]int{p.Group, p.Session, pid} {
@@ -127,7 +127,7 @@ func (r ServiceRoots) Owners(all map[int]stat) map[int]int {
 			marks = r.mainsByMark()
 		}
 		mark, ok := r.Mark(pid)
-		nearest := uint64(outerStep) // an init inside a service lowers the mark, but by less than this
+		nearest := uint64(outerStep) // an init inside a service lowers the mark by less than this
 		for m, main := range marks {
 			if ok && mark.Limit != 0 && mark.ProvesMembership(m.User) && mark.Limit <= m.Limit && m.Limit-mark.Limit < nearest {
 				of[pid], nearest = main, m.Limit-mark.Limit
@@ -141,7 +141,7 @@ func (r ServiceRoots) Owners(all map[int]stat) map[int]int {
 }
 
 // mainsByMark returns the main processes by their marks. A limit far below the first mark is a real limit of real-time
-// scheduling, and no mark.
+// scheduling.
 func (r ServiceRoots) mainsByMark() map[Mark]int {
 	marks := make(map[Mark]int, len(r.Mains))
 	for main := range r.Mains {
@@ -152,11 +152,10 @@ func (r ServiceRoots) mainsByMark() map[Mark]int {
 	return marks
 }
 
-// marker sets the mark of each new process. The mark is the value of the limit RLIMIT_RTTIME (getrlimit(2)), a different one
-// for each run. Every descendant inherits it, even across setsid, a double fork and a cleared environment. The values are so
-// large (hundreds of thousands of years of real-time scheduling) that they limit nothing. Lowering a limit needs no
-// privilege, and neither does reading another process's limits (proc_pid_limits(5)). So hinit lowers its own limit by one
-// step before each fork, and later finds the descendants of a run by their limit.
+// marker sets the mark of each new process: a different value of the limit RLIMIT_RTTIME (getrlimit(2)) for each run. Every
+// descendant inherits it, even across setsid, a double fork and a cleared environment. The values are so large that they limit
+// nothing. Lowering a limit and reading the limits of a process (proc_pid_limits(5)) need no privilege. So hinit lowers its own
+// limit by one step before each fork, and later finds the descendants of a run by their limit.
 //
 // An init inside a run also lowers its limit, in smaller steps. So each run has a range of marks: (mark-step, mark].
 type marker struct {
@@ -181,11 +180,11 @@ func newMarker() marker {
 	case limit.Max >= firstMark-(firstMark>>1):
 		return marker{limit.Max, limit.Max, nestedStep}
 	}
-	return marker{} // the operator has set such a low limit for real-time scheduling, so it can't serve as a mark
+	return marker{} // the operator has set a real limit for real-time scheduling, too low for marks
 }
 
-// lowerLimit lowers the limit of hinit by one step, so that the next child inherits the new value as its mark. It returns the
-// mark, or 0 if marks don't work here.
+// lowerLimit lowers the limit of hinit by one step, and the next child inherits the new value as its mark. It returns the mark,
+// or 0 if marks don't work here.
 func (m *marker) lowerLimit() uint64 {
 	if m.ownLimit <= firstMark>>1 {
 		return 0
@@ -228,22 +227,21 @@ func (t *Table) verifiedRun(pid int, id uint64) uint64 {
 	return id
 }
 
-// Mark holds the mark of a process (see marker) and its real user. That user stays the same when the process executes a
+// Mark holds the mark of a process (see marker) and its real user. The real user stays the same when the process executes a
 // setuid program.
 type Mark struct {
 	Limit uint64 // the limit RLIMIT_RTTIME, which serves as the mark; 0 if unknown
 	User  uint32
 }
 
-// ProvesMembership reports whether the mark and the tag of this process prove that it belongs to a run of the given user.
-// They prove it for a process of that user or of root. A process of another user could have lowered its own limit or set the
-// variable itself, to imitate the run.
+// ProvesMembership reports whether the mark and the tag of this process prove that it belongs to a run of the given user. They
+// prove it for a process of that user or of root. A process of another user could have forged them.
 func (m Mark) ProvesMembership(user uint32) bool { return m.User == 0 || m.User == user }
 
 // readLimit reads the limit that serves as the mark of a process. It also works for a dead process until that is reaped.
 func (t *Table) readLimit(pid int) (uint64, bool) {
 	var limit unix.Rlimit
-	// Prlimit is a single system call, but needs the same user or a capability. Reading /proc takes three calls.
+	// Prlimit needs the same user or a capability. It is a single system call, whereas reading /proc takes three.
 	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil {
 		return limit.Max, true
 	}
@@ -258,8 +256,8 @@ func (t *Table) hidesMark(pid int) bool {
 	return ok && t.marks.ownLimit != 0 && limit <= t.marks.ownLimit-t.marks.step
 }
 
-// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, which came into the
-// container from outside. It returns unknownRun if it can't read the mark, or if no run has this mark.
+// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, which came from outside
+// the container. It returns unknownRun if the mark can't be read or belongs to no run.
 func (t *Table) runOfDead(pid int) uint64 {
 	limit, ok := t.readLimit(pid)
 	switch {
@@ -287,7 +285,7 @@ func ParseMark(limits, status []byte) (m Mark, ok bool) {
 	_, rest, _ := bytes.Cut(limits, []byte("\nMax realtime timeout"))
 	line, _, _ := bytes.Cut(rest, []byte{'\n'})
 	if f := bytes.Fields(line); len(f) > 1 {
-		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64) // "unlimited" gives 0, which means no mark
+		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64)
 	}
 	uid, ok := procstat.Status(status).Number("Uid", 10)
 	m.User = uint32(uid)
@@ -311,13 +309,13 @@ func ReadConfinement(pid int) (c Confinement, err error) {
 		return c, fmt.Errorf("cannot look at process %d: %w", pid, fs.ErrNotExist)
 	}
 	nnp, _ := status.Number("NoNewPrivs", 10)
-	filters, _ := status.Number("Seccomp_filters", 10) // older kernels have no such line
+	filters, _ := status.Number("Seccomp_filters", 10)
 	return Confinement{uint32(uid), nnp == 1, int(filters)}, nil
 }
 
 // PeerExited reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD). Its PID may then
-// belong to another process. Call PeerExited after you have looked up something by the peer's PID: false proves that the PID
-// still belonged to the peer. PeerExited does not block. Before Linux 6.5 it always returns false.
+// belong to another process. Call PeerExited after every look-up by the peer's PID: false proves that the PID still belonged to
+// the peer. PeerExited does not block. Before Linux 6.5 it always returns false.
 func PeerExited(conn net.Conn) bool {
 	gone := true
 	err := onSocket(conn, func(fd int) error {

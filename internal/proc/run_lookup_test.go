@@ -10,7 +10,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// number reads a line that contains a PID.
 func number(t *testing.T, r *bufio.Reader) int {
 	t.Helper()
 	line, err := r.ReadString('\n')
@@ -21,7 +20,7 @@ func number(t *testing.T, r *bufio.Reader) int {
 	return pid
 }
 
-// The run of a process must be found for the main process, its children, and orphans that have left its session.
+// The run must be found for the main process, its children, and orphans that have left its session.
 func TestTheRunOfAProcessIsFound(t *testing.T) {
 	table := newTable(t)
 	const tree = `sleep 1000 & echo $!; setsid sh -c 'sh -c "sleep 1000 & echo \$!" & wait; exec sleep 1000' & wait`
@@ -33,7 +32,7 @@ func TestTheRunOfAProcessIsFound(t *testing.T) {
 		p, ok := table.procfs.readStat(orphan)
 		return ok && p.Parent == os.Getpid()
 	})
-	for range 2 { // the second lookup uses the remembered result
+	for range 2 {
 		for pid, want := range map[int]uint64{
 			main: 7, child: 7, orphan: 7, other: 8, os.Getpid(): 0, os.Getppid(): 0, 0: 0, -1: 0, 1 << 30: 0,
 		} {

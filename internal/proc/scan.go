@@ -21,23 +21,23 @@ import (
 // stat describes one process, as /proc/PID/stat does.
 type stat = procstat.Stat
 
-// readFileSize is the size of the buffer of readFile. The files for which it is used are smaller.
+// readFileSize is the size of the buffer of readFile, enough for all its files.
 const readFileSize = 4096
 
-// scanner reads the process table in /proc. It keeps the result of the last scan, so that several questions need only one.
+// scanner reads the process table in /proc. It stores the last scan, so that several questions need only one.
 type scanner struct {
-	dir           int       // descriptor of /proc, or -1 if /proc is not mounted
-	stats         []stat    // all visible processes; empty without /proc
-	scans         int       // number of scans so far, by which membership knows that its results are out of date
-	at            time.Time // when the last scan was started
+	dir           int // descriptor of /proc, or -1 if /proc is not mounted
+	stats         []stat
+	scans         int // number of scans so far; membership detects by it that its results are out of date
+	at            time.Time
 	skipped       time.Time // when RecordMembers last decided that no scan is necessary
-	dirBuffer     []byte    // buffer for names in a directory
-	buf           []byte    // buffer for readFile
-	readAllBuffer []byte    // buffer for readAll
+	dirBuffer     []byte
+	buf           []byte
+	readAllBuffer []byte
 }
 
 func newScanner() *scanner {
-	// dir is -1 after an error, so that every read fails
+	// after an error dir is -1, so that every read fails
 	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	return &scanner{dir: dir, dirBuffer: make([]byte, procstat.DirectorySize), buf: make([]byte, readFileSize)}
 }
@@ -54,11 +54,11 @@ func (s *scanner) scan() {
 	s.scans++
 	s.at = time.Now()
 	s.stats = s.stats[:0]
-	_ = procstat.EachProcessIn(s.dir, s.dirBuffer, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
+	_ = procstat.EachProcessIn(s.dir, s.dirBuffer, func(st stat) { s.stats = append(s.stats, st) })
 }
 
 // readFile returns up to readFileSize bytes of a file below /proc, or nil if the file can't be read. The next call overwrites
-// them.
+// the bytes.
 func (s *scanner) readFile(name string) []byte {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -72,8 +72,8 @@ func (s *scanner) readFile(name string) []byte {
 	return s.buf[:n]
 }
 
-// isDue reports whether RecordMembers must look again: since maxAge, it has neither scanned nor found that no scan is
-// necessary.
+// isDue reports whether RecordMembers must scan: maxAge has passed since its last scan, and since it last found a scan
+// unnecessary.
 func (s *scanner) isDue() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
 
 // hasChild reports whether a process may have a child. It is true if the kernel does not list children (proc_pid_task(5)).
@@ -86,20 +86,20 @@ func (s *scanner) hasChild(pid int) bool {
 	})
 }
 
-// hasUnknownChild reports whether hinit may have a child that it did not start. When a process dies, at least the topmost of
-// its descendants become children of hinit. So if the result is false, a dead process has left no descendants, and no scan is
-// needed. If the kernel has no file "children" (proc_pid_task(5)), the result is always true.
+// hasUnknownChild reports whether hinit may have a child that it did not start. When a process dies, its children become
+// children of hinit. So if the result is false, a dead process has left no descendants, and no scan is needed. If the kernel
+// has no file "children" (proc_pid_task(5)), the result is always true.
 //
 // It reads one file for each thread in forkers, and not one for each process of the container. Orphans, and children of a
-// thread that ends, go to the oldest thread. A child of another thread may make siblings (clone(2), CLONE_PARENT), which
-// become children of that thread. The lists are exact, because only hinit reaps these children.
+// thread that ends, go to the oldest thread. A child of another thread may make siblings (clone(2), CLONE_PARENT), which become
+// children of that thread. The lists are exact, because only hinit reaps these children.
 func (t *Table) hasUnknownChild() bool {
 	for thread := range t.forkers {
 		list, ok := t.procfs.readAll("self/task/" + strconv.Itoa(thread) + "/children")
 		if !ok && (thread == os.Getpid() || unix.Faccessat(t.procfs.dir, "self/task/"+strconv.Itoa(thread), unix.F_OK, 0) == nil) {
 			return true
 		}
-		if len(list) == 0 && thread != os.Getpid() { // the thread has ended, or no child of it could make a sibling
+		if len(list) == 0 && thread != os.Getpid() { // the thread has ended, or has no child that could make a sibling
 			delete(t.forkers, thread)
 			continue
 		}
@@ -114,19 +114,18 @@ func (t *Table) hasUnknownChild() bool {
 	return false
 }
 
-// threadNames returns the thread IDs in a directory such as 123/task, or nil if it can't be read.
 func (s *scanner) threadNames(dir string) []string {
 	fd, err := unix.Openat(s.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
 	defer unix.Close(fd)
-	names, _ := procstat.ReadNames(fd, s.dirBuffer) // after an error, a partial list is good enough
+	names, _ := procstat.ReadNames(fd, s.dirBuffer) // a partial list is good enough after an error
 	return names
 }
 
-// maxReadAll is how many bytes of a file below /proc are read at most. A process can make the kernel show any part of its memory
-// as its environment or command line (prctl(2), PR_SET_MM), even terabytes of zeros.
+// maxReadAll is the maximum size of a file below /proc. A process can make the kernel show any part of its memory as its
+// environment or command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const maxReadAll = 2 << 20
 
 // readAll returns the content of a file below /proc. ok is false if it can't be read, or is longer than maxReadAll. The next
@@ -157,8 +156,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 // maxOrigins is how many results RunOf remembers until the next scan.
 const maxOrigins = 4096
 
-// runOfOrphanCached calls runOfOrphan once for each orphan, and remembers the result. For an orphan that hides its mark it
-// returns unknownRun.
+// runOfOrphanCached calls runOfOrphan once for each orphan, and stores the result. For an orphan that hides its mark it returns
+// unknownRun.
 func (t *Table) runOfOrphanCached(who identity) (id uint64, known bool) {
 	if id, known = t.members.origins[who]; known {
 		return id, true
@@ -187,12 +186,12 @@ func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
 	return t.runByTag(who)
 }
 
-// environTimeout is how long one scan, or one call of RunOf, waits for environments in total. The kernel normally answers
+// environTimeout is the total time for which one scan or one call of RunOf waits for environments. The kernel normally answers
 // within microseconds.
 const environTimeout = 5 * time.Millisecond
 
-// environRead is one read of the environment of a process, in another goroutine. The kernel needs the memory lock of the
-// process for it, and a process can hold its lock for a very long time.
+// environRead is one read of the environment of a process, in another goroutine. The read needs the memory lock of the process,
+// and a process can hold the lock for a very long time.
 type environRead struct {
 	process identity
 	env     chan []byte // channel that gets the environment, once
@@ -204,7 +203,7 @@ type environRead struct {
 // of another environment, has not finished.
 func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	if t.environ.process != who {
-		// another read has not finished, or the reads of this scan together have taken too long
+		// another read has not finished, or this scan has waited too long
 		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environTimeout {
 			return 0, false
 		}
@@ -228,7 +227,7 @@ func (t *Table) readEnviron(who identity) {
 	ctx, cancel := context.WithTimeout(context.Background(), environTimeout-t.environWaited)
 	defer cancel()
 	err := blocking.Within(ctx, blocking.Environ, "reading an environment", func() error {
-		var env []byte // an unreadable environment has no tag
+		var env []byte
 		var st unix.Stat_t
 		if dir := "/proc/" + strconv.Itoa(who.pid); unix.Stat(dir, &st) == nil {
 			env, _ = readAs(dir+"/environ", st.Uid, st.Gid)
@@ -254,13 +253,12 @@ func (t *Table) runOfEnviron(pid int, env []byte) uint64 {
 	return 0
 }
 
-// readStat reads the state of one process.
 func (s *scanner) readStat(pid int) (stat, bool) {
 	return procstat.Parse(s.readFile(strconv.Itoa(pid) + "/stat"))
 }
 
-// heldSearchPeriod is the minimum time between two searches for dead main processes that a tracer holds. heldSearchMax is how many
-// processes one call examines: with 500 services a whole search takes 5 ms, for which each status and each exit would wait.
+// heldSearchPeriod is the minimum time between two searches for dead main processes that a tracer holds. heldSearchMax is the
+// number of processes per call. With 500 services a whole search takes 5 ms, and each status and each exit would wait.
 const heldSearchPeriod, heldSearchMax = time.Second / 2, 50
 
 // CheckForTracer makes the next Reap examine these processes: they may be dead main processes that a tracer holds (see
@@ -280,7 +278,7 @@ func (t *Table) nextHeldByTracer() (pid int) {
 	for pid == 0 && len(t.heldByTracer) > 0 {
 		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
 		st, _ := t.procfs.readStat(pid)
-		// the tracer may have released the process, and hinit may have reaped it
+		// the tracer may have released the process, so that hinit has reaped it
 		if shown, _ := findExitedChildOf(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 || st.State != 'Z' || st.LivingThread() != 0 {
 			pid = 0
 		}

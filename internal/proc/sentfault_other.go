@@ -2,6 +2,6 @@
 
 package proc
 
-// sentHandler is zero, because there is no handler in assembly for this platform. So the Go runtime alone decides which
-// signals come from another process. hinit ignores these signals, but can't count them.
+// sentHandler is zero, because this platform has no handler in assembly. hinit then ignores signals from other processes, but
+// can't count them.
 var sentHandler uintptr

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestASentFaultIsIgnoredAndARealOneIsNot checks that a SIGSEGV or the like that a process sends by kill(2),
-// sigqueue(3) or fcntl(2) F_SETSIG is only counted. A real nil dereference must still be a panic.
+// A SIGSEGV or similar signal from kill(2), sigqueue(3) or fcntl(2) F_SETSIG is only counted. A real nil dereference must still
+// be a panic.
 func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	if sentHandler == 0 {
 		t.Skip("there is no handler for this architecture")
@@ -39,12 +39,12 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 					t.Fatal(err)
 				}
 			default:
-				info := [32]int32{int32(s), 0, -1} // si_code is SI_QUEUE
+				info := [32]int32{int32(s), 0, -1}
 				if _, _, errno := unix.RawSyscall(unix.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), uintptr(s), uintptr(unsafe.Pointer(&info))); errno != 0 {
 					t.Fatal(errno)
 				}
 			}
-			// The loop waits, because the kernel would merge a second signal into a pending one.
+			// The kernel would merge a second signal into a pending one.
 			for end := time.Now().Add(10 * time.Second); sent(s) == before; {
 				if time.Now().After(end) {
 					t.Fatalf("%v was not counted", s)
@@ -54,7 +54,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	}
 	<-news
 	for _, f := range SentFaults() {
-		// The last SIGSEGV was sent by sigqueue, so its sender may be forged and is not shown.
+		// The sender of the last SIGSEGV is unknown, because sigqueue can forge it.
 		if f.Count != begin[f.Signal]+each || f.Signal == unix.SIGSEGV && f.UID != -1 {
 			t.Errorf("%+v", f)
 		}
@@ -75,7 +75,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	*nowhere = 1
 }
 
-// nowhere is a nil pointer that the linter does not recognize as nil.
+// nowhere is a nil pointer that the linter does not recognize.
 var nowhere *int
 
 func sent(s syscall.Signal) uint64 {

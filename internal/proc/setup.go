@@ -20,19 +20,19 @@ import (
 )
 
 // Setup lists settings that a new process makes for itself before it executes its command, besides resource limits. The zero
-// value changes nothing. To make them, the process first executes the program LimitsName (hinit's own binary or
-// hinit-isolate). That program also reads the environment files, as the command's user.
+// value changes nothing. To make them, the process first executes the program LimitsName (hinit's own binary or hinit-isolate).
+// That program also reads the environment files, as the command's user.
 type Setup struct {
-	Nice          int      // number that is added to the nice value of hinit
-	IOClass       int      // class of ioprio_set(2); 0 keeps the class of hinit
+	Nice          int // number that is added to the nice value of hinit
+	IOClass       int
 	IOLevel       int      // priority within IOClass, 0 to 7; 0 is served first
 	CPUs          string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
 	Umask         string   // umask in octal; "" keeps the umask of hinit
 	NoNewPrivs    bool     // the process and its descendants can't gain privileges by executing a program (PR_SET_NO_NEW_PRIVS)
 	EnvFiles      []string // absolute paths; "-" before a path allows a missing file, NAME= before it stores the content in that variable
 	ProtectedVars []string `reexec:"Keep"` // variables that EnvFiles must not change
-	// whether to refuse EnvFiles that users other than root and the command's user can change; for a command of root they are
-	// always refused
+	// whether to refuse EnvFiles that users other than root and the command's user can change; always refused for a command of
+	// root
 	RefuseForeignFiles bool     `reexec:"OwnFiles"`
 	Cgroup             string   // directory of the control group that the process enters; root creates it; "" for none
 	CgroupWrites       []string `reexec:"Caps"`    // limits of the control group, each as VALUE:FILE
@@ -72,7 +72,7 @@ const (
 	WordLinks = "no_links="
 	WordGroup = "cgroup="
 	WordWrite = "put="
-	WordOOM   = "oom=" // like WordWrite, but a failure does no harm
+	WordOOM   = "oom=" // like WordWrite, but a failure is ignored
 )
 
 // setupWords returns the command-line words for LimitsName, in the order in which it applies them.
@@ -93,7 +93,7 @@ func (s Spec) setupWords() (words []string) {
 			value, file, _ := strings.Cut(limit, ":")
 			words = append(words, WordWrite+value+":"+own.Cgroup+"/"+file)
 		}
-		words = append(words, WordWrite+"0:"+own.Cgroup+"/cgroup.procs") // the kernel reads 0 as the writing process
+		words = append(words, WordWrite+"0:"+own.Cgroup+"/cgroup.procs")
 	}
 	if s.changesUser() {
 		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}
@@ -126,16 +126,15 @@ func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || len(s.setupWords()
 // or block it by a lease on a file (fcntl(2), F_SETLEASE).
 func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
-// entersDirLater reports whether the new process enters its working directory only after the change of its user. That is so
-// for a path, because another user may have chosen it: below /proc/self it would lead root to hinit's own files. A pinned
-// directory needs no lookup of a path, and must be entered before its descriptor is closed.
+// entersDirLater reports whether the new process enters its working directory only after the change of its user. Another user
+// may have chosen the path: below /proc/self it would lead root to hinit's own files. A pinned directory needs no look-up, and
+// must be entered before its descriptor is closed.
 func (s Spec) entersDirLater() bool { return s.changesUser() && filepath.IsAbs(s.Dir) && !s.DirIsFD }
 
 // needsPrivilege reports whether a setting needs a privilege.
 func (s *Setup) needsPrivilege() bool { return s.Nice < 0 || s.IOClass == IORealtime }
 
-// checkSetup returns an error for settings that can't be made here. After the fork only the log of the service would show
-// such an error.
+// checkSetup returns an error for settings that can't be made here. A later error would only show in the log of the service.
 func checkSetup(s *Setup) error {
 	if s.CPUs != "" {
 		var own unix.CPUSet
@@ -176,7 +175,7 @@ func IsTerminal(f *os.File) bool {
 }
 
 // TakeForeground makes hinit's own process group the foreground group of a terminal, after a child had the terminal. It does
-// nothing if the terminal belongs to another session.
+// nothing for a terminal of another session.
 func TakeForeground(tty *os.File) error {
 	var block, old unix.Sigset_t
 	block.Val[0] = 1 << (uint(unix.SIGTTOU) - 1)
@@ -190,18 +189,17 @@ func TakeForeground(tty *os.File) error {
 	return nil
 }
 
-// The functions below find errors before the fork. After the fork, only the log of the service would show them.
+// The functions below find errors before the fork. A later error would only show in the log of the service.
 
-// An agent can make every check of its services' paths slow. So the checks together get only one checkShare-th of the time,
-// and at most checkTime of it is saved up. The first millisecond of each check is free. findProgram skips a check if less
-// than minCheckTime is left. If a check takes longer than the time left, findProgram skips the checks of this service for
-// slowServicePause.
+// An agent can make every check of its services' paths slow. All checks together get one checkShare-th of the time, and save up
+// at most checkTime. The first millisecond of each check is free. findProgram skips a check if less than minCheckTime is left.
+// After a check that exceeds the time left, it skips the checks of this service for slowServicePause.
 const checkShare, checkTime, minCheckTime, slowServicePause = 100, time.Second, 10 * time.Millisecond, 10 * time.Minute
 
-// findProgram returns the path of the program to execute, or an error that would otherwise come only after the fork. If the
-// process has another user, following the links of its paths may take minutes. So findProgram then checks with that user's
-// permissions, and only for the time that is left. After that time, or while an earlier check hangs, it returns the path
-// unchecked, and the new process reports errors itself.
+// findProgram returns the path of the program to execute, or an error that would otherwise come only after the fork. The links
+// in another user's paths may take minutes to follow. So findProgram checks them with that user's permissions, and only for the
+// time that is left. After that time, or while an earlier check hangs, it returns the path unchecked, and the new process
+// reports errors itself.
 func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
 		return checkProgram(spec)
@@ -214,7 +212,7 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
 	if t.checker == nil || !t.checker.Identity().Equal(*spec.Cred) {
-		// keep the actor in t.checker: most services have the same user, and making an actor costs as much as a check
+		// Most services have the same user, and making an actor costs as much as a check.
 		t.checker = fsutil.NewActor(*spec.Cred)
 	}
 	checker, found := t.checker, ""
@@ -248,7 +246,7 @@ func checkProgram(spec Spec) (path string, err error) {
 	return path, err
 }
 
-// checkSettings finds settings that the new process could not make. After the fork only the log would show such an error.
+// checkSettings finds settings that the new process could not make. A later error would only show in the log of the service.
 func checkSettings(spec Spec) error {
 	if err := checkSetup(&spec.Setup); err != nil {
 		return err
@@ -302,7 +300,7 @@ func accessError(path string, kind uint32, cred *Cred) error {
 }
 
 // leadsToDescriptor reports whether a path leads through descriptors of a process, as /proc/self/fd/3 or a link to it does.
-// Such a path can't be checked here, because here it leads to hinit's descriptors.
+// hinit can't check such a path, because it would find its own descriptors.
 func leadsToDescriptor(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return true

@@ -28,7 +28,6 @@ func shell(t *testing.T, spec Spec, script string) (out string, code int) {
 	return string(all), exitOf(t, table, 1).Code
 }
 
-// nice returns the niceness of this process plus n, as text.
 func nice(n int) string {
 	own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	return strconv.Itoa(max(-20, min(20-own+n, 19)))
@@ -79,7 +78,7 @@ func TestTheClassOfTheDiskIsSet(t *testing.T) {
 func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	dir := t.TempDir()
 	file := dir + "/vars"
-	if os.Geteuid() == 0 { // root reads only files in directories that it alone can change
+	if os.Geteuid() == 0 {
 		dir = rootsDir(t)
 		file = dir + "/vars"
 	}
@@ -103,8 +102,7 @@ func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	}
 }
 
-// TestASecretIsADirectoryOfVariables checks that a mounted Secret of a pod can be an env_file. The kubelet mounts it as
-// links into a directory that it exchanges as a whole.
+// A mounted Secret of a pod can be an env_file. The kubelet mounts it as links into a directory that it exchanges as a whole.
 func TestASecretIsADirectoryOfVariables(t *testing.T) {
 	dir := t.TempDir()
 	if os.Geteuid() == 0 {
@@ -146,7 +144,7 @@ func TestASecretIsADirectoryOfVariables(t *testing.T) {
 	}
 }
 
-// TestASecretOfAFileIsAVariable checks Docker's convention: NAME_FILE names the file that contains the value of NAME.
+// Docker's convention: NAME_FILE names the file that contains the value of NAME.
 func TestASecretOfAFileIsAVariable(t *testing.T) {
 	file := rootsDir(t) + "/key"
 	if err := os.WriteFile(file, []byte("sk-1 \"#=\n"), 0o400); err != nil {
@@ -176,7 +174,6 @@ func TestASecretOfAFileIsAVariable(t *testing.T) {
 	}
 }
 
-// rootsDir makes a directory that only root can change.
 func rootsDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/root", "hinit-env") //nolint:usetesting // t.TempDir is below a directory that others can write
@@ -199,8 +196,7 @@ func TestAFileOfVariablesThatCantBeReadIsNoStart(t *testing.T) {
 	}
 }
 
-// TestRootReadsNoFileOfVariablesOfOthers checks that root reads no env_file of another user and follows no link of
-// another user.
+// Root must read no env_file of another user and follow no link of another user.
 func TestRootReadsNoFileOfVariablesOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be led")
@@ -225,8 +221,7 @@ func TestRootReadsNoFileOfVariablesOfOthers(t *testing.T) {
 	}
 }
 
-// TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges checks that a negative niceness works for a service of
-// another user, and is a permanent error without the capability.
+// A negative niceness must work for a service of another user. Without the capability it is a permanent error.
 func TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges(t *testing.T) {
 	spec := Spec{Setup: Setup{Nice: -3}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10001, Groups: []uint32{10002}}}
 	if os.Geteuid() != 0 || !hasCapability(unix.CAP_SYS_NICE) {
@@ -237,7 +232,7 @@ func TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges(t *testing.T) {
 		}
 		return
 	}
-	// The process must execute the test binary as root before the change, because the other user may not be able to read it.
+	// The other user may not be able to read the test binary, so the process must execute the binary as root before the change.
 	out, code := shell(t, spec, "id -u; id -g; id -G; cut -d' ' -f19 /proc/$$/stat; grep -c 'CapEff:.0*$' /proc/$$/status")
 	if code != 0 || out != "10000\n10001\n10001 10002\n"+nice(-3)+"\n1\n" {
 		t.Errorf("code %d, it is %q", code, out)
@@ -251,8 +246,7 @@ func TestAProcessorThatIsNotThereIsNoStart(t *testing.T) {
 	}
 }
 
-// TestASpawnWithoutASetupTakesNoStage checks that a command of this process's own user without further settings is
-// executed directly, without hinit's setup step.
+// A command of the test's own user without further settings is executed directly, without hinit's setup step.
 func TestASpawnWithoutASetupTakesNoStage(t *testing.T) {
 	own := Spec{Dir: "/x", Cred: &Cred{UID: uint32(os.Geteuid())}}
 	if own.needsSetup() || own.Setup.needsPrivilege() || own.changesUser() || len(own.setupWords()) != 0 {

@@ -13,9 +13,9 @@ import (
 	"hinit/internal/procstat"
 )
 
-// RestoreIgnoredSignals gives the default action to signals that this process has inherited as ignored. Otherwise its
-// children would ignore them too (execve(2)). This process itself catches and drops those that Go can handle. Call it once,
-// early, besides signal.Notify.
+// RestoreIgnoredSignals gives the default action to signals that this process has inherited as ignored. Otherwise its children
+// would ignore them too (execve(2)). Go handles them in this process, which drops them. Call it once, early, besides
+// signal.Notify.
 func RestoreIgnoredSignals() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {
@@ -26,7 +26,7 @@ func RestoreIgnoredSignals() {
 	if len(catch) > 0 {
 		signal.Notify(make(chan os.Signal, 1), catch...)
 	}
-	mask, _ := procstat.StatusOf("self").Number("SigIgn", 16) // a mask of the ignored signals (proc_pid_status(5))
+	mask, _ := procstat.StatusOf("self").Number("SigIgn", 16)
 	for n := 1; n < 65; n++ {
 		if mask&(1<<(n-1)) != 0 {
 			ExchangeAction(syscall.Signal(n), SignalAction{})
@@ -68,12 +68,12 @@ func SIGCHLDSwitch() func(quiet bool) {
 // program. Other processes can send them too.
 var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS,
-	unix.SignalNum("SIGSTKFLT"), // the number is 0 on MIPS, which doesn't have this signal
+	unix.SignalNum("SIGSTKFLT"),
 }, func(s syscall.Signal) bool { return s == 0 })
 
 // runtimeDefaultSignals lists signals for which the Go runtime keeps the default action, which ends the process. The kernel
-// drops them for process 1, with one exception. While the first thread blocks the signal, as in a signal handler or a fork,
-// another thread gets it (complete_signal and sig_ignored in kernel/signal.c).
+// drops them for process 1, except while its first thread blocks the signal. Then another thread gets the signal
+// (complete_signal and sig_ignored in kernel/signal.c).
 var runtimeDefaultSignals = []syscall.Signal{32, 34}
 
 // The signal handler in sentfault_linux_*.s writes these variables. The index is the signal number.
@@ -83,13 +83,12 @@ var (
 	faultHandler uintptr    // handler of the Go runtime, for signals from the kernel
 )
 
-// IgnoreSentFaults makes this process ignore SIGSEGV and similar signals that another process sends, and the
-// runtimeDefaultSignals. A fault of the process itself keeps its effect. The kernel raises no SIGABRT and no SIGSTKFLT, so
-// they are always ignored. The Go runtime does not suffice: it recognizes a sent signal only if kill(2) sent it. It takes a
-// signal from sigqueue(3), mq_notify(3) or fcntl(2) F_SETSIG for a fault.
+// IgnoreSentFaults makes this process ignore the runtimeDefaultSignals, and SIGSEGV and similar signals of other processes. A
+// fault of the process itself keeps its effect. The kernel raises no SIGABRT and no SIGSTKFLT, so they are always ignored. The
+// Go runtime does not suffice, because it takes a signal from sigqueue(3), mq_notify(3) or fcntl(2) F_SETSIG for a fault.
 //
-// The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children start with
-// the default actions, because this process handles the signals instead of setting them to "ignore".
+// The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children start with the
+// default actions, because this process handles the signals instead of setting them to "ignore".
 func IgnoreSentFaults() (news <-chan os.Signal) {
 	c := make(chan os.Signal, 1)
 	for _, s := range faultSignals {
@@ -102,15 +101,15 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	for _, s := range faultSignals {
 		var action SignalAction
 		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
-		handler := (*uintptr)(unsafe.Pointer(&action)) // the first field on amd64 and arm64
+		handler := (*uintptr)(unsafe.Pointer(&action))
 		if errno != 0 || *handler == 0 || faultHandler != 0 && *handler != faultHandler {
-			continue // the signal has another handler than the Go runtime's
+			continue // the handler is not the Go runtime's
 		}
 		faultHandler, *handler = *handler, sentHandler
 		ExchangeAction(s, action)
 		ours = action
 	}
-	// The handler counts a signal without details under the number 16, so this works only where 16 is SIGSTKFLT.
+	// The handler uses the number 16 for a signal without details, so 16 must be SIGSTKFLT.
 	if ours != (SignalAction{}) && unix.SignalNum("SIGSTKFLT") == 16 {
 		for _, s := range runtimeDefaultSignals {
 			ExchangeAction(s, ours)
@@ -119,7 +118,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	return c
 }
 
-// SentFault says how often a signal was sent to this process and ignored, and who sent it last.
+// SentFault counts how often other processes sent a signal that this process ignored, and names the last sender.
 type SentFault struct {
 	Signal syscall.Signal
 	Count  uint64
@@ -127,8 +126,8 @@ type SentFault struct {
 	UID    int // user of the sender; -1 if unknown
 }
 
-// SentFaults returns an entry for each signal of IgnoreSentFaults that another process has sent since this process started. A
-// signal is not counted if it arrives while another one with the same number is pending.
+// SentFaults returns an entry for each signal of IgnoreSentFaults that another process has sent since this process started. Of
+// several pending signals with the same number, only one is counted.
 func SentFaults() []SentFault {
 	var all []SentFault
 	for _, s := range slices.Concat(faultSignals, runtimeDefaultSignals) {

@@ -24,9 +24,9 @@ type Cred = fsutil.Identity
 
 // Spec describes a process to start.
 type Spec struct {
-	ID      uint64   // number of the run, never used before in this table; 0 is reserved for orphans
-	Name    string   // name of the service, which Spawn writes into the environment variable TagVar (HINIT_RUN)
-	Path    string   // program to execute; "" searches Argv[0] in the PATH of Env, unless it contains a slash
+	ID      uint64 // number of the run, never used before in this table; 0 stands for orphans
+	Name    string
+	Path    string
 	Argv    []string // command and arguments; must not be empty
 	Env     []string // whole environment, to which Spawn adds the variable TagVar
 	Dir     string   // working directory; "" keeps the directory of hinit
@@ -38,17 +38,16 @@ type Spec struct {
 	ControllingTTY bool       `reexec:"Console"`  // Files[0] is a terminal: start a session, with this terminal as its controlling terminal
 	SameSession    bool       `reexec:"Attached"` // stay in the session and process group of hinit
 	// the kernel kills the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
-	DiesWithStarter bool    `reexec:"Bound"`
-	Limits          []Limit // resource limits, set before the command is executed
-	Setup           Setup   // other settings, such as priorities and environment files
-	// function that changes other attributes, such as namespaces, before the fork; may be nil
+	DiesWithStarter  bool                       `reexec:"Bound"`
+	Limits           []Limit                    // resource limits, set before the command is executed
+	Setup            Setup                      // other settings, such as priorities and environment files
 	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"`
 	// number that is added to hinit's own oom_score_adj: of two processes, the kernel kills the one with the higher value first
 	OOMIncrease int `reexec:"OOM"`
 }
 
-// StartsTheSame reports whether two specs start the same command in the same way. It ignores fields such as ID and Files,
-// which differ for each start.
+// StartsTheSame reports whether two specs start the same command in the same way. It ignores fields that differ for each start,
+// such as ID and Files.
 func (s Spec) StartsTheSame(o Spec) bool {
 	if (s.Cred == nil) != (o.Cred == nil) || s.Cred != nil && !s.Cred.Equal(*o.Cred) {
 		return false
@@ -80,7 +79,7 @@ func (e *SpawnError) Error() string {
 	return fmt.Sprintf("cannot start %q: %v%s", e.Object, e.Err, e.advice())
 }
 
-// advice returns what the user can do if the kernel lacked a resource, and otherwise "".
+// advice tells the user what to do if the kernel lacked a resource, and is "" for other errors.
 func (e *SpawnError) advice() string {
 	switch {
 	case errors.Is(e.Err, unix.EAGAIN):
@@ -147,10 +146,10 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if !spec.SameSession {
 		env = make([]string, 0, len(spec.Env)+1)
 		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
-			env = append(env, tag) // the tag comes first, so that no other entry of this name comes before it
+			env = append(env, tag) // an entry before the tag could have the same name
 		}
 		for _, kv := range spec.Env {
-			if !strings.HasPrefix(kv, TagVar+"=") { // drop a tag that the caller itself has inherited
+			if !strings.HasPrefix(kv, TagVar+"=") { // drop a tag that the caller has inherited
 				env = append(env, kv)
 			}
 		}
@@ -191,7 +190,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	return pid, nil
 }
 
-// spawnError returns err, an error of fork or execve, as a SpawnError that names the directory or the command as its object.
+// spawnError turns an error of fork or execve into a SpawnError. Its object is the directory or the command.
 func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && accessError(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
 		return &SpawnError{Object: spec.dirName(), Err: err, Dir: true}
@@ -206,7 +205,6 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 	return &SpawnError{Object: what, Err: err}
 }
 
-// dirName returns the path of the working directory for messages, also if Dir names a descriptor.
 func (s Spec) dirName() string {
 	if s.DirIsFD {
 		if name, err := os.Readlink(s.Dir); err == nil {
@@ -221,7 +219,7 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	switch {
 	case spec.SameSession:
 	case spec.ForegroundTTY:
-		// The child takes the terminal between fork and exec, where all signals are blocked. So SIGTTOU can't stop it.
+		// The child takes the terminal between fork and exec, when all signals are blocked. So SIGTTOU can't stop it.
 		sys.Foreground, sys.Ctty = true, int(spec.Files[0].Fd())
 	default:
 		sys.Setsid, sys.Setctty = true, spec.ControllingTTY
@@ -253,7 +251,7 @@ func (t *Table) descriptors(files []*os.File) []uintptr {
 	return fds
 }
 
-// fork starts the child with an empty signal mask. It would otherwise inherit blocked signals from the thread that forks.
+// fork starts the child with an empty signal mask. Otherwise the child would inherit blocked signals from the forking thread.
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -298,17 +296,17 @@ func LookPath(name string, env []string) (string, error) {
 // Limit is a resource limit for setrlimit(2).
 type Limit struct {
 	Resource   int
-	Soft, Hard uint64 // the two limits; unix.RLIM_INFINITY means unlimited
+	Soft, Hard uint64
 }
 
 // LimitsName is the argv[0] with which a new process executes hinit's own binary, to set its limits, change its user and then
-// execute the command. Only the process itself can do that: setrlimit(2) works on the caller, and prlimit(2) on a process of
-// another user needs a capability that containers lack. Package internal/entry makes the steps that need root before the Go
-// runtime starts, because the environment may come from the agent.
+// execute the command. Only the process itself can do that: prlimit(2) on a process of another user needs a capability that
+// containers lack. Package internal/entry makes the steps that need root before the Go runtime starts, because the environment
+// may come from the agent.
 const LimitsName = "hinit-limits"
 
 // selfExe is hinit's own binary. A new process executes it first, as LimitsName, if it needs settings before its command. Only
-// tests change it.
+// tests change the path.
 var selfExe = "/proc/self/exe"
 
 func argvWithLimits(spec Spec, path, score string) []string {

@@ -1,19 +1,17 @@
 // Package proc starts, signals and reaps processes. No other package of hinit forks or waits.
 //
-// A [Table] belongs to one goroutine, which alone spawns, signals and reaps. So a PID in the table always means the same
-// process: the kernel gives the number to no other process before the table reaps this one. The table examines a dead child
-// before it reaps the child (waitid with WNOWAIT). If it has started the child, it reports to which run the child belongs.
-// Any other child is an orphan, which became a child because hinit is PID 1 or a subreaper. The table reaps orphans too. The
-// package owns no goroutine.
+// A [Table] belongs to one goroutine, which alone spawns, signals and reaps. A PID in the table always means the same process,
+// because the kernel reuses the number only after the table has reaped the process. The table examines a dead child before it
+// reaps the child (waitid with WNOWAIT), and reports to which run the child belongs. A child that the table did not start is an
+// orphan. The table reaps orphans too. The package owns no goroutine.
 //
-// The table finds the descendants of a service by what they inherit: process group, session, a resource limit that marks the
-// run, and an entry in the environment. It also remembers the parents that the last scan of /proc has shown. It never signals
-// a process on a guess.
+// The table finds the descendants of a service by attributes that they inherit. These are the process group, the session, a
+// resource limit that marks the run, and an entry in the environment. It also remembers the parents that the last scan of /proc has shown. It never
+// signals a process on a guess.
 //
-// The files: spawn.go starts a process, and setup.go checks and passes on its settings. table.go signals and reaps. tree.go
-// and scan.go find the processes of a run. run_lookup.go finds the run of one process, and reads the confinement of a process and
-// the peer of a socket. cgroup.go and memory.go are about control groups and memory. child.go is for programs without a
-// table.
+// The files: spawn.go starts a process, and setup.go checks and passes on its settings. table.go signals and reaps. tree.go and
+// scan.go find the processes of a run. run_lookup.go finds the run of one process, and reads the confinement of a process and
+// the peer of a socket. cgroup.go and memory.go read control groups and memory. child.go serves programs without a table.
 package proc
 
 import (
@@ -44,26 +42,26 @@ type Table struct {
 	ownScore          int               // oom_score_adj of hinit
 	byMark            map[uint64]uint64 // run numbers by mark
 	members           membership
-	environ           environRead          // the last read of an environment, while its result is unused
-	environWaited     time.Duration        // how long the present scan has waited for environments
-	heldByTracer      []int                // processes that may be dead main processes that a tracer holds; nextHeldByTracer looks
-	heldSearched      time.Time            // when nextHeldByTracer last began a search
-	heldUnsearched    []int                // main processes that this search has not examined yet
-	checksAllowedFrom time.Time            // findProgram may spend a share of the time since then on checks
-	checker           *fsutil.Actor        // user whose rights the last check of findProgram used
+	environ           environRead   // unused result of the last read of an environment
+	environWaited     time.Duration // how long the present scan has waited for environments
+	heldByTracer      []int         // processes that may be dead main processes in the hands of a tracer; nextHeldByTracer examines them
+	heldSearched      time.Time
+	heldUnsearched    []int     // main processes that this search has not examined yet
+	checksAllowedFrom time.Time // findProgram may spend a share of the time since then on checks
+	checker           *fsutil.Actor
 	slowServices      map[string]time.Time // time until which findProgram checks no paths of a service, by the name of the service
 }
 
-// run is what the table knows about the processes of one run.
+// run is the table's record of the processes of one run.
 type run struct {
 	id      uint64
 	mark    uint64 // mark of the run's processes; 0 for none
-	mainPID int    `reexec:"main"` // PID of the main process, 0 after it was reaped
+	mainPID int    `reexec:"main"`
 	group   int    // process group of the main process; the number stays valid while a known process is in the group
 	session bool   // the main process also leads a session of the same number
-	user    uint32 // uid of the run
+	user    uint32
 	cgroup  string // directory of the run's control group, or "" for none
-	// oomKills counts out-of-memory kills in the control group that did not end this run: they came before the run, or they
+	// oomKills counts out-of-memory kills in the control group that did not end this run: kills before the run, and kills that
 	// explain the end of another run.
 	oomKills uint64
 	service  string // name of the service
@@ -72,20 +70,20 @@ type run struct {
 // Exit describes a reaped child.
 type Exit struct {
 	ID           uint64 // number of the run; 0 for an orphan
-	OrphanRun    uint64 // run of an orphan, if that run's main process was reaped before; 0 if unknown
+	OrphanRun    uint64 // run of an orphan whose main process was reaped before; 0 if unknown
 	PID          int
-	Code         int   // exit code, -1 after a signal
-	Signal       int   // the signal that ended the process, 0 after an exit
+	Code         int
+	Signal       int
 	OOM          *bool // after SIGKILL: whether an out-of-memory kill in the control group explains it; nil if unknown
 	Leftover     bool  // other processes of the run are alive
 	MaybeMembers []int // living orphans that may belong to this run or to another
 	CPU          time.Duration
-	MaxRSS       int64 // peak resident memory of the process, in bytes
+	MaxRSS       int64
 }
 
 // New returns an empty table. Unless hinit is PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
-// orphans of its services become its children. New fails if the kernel forbids to wait for children, because no supervisor
-// can work then.
+// orphans of its services become its children. New fails if the kernel forbids hinit to wait for children, because no
+// supervisor can work then.
 func New() (*Table, error) {
 	if err := canWait(); err != nil {
 		return nil, err
@@ -100,14 +98,14 @@ func New() (*Table, error) {
 		return nil, fmt.Errorf("cannot open %s for the input of services: %w", os.DevNull, err)
 	}
 	nonce := make([]byte, 8)
-	_, _ = rand.Read(nonce) // Read never fails (crypto/rand)
+	_, _ = rand.Read(nonce)
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, devNull: null, nonce: hex.EncodeToString(nonce),
 		slowServices: make(map[string]time.Time), procfs: newScanner(), marks: newMarker(), ownScore: ownOOMScore(), byMark: make(map[uint64]uint64),
 		members: membership{known: make(map[identity]uint64), origins: make(map[identity]uint64)},
 	}
 	var mask, empty unix.Sigset_t
-	_ = unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) // after an error the mask stays empty
+	_ = unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask)
 	t.signalsBlocked = mask != empty
 	return t, nil
 }
@@ -115,8 +113,8 @@ func New() (*Table, error) {
 // Signal signals the main process of a run. The error is os.ErrProcessDone if that process was reaped.
 func (t *Table) Signal(id uint64, signal int) error { return t.signalMain(id, signal, "process", 1) }
 
-// SignalGroup signals the process group of a run's main process. The error is os.ErrProcessDone if that process was reaped:
-// the number may then belong to another group.
+// SignalGroup signals the process group of a run's main process. The error is os.ErrProcessDone if the process was reaped: the
+// number may then belong to another group.
 func (t *Table) SignalGroup(id uint64, signal int) error {
 	return t.signalMain(id, signal, "process group", -1)
 }
@@ -132,12 +130,12 @@ func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 	return nil
 }
 
-// Reap reaps every child that has ended, and calls each for it. If trees is set, Exit.Leftover says whether the dead process
-// has left processes of its run behind, which Reap finds out before it reaps the process. childless reports whether no child
-// is left. Reap never blocks. The function each may call Spawn, Signal and SignalTree. If a tracer holds a dead main process,
-// Reap reports its end now and reaps the process later, as an orphan.
+// Reap reaps every child that has ended, and calls each for it. If trees is set, Reap first finds out whether the dead process
+// has left processes of its run behind, for Exit.Leftover. childless reports whether no child is left. Reap never blocks. each
+// may call Spawn, Signal and SignalTree. If a tracer holds a dead main process, Reap reports its end now and reaps the process
+// later, as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
-	ends := 0 // main processes that this call has found dead
+	ends := 0
 	for {
 		pid, none := findExitedChild()
 		if pid == 0 {
@@ -155,7 +153,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 				x.MaybeMembers = t.unknownOrphansSince(pid)
 			}
 			r.mainPID = 0
-		} else if trees && len(t.runs) > len(t.owned) { // some run has lost its main process, and Forget has not dropped it
+		} else if trees && len(t.runs) > len(t.owned) { // Forget has not dropped a run without main process
 			if of := t.runByMark(pid); t.runs[of] != nil && t.runs[of].mainPID == 0 {
 				x.OrphanRun = of
 			}
@@ -170,7 +168,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if kills, ok := oomKillsIn(r.cgroup); ok {
 				x.OOM = new(kills > r.oomKills)
 				for _, o := range t.runs {
-					if *x.OOM && o.cgroup == r.cgroup { // the kill is explained now, so it must not explain another end in this control group
+					if *x.OOM && o.cgroup == r.cgroup { // the kill is explained, so it must not explain another end in this control group
 						o.oomKills++
 					}
 				}
@@ -199,7 +197,6 @@ type Handover struct {
 	Known []member
 }
 
-// member is a process and the run to which it belongs.
 type member struct {
 	Process identity `reexec:"Who"`
 	Run     uint64
@@ -217,9 +214,9 @@ func (t *Table) HandOver() Handover {
 	return s
 }
 
-// TakeOver makes a table from the state s that HandOver returned before a re-execution. The processes of that table are still
-// children of PID 1. The next Reap reports main processes that have ended since. The old program may have reaped a main process
-// without reporting its end; for such a run, MainPID returns 0.
+// TakeOver makes a table from the state s that HandOver returned before a re-execution. The processes in s are still children
+// of PID 1. The next Reap reports main processes that have ended since. The old program may have reaped a main process without
+// reporting its end; MainPID then returns 0.
 func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {
@@ -255,9 +252,9 @@ func (t *Table) MainPID(id uint64) int {
 	return 0
 }
 
-// sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these fields.
-// On 64-bit machines the union after the three ints is aligned to 8 bytes. codes holds si_errno, which is 0 here, and
-// si_code, in an order that differs on MIPS.
+// sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these fields. On
+// 64-bit machines the union after the three ints is aligned to 8 bytes. codes holds si_errno, which is 0 here, and si_code;
+// MIPS swaps the two.
 type sigchldInfo struct {
 	_     int32
 	codes [2]int32
@@ -267,10 +264,10 @@ type sigchldInfo struct {
 	_     [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
 }
 
-// cldDumped is the highest si_code that means the end of a child. Higher codes mean that a signal stopped or continued it.
+// cldDumped is the highest si_code for the end of a child. Higher codes mean that a signal stopped or continued it.
 const cldDumped = 3
 
-// canWait returns an error if a seccomp(2) filter forbids hinit to wait for children. It needs no child to find out. The
+// canWait returns an error if a seccomp(2) filter forbids hinit to wait for children. It needs no child for the test. The
 // answer stays valid, because a process can't drop such a filter.
 func canWait() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
@@ -287,27 +284,24 @@ func seccompError(call string, err error) error {
 	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
 }
 
-// findExitedChild returns the PID of a child that has ended, without reaping it, or 0. childless reports whether hinit has no
-// child at all. It never blocks.
 func findExitedChild() (pid int, childless bool) { return findExitedChildOf(unix.P_ALL, 0) }
 
-// findExitedChildOf is findExitedChild for one child (kind is unix.P_PID, and id its PID) or for all (unix.P_ALL), as in
-// waitid(2).
+// findExitedChildOf returns the PID of a child that has ended, without reaping it, or 0. childless reports whether hinit has no
+// child at all. kind and id select the children as in waitid(2). It never blocks.
 func findExitedChildOf(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
-		// __WALL is not needed. The only clone child is one of the Go runtime, from its test for pidfd support, and the runtime
-		// waits for it itself.
+		// __WALL is not needed. The only clone child comes from the Go runtime's test for pidfd support, and the runtime waits
+		// for it.
 		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch {
 		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
-			// A child can make hinit its tracer (ptrace(2), PTRACE_TRACEME). Then waitid also reports its stops. Such a child
-			// has not ended, and its stop would hide the end of other children. This call takes the report of the stop. It
-			// fails if the child has ended meanwhile.
+			// A child can make hinit its tracer (ptrace(2), PTRACE_TRACEME). Then waitid also reports its stops, and a stop
+			// would hide the end of other children. This call takes the report of the stop.
 			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil)
 		case err == nil:
 			return int(info.pid), false
-		default: // only ECHILD is possible, because canWait found no other error
+		default:
 			return 0, true
 		}
 	}

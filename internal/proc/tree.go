@@ -11,36 +11,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAge is the maximum age of a scan that may answer a question for which the newest processes don't matter.
+// maxAge is the maximum age of a scan for questions that do not concern the newest processes.
 const maxAge = 20 * time.Millisecond
 
-// identity distinguishes a process from a later one with the same PID, by its start time.
+// identity distinguishes a process from a later process with the same PID, by its start time.
 type identity struct {
 	pid   int
 	start uint64
 }
 
-// membership is the result of one scan: to which run each process belongs.
+// membership is the result of one scan: the run of each process.
 type membership struct {
-	scan        int                 // number of the scan from which the fields below were made
+	scan        int                 // number of the scan behind the fields below
 	known       map[identity]uint64 // run of each living process, except main processes
 	alive       map[uint64][]stat   // living processes of each run, except its main process
 	origins     map[identity]uint64 // run of each orphan: 0 for none, or unknownRun; found out once for each process
 	deadOrphans map[identity]uint64 // run of each dead orphan that is not reaped yet: 0 for none, or unknownRun
-	// for each run, how many more processes may belong to it: new dead orphans, and living orphans with an
-	// unread environment
+	// number of further processes that may belong to each run: new dead orphans, and living orphans with an unread environment
 	possibleMembers map[uint64]int
 	unreadEnvirons  map[identity]time.Time // living orphans with an unread environment, and when a scan first found them
 	marksRead       int                    // number of dead orphans (zombies) whose mark this scan has read; at most maxExitedMarks
 	unknownOrphans  []stat                 // living orphans whose run is unknown, see hidesMark
-	youngestMember  map[uint64]stat        // the process of each run that was started last, dead or alive, except its main process
+	youngestMember  map[uint64]stat        // youngest process of each run, dead or alive, except its main process
 }
 
 // environLimit is how long an orphan with an unread environment counts as a possible member of each run of its user.
 const environLimit = time.Second
 
-// unknownRun stands for the run of an orphan that may belong to any run. Either the orphan is dead and its mark can't be
-// read, or it has changed its mark (hidesMark).
+// unknownRun stands for the run of an orphan that may belong to any run: its mark can't be read, or the orphan has changed it
+// (hidesMark).
 const unknownRun = ^uint64(0)
 
 // assignRuns finds the run of each process in the last scan. A process belongs to a run in each of these cases:
@@ -118,11 +117,11 @@ func (t *Table) assignRuns() {
 		m, _ := t.procfs.mark(pid)
 		for id, r := range t.runs {
 			if m.ProvesMembership(r.user) {
-				t.members.possibleMembers[id]++ // the orphan's user is root or the user of the run
+				t.members.possibleMembers[id]++
 			}
 		}
 	}
-	for _, p := range slices.Backward(all) { // begin with the youngest process, if the kernel gives out PIDs in ascending order
+	for _, p := range slices.Backward(all) { // the kernel usually gives out PIDs in ascending order, so begin with the youngest process
 		if p.Dead() && p.Parent == self {
 			t.assignDead(p, &before, groups, sessions)
 		}
@@ -140,13 +139,13 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// maxExitedMarks is how many marks of dead orphans one scan reads. Any further dead orphan counts as unknownRun, unless its
-// process group or session shows its run.
+// maxExitedMarks is how many marks of dead orphans one scan reads. Further dead orphans count as unknownRun, unless their
+// process group or session shows their run.
 const maxExitedMarks = 256
 
-// assignDead finds the run of a dead orphan. A process that forks and ends at once may be dead in every scan that shows it.
-// But at least one scan shows it, because only hinit reaps it, and never during a scan. So if a scan shows no process of a
-// run, neither alive nor newly dead, the whole run has ended.
+// assignDead finds the run of a dead orphan. A process that forks and ends at once may be dead in every scan. But at least one
+// scan shows it, because only hinit reaps it, and never during a scan. So if a scan shows no process of a run, neither alive
+// nor newly dead, the whole run has ended.
 func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
@@ -172,17 +171,15 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 	t.recordYoungest(id, p)
 }
 
-// recordYoungest keeps p as the youngest process of a run if it is younger than the one kept so far. killForkers begins
-// there.
+// recordYoungest updates the youngest process of a run. killForkers begins its search at this process.
 func (t *Table) recordYoungest(id uint64, p stat) {
 	if last, ok := t.members.youngestMember[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
 		t.members.youngestMember[id] = p
 	}
 }
 
-// runOfAncestor returns the run of the nearest ancestor that has one, beginning with the process itself. It stores this run
-// in owner for each process on the way. The map parent may contain a cycle, because the kernel changes while it is being
-// scanned.
+// runOfAncestor returns the run of the nearest ancestor with a run; the process itself counts too. It stores this run in owner
+// for each process on the way. The map parent may contain a cycle, because the processes change during the scan.
 func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {
 	var way []int
 	for len(way) <= len(parent) {
@@ -203,10 +200,10 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 }
 
 // hasLeftover reports whether other processes of a run may be alive after its main process has ended. Call it before the main
-// process is reaped. several means that more than one main process has ended, so a single scan serves all of them.
+// process is reaped. If several main processes have ended, a single scan serves all of them.
 func (t *Table) hasLeftover(r *run, several bool) bool {
 	dead := func(p stat) bool { return p.PID == r.mainPID && p.Dead() }
-	// if a recent scan already shows the main process dead, it also shows all processes that the main process had started
+	// a scan that shows the main process dead also shows all its descendants
 	if time.Since(t.procfs.at) >= maxAge || !slices.ContainsFunc(t.procfs.stats, dead) {
 		if !several && !t.hasUnknownChild() {
 			return false
@@ -218,14 +215,14 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 		if len(t.members.alive[r.id]) > 0 || t.members.possibleMembers[r.id] == 0 {
 			break
 		}
-		t.procfs.scan() // processes have just ended, and the last scan may lack their children
+		t.procfs.scan() // processes have just ended, so the last scan may lack their children
 	}
 	t.assignRuns()
 	return len(t.members.alive[r.id])+t.members.possibleMembers[r.id] > 0
 }
 
-// unknownOrphansSince returns the living orphans of unknown run that are not older than the process main. It makes no scan:
-// the last one is recent enough, because the end of a main process causes a scan while any orphan is alive.
+// unknownOrphansSince returns the living orphans of unknown run that are not older than the process main. The last scan is
+// recent enough, because the end of a main process causes a scan while any orphan is alive.
 func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.members.scan != t.procfs.scans {
@@ -239,12 +236,12 @@ func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	return pids
 }
 
-// confirmingScans is how many times hasLeftover scans again while it sees newly dead processes of a run but no living one. If
-// the last of these scans still shows newly dead processes, hasLeftover assumes that the run keeps forking.
+// confirmingScans is how many times hasLeftover repeats a scan that shows newly dead processes of a run but no living one. If
+// the last scan still shows newly dead processes, hasLeftover assumes that the run keeps forking.
 const confirmingScans = 2
 
-// RecordMembers records which processes belong to a run, so that their run is known after their parents have ended. It scans
-// /proc only if the main process may have descendants. Calls in quick succession share one scan.
+// RecordMembers records which processes belong to a run. The record stays valid after the end of their parents. It scans /proc
+// only if the main process may have descendants. Calls in quick succession share one scan.
 func (t *Table) RecordMembers(id uint64) {
 	if r := t.runs[id]; r != nil && r.mainPID != 0 && t.procfs.isDue() && !t.procfs.hasChild(r.mainPID) && !t.hasUnknownChild() {
 		t.procfs.skipped = time.Now()
@@ -254,8 +251,8 @@ func (t *Table) RecordMembers(id uint64) {
 	t.assignRuns()
 }
 
-// SignalTree signals every living process of a run, and returns how many. 0 means that all have ended. With SIGKILL it
-// repeats until a scan finds no new process, so that a process forked meanwhile does not escape.
+// SignalTree signals every living process of a run, and returns their number. 0 means that all have ended. With SIGKILL it
+// repeats until a scan finds no new process, so that no forked process escapes.
 func (t *Table) SignalTree(id uint64, signal int) int {
 	r := t.runs[id]
 	if r == nil {
@@ -280,7 +277,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
-					t.members.deadOrphans[who] = id // record it as seen: a zombie can't fork, so it is no sign of new processes
+					t.members.deadOrphans[who] = id // a zombie can't fork, so it is no sign of new processes
 				}
 			}
 		}
@@ -294,27 +291,27 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	}
 	t.assignRuns()
 	if len(t.members.alive[id])+t.members.possibleMembers[id] > 0 {
-		return max(signalled, 1) // the processes fork and end faster than scans can see them
+		return max(signalled, 1) // the processes fork and end faster than a scan can see
 	}
 	return signalled
 }
 
 const (
-	// killForkersTime is the maximum duration of killForkers. killForkersPause is how long it waits for the next process to
-	// appear.
+	// killForkersTime is the maximum duration of killForkers. killForkersPause is the pause before it looks for the next
+	// process.
 	killForkersTime  = 4 * time.Millisecond
 	killForkersPause = time.Millisecond
-	// killForkersAhead is how many PIDs killForkers tries after the PID of the last process it found. Other programs start
-	// processes too, so the PIDs of a run have gaps.
+	// killForkersAhead is how many PIDs killForkers tries after the last process. Other programs start processes too, so the
+	// PIDs of a run have gaps.
 	killForkersAhead = 16
 )
 
 // killForkers kills processes that fork and end faster than a scan can see. It finds a child by trying the PIDs after its
-// parent's PID. It kills only processes with the mark of the run, and returns how many.
+// parent's PID. It kills only processes with the mark of the run, and returns their number.
 func (t *Table) killForkers(id uint64) (killed int) {
 	pid := t.members.youngestMember[id].PID
 	begin := time.Now()
-	met := begin // when the last process was found
+	met := begin // when killForkers last found a process
 	for {
 		for next := pid + 1; next <= pid+killForkersAhead; next++ {
 			there, hit := t.killMember(next, id)
@@ -332,8 +329,7 @@ func (t *Table) killForkers(id uint64) (killed int) {
 	}
 }
 
-// killMember kills process pid if it belongs to run id. there reports whether any process has this PID, and hit whether
-// killMember has killed it.
+// killMember kills process pid if it belongs to run id. exists reports whether any process has this PID.
 func (t *Table) killMember(pid int, id uint64) (exists, killed bool) {
 	return signalIf(pid, unix.SIGKILL, func() bool {
 		return t.runOfDead(pid) == id && t.RunOf(pid) == id // both lookups must agree, because another hinit uses the same marks
@@ -350,8 +346,8 @@ func (t *Table) SignalNonChild(p stat, signal int) bool {
 	return sent
 }
 
-// signalIf signals process pid if matches returns true. It uses a pidfd, so the signal can't reach another process that gets the
-// PID after the check. exists reports whether any process has this PID, and sent whether the signal was sent.
+// signalIf signals process pid if matches returns true. A pidfd keeps the signal from another process that gets the PID after
+// the check. exists reports whether any process has this PID.
 func signalIf(pid int, signal syscall.Signal, matches func() bool) (exists, sent bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // the kernel is old, or seccomp forbids the call
@@ -359,7 +355,7 @@ func signalIf(pid int, signal syscall.Signal, matches func() bool) (exists, sent
 	case err == nil:
 		defer unix.Close(fd)
 	case !old:
-		return !errors.Is(err, unix.ESRCH), false // pid is of a thread, unless the error is ESRCH (no such process)
+		return !errors.Is(err, unix.ESRCH), false // any error but ESRCH means that pid is a thread
 	}
 	switch {
 	case !matches():
@@ -371,7 +367,7 @@ func signalIf(pid int, signal syscall.Signal, matches func() bool) (exists, sent
 }
 
 // EndedRuns returns the runs among ids that have no living process. A run with dead processes that no scan has seen alive has
-// not ended yet, because they may have forked; ask again after they have been reaped.
+// not ended yet, because they may have forked. Ask again after they have been reaped.
 func (t *Table) EndedRuns(ids []uint64) []uint64 {
 	var gone []uint64
 	t.procfs.scan()

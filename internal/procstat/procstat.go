@@ -57,7 +57,7 @@ func (s Stat) LivingThread() (id int) {
 	return 0
 }
 
-// errFormat says that a stat file has an unexpected format.
+// errFormat means that a stat file has an unexpected format.
 var errFormat = errors.New("it has not the fields of a process")
 
 // Read reads the state of one process. The error wraps [fs.ErrNotExist] if there is no such process. Read never waits for a
@@ -77,7 +77,7 @@ func ReadAt(dir int, path string) (Stat, error) {
 		return Stat{}, err
 	}
 	defer unix.Close(fd)
-	var buffer [1024]byte // a line has fewer than 400 bytes
+	var buffer [1024]byte
 	n, err := unix.Read(fd, buffer[:])
 	if err != nil {
 		return Stat{}, err
@@ -90,8 +90,8 @@ func ReadAt(dir int, path string) (Stat, error) {
 }
 
 // EachProcess calls found for every process below root, which is usually /proc. It usually begins with the newest processes,
-// because these are likely to end first. It may miss processes that start or end during the call. If it returns an error, it
-// may have called found for some processes already.
+// because these are likely to end first. It may miss processes that start or end during the call. An error may follow after
+// some calls of found.
 func EachProcess(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -149,7 +149,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 			word = rest[:i]
 		}
 		if len(word) == 0 {
-			return s, field > 22 // some sandboxes have kernels that show fewer fields
+			return s, field > 22 // the kernels of some sandboxes show fewer fields
 		}
 		rest = rest[len(word):]
 		n, _ := number[uint64](word)
@@ -262,7 +262,7 @@ func EachLock(found func(kind string, pid int, file string)) error {
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // an agent can make this list as long as it likes
-	for lines.Scan() {                                  // example of a line: 1: FLOCK ADVISORY WRITE 57 00:2f:123 0 EOF
+	for lines.Scan() {
 		w := strings.Fields(lines.Text())
 		if len(w) > 5 && w[1] != "->" { // "->" marks a process that waits for the lock
 			pid, _ := strconv.Atoi(w[4])

@@ -15,8 +15,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Only a limited part of a process's environment may be read. A process of the agent can show 64 GB; the test uses the
-// most that execve(2) permits.
+// Only a limited part of a process's environment may be read. A process of the agent can show 64 GB. The test uses the maximum
+// of execve(2).
 func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 	var stack unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {
@@ -25,14 +25,14 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_STACK, &unix.Rlimit{Cur: min(64<<20, stack.Max), Max: stack.Max}); err != nil {
 		t.Skip(err)
 	}
-	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // restore the limit
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }()
 	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1000")
 	for i := range 24 {
 		cmd.Env = append(cmd.Env, "X"+strconv.Itoa(i)+"="+strings.Repeat("x", 100_000))
 	}
 	cmd.Env = append([]string{"FIRST=1"}, cmd.Env...)
 	if err := cmd.Start(); err != nil {
-		t.Skip(err) // with a smaller stack, execve permits less
+		t.Skip(err)
 	}
 	defer func() {
 		_ = cmd.Process.Kill()
@@ -43,7 +43,7 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(data), err)
 	}
 	file = strings.Replace(file, "self", strconv.Itoa(cmd.Process.Pid), 1)
-	testkit.Until(t, "the kernel has laid the environment out", func() bool { // Start may return before execve is complete
+	testkit.Until(t, "the kernel has laid the environment out", func() bool {
 		data, err := ReadHead(file)
 		return err == nil && len(data) > 0
 	})
@@ -53,11 +53,10 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 	}
 }
 
-// The command line of a process must be cut. Many processes with megabytes of arguments would fill the memory of hinit
-// tree.
+// The command line of a process must be cut. Many processes with megabytes of arguments would fill the memory of hinit tree.
 func TestALongCommandLineIsCut(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "read x", strings.Repeat("x", 100_000))
-	input, err := cmd.StdinPipe() // an open input keeps the shell waiting
+	input, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +69,7 @@ func TestALongCommandLineIsCut(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	var got string
-	testkit.Until(t, "the kernel has laid the arguments out", func() bool { // Start returns a moment before execve is complete
+	testkit.Until(t, "the kernel has laid the arguments out", func() bool {
 		got = CommandLine("/proc", cmd.Process.Pid)
 		return strings.HasPrefix(got, "/bin/sh -c")
 	})
@@ -79,8 +78,8 @@ func TestALongCommandLineIsCut(t *testing.T) {
 	}
 }
 
-// TestATreeHungOnAProcessThatLocksItsMemory checks that reading the command line of a process ends with an error if the
-// process keeps its memory locked. A FIFO without a writer stands for its cmdline file.
+// Reading the command line of a process must end with an error if the process keeps its memory locked. A FIFO without a writer
+// represents its cmdline file.
 func TestATreeHungOnAProcessThatLocksItsMemory(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "cmdline")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {

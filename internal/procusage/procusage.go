@@ -34,9 +34,9 @@ type Usage struct {
 	Processes int
 }
 
-// FindProc returns the path of a /proc in which the processes of hinit have the PIDs that hinit itself uses. socket is
-// hinit's control socket, and pid is hinit's own PID. FindProc returns "" if this process can't see the processes: hinit is
-// in another PID namespace, behind a relay, or runs as another user.
+// FindProc returns the path of a /proc in which the processes of hinit have the PIDs that hinit itself uses. socket is hinit's
+// control socket, and pid is hinit's own PID. FindProc returns "" if this process can't see the processes: hinit is in another
+// PID namespace, behind a relay, or runs as another user.
 func FindProc(socket string, pid int) string {
 	conn, err := (&net.Dialer{Timeout: dialTime}).DialContext(context.Background(), "unix", socket)
 	if err != nil {
@@ -85,7 +85,7 @@ func MarkReader(root string) func(pid int) (proc.Mark, bool) {
 	}
 }
 
-// ReadProcesses reads all processes of the /proc at root. It may miss a process that ends meanwhile.
+// ReadProcesses reads all processes of the /proc at root. It may miss a process that ends during the call.
 func ReadProcesses(root string) (Table, error) {
 	all := make(Table)
 	if err := procstat.EachProcess(root, func(p procstat.Stat) { all[p.PID] = p }); err != nil {
@@ -118,7 +118,7 @@ func (t Table) UsageByService(r proc.ServiceRoots, before Table, passed time.Dur
 	return out
 }
 
-// Process is a process in a tree, for display. Depth is how many ancestors it has in the tree.
+// Process is a process in a tree, for display. Depth is the number of its ancestors in the tree.
 type Process struct {
 	PID, Depth int
 	procstat.Stat
@@ -200,7 +200,7 @@ const MaxText = 4 << 10
 // as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const maxHead = 2 << 20
 
-// readTime is how long ReadHead waits for the kernel. maxReads is how many reads may still be waiting after that.
+// readTime is how long ReadHead waits for the kernel. maxReads is how many reads may still wait after that.
 const readTime, maxReads = time.Second / 2, 8
 
 var readTokens = make(chan struct{}, maxReads)

@@ -33,7 +33,7 @@ func TestACommandLineWithTheHeaderOfAKeyIsShown(t *testing.T) {
 	}
 }
 
-// TestTheTreeOfAService checks that children come below their parents, and orphans at the end.
+// In a tree, children must come below their parents, and orphans at the end.
 func TestTheTreeOfAService(t *testing.T) {
 	all := Table{
 		1: {}, 10: {Parent: 1, Session: 10}, 11: {Parent: 10, Session: 10}, 12: {Parent: 11, Session: 12}, 13: {Parent: 1, Session: 10}, 30: {Parent: 1, Session: 30},

@@ -11,19 +11,18 @@ import (
 	"hinit/internal/proc"
 )
 
-// TestUsageIsThatOfTheTree checks that the usage of a service counts all descendants, and orphans that kept the session
-// or the group, and no other process.
+// The usage of a service counts all descendants, and orphans that kept the session or the group, and no other process.
 func TestUsageIsThatOfTheTree(t *testing.T) {
 	before := Table{10: {Parent: 1, CPU: 100, Start: 1}, 30: {Parent: 1, CPU: 7, Start: 9}}
 	now := Table{
 		1:  {CPU: 1000, Memory: 1000},
-		10: {Parent: 1, Session: 10, CPU: 150, Start: 1, Memory: 3}, // main process of the service
-		11: {Parent: 10, Session: 10, CPU: 50, Start: 5, Memory: 2}, // a new child
-		12: {Parent: 11, Session: 12, Start: 5, Memory: 1},          // a grandchild that has made a session of its own
+		10: {Parent: 1, Session: 10, CPU: 150, Start: 1, Memory: 3},
+		11: {Parent: 10, Session: 10, CPU: 50, Start: 5, Memory: 2},
+		12: {Parent: 11, Session: 12, Start: 5, Memory: 1},
 		13: {Parent: 1, Session: 10, Start: 5, Memory: 1},           // an orphan that has kept the session
 		14: {Parent: 1, Session: 7, Group: 10, Start: 5, Memory: 1}, // an orphan that has kept the process group
-		30: {Parent: 1, Session: 30, CPU: 9, Start: 10, Memory: 4},  // another main process with a reused PID
-		40: {Parent: 1, Session: 40, CPU: 500, Memory: 9},           // a process of no service
+		30: {Parent: 1, Session: 30, CPU: 9, Start: 10, Memory: 4},
+		40: {Parent: 1, Session: 40, CPU: 500, Memory: 9},
 		50: {Parent: 51, Session: 50}, 51: {Parent: 50, Session: 50},
 	}
 	mains := map[int]string{10: "a", 30: "b"}
@@ -37,7 +36,6 @@ func TestUsageIsThatOfTheTree(t *testing.T) {
 	}
 }
 
-// TestThisProcessIsRead checks that the real /proc has the expected values for this process.
 func TestThisProcessIsRead(t *testing.T) {
 	table, err := ReadProcesses("/proc")
 	if err != nil {
@@ -48,8 +46,7 @@ func TestThisProcessIsRead(t *testing.T) {
 	}
 }
 
-// TestOnlyTheRightProcIsRead checks that FindProc returns this process's /proc for a socket of its own, and nothing for
-// another PID or a dead socket.
+// FindProc must return this process's /proc for its own socket, and nothing for another PID or a dead socket.
 func TestOnlyTheRightProcIsRead(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)

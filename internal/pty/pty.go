@@ -1,5 +1,5 @@
-// Package pty opens pseudoterminals, and connects a terminal to one. A command that has its own pseudoterminal can't type on
-// the terminal of its caller. Relay owns three goroutines, which end when the command's side is closed, or with the process.
+// Package pty opens pseudoterminals, and connects a terminal to one. A command with its own pseudoterminal can't type on the
+// terminal of its caller. Relay owns three goroutines, which end when the command's side is closed, or with the process.
 package pty
 
 import (
@@ -56,7 +56,7 @@ func Resize(near *os.File, columns, rows uint16) {
 func Raw(terminal *os.File) (restore func(), err error) {
 	fd := int(terminal.Fd())
 	before, err := term.MakeRaw(fd)
-	return func() { _ = term.Restore(fd, before) }, err // the terminal may be gone by then
+	return func() { _ = term.Restore(fd, before) }, err // the terminal may be closed by then
 }
 
 // Size returns the size of a terminal; 80 by 24 if it is unknown.
@@ -68,7 +68,7 @@ func Size(terminal *os.File) (columns, rows uint16) {
 	return w.Col, w.Row
 }
 
-// OnResize calls f with the new size after each change of a terminal's size, until stop is called. f runs in another
+// OnResize calls f with the new size after each change of a terminal's size, until the call of stop. f runs in another
 // goroutine.
 func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
 	resized, done := make(chan os.Signal, 1), make(chan struct{})
@@ -97,9 +97,9 @@ func Relay(in *os.File, out io.Writer, near *os.File) error {
 	}
 	defer restore()
 	resize := func(columns, rows uint16) { Resize(near, columns, rows) }
-	defer OnResize(in, resize)() // watch for changes before the first size is read, so that none is lost
+	defer OnResize(in, resize)() // watch for changes before reading the first size, so that none is lost
 	resize(Size(in))
-	go func() { _, _ = io.Copy(near, in) }() // this goroutine ends with the process, because nothing interrupts its read
+	go func() { _, _ = io.Copy(near, in) }() // nothing interrupts its read, so this goroutine ends with the process
 	_, err = io.Copy(out, near)
 	if errors.Is(err, unix.EIO) { // the far side was closed
 		return nil

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// pair is a pseudo terminal. shown reads what a person at the terminal sees.
+// pair is a pseudo terminal. shown contains the output that a person at the terminal sees.
 type pair struct {
 	near, far *os.File
 	shown     *bufio.Reader
@@ -38,8 +38,7 @@ func flags(t *testing.T, terminal *os.File) unix.Termios {
 	return *state
 }
 
-// TestARelayedTerminalIsOneAndGivesTheCallersBack checks that typed input arrives once and that a new size is passed
-// on. At the end, the caller's terminal must have its old settings.
+// Typed input must arrive once, and a new size must be passed on. At the end, the caller's terminal must have its old settings.
 func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
 	caller, command := open(t), open(t)
 	pty.Resize(caller.near, 90, 33)
@@ -85,7 +84,6 @@ func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
 	}
 }
 
-// TestAFileIsNoTerminal checks that Relay refuses a file, and that Size returns 80 by 24 for it.
 func TestAFileIsNoTerminal(t *testing.T) {
 	file, err := os.Open(os.DevNull)
 	if err != nil {

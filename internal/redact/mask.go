@@ -15,8 +15,8 @@ const Masked = "***"
 // minSecretLength is the minimum length of a value that [NewSecrets] hides. Shorter values may occur in ordinary words.
 const minSecretLength = 8
 
-// Classes of bytes. Each bit of a byte's class says what the byte can begin or belong to. Most bytes have none of the last three
-// bits, so that Hide can skip them quickly.
+// Classes of bytes. Each bit of a byte's class says what the byte can begin or belong to. Most bytes have none of the last
+// three bits, so that Hide can skip them quickly.
 const (
 	isWord    = 1 << iota // the byte can be part of a word; no token begins right after it
 	isToken               // a token of a known shape can begin with this byte
@@ -31,7 +31,6 @@ type Secrets struct {
 	longest int      // length of the longest value
 }
 
-// secret is a value to hide.
 type secret struct {
 	text        string
 	prefixIndex int `reexec:"prefix"` // index of the longest other value that is a prefix of text
@@ -74,54 +73,53 @@ func NewSecrets(values []string) *Secrets {
 	return s
 }
 
-// tokenShape describes a kind of token that begins with a known prefix.
+// tokenShape describes a kind of token with a known prefix.
 type tokenShape struct {
 	prefix     string
 	isBodyByte func(c byte) bool // reports whether a byte may follow the prefix
 	minBody    int               // smallest number of bytes after the prefix
 	maxBody    int               // largest number of bytes after the prefix; 0: no limit
-	// minRun is the minimum length of a run of letters and digits, with at least one of each, that the token must contain; 0: no
-	// such condition
+	// minimum length of a run of letters and digits, with at least one of each, in the token; 0: no such condition
 	minRun    int
 	firstByte string      // the first byte after the prefix must be in this set; "" allows any byte
 	rest      *tokenShape // shape of the rest of the token; nil: the token ends here
 }
 
-// tokenShapes has the known shapes of tokens by their first byte: tokens of model providers, chat services, code hosts and similar
-// services. Each shape is so strict that ordinary words, paths and hashes do not match.
+// tokenShapes has the known shapes of tokens by their first byte. They are tokens of model providers, chat services, code hosts
+// and similar services. Each shape is so strict that ordinary words, paths and hashes do not match.
 var tokenShapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
 	list := []tokenShape{
-		{prefix: "sk-", isBodyByte: isKeyByte, minBody: 20, minRun: 16},                                                                                   // keys of OpenAI, Anthropic, OpenRouter, DeepSeek and others
-		{prefix: "sk_live_", isBodyByte: isAlphanumeric, minBody: 16},                                                                                     // keys of Stripe
-		{prefix: "sk_test_", isBodyByte: isAlphanumeric, minBody: 16},                                                                                     //
-		{prefix: "rk_live_", isBodyByte: isAlphanumeric, minBody: 16},                                                                                     //
-		{prefix: "whsec_", isBodyByte: isAlphanumeric, minBody: 24, minRun: 24},                                                                           //
-		{prefix: "github_pat_", isBodyByte: isWordByte, minBody: 22, minRun: 16},                                                                          //
-		{prefix: "glpat-", isBodyByte: isKeyByte, minBody: 20, minRun: 8},                                                                                 // tokens of GitLab
-		{prefix: "AKIA", isBodyByte: isUpperOrDigit, minBody: 16, maxBody: 16},                                                                            // key IDs of AWS
-		{prefix: "ASIA", isBodyByte: isUpperOrDigit, minBody: 16, maxBody: 16},                                                                            //
-		{prefix: "AIza", isBodyByte: isKeyByte, minBody: 35, maxBody: 35},                                                                                 // keys of Google
-		{prefix: "ya29.", isBodyByte: isKeyByte, minBody: 30, minRun: 12},                                                                                 //
-		{prefix: "hf_", isBodyByte: isAlphanumeric, minBody: 30},                                                                                          // tokens of Hugging Face
-		{prefix: "gsk_", isBodyByte: isAlphanumeric, minBody: 40},                                                                                         // keys of Groq
-		{prefix: "xai-", isBodyByte: isAlphanumeric, minBody: 40},                                                                                         // keys of xAI
-		{prefix: "r8_", isBodyByte: isAlphanumeric, minBody: 30},                                                                                          // tokens of Replicate
-		{prefix: "npm_", isBodyByte: isAlphanumeric, minBody: 36},                                                                                         //
-		{prefix: "pypi-AgE", isBodyByte: isKeyByte, minBody: 40},                                                                                          //
-		{prefix: "dop_v1_", isBodyByte: isAlphanumeric, minBody: 40},                                                                                      // tokens of DigitalOcean
-		{prefix: "xapp-", isBodyByte: isKeyByte, minBody: 20, firstByte: digits},                                                                          // app tokens of Slack
-		{prefix: "SG.", isBodyByte: isKeyByte, minBody: 22, maxBody: 22, rest: &tokenShape{prefix: ".", isBodyByte: isKeyByte, minBody: 43, maxBody: 43}}, // keys of SendGrid
+		{prefix: "sk-", isBodyByte: isKeyByte, minBody: 20, minRun: 16},
+		{prefix: "sk_live_", isBodyByte: isAlphanumeric, minBody: 16},
+		{prefix: "sk_test_", isBodyByte: isAlphanumeric, minBody: 16},            //
+		{prefix: "rk_live_", isBodyByte: isAlphanumeric, minBody: 16},            //
+		{prefix: "whsec_", isBodyByte: isAlphanumeric, minBody: 24, minRun: 24},  //
+		{prefix: "github_pat_", isBodyByte: isWordByte, minBody: 22, minRun: 16}, //
+		{prefix: "glpat-", isBodyByte: isKeyByte, minBody: 20, minRun: 8},
+		{prefix: "AKIA", isBodyByte: isUpperOrDigit, minBody: 16, maxBody: 16},
+		{prefix: "ASIA", isBodyByte: isUpperOrDigit, minBody: 16, maxBody: 16}, //
+		{prefix: "AIza", isBodyByte: isKeyByte, minBody: 35, maxBody: 35},
+		{prefix: "ya29.", isBodyByte: isKeyByte, minBody: 30, minRun: 12}, //
+		{prefix: "hf_", isBodyByte: isAlphanumeric, minBody: 30},
+		{prefix: "gsk_", isBodyByte: isAlphanumeric, minBody: 40},
+		{prefix: "xai-", isBodyByte: isAlphanumeric, minBody: 40},
+		{prefix: "r8_", isBodyByte: isAlphanumeric, minBody: 30},
+		{prefix: "npm_", isBodyByte: isAlphanumeric, minBody: 36}, //
+		{prefix: "pypi-AgE", isBodyByte: isKeyByte, minBody: 40},  //
+		{prefix: "dop_v1_", isBodyByte: isAlphanumeric, minBody: 40},
+		{prefix: "xapp-", isBodyByte: isKeyByte, minBody: 20, firstByte: digits},
+		{prefix: "SG.", isBodyByte: isKeyByte, minBody: 22, maxBody: 22, rest: &tokenShape{prefix: ".", isBodyByte: isKeyByte, minBody: 43, maxBody: 43}},
 		// A JSON web token (RFC 7519) has three parts. The first two are JSON objects, encoded in base64url.
 		{prefix: "eyJ", isBodyByte: isKeyByte, minBody: 7, rest: &tokenShape{
 			prefix: ".eyJ", isBodyByte: isKeyByte, minBody: 7, rest: &tokenShape{prefix: ".", isBodyByte: isKeyByte, minBody: 10},
 		}},
 	}
 	for _, kind := range "abeoprs" {
-		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", isBodyByte: isKeyByte, minBody: 12, firstByte: digits}) // tokens of Slack
+		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", isBodyByte: isKeyByte, minBody: 12, firstByte: digits})
 	}
 	for _, kind := range "pousr" {
-		list = append(list, tokenShape{prefix: "gh" + string(kind) + "_", isBodyByte: isAlphanumeric, minBody: 30}) // tokens of GitHub
+		list = append(list, tokenShape{prefix: "gh" + string(kind) + "_", isBodyByte: isAlphanumeric, minBody: 30})
 	}
 	var byFirst [256][]tokenShape
 	for _, p := range list {
@@ -130,7 +128,7 @@ var tokenShapes = sync.OnceValue(func() *[256][]tokenShape {
 	return &byFirst
 })
 
-// match returns the length of a token of this shape at the beginning of s, or 0 if there is none.
+// match returns the length of a token of this shape at the beginning of s, or 0.
 func (p *tokenShape) match(s []byte) int {
 	if !hasPrefix(s, p.prefix) {
 		return 0
@@ -153,8 +151,8 @@ func (p *tokenShape) match(s []byte) int {
 }
 
 // Masker hides secrets in the lines of one source, such as a log: tokens of known providers, private keys, and given values. It
-// remembers when a private key continues on the next lines, so each source needs its own Masker. The zero value is ready for use.
-// Only one goroutine at a time may use a Masker.
+// stores whether a private key continues on the next lines, so each source needs its own Masker. The zero value is ready for
+// use. Only one goroutine at a time may use a Masker.
 type Masker struct {
 	KeyLinesLeft int // number of following lines that may still belong to a private key
 }
@@ -162,14 +160,14 @@ type Masker struct {
 // MaxKeyLines is the maximum number of lines in a private key.
 const MaxKeyLines = 200
 
-// minWork is the number of bytes that Hide compares with secrets even in a short chunk. Hide limits its work because an agent
-// chooses both its secrets and its lines: lines with the beginnings of long secrets would use up PID 1's processor time.
+// minWork is the number of bytes that Hide compares with secrets even in a short chunk. An agent chooses both its secrets and
+// its lines, and lines with the beginnings of long secrets would use up PID 1's processor time.
 const minWork = 64 << 10
 
 // Hide returns chunk, which consists of whole lines, with each secret replaced by [Masked]. Without a secret it returns chunk
-// itself, otherwise a copy. The last line may lack its newline; then the result is always a copy. A nil set is empty. If too much
-// of the chunk resembles a secret, Hide gives up: in each further line it hides everything from the first byte that can begin a
-// secret.
+// itself, otherwise a copy. The last line may lack its newline; then the result is always a copy. A nil set is empty. If too
+// much of the chunk resembles a secret, Hide gives up: in each further line it hides everything from the first byte that can
+// begin a secret.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	if n := len(chunk); n > 0 && chunk[n-1] != '\n' {
 		return bytes.TrimSuffix(m.Hide(append(bytes.Clone(chunk), '\n'), set), []byte{'\n'})
@@ -241,8 +239,8 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 // HideText returns text with [Masked] in place of each secret of a known shape.
 func HideText(text string) string { return string(new(Masker).Hide([]byte(text), nil)) }
 
-// match returns the length of the longest value in the set that is at the beginning of text, or 0. The result cost
-// estimates the work: it is the number of compared bytes and values.
+// match returns the length of the longest value of the set at the beginning of text, or 0. The result cost estimates the work: the
+// number of compared bytes and values.
 func (s *Secrets) match(text []byte) (n, cost int) {
 	text = text[:min(len(text), s.longest)]
 	after := sort.Search(len(s.values), func(i int) bool { return s.values[i].text > string(text) })
@@ -262,7 +260,7 @@ func commonLength(a []byte, b string) (n int) {
 	return n
 }
 
-// secretTokenRange finds a token at the beginning of s, and returns the range of its secret part. If it finds none, to is 0.
+// secretTokenRange returns the range of the secret part of a token at the beginning of s. Without a token, to is 0.
 func secretTokenRange(s []byte) (from, to int) {
 	for _, p := range tokenShapes()[s[0]] {
 		if n := p.match(s); n > 0 {
@@ -307,9 +305,9 @@ func keyHeaderLength(s []byte) int {
 	return at + len(keyEnd)
 }
 
-// hideKeyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. at is the
-// position after the header. If nothing follows on this line, the next lines belong to the key. hideKeyBody returns the position
-// after the hidden part.
+// hideKeyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. at is
+// the position after the header. If nothing follows on this line, the next lines belong to the key. hideKeyBody returns the
+// position after the hidden part.
 func (m *Masker) hideKeyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
@@ -326,8 +324,9 @@ func (m *Masker) hideKeyBody(chunk []byte, at int, cover func(from, to int)) int
 // stampLen is the length of the time before each line of hinit's log files, with the two spaces after it.
 const stampLen = len("2006-01-02 15:04:05.000000000  ")
 
-// hideKeyLines hides the line at position at and the lines after it as long as they belong to a private key. It returns the position
-// of the first line that does not. Lines of other output may come between the lines of a key, so only the footer ends the key.
+// hideKeyLines hides the line at position at and the lines after it as long as they belong to a private key. It returns the
+// position of the first line that does not. Lines of other output may come between the lines of a key, so only the footer ends
+// the key.
 func (m *Masker) hideKeyLines(chunk []byte, at int, cover func(from, to int)) int {
 	for m.KeyLinesLeft > 0 && at < len(chunk) {
 		m.KeyLinesLeft--
@@ -352,7 +351,7 @@ func (m *Masker) hideKeyLines(chunk []byte, at int, cover func(from, to int)) in
 	return at
 }
 
-// escapeLength returns the length of the terminal control sequence at the beginning of s. s is the text after the escape byte.
+// escapeLength returns the length of the terminal control sequence at the beginning of s, the text after the escape byte.
 func escapeLength(s []byte) int {
 	if len(s) == 0 || s[0] != '[' {
 		return 0

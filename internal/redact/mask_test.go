@@ -33,7 +33,7 @@ const (
 	hexes  = "0123456789abcdef"
 )
 
-// tokens are generated here, so that no file of this repository contains text that looks like a secret.
+// tokens generates the tokens, so that no file of this repository contains text that looks like a secret.
 func tokens() map[string]string {
 	jws := "eyJ" + letters(1, base62, 33) + ".eyJ" + letters(2, base62, 70) + "." + letters(3, base62+"-_", 43)
 	return map[string]string{
@@ -109,8 +109,6 @@ func TestPrivateKeysAreHidden(t *testing.T) {
 	}
 }
 
-// A private key must be masked although another thread of the service writes its own lines between the lines of the
-// key. Those lines must stay.
 func TestAKeyBetweenOtherOutputWasPartlyShown(t *testing.T) {
 	line := letters(34, base62+"+/", 64)
 	other := "INFO: another thread has " + "gh" + "p_" + letters(35, base62, 36) + "\n"
@@ -158,7 +156,6 @@ func TestGivenValuesAreHidden(t *testing.T) {
 	}
 }
 
-// goroot returns the directory with the sources of the Go that runs the test.
 func goroot(t testing.TB) string {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
@@ -167,7 +164,7 @@ func goroot(t testing.TB) string {
 	return strings.TrimSpace(string(out))
 }
 
-// ordinary is text without secrets: the source of Go, and what logs usually contain.
+// ordinary is text without secrets: the source of Go, and usual content of logs.
 func ordinary(t testing.TB) []byte {
 	var b bytes.Buffer
 	root := filepath.Join(goroot(t), "src")
@@ -242,7 +239,7 @@ func FuzzMask(f *testing.F) {
 			strings.Contains(got, value) && !strings.Contains(text, "KEY-----") && len(tokensIn(got)) == 0 {
 			t.Fatalf("%q still has %q", got, value)
 		}
-		// The result does not depend on how the lines are divided into batches.
+		// The division of the lines into batches must not matter.
 		at := strings.IndexByte(text[max(0, min(cut, len(text)-1)):], '\n') + 1 + max(0, min(cut, len(text)-1))
 		again := string(parts.Hide([]byte(text[:at]), set))
 		if at < len(text) {
@@ -254,10 +251,9 @@ func FuzzMask(f *testing.F) {
 	})
 }
 
-// tokensIn returns the positions of redact.Masked in a text. A value may remain next to them if it begins inside a token.
 func tokensIn(text string) []string { return strings.Split(text, redact.Masked)[1:] }
 
-// BenchmarkMask measures the cost for each byte that the page on the log path states.
+// BenchmarkMask measures the cost for each byte, which the page on the log path states.
 func BenchmarkMask(b *testing.B) {
 	set := redact.NewSecrets([]string{"hunter2hunter2", "a passphrase of many words"})
 	var secret []string
@@ -289,8 +285,8 @@ func BenchmarkMask(b *testing.B) {
 	}
 }
 
-// Many secrets with the same beginning must be masked as before, and quickly. With lines that repeat this beginning, an agent
-// could otherwise keep a processor of PID 1 busy.
+// Many secrets with the same beginning must be masked quickly. Otherwise an agent could keep a processor of PID 1 busy with
+// lines that repeat this beginning.
 func TestSecretsThatBeginAlikeAreHiddenAsBefore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	word := func(least, most int) string {
@@ -335,8 +331,8 @@ func TestLinesThatAreLikeALongSecretAreHiddenWhole(t *testing.T) {
 	}
 }
 
-// Secrets each of which begins with the previous one must be masked in lines that match nearly all of them. The search
-// for a shorter match then has many steps.
+// Secrets that each begin with the previous one must be masked in lines that match nearly all of them. The search for a shorter
+// match then has many steps.
 func TestLinesThatAreLikeAChainOfSecretsAreHidden(t *testing.T) {
 	var values []string
 	for n := 8; n <= 180; n++ {

@@ -19,7 +19,7 @@ var (
 	secretParts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
 	// A variable is also secret if one of these is a whole word of its name, between underscores. So COMPASS is not secret.
 	secretWords = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
-	// A variable is not secret if its name ends with one of these: its value is then a place or a size.
+	// A variable with one of these suffixes is not secret: its value is a place or a size.
 	harmlessSuffixes = []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"}
 )
 
@@ -58,7 +58,7 @@ func HideValue(name, value string) string {
 	return value[:from] + Hidden + value[to:]
 }
 
-// HideAddress returns the address of a webhook with its secrets hidden. Anybody with the whole address can call the webhook. So
+// HideAddress returns the address of a webhook with its secrets hidden. Anybody with the whole address can call the webhook, so
 // its path and query are as secret as the user name before the host.
 func HideAddress(address string) string {
 	u, err := url.Parse(address)

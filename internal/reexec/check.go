@@ -38,8 +38,7 @@ func openProgram(path string) (*os.File, error) {
 	return nil, err
 }
 
-// machineOf returns the class, byte order and machine in the ELF header of a program (elf(5)), or nil if there is no such
-// header.
+// machineOf returns the class, byte order and machine in the ELF header of a program (elf(5)), or nil without such a header.
 func machineOf(f *os.File) []byte {
 	var header [20]byte
 	if _, err := f.ReadAt(header[:], 0); err != nil || string(header[:4]) != "\x7fELF" {
@@ -48,7 +47,7 @@ func machineOf(f *os.File) []byte {
 	return binary.NativeEndian.AppendUint16(header[4:6:6], binary.NativeEndian.Uint16(header[18:20]))
 }
 
-// FileID returns a text that changes when the file at path is replaced or modified; "" if there is no file. It blocks on the
+// FileID returns a text that changes when the file at path is replaced or modified; "" for a missing file. It blocks on the
 // disk.
 func FileID(path string) string {
 	var st unix.Stat_t

@@ -16,9 +16,9 @@ import (
 	"unsafe"
 )
 
-// Codec encodes the state that a program passes to the next one at a re-execution, and decodes it there. It includes
-// unexported fields, so that a new field can't be forgotten. It supports booleans, numbers, strings, times and open files,
-// and pointers, slices, arrays, maps and structs of them. Any other type is an error. Raw JSON is copied. Tags of fields:
+// Codec encodes the state for the next program at a re-execution, and decodes it in that program. It includes unexported
+// fields, so that a new field can't be forgotten. It supports booleans, numbers, strings, times and open files, and pointers,
+// slices, arrays, maps and structs of them. Any other type is an error. Raw JSON is copied. Tags of fields:
 //
 //	`reexec:"-"`      the field is left out, and keeps its value in Decode
 //	`reexec:"Name"`   the field is encoded under this name
@@ -26,8 +26,8 @@ import (
 //
 // Fields of an embedded struct are encoded like fields of the outer struct, unless the embedded struct has a tag.
 //
-// An open file is encoded as its descriptor number, which stays the same across execve(2). Decode returns the same *os.File
-// for every occurrence of a number.
+// An open file is encoded as its descriptor number, which stays the same across execve(2). Decode returns the same *os.File for
+// every occurrence of a number.
 type Codec struct {
 	now         time.Time
 	mono        int64 // CLOCK_MONOTONIC in nanoseconds at the time now
@@ -59,7 +59,7 @@ type field struct {
 	v    reflect.Value
 }
 
-// encodedFields returns the fields of a struct that are encoded, with the fields of embedded structs.
+// encodedFields returns the encoded fields of a struct, including fields of embedded structs.
 func encodedFields(v reflect.Value) (list []field) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -80,8 +80,7 @@ func encodedFields(v reflect.Value) (list []field) {
 	return list
 }
 
-// encodedTime is the encoding of a time. With the monotonic reading, the time stays right if somebody sets the wall clock
-// meanwhile.
+// encodedTime is the encoding of a time. The monotonic reading keeps the time right if somebody sets the wall clock in between.
 type encodedTime struct {
 	Wall int64 `json:"wall"`           // nanoseconds since 1970
 	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time without a monotonic reading
@@ -141,7 +140,7 @@ func (c *Codec) encode(v reflect.Value) (any, error) {
 		return out, nil
 	case reflect.Uintptr, reflect.Complex64, reflect.Complex128, reflect.Chan, reflect.Func, reflect.Interface, reflect.UnsafePointer, reflect.Invalid:
 		return nil, fmt.Errorf("cannot hand over a value of type %s", v.Type())
-	default: // a boolean or a number
+	default:
 		return v.Interface(), nil
 	}
 }
@@ -161,8 +160,8 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// descriptorOf returns the descriptor number of an open file, and remembers it for Descriptors. It returns -1 for a nil or
-// closed file. Unlike File.Fd, it does not make the file blocking.
+// descriptorOf returns the descriptor number of an open file, and stores it for Descriptors. It returns -1 for a nil or closed
+// file. Unlike File.Fd, it does not make the file blocking.
 func (c *Codec) descriptorOf(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // an error means a nil file
@@ -174,7 +173,7 @@ func (c *Codec) descriptorOf(f *os.File) int {
 	return fd
 }
 
-// fileOf returns the open file with a descriptor number. It is the inverse of descriptorOf.
+// fileOf returns the open file with a descriptor number, the inverse of descriptorOf.
 func (c *Codec) fileOf(fd int) *os.File {
 	if fd < 0 {
 		return nil
@@ -211,7 +210,7 @@ func (c *Codec) encodeMap(v reflect.Value) (any, error) {
 	for it := v.MapRange(); it.Next(); {
 		var pair [2]any
 		for i, part := range []reflect.Value{it.Key(), it.Value()} {
-			whole := reflect.New(part.Type()).Elem() // map elements are not addressable, so decode a copy
+			whole := reflect.New(part.Type()).Elem()
 			whole.Set(part)
 			var err error
 			if pair[i], err = c.encode(whole); err != nil {
@@ -295,7 +294,7 @@ func (c *Codec) decode(data json.RawMessage, v reflect.Value) error {
 		return nil
 	case reflect.Uintptr, reflect.Complex64, reflect.Complex128, reflect.Chan, reflect.Func, reflect.Interface, reflect.UnsafePointer, reflect.Invalid:
 		return fmt.Errorf("cannot take over a value of type %s", v.Type())
-	default: // a boolean or a number
+	default:
 		return json.Unmarshal(data, v.Addr().Interface())
 	}
 }

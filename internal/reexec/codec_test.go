@@ -112,7 +112,7 @@ func TestATimeOfTheWallClockStaysOne(t *testing.T) {
 	}
 }
 
-// An older hinit must ignore fields that it does not know, and a newer one must accept that fields are missing.
+// An older hinit must ignore unknown fields, and a newer hinit must accept missing fields.
 func TestOtherVersionsOfAStateAreUnderstood(t *testing.T) {
 	type v1 struct{ A, B int }
 	type v2 struct {
@@ -157,8 +157,7 @@ func TestTagsSayWhatIsOnTheWire(t *testing.T) {
 	}
 }
 
-// A descriptor must become one os.File, however often the state mentions it. Two would close the descriptor under each
-// other.
+// A descriptor must become one os.File, however often the state mentions it. Two would close the descriptor under each other.
 func TestADescriptorIsOneFile(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -188,7 +187,7 @@ func TestADescriptorIsOneFile(t *testing.T) {
 		t.Error(err)
 	}
 	_ = a[0].Close()
-	_ = r.Close() // this file has the same descriptor, so the error that it is closed does not matter
+	_ = r.Close()
 	if data, err := c.Encode(&a[0]); err != nil || string(data) != "-1" {
 		t.Errorf("a closed file is %s, %v", data, err)
 	}
@@ -205,7 +204,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		var into outer
 		if json.Valid(data) {
-			_ = NewCodec().Decode(data, &into) // an error is allowed; only a panic fails this test
+			_ = NewCodec().Decode(data, &into)
 		}
 	})
 }

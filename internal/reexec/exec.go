@@ -33,7 +33,7 @@ type envelope struct {
 	SignalsLostSince int64 `json:"deaf"`
 }
 
-// Program is what Execute runs in place of this program.
+// Program is the program that Execute runs in place of this one.
 type Program struct {
 	Path            string          // path of the executable
 	Argv            []string        // arguments of the program, including argv[0]
@@ -61,7 +61,7 @@ func (p *Program) Execute() error {
 	}
 	defer memory.Close()
 	keep := append(slices.Clone(p.OpenDescriptors), int(memory.Fd()))
-	defer func() { _ = agentuser.CloseOnExec() }() // CloseOnExec fails only without /proc
+	defer func() { _ = agentuser.CloseOnExec() }()
 	for _, fd := range keep {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return fmt.Errorf("cannot hand over descriptor %d: %w", fd, err)
@@ -87,8 +87,8 @@ func (p *Program) Execute() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// blockSignals makes signals wait in the kernel for the new program. It ignores signals that can't wait. undo restores the
-// old state; call it on the same thread.
+// blockSignals makes signals wait in the kernel for the new program, if they can wait. undo restores the old state; call it on
+// the same thread.
 func blockSignals(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {
@@ -108,7 +108,7 @@ func blockSignals(signals []syscall.Signal) (undo func(), err error) {
 		for i, s := range alwaysUnblocked {
 			proc.ExchangeAction(s, before[i])
 		}
-		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // PthreadSigmask can't fail, because this mask was in force before
+		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
 	}, nil
 }
 
@@ -129,7 +129,7 @@ func (p *Program) makeMemory() (*os.File, error) {
 	return memory, nil
 }
 
-// sealMemory writes the last part of the envelope, and makes the file immutable. deaf is the value of SignalsLostSince.
+// sealMemory writes the last part of the envelope, and makes the file immutable. signalsLost is the value of SignalsLostSince.
 func (p *Program) sealMemory(memory *os.File, signalsLost int64) error {
 	p.Unhandled = p.TakeUnhandled()
 	end, err := json.Marshal(p.Unhandled)
@@ -149,21 +149,21 @@ func (p *Program) sealMemory(memory *os.File, signalsLost int64) error {
 // monotonic returns CLOCK_MONOTONIC in nanoseconds. The clock runs on across execve(2).
 func monotonic() int64 {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // ClockGettime can't fail, because every kernel has this clock
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
 	return now.Nano()
 }
 
-// HandedState is what the previous program has handed over.
+// HandedState is the state from the previous program.
 type HandedState struct {
 	State       json.RawMessage
-	Signals     []syscall.Signal // signals that the previous program received and did not handle
+	Signals     []syscall.Signal // signals that the previous program has received but not handled
 	SignalsLost time.Duration    // how long SIGHUP, SIGINT, SIGQUIT and SIGTERM were lost
-	Halted      *Halted          // processes that were stopped for the re-execution; nil for none
+	Halted      *Halted          // processes that were stopped for the re-execution; may be nil
 	HaltedFor   time.Duration    // how long the processes of Halted were stopped; the caller of [Halted.Resume] sets it
 }
 
-// Threads returns how many threads this program may create, and how many processors it may use. These are limited only after
-// a re-execution with few PIDs; otherwise both are 0. taken may be nil.
+// Threads returns how many threads this program may create, and how many processors it may use. These are limited only after a
+// re-execution with few PIDs; otherwise both are 0. taken may be nil.
 func (taken *HandedState) Threads() (threads, processors int) {
 	if taken == nil || taken.Halted == nil {
 		return 0, 0
@@ -174,12 +174,12 @@ func (taken *HandedState) Threads() (threads, processors int) {
 // ErrNoState is the error of TakeState if no program was running before this one.
 var ErrNoState = errors.New("nothing was handed over")
 
-// TakeState returns the state from the previous program, or ErrNoState if there was none. With any other error, the result
-// may still list stopped processes, which the caller must resume. TakeState works once: it removes StateVariable from the
-// environment, so that no child gets it. It also makes sure that no child gets a file that this program has inherited, from
+// TakeState returns the state from the previous program, or ErrNoState without a previous program. With any other error, the
+// result may still list stopped processes, which the caller must resume. TakeState works once: it removes StateVariable from
+// the environment, so that no child gets it. It also makes sure that no child gets a file that this program has inherited, from
 // the previous program or from the container engine.
 func TakeState() (out *HandedState, err error) {
-	_ = agentuser.CloseOnExec() // CloseOnExec fails only without /proc
+	_ = agentuser.CloseOnExec()
 	heard := monotonic()
 	value, there := os.LookupEnv(StateVariable)
 	halted := parseHalted(os.Getenv(HaltedVariable))

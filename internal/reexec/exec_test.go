@@ -34,14 +34,14 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// state is what one program hands to the next.
+// state is the state for the next program.
 type state struct {
 	Generation int
 	Pipe       int
 }
 
-// image is one of the programs that the process executes in turn. Each writes into a pipe that the first one made,
-// sends itself signals while they have no handler, and executes the next. The third reads the pipe.
+// image is one of the programs that the process executes in turn. Each writes into a pipe from the first, sends itself signals
+// while they have no handler, and executes the next. The third reads the pipe.
 func image() error {
 	usr1, term := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(usr1, syscall.SIGUSR1)
@@ -61,7 +61,7 @@ func image() error {
 		if err := json.Unmarshal(taken.State, &s); err != nil {
 			return err
 		}
-		<-usr1 // if the signal was lost, this blocks until the test's deadline
+		<-usr1 // a lost signal blocks this until the test's deadline
 		fmt.Println("late:", taken.Signals)
 	}
 	r, w := s.Pipe>>16, s.Pipe&0xffff
@@ -89,7 +89,7 @@ func image() error {
 	fmt.Println("afterwards:", <-term)
 	p.Path = "/proc/self/exe"
 	p.TakeUnhandled = func() []syscall.Signal {
-		signal.Stop(usr1) // from here on the signal stays pending, because every thread blocks it
+		signal.Stop(usr1) // the signal stays pending from here on, because every thread blocks it
 		_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		return []syscall.Signal{syscall.SIGHUP}
@@ -125,7 +125,6 @@ func TestProcessBecomesAnotherImage(t *testing.T) {
 	}
 }
 
-// startBlocked starts a process in which SIGUSR1 is blocked, as it is in every program but the first.
 func startBlocked(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -159,8 +158,8 @@ func TestForeignMemoryIsNotTaken(t *testing.T) {
 	}
 }
 
-// Descriptors that hinit has inherited, for example from the container engine, must be closed on exec, so that no
-// service can read them.
+// Descriptors that hinit has inherited, for example from the container engine, must be closed on exec, so that no service can
+// read them.
 func TestNoServiceGetsAFileThatHinitHasInherited(t *testing.T) {
 	fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
 	if err != nil {

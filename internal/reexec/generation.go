@@ -31,8 +31,8 @@ const SelfExe = "/proc/self/exe"
 
 // Host is the container whose state passes from one program to the next. Package container implements it.
 type Host interface {
-	// LockConfig locks the configuration of the container until release is called. It waits for a change that is under way,
-	// until ctx ends. The error says why no re-execution is possible now.
+	// LockConfig locks the configuration of the container until the call of release. It waits for the end of a change, until
+	// ctx ends. The error says why no re-execution is possible now.
 	LockConfig(ctx context.Context) (release func(), err error)
 	// Try runs a program as a child, and returns its exit code and the last line of its output.
 	Try(ctx context.Context, path string, argv ...string) (code int, answer string, err error)
@@ -42,8 +42,8 @@ type Host interface {
 	// RunInLoop calls f in the supervisor's goroutine, between two events. The error means that the supervisor has ended.
 	RunInLoop(f func()) error
 	// HandOver returns a pointer to the state for the next program, which contains past. The state does not change until the
-	// caller calls thaw, which is never nil. The supervisor's goroutine calls HandOver: through RunInLoop, or after a panic
-	// of the supervisor. fault means that a panic is the cause.
+	// caller calls thaw, which is never nil. The supervisor's goroutine calls HandOver: through RunInLoop, or after a panic of
+	// the supervisor. fault means that a panic is the cause.
 	HandOver(past PastGenerations, fault bool) (state any, thaw func(), err error)
 	// TakePending removes and returns the signals that have arrived and were not handled. PutBack queues such signals again.
 	TakePending() []syscall.Signal
@@ -58,7 +58,7 @@ type Host interface {
 	End(code int, reason string)
 }
 
-// PastGenerations tells the next program about the programs before it.
+// PastGenerations describes earlier programs for the next program.
 type PastGenerations struct {
 	Format int
 	Number int
@@ -86,7 +86,7 @@ type Generation struct {
 	refused        atomic.Value // why the last requested re-execution failed: a string
 }
 
-// FirstGeneration returns the first Generation of a container. signals are those that host handles.
+// FirstGeneration returns the first Generation of a container. signals are the signals that host handles.
 func FirstGeneration(host Host, signals []syscall.Signal) *Generation {
 	exe, _ := os.Readlink(SelfExe) // without /proc no re-execution is possible anyway
 	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(SelfExe), host: host, signals: signals}
@@ -113,7 +113,7 @@ func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 	return nil
 }
 
-// ResumeMessage returns a line for the log after a re-execution: why it happened, and how long signals were lost.
+// ResumeMessage returns a line for the log after a re-execution, with its reason and the time in which signals were lost.
 func (g *Generation) ResumeMessage(past PastGenerations, taken *HandedState) string {
 	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.SignalsLost.Round(10*time.Microsecond))
 	if taken.Halted != nil {
@@ -128,7 +128,7 @@ func (g *Generation) MarkBootDone() { g.bootDone.Store(true) }
 // Failed reports whether the container is shutting down because of a fault.
 func (g *Generation) Failed() bool { return g.shuttingDown.Load() }
 
-// Refusal says why the last requested re-execution failed; "" if it did not.
+// Refusal says why the last requested re-execution failed; "" without a failure.
 func (g *Generation) Refusal() string {
 	reason, _ := g.refused.Load().(string)
 	return reason
@@ -232,8 +232,7 @@ func (g *Generation) becomeProgram(path, cause string, fault bool) error {
 const (
 	// ExitFault is the exit code of the container when hinit can't continue after a panic of its own (EX_SOFTWARE of
 	// sysexits(3)).
-	ExitFault = 70
-	// faultWindow is the time after a fault in which a second fault ends the container.
+	ExitFault   = 70
 	faultWindow = time.Minute
 	// tryTimeout limits how long a program may take to print the handover format that it reads.
 	tryTimeout = 10 * time.Second
@@ -242,8 +241,7 @@ const (
 )
 
 // Panicked handles a panic in any goroutine but the supervisor's. The goroutine that has panicked calls it. Panicked
-// re-executes hinit, and the new program starts that goroutine again. If that is impossible, Panicked shuts the container
-// down.
+// re-executes hinit, and the new program starts that goroutine again. If that is impossible, Panicked shuts the container down.
 func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if !g.handlingFault.CompareAndSwap(false, true) {
 		return // another fault is being handled already
@@ -316,7 +314,7 @@ func (g *Generation) writeReport(doing string, value any, stack []byte) {
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
 	runInTime(func() {
-		_, _ = os.Stderr.Write(b.Bytes()) // an error does not matter, because there is no other place for the report
+		_, _ = os.Stderr.Write(b.Bytes()) // the report has no other place, so ignore the error
 	}, func() {
 		path, err := g.host.StoreReport("hinit-crash-"+now.UTC().Format("20060102T150405.000Z")+".log", b.Bytes())
 		if err != nil {
@@ -327,7 +325,7 @@ func (g *Generation) writeReport(doing string, value any, stack []byte) {
 	})
 }
 
-// runInTime calls the functions in goroutines, and waits for their ends for at most reportTime: the console and the disk may not
+// runInTime calls the functions in goroutines, and waits for them at most reportTime, because the console and the disk may not
 // answer.
 func runInTime(write ...func()) {
 	var all sync.WaitGroup

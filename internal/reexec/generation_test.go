@@ -17,7 +17,7 @@ import (
 	"hinit/internal/reexec"
 )
 
-// host records the calls that it gets.
+// host records its calls.
 type host struct {
 	mu     sync.Mutex
 	asked  []string

@@ -21,18 +21,18 @@ import (
 const HaltedVariable = "HINIT_HALTED"
 
 const (
-	// plentyOfPIDs is how many free PIDs are always enough, because no fork bomb takes so many while a program starts. With
-	// fewer, hinit stops all other processes.
+	// plentyOfPIDs is the number of free PIDs that always suffices, because no fork bomb takes so many during the start of a
+	// program. With fewer, hinit stops all other processes.
 	plentyOfPIDs = 1024
-	// outsidePIDs is how many PIDs may be taken from outside the container, for instance by docker exec, while all processes in
-	// it are stopped.
+	// outsidePIDs is how many PIDs may be taken from outside the container, for instance by docker exec, while all its
+	// processes are stopped.
 	outsidePIDs = 3
-	// spareThreads is how many threads must be possible beyond the necessary ones. The margin is needed because hinit may be
-	// unable to read the PID limit of the control group.
+	// spareThreads is the required number of possible threads beyond the necessary ones, because hinit may be unable to read
+	// the PID limit of the control group.
 	spareThreads = 64
 	// maxListedStopped is how many stopped processes HaltedVariable can list, with up to ten digits and a blank each.
 	maxListedStopped = 10_000
-	// haltTime is how long the other processes may take to stop. The supervisor's loop is blocked meanwhile.
+	// haltTime limits the time for stopping the other processes, because the supervisor's loop is blocked.
 	haltTime = 10 * time.Second
 	// pidWaitLimit is how long a re-execution after a fault waits for free PIDs.
 	pidWaitLimit = 10 * time.Second
@@ -41,13 +41,13 @@ const (
 // errTooFewPIDs means that the free PIDs may not suffice for the threads of the new program. Other errors wrap it.
 var errTooFewPIDs = errors.New("the new program might not get its threads")
 
-// Halted tells the new program that the old program has stopped all other processes, because few PIDs were free. The new program
-// calls [Halted.Resume] when it has its threads.
+// Halted tells the new program that the old program has stopped all other processes, because few PIDs were free. The new
+// program calls [Halted.Resume] when it has its threads.
 type Halted struct {
-	Threads       int   // threads that the new program needs besides its first. So many PIDs, and a few more, are free.
+	Threads       int   // threads of the new program besides its first. So many PIDs, and a few more, are free.
 	Processors    int   // processors that the old program used (GOMAXPROCS)
 	since         int64 // when the processes were stopped, in nanoseconds of CLOCK_MONOTONIC
-	stoppedBefore []int // PIDs of processes that were already stopped before; Resume does not continue them
+	stoppedBefore []int // PIDs of processes that were stopped before; Resume does not continue them
 }
 
 func (h *Halted) String() string {
@@ -57,7 +57,6 @@ func (h *Halted) String() string {
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
-// parseHalted parses the text of [Halted.String]. It returns nil if no process was stopped.
 func parseHalted(text string) *Halted {
 	var n []int
 	for word := range strings.FieldsSeq(text) {
@@ -83,16 +82,16 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of the present threads. If
-// other processes take them, the Go runtime of the new program ends that program. So if few PIDs are free, reservePIDs stops
-// all other processes. It returns what the new program must know about them, or nil.
+// reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of the present threads. If other
+// processes take them, the Go runtime of the new program ends that program. So if few PIDs are free, reservePIDs stops all
+// other processes. It returns their description for the new program, or nil.
 func reservePIDs() (halted *Halted, err error) {
 	var task unix.Stat_t
-	threads := 64 // a guess, in case /proc is missing
+	threads := 64 // a guess without /proc
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
-	// A subreaper can't stop the other processes, so the PIDs that are free now must suffice.
+	// A subreaper can't stop the other processes, so the free PIDs must suffice.
 	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfPIDs || os.Getpid() != 1) && canCreateThreads(threads+spareThreads) {
 		return nil, nil
 	}
@@ -114,7 +113,7 @@ func reservePIDs() (halted *Halted, err error) {
 	return nil, err
 }
 
-// canCreateThreads reports whether this process can now create so many threads in addition.
+// canCreateThreads reports whether this process can now create so many additional threads.
 func canCreateThreads(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

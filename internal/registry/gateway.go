@@ -14,13 +14,11 @@ import (
 // Gateway says how to register the gateway of a profile.
 type Gateway struct {
 	Profile   profiles.Profile
-	Start     bool      // start the gateway
+	Start     bool      // whether to start the gateway
 	Down      bool      // the s6 service directory (slot) of the gateway gets a down file, which keeps the gateway down at the start of the container
 	LastUsed  time.Time // last use of the profile; zero if unknown
 	AwaitSlot bool      // the returned function waits until the slot exists
 
-	// SlotMadeByClient means that a client has made the s6 service directory (slot). Exports are the variables that the slot's
-	// run script exports.
 	SlotMadeByClient bool
 	Exports          map[string]string
 }
@@ -40,7 +38,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	u := r.o.Units.Gateway(r.o.Config(), g.Profile, exports)
 	u.Policy.LastUsed = g.LastUsed
 	var s Slot
-	if !g.SlotMadeByClient { // a client that sees the service in the status must also find its slot, so make the slot first
+	if !g.SlotMadeByClient { // a client that sees the service in the status must also find its slot
 		s = r.gatewaySlot(g.Profile, u, g.Down)
 		r.makeSlot(ctx, s, false)
 	}
@@ -64,13 +62,13 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	}
 }
 
-// registerGateway registers the gateway of a profile as the unit u. exports are the variables that the gateway's s6 service
-// directory (slot) exports, and that u already contains.
+// registerGateway registers the gateway of a profile as the unit u. exports are the variables from the gateway's s6 service
+// directory (slot), which u already contains.
 func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u supervisor.Unit, exports map[string]string, want supervisor.Want) (answer func() error) {
 	registered := r.register(ctx, u, want)
 	return func() error {
 		err := registered()
-		// A client may have replaced the slot during the registration. Then register the gateway again with the new variables.
+		// A client may have replaced the slot during the registration, so register the gateway again with the new variables.
 		for err == nil {
 			now := r.Exports(u.Name)
 			if maps.Equal(now, exports) {
@@ -105,8 +103,8 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// StoreTopology sets the topology (which gateway serves which profiles) that was read from the volume. A gateway gets it when
-// it is redefined.
+// StoreTopology sets the topology (which gateway serves which profiles) from the volume. A gateway gets it when it is
+// redefined.
 func (r *Registry) StoreTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
 
 // SetTopology sets the topology that an operator has chosen. Every gateway gets it at its next start.
@@ -118,7 +116,7 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 }
 
 // SetOwnGatewayAllowed says whether a profile's own gateway may run although another gateway serves the profile. The gateway
-// learns it at its next start.
+// gets the value at its next start.
 func (r *Registry) SetOwnGatewayAllowed(ctx context.Context, profile string, on bool) {
 	if r.o.Units.MayRunOwnGateway(profile) == on {
 		return
@@ -132,7 +130,7 @@ func (r *Registry) SetOwnGatewayAllowed(ctx context.Context, profile string, on 
 // MayRunOwnGateway returns what SetOwnGatewayAllowed has set.
 func (r *Registry) MayRunOwnGateway(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
 
-// RestoreSlot makes the s6 service directory (slot) of a service again, if a client has removed it.
+// RestoreSlot makes the s6 service directory (slot) of a service again if a client has removed it.
 func (r *Registry) RestoreSlot(ctx context.Context, service string) {
 	if r.currentSlotMaker() == nil || r.HasSlot(service) {
 		return
@@ -166,7 +164,7 @@ func (r *Registry) AddProfile(profile string) {
 	r.knownProfiles[profile] = true
 }
 
-// ProfileExists reports whether a profile is known to be on the volume. A registered gateway may have no profile, because a
+// ProfileExists reports whether the volume is known to have a profile. A registered gateway may have no profile, because a
 // client can make an s6 service directory of any name.
 func (r *Registry) ProfileExists(profile string) bool {
 	r.mu.Lock()
@@ -174,7 +172,7 @@ func (r *Registry) ProfileExists(profile string) bool {
 	return r.knownProfiles[profile]
 }
 
-// KnownProfiles lists the profiles that are known to exist, sorted by name.
+// KnownProfiles lists the known profiles, sorted by name.
 func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +193,7 @@ func (r *Registry) Forget(profile string) {
 	delete(r.down, profile)
 }
 
-// DropProfiles drops all profiles, because another init serves them now. The s6 service directories stay.
+// DropProfiles drops all profiles, because another init now serves them. The s6 service directories stay.
 func (r *Registry) DropProfiles() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +205,7 @@ func (r *Registry) DropProfiles() {
 type Handover struct {
 	Present     map[string]bool // profiles that exist
 	Marked      map[string]bool // whether the s6 service directory of a profile has a down file; no entry if unknown
-	OwnGateways map[string]bool `reexec:"Beside"` // profiles whose own gateway may run although another gateway serves them
+	OwnGateways map[string]bool `reexec:"Beside"`
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.

@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Limits lists the limits of a service that need a control group, and says what enforces each of them in this container.
+// Limits lists the limits of a service that need a control group, and the mechanism that enforces each limit in this container.
 func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	cfg := r.o.Config()
 	own := units.SettingsOf(cfg, v)
@@ -32,15 +32,15 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	return out
 }
 
-// PrepareCgroups prepares the container's control group for child groups, if a service needs a child group. After an error, it
-// writes to the container log why services have no child groups. The caller holds ChangeLock.
+// PrepareCgroups prepares the container's control group for child groups, if a service needs one. It logs the error, the reason
+// why services have no child groups. The caller holds ChangeLock.
 func (r *Registry) PrepareCgroups(cfg *config.Config) {
 	if why := r.o.Units.PrepareCgroup(cfg); why != nil {
 		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)
 	}
 }
 
-// confinementOf returns how the kernel restricts the process pid (theirs) and hinit itself (own).
+// confinementOf returns the kernel's restrictions of the process pid (theirs) and of hinit (own).
 func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
 	err = blocking.Do(blocking.Short, func() (err error) {
 		if own, err = proc.ReadConfinement(os.Getpid()); err == nil {
@@ -51,8 +51,8 @@ func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
 	return theirs, own, err
 }
 
-// Isolation returns how a gateway is isolated, and which parts the kernel confirms; nil for a gateway without isolation. A
-// seccomp filter proves that Landlock is in force too, because the filter is set up last (internal/isolation/confine).
+// Isolation returns the isolation of a gateway with the parts that the kernel confirms; nil for a gateway without isolation. A
+// seccomp filter proves Landlock too, because the filter is set up last (internal/isolation/confine).
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	cfg := r.o.Config()
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).IsIsolated() {
@@ -80,7 +80,7 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 }
 
 // DeniesSocket reports whether a client may not use the control socket, because it belongs to an isolated profile. A client
-// that has ended is denied too, because hinit can't tell to which profile it belonged.
+// that has ended is denied too, because its profile is unknown.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
 	if uid == 0 || pid == 0 || !cfg.Isolates() { // pid 0 is a process outside this PID namespace

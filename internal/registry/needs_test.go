@@ -12,15 +12,14 @@ import (
 	"hinit/supervisor"
 )
 
-// TestWhatIsRegisteredDuringTheBootWaitsForIt checks that a service that is registered during the boot starts only
-// after it. A slot of the agent could otherwise start its gateway before the boot has removed the files of the last
-// run.
+// A service that is registered during the boot starts only after the boot. Otherwise a slot of the agent could start its
+// gateway before the boot has removed the files of the last run.
 func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 	r := New(Options{})
 	r.AddProfile("decided")
 	for _, tt := range []struct {
 		unit           supervisor.Unit
-		boot, profiles bool // which steps of the boot are done
+		boot, profiles bool // finished steps of the boot
 		want           string
 	}{
 		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "coder"}, false, false, "[profiles]"},
@@ -42,9 +41,8 @@ func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 	}
 }
 
-// TestThereIsOneDoorToTheSupervisor checks that all services are registered through this package, which makes them wait
-// for the boot. Exceptions: the run of a check, whose service is already up; the boot program, for which the boot
-// waits; and programs without PID 1, which have no registry.
+// All services must be registered through this package, which makes them wait for the boot. Exceptions: the run of a check,
+// whose service is already up; the boot program, for which the boot waits; and programs without PID 1, which have no registry.
 func TestThereIsOneDoorToTheSupervisor(t *testing.T) {
 	var doors []string
 	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
@@ -69,7 +67,7 @@ func TestThereIsOneDoorToTheSupervisor(t *testing.T) {
 	want := []string{
 		// this call registers the run of a check
 		"../container/health/health.go: err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",
-		"../container/prepare/bootprogram.go: err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{", // a task of the boot, which waits for nothing
+		"../container/prepare/bootprogram.go: err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",
 		"../registry/registry.go: return r.Loop.RegisterSoon(ctx, &u, want)", "../registry/registry.go: registered := r.Loop.RegisterSoon(ctx, &u, want)",
 	}
 	if !slices.Equal(doors, want) {

@@ -21,11 +21,11 @@ import (
 	"hinit/supervisor"
 )
 
-// MainHermes is the name of the slot that the image with s6 has for the container's CMD. It always reports "up". hinit has no
+// MainHermes is the name of the slot for the container's CMD in the image with s6. The slot always reports "up". hinit has no
 // service of this name.
 const MainHermes = "main-hermes"
 
-// Loop is the part of [supervisor.Loop] that a Registry uses, and that its callers may use through it.
+// Loop is the part of [supervisor.Loop] that a Registry and its callers use.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
@@ -37,7 +37,7 @@ type Loop interface {
 // Options are the parts of hinit that a Registry uses.
 type Options struct {
 	Loop             Loop
-	Config           func() *config.Config // function that returns the current configuration
+	Config           func() *config.Config // returns the current configuration
 	Store            *profiles.Store
 	Units            *units.Maker
 	Logs             *logs.Logs
@@ -45,34 +45,34 @@ type Options struct {
 	Logger           *initlog.Logger
 	AgentUID         uint32
 	Actor            *fsutil.Actor        // the agent's user, for opening the logs of runs
-	MayRun           func() error         // function that says why clients may not start a run now; nil if they may
+	MayRun           func() error         // returns why clients may not start a run now; nil if they may
 	ServicesOnly     bool                 // hinit is a plain supervisor, whose configuration keeps its path
-	Serves           func() bool          // function that reports whether this init serves the volume's profiles and services
-	SetConfig        func(*config.Config) // function that makes another configuration the present one
-	StoresTaskStarts bool                 // the starts of scheduled tasks are stored on the volume
-	WarnNotStored    func(error)          // function that is called if the start of a scheduled task can't be stored on the volume
+	Serves           func() bool          // reports whether this init serves the volume's profiles and services
+	SetConfig        func(*config.Config) // makes another configuration the current one
+	StoresTaskStarts bool                 // whether the starts of scheduled tasks are stored on the volume
+	WarnNotStored    func(error)          // called if the start of a scheduled task can't be stored on the volume
 }
 
 // Registry registers services. Any goroutine may call its methods.
 type Registry struct {
 	Loop
 
-	// ChangeLock is held by an operation that changes many services: the boot, a reload, or a change of the topology.
+	// ChangeLock is held during an operation that changes many services: the boot, a reload, or a change of the topology.
 	ChangeLock sync.Mutex
-	reloadLock sync.Mutex // a reload holds this lock from before it reads the configuration; lock it before ChangeLock
+	reloadLock sync.Mutex // held during a reload, including the reading of the configuration; lock it before ChangeLock
 
-	// Timetable starts tasks by their schedule. Its caller must hold ChangeLock.
+	// Timetable starts tasks by their schedule. The caller of its methods must hold ChangeLock.
 	Timetable *timetable.Table
 
 	o            Options
-	needsMet     map[string]*atomic.Bool // whether each need is met; a need is set before the supervisor is told
+	needsMet     map[string]*atomic.Bool // whether each need is met; set before the supervisor is notified
 	orderedStart atomic.Bool             // whether gateways wait for all profiles, see SetOrderedStart
 
 	mu            sync.Mutex
 	slotMaker     SlotMaker       // interface that makes the slots; nil before SetSlotMaker
 	slots         map[string]slot // slots by the name of the service
-	down          map[string]bool // whether the slot of a profile has a down file; no entry if unknown
-	knownProfiles map[string]bool // profiles that are known to be on the volume
+	down          map[string]bool
+	knownProfiles map[string]bool
 }
 
 // New returns a Registry without services.
@@ -94,7 +94,7 @@ func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervi
 // register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call the result,
 // which waits. Every registration goes through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
-	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // the CMD and commands of clients have no log here, and need no wait for the boot
+	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // the CMD and commands of clients have no log here, and don't wait for the boot
 		return r.Loop.RegisterSoon(ctx, &u, want)
 	}
 	u.Needs = r.unmetNeeds(u)
@@ -105,7 +105,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
 	}
 	known := r.isKnown(u.Name)
-	if !known { // begin the checks before the start, so that they see the first line of output
+	if !known { // begin the checks first, so that they see the first line of output
 		r.o.Health.SetChecks(&u)
 	}
 	registered := r.Loop.RegisterSoon(ctx, &u, want)
@@ -160,8 +160,8 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 // runs as root gets no setting from the agent. Any other such service runs as the agent.
 func (r *Registry) ForeignSpec(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
-// CheckCapacity returns an error if there are too few file descriptors for one more service whose s6 directory another
-// program has made.
+// CheckCapacity returns an error if the file descriptors don't suffice for one more service whose s6 directory another program
+// has made.
 func (r *Registry) CheckCapacity() error { return tuning.CheckDescriptors() }
 
 // The needs: conditions that the boot meets, and for which services wait before their start (contract, section 2).
@@ -170,7 +170,7 @@ const (
 	NeedProfiles = "profiles" // the profiles were read, and stale files of earlier gateways removed
 )
 
-// MarkNeedMet marks a need as met, so that the services that wait for it start. It fails only if the container has ended.
+// MarkNeedMet marks a need as met, which starts the services that wait for it. It fails only if the container has ended.
 func (r *Registry) MarkNeedMet(ctx context.Context, need string) error {
 	r.needsMet[need].Store(true)
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
@@ -179,11 +179,11 @@ func (r *Registry) MarkNeedMet(ctx context.Context, need string) error {
 // SetOrderedStart says whether gateways wait until all profiles are known, so that recently used gateways start first.
 func (r *Registry) SetOrderedStart(on bool) { r.orderedStart.Store(on) }
 
-// unmetNeeds returns the needs for which a new service must still wait. A gateway waits until the boot has decided about its
-// profile. Any other service waits for the boot.
+// unmetNeeds returns the unmet needs of a new service. A gateway waits until the boot has decided about its profile. Any other
+// service waits for the boot.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
-	case u.Name == config.LeaseName && !r.o.ServicesOnly: // the lease program has no needs, because the boot itself waits for it
+	case u.Name == config.LeaseName && !r.o.ServicesOnly: // the boot waits for the lease program
 	case u.Kind == supervisor.KindService && !r.needsMet[NeedBoot].Load():
 		return []string{NeedBoot}
 	case u.Kind == supervisor.KindGateway && !r.needsMet[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.orderedStart.Load()):

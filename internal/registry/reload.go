@@ -21,10 +21,9 @@ import (
 	"hinit/supervisor"
 )
 
-// ReloadInTime is Reload, but returns at the latest when ctx ends. The reload then continues without the caller.
+// ReloadInTime calls Reload, but returns at the latest when ctx ends. The reload then continues without the caller.
 func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
-	// The configuration may be on a disk that hangs. A reload that has begun always runs to its end, and only one at a time
-	// can hang.
+	// The configuration may be on a disk that hangs. A reload always runs to its end, and only one at a time can hang.
 	var did client.ReloadReply
 	err = blocking.Wait(ctx, "the reload", func() (err error) {
 		did, err = r.Reload(context.WithoutCancel(ctx), how)
@@ -54,19 +53,19 @@ func (r *Registry) ReloadAndSay() {
 	}
 }
 
-// Reload reads the configuration again. It starts new services and stops removed ones. A service whose definition has changed
-// gets the new one at its next start. If the file is invalid, nothing changes; nor does it if the file is missing, unless
-// how.Force is set. The reply also lists changed settings that need a new container.
+// Reload reads the configuration again. It starts new services and stops removed ones. A changed definition of a service
+// applies from its next start. An invalid file changes nothing, and neither does a missing file unless how.Force is set. The
+// reply also lists changed settings that need a new container.
 //
-// If root has changed the file, and only root can, an agent may not reload it. Root may have written only half of the file,
-// and the limits and the isolation in the other half would be missing.
+// If root has changed the file, and only root can, an agent may not reload it. Root may have written only half of the file, and
+// the limits and the isolation in the other half would be missing.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	if err := lockForReload(ctx, &r.reloadLock); err != nil {
 		return out, err
 	}
 	defer r.reloadLock.Unlock()
 	old := r.o.Config()
-	cfg, err := r.readConfig(ctx, old, how.Force) // the disk may hang, so read the file before ChangeLock is locked
+	cfg, err := r.readConfig(ctx, old, how.Force) // the disk may hang, so read the file before locking ChangeLock
 	if err != nil {
 		return out, err
 	}
@@ -92,12 +91,12 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 		}
 		return out, nil
 	}
-	// the settings of single services are in the plan
+	// the plan contains the settings of single services
 	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool {
 		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
 	})
 	if !how.DryRun {
-		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // Do fails only if the container ends
+		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"})
 		r.o.SetConfig(cfg)
 		r.o.Health.Configure(cfg)
 		err = r.Apply(ctx, plan)
@@ -114,8 +113,8 @@ func requestedByAgent(ctx context.Context) bool {
 	return by != nil && by.UID != 0 && os.Getuid() == 0
 }
 
-// lockForReload locks a mutex for a reload. For a reload by an agent, it fails if the mutex is locked. For any other client
-// it waits. So an agent that reloads all the time can't keep root from a reload.
+// lockForReload locks a mutex for a reload. For an agent, it fails if the mutex is locked; for any other client it waits. So an
+// agent that reloads all the time can't keep root from a reload.
 func lockForReload(ctx context.Context, lock *sync.Mutex) error {
 	if !requestedByAgent(ctx) {
 		lock.Lock()
@@ -141,8 +140,8 @@ func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 	return r.ChangeLock.Unlock, nil
 }
 
-// readConfig reads the configuration file again. If the file is missing, it returns an error; if force is set, it
-// returns the default configuration instead.
+// readConfig reads the configuration file again. A missing file is an error or, if force is set, means the default
+// configuration.
 func (r *Registry) readConfig(ctx context.Context, old *config.Config, force bool) (*config.Config, error) {
 	options := config.Options{}
 	if r.o.ServicesOnly {
@@ -173,7 +172,7 @@ func LoadConfig(o config.Options) (*config.Config, error) {
 	return blocking.Get(blocking.Foreign, func() (*config.Config, error) { return config.Load(o) })
 }
 
-// Plan says what a new configuration changes in each gateway, and in each service of hinit.yaml.
+// Plan contains the changes of a new configuration to each gateway, and to each service of hinit.yaml.
 type Plan struct {
 	old, new *config.Config
 	services map[string]supervisor.Unit // units of the services of hinit.yaml, in the new configuration
@@ -202,7 +201,7 @@ func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
 	return p, nil
 }
 
-// Apply carries out a plan. The new configuration must already be the present one.
+// Apply carries out a plan. The new configuration must already be the current one.
 func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(p.old.Services)) {
@@ -220,8 +219,8 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	return errors.Join(append(problems, r.redefineAll(ctx))...)
 }
 
-// Steps describes the plan, one step for each service, sorted by name. now is the present state of the services. done means that
-// the plan has been carried out.
+// Steps describes the plan, one step for each service, sorted by name. now is the current state of the services. done means
+// that the plan has been carried out.
 func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	names := maps.Clone(p.before)
 	maps.Copy(names, p.after)
@@ -234,8 +233,8 @@ func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	return steps
 }
 
-// step describes what the plan changes for one service. v is the service's present state, or nil if it is not registered. op
-// is "" if nothing changes.
+// step describes the change of one service. v is the service's current state, or nil if it is not registered. op is "" without
+// a change.
 func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
 	before, was := p.before[name]
 	after, is := p.after[name]
@@ -285,7 +284,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	return "", ""
 }
 
-// describeTaskStart says when a task will run, for a task that a reload does not start.
+// describeTaskStart says when a task will run that a reload does not start.
 func describeTaskStart(s config.Service) string {
 	if s.Task.Schedule.Cron == "" {
 		return "it runs when it is asked for: hinit run-once " + s.Name

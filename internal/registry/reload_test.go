@@ -18,8 +18,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Root's SIGHUP must be accepted although an agent requests one reload after the other. The agent's second request must
-// be refused while one runs.
+// Root's SIGHUP must be accepted although an agent requests one reload after the other. The agent's second request must be
+// refused during the first.
 func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
 	agent := supervisor.WithAuthor(t.Context(), &client.Author{UID: 10000})
 	var lock sync.Mutex
@@ -50,9 +50,8 @@ func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
 	}
 }
 
-// TestAReloadOfAnAgentReadTheHalfThatRootHadWritten checks that a reload by an agent is refused when hinit.yaml has
-// changed since root's last reload. Root's copy may be cut off by a full disk, and the first half be valid but without
-// isolation.
+// A reload by an agent must be refused when hinit.yaml has changed since root's last reload. A full disk may cut off root's
+// copy, and the first half may be valid but without isolation.
 func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root and an agent")
@@ -61,7 +60,7 @@ func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	t.Setenv("HINIT_CONFIG", path)
 	const half, rest = "restart: {factor: 3}\n", "isolation: user\n"
 	agent := supervisor.WithAuthor(t.Context(), &client.Author{UID: 10000})
-	// The message refused comes before hinit reads the file. The message read comes after that.
+	// The message refused comes before hinit reads the file, the message read after it.
 	const refused, read = "root must reload it", "cannot change home while the container runs"
 	for _, c := range []struct {
 		file, inForce string
@@ -91,8 +90,7 @@ func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	}
 }
 
-// TestAPlanSaysWhatBecomesOfEachService checks what the plan of a reload says about each service, before and after the
-// reload.
+// The plan of a reload must describe each service correctly, before and after the reload.
 func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
 	unit := func(argv string, grace time.Duration) supervisor.Unit {
 		return supervisor.Unit{Spec: proc.Spec{Argv: []string{argv}}, Policy: supervisor.Policy{Grace: grace}}

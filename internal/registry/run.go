@@ -16,10 +16,10 @@ import (
 	"hinit/internal/runs"
 )
 
-// StartRun runs a command once, for a client of the control API. The command must be defined under runs in hinit.yaml. byRoot
-// means that the client is root. service is the service to which the client belongs, or "". If the profile has a user of its
-// own, a client other than root may pass only what the task board passes. With a variable such as BASH_ENV, the client could
-// otherwise run its own code as that user. With free text as the task, it could instruct the agent of that profile.
+// StartRun runs a command of the key runs in hinit.yaml once, for a client of the control API. byRoot means that the client is
+// root. service is the service of the client, or "". If the profile has its own user, a client other than root may pass only
+// the variables and options of the task board. With a variable such as BASH_ENV, the client could otherwise run its own code as
+// that user. With free text as the task, it could instruct the agent of that profile.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot bool, service string) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
@@ -43,7 +43,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 		}
 		home = p.Home
 		if cfg.IsolationOf(p.Name).Mode == config.IsolationUser && !byRoot {
-			delete(ask.Env, "HERMES_HOME") // hinit sets this variable itself
+			delete(ask.Env, "HERMES_HOME")
 			if why := findNonBoardInput(ask); why != "" {
 				return refuse(client.KindBadRequest, "profile %q has a user of its own, and %s; only root may pass that", p.Name, why)
 			}
@@ -54,7 +54,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 		return client.Run{}, err
 	}
 	caller, grace := "", cmp.Or(time.Duration(ask.GraceMS)*time.Millisecond, template.Grace)
-	// only runs of services of hinit.yaml have a limit of their own, because the agent can make any number of other services
+	// only runs of services of hinit.yaml have a separate limit, because the agent can make any number of other services
 	if !byRoot {
 		caller, grace = cmp.Or(cfg.Services[service].Name, "other clients"), min(grace, template.Grace)
 	}
@@ -74,8 +74,8 @@ var boardVars = []string{
 // boardOptions are the options of the agent that the dispatcher of the task board passes, each with a value.
 var boardOptions = []string{"--skills", "-m", "--toolsets"}
 
-// findNonBoardInput returns a task, variable or option of a request that the dispatcher of the task board never sends, or "".
-// A task of the board is "t_" and hexadecimal digits (contract kanban, table tasks).
+// findNonBoardInput returns a task, variable or option of a request that the dispatcher of the task board never sends, or "". A
+// task of the board is "t_" and hexadecimal digits (contract kanban, table tasks).
 func findNonBoardInput(ask client.RunRequest) string {
 	if digits, isID := strings.CutPrefix(ask.Task, "t_"); ask.Task != "" && !isID || strings.Trim(digits, "0123456789abcdef") != "" {
 		return fmt.Sprintf("the request has the task %q", ask.Task)
@@ -93,8 +93,8 @@ func findNonBoardInput(ask client.RunRequest) string {
 	return ""
 }
 
-// openRunLog opens the file for a run's output, or returns nil if path is "". It opens the file as the agent's user, because
-// the agent may have put a link there.
+// openRunLog opens the file for a run's output, or returns nil if path is "". It acts as the agent's user, because the agent
+// may have put a link there.
 func openRunLog(path string, agent *fsutil.Actor) (*os.File, error) {
 	if path == "" {
 		return nil, nil

@@ -12,28 +12,25 @@ import (
 
 // SlotMaker makes and removes the slots (s6 service directories) of services. Package personality implements it.
 type SlotMaker interface {
-	// Enqueue makes a slot later, and does not block. Publish makes a slot and returns when it is complete. Both keep an
-	// existing slot.
 	Enqueue(s Slot)
 	Publish(ctx context.Context, s Slot)
-	// SetDown makes or removes the down file of a slot.
 	SetDown(name string, down bool)
 	// Foreign reports whether the name belongs to a service directory that hinit did not make.
 	Foreign(name string) bool
-	// RemoveSlot removes a slot. It returns nil if the slot does not exist.
+	// RemoveSlot removes a slot. A missing slot is no error.
 	RemoveSlot(ctx context.Context, name string) error
 }
 
 // Slot describes the s6 service directory of a service.
 type Slot struct {
 	Name string
-	Down bool              // there is a down file, which keeps the service down at the start of the container
-	Argv []string          // the command and its arguments
+	Down bool
+	Argv []string
 	Env  map[string]string // variables that the command gets besides the container's environment
-	Dir  string            // working directory; "" if the command may run in any directory
+	Dir  string            // working directory; "" for any directory
 	Cred *proc.Cred        // user of the command; nil for the user who runs the run script
 
-	Finish bool  // there is a finish script, which keeps the service down after an exit code of ParkOn
+	Finish bool
 	ParkOn []int // exit codes for the finish script
 
 	Log         string // directory of the log; "" for none
@@ -41,14 +38,13 @@ type Slot struct {
 	LogArchives int
 }
 
-// slot is what the Registry knows about the s6 service directory (slot) of a service.
+// slot is the Registry's record of the s6 service directory (slot) of a service.
 type slot struct {
 	exists  bool              // the slot exists, or is about to be made
-	exports map[string]string // variables that the run script of the slot exports, if a client made the slot; the map is never changed
+	exports map[string]string // exports of the slot's run script, if a client made the slot; the map is never changed
 }
 
-// SetSlotMaker sets the SlotMaker that makes slots from now on. exports lists the existing slots, each with the variables that
-// its run script exports.
+// SetSlotMaker sets the SlotMaker. exports lists the existing slots, each with the variables that its run script exports.
 func (r *Registry) SetSlotMaker(f SlotMaker, exports map[string]map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,15 +67,14 @@ func (r *Registry) slot(service string) slot {
 	return r.slots[service]
 }
 
-// HasSlot reports whether a service has an s6 service directory (slot), or is about to get one. Without a [SlotMaker] no
-// service has one.
+// HasSlot reports whether a service has an s6 service directory (slot), or soon will. Without a [SlotMaker] no service has one.
 func (r *Registry) HasSlot(service string) bool { return r.slot(service).exists }
 
 // Exports returns the variables that the run script of a service's s6 directory exports, or nil. Do not modify the map.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the SlotMaker create a slot. If wait is set, it waits until the slot is complete. A service whose name is too
-// long for s6 gets no slot, because the SlotMaker would fail and try again for ever.
+// makeSlot makes the SlotMaker create a slot, and with wait blocks until the slot is complete. A service whose name is too long
+// for s6 gets no slot, because the SlotMaker would fail and try again for ever.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, wait bool) {
 	f := r.currentSlotMaker()
 	if f == nil || len(s.Name) > formats.MaxName {
@@ -112,8 +107,8 @@ func (r *Registry) RemoveSlot(ctx context.Context, service string) error {
 }
 
 // SetDown makes or removes the down file of a gateway's slot, which keeps the gateway down at the start of the container. It
-// does nothing if the Registry knows that the file is right. Set always to change it in any case: a client that is removing
-// the slot removes the down file first.
+// does nothing if the Registry knows that the file is right, unless always is set: a client that is removing the slot removes
+// the down file first.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]
@@ -125,7 +120,7 @@ func (r *Registry) SetDown(profile string, down, always bool) {
 	}
 }
 
-// gatewaySlot describes the s6 service directory (slot) of a profile's gateway, which has the unit u.
+// gatewaySlot describes the s6 service directory (slot) of a profile's gateway with the unit u.
 func (r *Registry) gatewaySlot(p profiles.Profile, u supervisor.Unit, down bool) Slot {
 	cfg := r.o.Config()
 	return Slot{

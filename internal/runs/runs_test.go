@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is the longest time that a test waits for something that must happen. A test that passes does not use it up.
+// patience is the longest time that a test waits for an event. A passing test waits less.
 const patience = 2 * time.Minute
 
 // order returns the request for a run of a test process with a log.
@@ -126,7 +126,7 @@ func TestSignalOfAnotherIsNotOurs(t *testing.T) {
 	}
 }
 
-// A stop must also end a worker that ignores TERM, and a daemon of it that has left its session.
+// A stop must also end a worker that ignores TERM, and its daemon that has left the session.
 func TestStopEndsTheWholeTree(t *testing.T) {
 	for _, role := range [][]string{{"obey", "7"}, {"deaf"}, {"escape", "clean", "deaf"}, {"escape", "tagged", "deaf"}} {
 		t.Run(strings.Join(role, "-"), func(t *testing.T) {
@@ -273,8 +273,8 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// An ended run must keep only short texts. 1,000 ended runs with an error that names a directory of 4 kB took 20 MB,
-// and 40 MB in each list.
+// An ended run must keep only short texts. 1,000 ended runs with an error that names a directory of 4 kB took 20 MB, and 40 MB
+// in each list.
 func TestAnEndedRunKeepsLittleOfLongWords(t *testing.T) {
 	o := order(t, "exit", "0")
 	o.Log = "/" + strings.Repeat("\x01", 3800)

@@ -43,8 +43,8 @@ func (l *slowLoop) Snapshot() *supervisor.Snapshot {
 	return snap
 }
 
-// TestARunThatStartsDuringTheComparisonIsNotLost checks that a run which starts while PID 1 compares its runs with an older
-// snapshot is not reported as gone. The task board would start a second worker beside the living one.
+// A run starts while PID 1 compares its runs with an older snapshot. The run must not be reported as gone, because the task
+// board would start a second worker beside the living one.
 func TestARunThatStartsDuringTheComparisonIsNotLost(t *testing.T) {
 	l := &slowLoop{snap: &supervisor.Snapshot{}, news: make(chan struct{})}
 	b := runs.NewTracker()
@@ -57,7 +57,7 @@ func TestARunThatStartsDuringTheComparisonIsNotLost(t *testing.T) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(300 * time.Millisecond): // the start waits until the comparison is over
+		case <-time.After(300 * time.Millisecond):
 		}
 		close(met)
 	}

@@ -35,11 +35,11 @@ import (
 // MaxEndedRuns is how many ended runs a Tracker remembers.
 const MaxEndedRuns = 1000
 
-// maxLive is how many runs may be alive, because each is a service of the supervisor. A caller other than root may have half
-// of them.
+// maxLive is how many runs may be alive, because each is a service of the supervisor. A caller other than root may have half of
+// them.
 const maxLive = 256
 
-// checkRoom returns an error if one more run of a caller would be too many. The caller of checkRoom holds b.mu.
+// checkRoom returns an error if one more run of a caller would be too many. Its caller holds b.mu.
 func (b *Tracker) checkRoom(caller string) error {
 	mine := 0
 	for _, e := range b.live {

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BuiltVar is the environment variable with the name of a directory that the test binaries of one run share. A test binary
-// uses the programs that another one has already built in it. The program that sets the variable must make sure that the
-// sources don't change during the run, as test/summary does for `make test`.
+// BuiltVar is the environment variable with a directory that the test binaries of one run share. A test binary uses the
+// programs that another one has already built in it. The program that sets the variable must make sure that the sources don't
+// change during the run, as test/summary does for `make test`.
 const BuiltVar = "HINIT_TEST_BUILT"
 
 // Serious is the beginning of the message of a test that has found a broken promise. test/summary looks for it, and does not
@@ -36,7 +36,7 @@ var builds = map[string][]string{
 // program is a program that tests need: a key of builds, and its package.
 type program struct{ build, pkg string }
 
-// programs has the programs that tests need, by the names of their files.
+// programs has the programs for tests, by the names of their files.
 var programs = map[string]program{
 	"hinit":         {"entry", "hinit/cmd/hinit"},
 	"faulty/hinit":  {"faulty", "hinit/cmd/hinit"},
@@ -48,7 +48,7 @@ var programs = map[string]program{
 	"hinit-kanban":  {"stripped", "hinit/cmd/hinit-kanban"},
 	"hinit-web":     {"stripped", "hinit/cmd/hinit-web"},
 	"hinit-tools":   {"tools", "hinit/cmd/hinit-tools"},
-	// The program with which the command hinit profile writes to the volume.
+	// The program with which hinit profile writes to the volume.
 	"faulty/hinit-tools":   {"faultytools", "hinit/cmd/hinit-tools"},
 	"hinit-top":            {"stripped", "hinit/cmd/hinit-top"},
 	"hinit-sandbox":        {"stripped", "hinit/cmd/hinit-sandbox"},
@@ -57,17 +57,16 @@ var programs = map[string]program{
 	"testproc":             {"stripped", "hinit/test/testproc"},
 }
 
-// shared is the directory in [BuiltVar], or "". The function also removes the variable, because a hinit that tests start
-// would warn about an unknown variable.
+// shared is the directory in [BuiltVar], or "". The function also removes the variable, because a hinit in a test would warn
+// about an unknown variable.
 var shared = func() string {
 	dir := os.Getenv(BuiltVar)
 	_ = os.Unsetenv(BuiltVar)
 	return dir
 }()
 
-// Build puts static programs of this repository into a directory, under their names. Without a shared directory, it builds
-// them in dist/tests of the working tree, where later runs find them. go build then builds only the programs that have
-// changed.
+// Build puts static programs of this repository into a directory, under their names. Without a shared directory, it builds them
+// in dist/tests of the working tree, where later runs find them. go build then builds only the changed programs.
 func Build(dir string, names ...string) error {
 	for _, name := range names {
 		if _, known := programs[name]; !known {
@@ -124,8 +123,8 @@ func keptDir() (string, error) {
 	}
 }
 
-// linkShared links a program of the shared directory into dir. It builds the program first if no other test binary has built
-// it. During the build, other test binaries that need the program wait.
+// linkShared links a program of the shared directory into dir, and builds it first if necessary. During the build, other test
+// binaries that need the program wait.
 func linkShared(dir, name string) error {
 	to := filepath.Join(dir, name)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
@@ -138,8 +137,8 @@ func linkShared(dir, name string) error {
 	return copyProgram(made, to)
 }
 
-// Shared returns the path of a program in the shared directory, or "" if there is no such directory. It builds the program
-// first if no other test binary has built it.
+// Shared returns the path of a program in the shared directory, or "" without such a directory. It builds the program first if
+// no other test binary has built it.
 func Shared(name string) (made string, err error) {
 	if shared == "" {
 		return "", nil
@@ -188,7 +187,6 @@ func buildKept(dir, kept, build string, names []string) error {
 	return nil
 }
 
-// packagesOf returns the packages of programs.
 func packagesOf(names []string) (packages []string) {
 	for _, name := range names {
 		packages = append(packages, programs[name].pkg)
@@ -197,7 +195,7 @@ func packagesOf(names []string) (packages []string) {
 }
 
 // copyProgram copies a program with the command cp. A file can't be executed while a process has it open for writing. If this
-// process made the copy, a child that another test forks meanwhile could inherit the open file.
+// process made the copy, a child of another test could inherit the open file.
 func copyProgram(from, to string) error {
 	if out, err := exec.CommandContext(context.Background(), "cp", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot copy %s: %w\n%s", from, err, out)
@@ -223,7 +221,7 @@ func LockPrograms(dir string) (build func() error) {
 		if os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755) != nil {
 			continue // ignore the error: without the directory, linkShared reports it
 		}
-		// Ignore the error: without the lock, linkShared builds the program itself.
+		// without the lock, linkShared builds the program itself
 		if lock, err := lockOf(filepath.Join(dir, name)); err == nil {
 			locks = append(locks, lock)
 		}

@@ -2,7 +2,7 @@ package testkit
 
 import "slices"
 
-// Plan is what a test passes to hinit-isolate: the access that a command gets, see isolation.Argv.
+// Plan is the access of a command in a test, for hinit-isolate, see isolation.Argv.
 type Plan struct {
 	Name, Home, Rules, Save string
 	HOME                    string // HOME of the command; "": the one in the environment

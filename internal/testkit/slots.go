@@ -18,7 +18,7 @@ import (
 var holders sync.Map
 
 // Parallel calls t.Parallel, and then takes a slot for the rest of the test. A subtest takes no slot if a test above it has
-// one. Otherwise tests with a slot could wait for their subtests, while these wait for a slot.
+// one. Otherwise tests with a slot could wait for their subtests, while the subtests wait for a slot.
 func Parallel(t *testing.T) {
 	t.Helper()
 	t.Parallel()
@@ -32,9 +32,9 @@ func Parallel(t *testing.T) {
 	t.Cleanup(func() { holders.Delete(t.Name()) })
 }
 
-// ShareSlots does the same as [AtOnce], for test binaries whose parallel tests all take a slot. In a run with a shared
-// directory, the number of slots is the only limit of these tests. With another limit, tests that wait for a slot could block
-// the subtests of a test that has one.
+// ShareSlots limits parallel tests like [AtOnce], for test binaries whose parallel tests all take a slot. In a run with a
+// shared directory, the number of slots is the only limit of these tests. With another limit, tests that wait for a slot could
+// block the subtests of a test that has one.
 func ShareSlots(n int) {
 	if shared != "" {
 		n = 1000
@@ -55,7 +55,7 @@ func Slot() (free func()) {
 		for i := range 2 * runtime.NumCPU() { // two for each processor, because most of these tests wait for a program
 			lock, err := os.OpenFile(filepath.Join(shared, fmt.Sprintf("slot%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o644)
 			if err != nil {
-				return func() {} // run without a slot, because that is better than waiting for ever
+				return func() {} // running without a slot is better than waiting for ever
 			}
 			free = func() { _ = lock.Close() } // ignore the error: the end of the process frees the slot too
 			if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {

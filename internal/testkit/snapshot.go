@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Snapshot returns a text about every file of a tree: path, owner, mode, inode, size and time of change. If nothing changes
-// between two calls, the texts are equal.
+// Snapshot returns a text about every file of a tree: path, owner, mode, inode, size and time of change. Without a change, two
+// texts are equal.
 func Snapshot(t testing.TB, root string) string {
 	t.Helper()
 	var b strings.Builder

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTerminal makes a pseudo-terminal. far is the terminal of the program under test. Writing to near is like typing on it,
-// and reading from near returns its output. When no process has far open any more, reading returns EIO. The caller closes
-// both.
+// OpenTerminal makes a pseudo-terminal. far is the terminal of the program under test. Writing to near is like typing on far,
+// and reading from near returns its output. When no process has far open any more, reading returns EIO. The caller closes both.
 func OpenTerminal(rows, columns uint16) (near, far *os.File, err error) {
 	near, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -141,6 +140,6 @@ func (term *Terminal) Await(text string) {
 func (term *Terminal) Code() int {
 	giveUp := time.AfterFunc(Patience, func() { _ = term.cmd.Process.Kill() })
 	defer giveUp.Stop()
-	_ = term.cmd.Wait() // ignore the error: the exit code below shows how the program ended
+	_ = term.cmd.Wait() // the exit code below shows the end of the program
 	return term.cmd.ProcessState.ExitCode()
 }

@@ -1,5 +1,5 @@
-// Package testkit holds helpers that the tests of many packages share. They wait for a condition, skip or fail without root, and
-// run many waiting tests at the same time. Only tests import it. It owns no goroutine except the reader of each [Terminal].
+// Package testkit holds helpers that the tests of many packages share. They wait for a condition, skip or fail without root,
+// and run many waiting tests at the same time. Only tests import it. It owns no goroutine except the reader of each [Terminal].
 package testkit
 
 import (
@@ -29,8 +29,8 @@ var Patience = func() time.Duration {
 	return patience
 }()
 
-// Until polls cond, and fails the test if cond doesn't return true within [Patience]. The text what describes the
-// condition in the failure.
+// Until polls cond, and fails the test if cond doesn't return true within [Patience]. The failure contains the description
+// what.
 func Until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for begin, looked := time.Now(), time.Now(); !cond(); looked = time.Now() {
@@ -41,9 +41,9 @@ func Until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// PausePoll waits between two checks of a condition. begin is the time of the first check, and looked the time of the last
-// one. The longer the wait lasts or a check takes, the longer is the pause. Otherwise the checks would take the processor
-// from the program for which the test waits.
+// PausePoll waits between two checks of a condition. begin is the time of the first check, and looked the time of the last one.
+// The pause grows with the wait and with the duration of a check. Otherwise the checks would take the processor from the
+// program under test.
 func PausePoll(begin, looked time.Time) {
 	<-time.After(min(max(2*time.Millisecond, time.Since(looked), time.Since(begin)/10), 100*time.Millisecond))
 }
@@ -58,7 +58,7 @@ func SkipOrFail(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// NeedRoot skips the test if the test doesn't run as root, see [SkipOrFail].
+// NeedRoot skips the test without root, see [SkipOrFail].
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -82,7 +82,7 @@ func ShortLeavesOut() bool {
 }
 
 // IsolateProcess removes inherited settings that tests would pass on to processes and files: the umask, and open descriptors,
-// for instance from make -j. With -short, the tests' files are in memory, if there is room and TMPDIR isn't set. TestMain
+// for instance from make -j. With -short, the tests' files are in memory, if memory suffices and TMPDIR isn't set. TestMain
 // calls IsolateProcess.
 func IsolateProcess() {
 	flag.Parse()
@@ -90,14 +90,14 @@ func IsolateProcess() {
 		_ = os.Setenv("TMPDIR", dir)
 	}
 	syscall.Umask(0o022)
-	_ = os.Chmod("/proc/self/exe", 0o755) // let other users execute this program, which tests do
+	_ = os.Chmod("/proc/self/exe", 0o755) // tests let other users execute this program
 	// Ignore the error: before Linux 5.11, the kernel does not know the flag.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 }
 
 // InMemory returns a directory in memory for short-lived files, but only with -short. In memory, thousands of files take no
-// seconds of the kernel's time. The long tests must use a file system as users have it. The result is "" if no such directory
-// has room for programs.
+// seconds of the kernel's time. The long tests must use a real file system. The result is "" without a directory that has
+// enough memory for programs.
 func InMemory() string {
 	const dir, room = "/dev/shm", 1 << 30
 	var at unix.Statfs_t
@@ -108,9 +108,9 @@ func InMemory() string {
 	return dir
 }
 
-// AtOnce lets n parallel tests of this binary run at the same time, unless the command line sets the number. It is for tests
-// that mostly wait, and so don't need a processor each. On a slow machine it allows fewer, because time limits of the
-// programs under test would pass. TestMain calls AtOnce.
+// AtOnce lets n parallel tests of this binary run at the same time, unless the command line sets the number. Use it for tests
+// that mostly wait, and so don't need a processor each. On a slow machine it allows fewer, because time limits of the programs
+// under test would pass. TestMain calls AtOnce.
 func AtOnce(n int) {
 	flag.Parse()
 	given := false
@@ -124,18 +124,18 @@ func AtOnce(n int) {
 // tests.
 const quickStart = 1500 * time.Microsecond
 
-// startTime returns the average processor time for the start and the end of a small program. It doesn't use a clock, because
-// the time on a clock would depend on the other programs that run at the moment.
+// startTime returns the average processor time for the start and the end of a small program. Time on a clock would depend on
+// other running programs.
 func startTime() time.Duration {
 	const times = 30
 	used := func() time.Duration {
 		var u unix.Rusage
-		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &u) // ignore the error: Getrusage can't fail here
+		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &u)
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	before := used()
 	for range times {
-		// Ignore the error: without /bin/true the time is short, and AtOnce allows all tests.
+		// Without /bin/true the time is short, and AtOnce allows all tests.
 		_ = exec.CommandContext(context.Background(), "/bin/true").Run()
 	}
 	return max((used()-before)/times, time.Microsecond)

@@ -16,10 +16,10 @@ import (
 )
 
 // sendAllSignals sends all signals except the skipped ones to a process, each in several ways. It uses kill(2), tgkill(2) to
-// the first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) in the way of sigqueue(3), mq_notify(3) and SIGIO. The process gets
-// another si_code in each way.
+// the first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) in the way of sigqueue(3), mq_notify(3) and SIGIO. The process
+// gets another si_code in each way.
 func sendAllSignals(pid, times int, skipped []string) int {
-	codes := []int32{-1, -3, -5} // values of SI_QUEUE, SI_MESGQ and SI_SIGIO
+	codes := []int32{-1, -3, -5}
 	for range times {
 		for n := syscall.Signal(1); n < 65; n++ {
 			if slices.Contains(skipped, strconv.Itoa(int(n))) {
@@ -30,7 +30,7 @@ func sendAllSignals(pid, times int, skipped []string) int {
 				err = syscall.Tgkill(pid, pid, n)
 			}
 			for _, code := range codes {
-				info := [32]int32{int32(n), 0, code} // memory of a siginfo_t
+				info := [32]int32{int32(n), 0, code}
 				if _, _, errno := syscall.RawSyscall(syscall.SYS_RT_SIGQUEUEINFO, uintptr(pid), uintptr(n), uintptr(unsafe.Pointer(&info))); errno != 0 && err == nil {
 					err = errno
 				}
@@ -38,7 +38,7 @@ func sendAllSignals(pid, times int, skipped []string) int {
 			if err == nil {
 				err = SignalByDescriptor(pid, n)
 			}
-			if err != nil && !errors.Is(err, syscall.EAGAIN) { // EAGAIN means that the queue of pending signals is full
+			if err != nil && !errors.Is(err, syscall.EAGAIN) {
 				fmt.Fprintf(os.Stderr, "cannot send signal %d: %v\n", n, err)
 				return 1
 			}
@@ -56,7 +56,7 @@ func SignalByDescriptor(pid int, n syscall.Signal) error {
 		return err
 	}
 	defer syscall.Close(ends[1])
-	defer syscall.Close(ends[0]) // this end is closed before the other one, because the reverse order would send one more signal
+	defer syscall.Close(ends[0])
 	for _, set := range [][2]uintptr{{unix.F_SETSIG, uintptr(n)}, {syscall.F_SETOWN, uintptr(pid)}, {syscall.F_SETFL, syscall.O_ASYNC}} {
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(ends[0]), set[0], set[1]); errno != 0 {
 			return errno
@@ -88,10 +88,10 @@ func startForkChain() int {
 //go:norace
 func forkForever() {
 	blocked := ^uint64(0)
-	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // the first argument is SIG_BLOCK
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0)
 	for {
 		if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 {
-			// The parent ends; if the fork has failed, the whole chain ends here.
+			// The parent ends; after a failed fork, the whole chain ends.
 			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
 		}
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
@@ -117,8 +117,6 @@ func trace(request, thread uintptr) int {
 	return 0
 }
 
-// sibling makes a process that is a child of sibling's own parent from the start (CLONE_PARENT). Then it sleeps until
-// SIGTERM.
 func sibling() int {
 	obey := make(chan os.Signal, 1)
 	signal.Notify(obey, syscall.SIGTERM)
@@ -143,7 +141,7 @@ func sibling() int {
 //go:norace
 func settle() {
 	blocked := ^uint64(0)
-	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // the first argument is SIG_BLOCK
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0)
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	for fd := range uintptr(3) {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)

@@ -22,8 +22,8 @@ import (
 // prefix is the beginning of a child's first argument. The name of the child's role follows it.
 const prefix = "testproc:"
 
-// executable is the program that plays the roles. It is this program itself or, after [Main], the small program that make
-// test has built. A test binary with the race detector takes seven times as long to start.
+// executable is the program that plays the roles: this program or, after [Main], the small program that make test has built. A
+// test binary with the race detector takes seven times as long to start.
 var executable = "/proc/self/exe"
 
 // Argv returns the arguments that start a child with a role and its parameters. Execute Argv()[0] with the whole slice as its
@@ -39,7 +39,7 @@ func Main() {
 	if len(os.Args) >= 2 && strings.HasPrefix(os.Args[1], prefix) {
 		os.Exit(run(strings.TrimPrefix(os.Args[1], prefix), os.Args[2:]))
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // ignore the error: the name is valid
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	if built, err := testkit.Shared("testproc"); err == nil && built != "" {
 		executable = built
 	}
@@ -80,7 +80,7 @@ func run(role string, params []string) int {
 		return escape(params)
 	case "hide": // hide [MARK]: lowers the resource limit by which hinit marks a run to MARK, then does escape clean deaf
 		mark := uint64(number(0, 1))
-		if err := syscall.Setrlimit(15, &syscall.Rlimit{Cur: mark, Max: mark}); err != nil { // 15 is RLIMIT_RTTIME
+		if err := syscall.Setrlimit(15, &syscall.Rlimit{Cur: mark, Max: mark}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -143,7 +143,7 @@ func run(role string, params []string) int {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}
-			_, _ = syscall.Wait4(pid, nil, 0, nil) // ignore the error, which Wait4 returns when the child has ended
+			_, _ = syscall.Wait4(pid, nil, 0, nil)
 		}
 	case "busy": // busy: uses a processor for 60 ms
 		for end := time.Now().Add(60 * time.Millisecond); time.Now().Before(end); {
@@ -152,7 +152,7 @@ func run(role string, params []string) int {
 		return share(number(0, 0), params[1])
 	case "tracer": // tracer TID: traces a thread, and never waits for it
 		return trace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
-	case "traceme": // traceme: makes its parent its tracer, so that it stops at its next execve(2)
+	case "traceme":
 		return trace(unix.PTRACE_TRACEME, 0)
 	case "ids": // ids: prints its pid, process group, session and working directory
 		sid, _, _ := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
@@ -191,7 +191,7 @@ func escape(params []string) int {
 	n, _ := r.Read(buf)
 	var ws syscall.WaitStatus
 	_, _ = syscall.Wait4(pid, &ws, 0, nil)
-	_, _ = os.Stdout.Write(buf[:n]) // pass the pid of the daemon on
+	_, _ = os.Stdout.Write(buf[:n])
 	forever()
 	return 0
 }
@@ -211,7 +211,7 @@ func start(clean, session bool, role string, params ...string) (int, error) {
 }
 
 // share plays the role of the same name. In the role "parent", the process maps the file and starts a process in the role
-// "mapped", which gets the file as its standard input. Then it closes the file.
+// "mapped" with the file as its standard input. Then it closes the file.
 func share(bytes int, how string) int {
 	fd := 0
 	if how != "mapped" {

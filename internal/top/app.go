@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	tickInterval  = time.Second            // time between two updates of the ages on the screen, and between two checks whether hinit still answers
-	readDelay     = 150 * time.Millisecond // how long the cursor must stay on a service before its log or its processes are read
+	tickInterval  = time.Second            // time between two updates of the ages on the screen, and between two checks whether hinit answers
+	readDelay     = 150 * time.Millisecond // how long the cursor must stay on a service before top reads its log or its processes
 	detailsEvery  = 2 * time.Second
 	eventBatch    = 200 * time.Millisecond
-	maxPastEvents = 200 // how many past events the event pane shows at first
+	maxPastEvents = 200 // number of past events in a new event pane
 	maxOrders     = 8   // maximum number of orders in progress
 )
 
@@ -42,16 +42,16 @@ type app struct {
 	stopDetails       context.CancelFunc
 	orderSlots        chan struct{} // semaphore for orders in progress
 	followsEvents     bool          // whether a goroutine follows the events
-	content           string        // text of the frame that was drawn last
+	content           string        // text of the last frame
 	drawnAt           time.Time
 }
 
 // modelUpdate is a message from a data source to the model. Only the goroutine of the terminal library may change the model, so
-// this goroutine calls the modelUpdate. The results are a command for the library to run, and whether to draw the screen.
+// it calls the modelUpdate. The results are a command for the library to run, and whether to draw the screen.
 type modelUpdate func(now time.Time) (cmd tea.Cmd, draw bool)
 
-// report has the goroutine of the terminal library call change and then draw the screen. Only that goroutine may change the
-// model.
+// report makes the goroutine of the terminal library call change and then draw the screen, because only that goroutine may
+// change the model.
 func (a *app) report(change func(now time.Time)) {
 	a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 		change(now)
@@ -74,7 +74,7 @@ func (a *app) Init() tea.Cmd {
 			f.FollowUsage(a.ctx, func(u map[string]procusage.Usage) {
 				a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 					a.model.SetUsage(i, u, now)
-					return nil, false // the next tick draws the change
+					return nil, false
 				}))
 			})
 		})
@@ -82,8 +82,8 @@ func (a *app) Init() tea.Cmd {
 	return a.tick()
 }
 
-// tick returns a command that waits for tickInterval, and then passes the time to the model. It draws the screen unless a frame was
-// drawn recently.
+// tick returns a command that waits for tickInterval, and then passes the time to the model. It skips the drawing shortly after
+// another frame.
 func (a *app) tick() tea.Cmd {
 	return tea.Tick(tickInterval, func(time.Time) tea.Msg {
 		return modelUpdate(func(now time.Time) (tea.Cmd, bool) {
@@ -93,7 +93,7 @@ func (a *app) tick() tea.Cmd {
 	})
 }
 
-// reportEnd returns a message that says that the order o has ended, with the result err.
+// reportEnd returns a message about the end of the order o, with the result err.
 func (a *app) reportEnd(o model.Order, err error) modelUpdate {
 	return func(time.Time) (tea.Cmd, bool) { return a.startOrders(a.model.OrderEnded(o, err)), true }
 }
@@ -285,10 +285,8 @@ func (s shell) Run() error {
 // process.
 func (shell) SetStdin(io.Reader) {}
 
-// SetStdout implements tea.ExecCommand.
 func (shell) SetStdout(io.Writer) {}
 
-// SetStderr implements tea.ExecCommand.
 func (shell) SetStderr(io.Writer) {}
 
 // errOtherContainer means that the user has asked for a shell of a service in another container.

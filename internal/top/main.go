@@ -27,8 +27,8 @@ import (
 
 const doing = "run hinit top"
 
-// framesPerSecond limits how often the terminal library draws. So a key shows its effect within a twentieth of a second. The
-// status of hinit changes only once a second.
+// framesPerSecond limits how often the terminal library draws. A key shows its effect within a twentieth of a second, and the
+// status of hinit changes once a second.
 const framesPerSecond = 20
 
 // Main runs `hinit top` with the arguments args, and returns the exit code.
@@ -87,8 +87,8 @@ func verb() cmdline.Verb {
 	}
 }
 
-// openSockets opens a feed for each socket in list, the value of -H. A feed is the data source for one hinit. names are the names
-// of the hosts on the screen. An empty list gives no feeds; the screen then shows the init of this container.
+// openSockets opens a feed for each socket in list, the value of -H. A feed is the data source for one hinit. names are the
+// names of the hosts on the screen. An empty list gives no feeds; the screen then shows the init of this container.
 func openSockets(list string) (feeds []*feed.Feed, names []string, err error) {
 	if list == "" {
 		return nil, nil, nil

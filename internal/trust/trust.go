@@ -199,8 +199,8 @@ type walk struct {
 	mode            uint32     // parameter mode of OpenDir
 	made            bool       // result made of OpenDir
 	anyMount        bool       // whether to check files on a read-only mount, too
-	violation       *Violation // the first doubt that was found
-	stickyViolation *Violation // doubt about the last directory if it is sticky: other users can create entries there
+	violation       *Violation // the first doubt about the path
+	stickyViolation *Violation // doubt about the last directory if it is sticky: other users can create entries in it
 	parent          int        // descriptor of the directory that contains current
 	current         int        // descriptor of the last resolved component, opened with O_PATH
 	st              unix.Stat_t
@@ -257,8 +257,8 @@ func (w *walk) resolve(path string) error {
 	return nil
 }
 
-// onlyRootWrites reports whether only root can write to the open directory dir. If other users can, they can make links there,
-// even if the sticky bit is set.
+// onlyRootWrites reports whether only root can write to the open directory dir. Any other writer can make links in it, even if
+// the sticky bit is set.
 func onlyRootWrites(dir int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(dir, &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
@@ -319,7 +319,7 @@ func (w *walk) enter(name string) error {
 	return w.examine()
 }
 
-// examine reads the status of w.current into w.st, and records a doubt if there is one.
+// examine reads the status of w.current into w.st, and records a doubt.
 func (w *walk) examine() error {
 	if err := unix.Fstat(w.current, &w.st); err != nil {
 		return err
@@ -328,8 +328,8 @@ func (w *walk) examine() error {
 	return nil
 }
 
-// recordFirstViolation passes an inode's status to the rule, and records its doubt if it is the first one. It has no doubt
-// about inodes on read-only mounts, unless anyMount is set.
+// recordFirstViolation passes an inode's status to the rule, and records the first doubt. It has no doubt about inodes on
+// read-only mounts, unless anyMount is set.
 func (w *walk) recordFirstViolation(fd int, st *unix.Stat_t) {
 	w.stickyViolation = nil
 	if w.rule == nil || w.violation != nil {

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// tree is a directory that only root can change, with what a test puts into it.
+// tree is a directory that only root can change, with the files of a test.
 func tree(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -37,8 +37,8 @@ func must(t *testing.T, errs ...error) {
 func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 	const agent = 10000
 	for name, c := range map[string]struct {
-		spoil func(t *testing.T, dir string) string // function that changes the tree, and returns the path to open
-		doubt string                                // where the doubt must be, below dir; "": none
+		spoil func(t *testing.T, dir string) string // changes the tree, and returns the path to open
+		doubt string                                // expected place of the doubt, below dir; "": no doubt
 		why   string
 	}{
 		"root's alone": {func(t *testing.T, dir string) string { return dir + "/a/b/file" }, "", ""},
@@ -140,8 +140,8 @@ func TestAReadOnlyMountLeavesNoDoubt(t *testing.T) {
 	if doubt != nil {
 		t.Errorf("doubted: %v", doubt)
 	}
-	// A file on a read-only mount must be refused if a user can change it through another mount. Otherwise a program of
-	// the agent's could become PID 1.
+	// A file on a read-only mount must be refused if a user can change it through another mount. Otherwise a program of the
+	// agent could become PID 1.
 	fd, doubt, err = trust.OpenAnyMount(dir+"/file", trust.RootOnly)
 	must(t, err, unix.Close(fd))
 	if doubt == nil {
@@ -163,8 +163,8 @@ func TestADirectoryIsDoubtedWhereOthersCouldMakeIt(t *testing.T) {
 	}
 }
 
-// TestSwapper exchanges a directory and a link to another user's directory while the path is opened. A file that is read without
-// a doubt must always be root's.
+// TestSwapper exchanges a directory and a link to another user's directory during the opening of the path. A file without a
+// doubt must always be root's.
 func TestSwapper(t *testing.T) {
 	dir := tree(t)
 	must(t, os.Mkdir(dir+"/root", 0o755), os.WriteFile(dir+"/root/file", []byte("root's"), 0o644),

@@ -33,7 +33,7 @@ const (
 )
 
 const (
-	// processMargin is how many process numbers must be free. With fewer, the status shows a warning.
+	// processMargin is the number of free process numbers below which the status shows a warning.
 	processMargin = 8
 	// maxScannedLimit is the highest process limit of a container with which hinit still searches for the service with most
 	// processes.
@@ -54,8 +54,6 @@ func LimitWarnings(services int) (warnings []string) {
 	return warnings
 }
 
-// descriptorLimit returns the maximum number of descriptors that hinit may have open. When it starts, the Go runtime raises the
-// soft limit to the hard limit.
 func descriptorLimit() uint64 {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
@@ -97,8 +95,8 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 	if limit > maxScannedLimit {
 		return text
 	}
-	// Do not name a service with few processes. In that case the processes belong to no service, or have left the session of
-	// their service.
+	// Do not name a service with few processes. The processes then belong to no service, or have left the session of their
+	// service.
 	if name, most := mostProcesses(proc, leaders()); most >= limit/4 {
 		text += fmt.Sprintf("; %s has %d of them or more; to end it: hinit stop %s", name, most, name)
 	}
@@ -138,7 +136,7 @@ func cgroupNumber(cgroup string, names ...string) (int, bool) {
 // of the service's main process. Processes that have moved to another session are not counted.
 func mostProcesses(proc string, leaders map[string]int) (name string, most int) {
 	sessions := make(map[int]int)
-	_ = procstat.EachProcess(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // unreadable processes are left out
+	_ = procstat.EachProcess(proc, func(st procstat.Stat) { sessions[st.Session]++ })
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {
 		leader := leaders[service]
 		if n := sessions[leader]; leader > 1 && n > most {

@@ -64,8 +64,8 @@ func TestLimitOfProcessesIsThatOfTheCgroup(t *testing.T) {
 	}
 }
 
-// The number of processors must be the container's limit, also if hinit runs in a child group after a re-execution.
-// Otherwise hinit would start as many gateways at once as the machine has processors.
+// The number of processors must be the container's limit, even if hinit runs in a child group after a re-execution. Otherwise
+// hinit would start as many gateways at once as the machine has processors.
 func TestLimitOfProcessorsIsThatOfTheContainer(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]int{"": math.MaxInt, "max 100000\n": math.MaxInt, "50000 100000\n": 2, "250000 100000\n": 3, "400000 100000\n": 4, "5 0\n": math.MaxInt} {

@@ -14,15 +14,15 @@ import (
 
 const (
 	// bootGCPercent is GOGC during the boot: by how many percent the heap may grow between two garbage collections. The first
-	// one comes later, too.
+	// one also comes later.
 	bootGCPercent = 400
 	// ReleaseAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
 	ReleaseAfter = 250 * time.Millisecond
 	// ReleaseAgain is how long PID 1 must be idle before it returns unused memory a second time. By then each periodic task has
 	// run once and has left garbage.
 	ReleaseAgain = 2500 * time.Millisecond
-	// minGrowth is how many bytes the heap must have grown since the last collection for Release to collect garbage again.
-	// Before the final call, it must also have grown by an eighth, because the cost of a collection grows with the heap.
+	// minGrowth is the growth of the heap in bytes since the last collection above which Release collects garbage again. Before
+	// the final call, it must also have grown by an eighth, because the cost of a collection grows with the heap.
 	minGrowth = 256 << 10
 )
 
@@ -78,7 +78,7 @@ func (r *Releaser) Release(final bool) {
 }
 
 func heapInUse() uint64 {
-	var m runtime.MemStats // importing runtime/metrics instead would cost every command 0.1 ms
+	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapInuse
 }
@@ -88,7 +88,7 @@ func heapInUse() uint64 {
 func dropProgramText() {
 	self, _ := os.Readlink("/proc/self/exe") // if /proc is not mounted, there are no lines below
 	maps, _ := os.ReadFile("/proc/self/maps")
-	var ranges [][2]uintptr // the loop below drops all pages at once, because the kernel maps 64 KiB around each page that this code uses
+	var ranges [][2]uintptr
 	for line := range strings.Lines(string(maps)) {
 		// example of a line: 00400000-007f6000 r-xp 00000000 fe:00 4711 /init (proc_pid_maps(5))
 		f := strings.Fields(line)

@@ -22,8 +22,8 @@ func TestRestTakesTheImageOutOfMemoryAndTheProgramGoesOn(t *testing.T) {
 	}
 }
 
-// TestRestLeavesNoConstantsOfTheImage checks that no page with constants of the program is resident just after the drop. The drop used
-// constants between its system calls, and the kernel maps 64 KiB around each: PID 1 kept half a megabyte more.
+// No page with constants of the program may be resident just after the drop. The drop used constants between its system calls,
+// and the kernel maps 64 KiB around each: PID 1 kept half a megabyte more.
 func TestRestLeavesNoConstantsOfTheImage(t *testing.T) {
 	smaps, err := unix.Open("/proc/self/smaps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -31,9 +31,9 @@ func TestRestLeavesNoConstantsOfTheImage(t *testing.T) {
 	}
 	defer unix.Close(smaps)
 	buf := make([]byte, 64<<10)
-	for range 20 { // another thread, such as the collector's, may use constants meanwhile
+	for range 20 { // another thread, such as the collector's, may use constants in between
 		dropProgramText()
-		n, err := unix.Pread(smaps, buf, 0) // one page, which begins with the mappings of the program
+		n, err := unix.Pread(smaps, buf, 0)
 		_, constants, found := strings.Cut(string(buf[:max(n, 0)]), " r--p ")
 		_, resident, _ := strings.Cut(constants, "\nRss:")
 		kB := strings.Fields(resident)
@@ -92,8 +92,8 @@ func TestRestGivesBackWhatABurstNeeded(t *testing.T) {
 	}
 }
 
-// TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest checks that PID 1 collects the garbage of a boot or of a periodic task
-// when it rests. This garbage may be too little for a collection during work.
+// PID 1 must collect the garbage of a boot or of a periodic task when it is idle. This garbage may be too little for a
+// collection during work.
 func TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest(t *testing.T) {
 	kept := bytes.Repeat([]byte{1}, 32<<20)
 	defer runtime.KeepAlive(kept)
@@ -116,7 +116,7 @@ func TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest(t *testing.T) {
 func TestEveryRestDropsTheImage(t *testing.T) {
 	var r Releaser
 	r.Release(false)
-	_ = fmt.Sprint(os.ReadDir("/proc/self")) // this code brings a part of the program's file back into memory
+	_ = fmt.Sprint(os.ReadDir("/proc/self")) // brings a part of the program's file back into memory
 	before := residentFile(t)
 	r.heapAfterRelease = 1 << 40 // the heap was so large that no collection would be worth its cost
 	r.Release(false)

@@ -20,12 +20,12 @@ const (
 	// maxComputing is how many goroutines of PID 1 may compute at the same time, even on a machine with more processors. Each
 	// needs a thread, and so memory.
 	maxComputing = 4
-	// reservedThreads is the number of threads for goroutines that may block in the kernel outside the limits of package blocking.
-	// These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles. One more accepts
-	// connections, and two wait for notifications.
+	// reservedThreads is the number of threads for goroutines that may block in the kernel outside the limits of package
+	// blocking. These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles. One
+	// more accepts connections, and two wait for notifications.
 	reservedThreads = 8
-	// runtimeThreads is the number of threads that the Go runtime needs for itself. Among them are its monitor, the thread
-	// that waits for signals, the thread that makes others, and the current thread.
+	// runtimeThreads is the number of threads that the Go runtime needs for itself, such as its monitor and the thread that
+	// waits for signals.
 	runtimeThreads = 5
 	// spareThreads is the number of threads that only reserve process numbers for the next program after a re-execution. The
 	// runtime of that program may make a few more threads when it starts.
@@ -42,9 +42,9 @@ var allowedProcessors = runtime.NumCPU()
 // Processors returns the number of processors that the container may use.
 func Processors() int { return allowedProcessors }
 
-// ParallelStarts returns limits for the start of gateways. first is how many may start at the same time. spare is how many
-// more may start as soon as one of them is ready. setting is start.parallel of hinit.yaml: a number, or "auto" for values
-// that depend on the number of processors.
+// ParallelStarts returns limits for the start of gateways. first is how many may start at the same time. spare is how many more
+// may start as soon as one of them is ready. setting is start.parallel of hinit.yaml: a number, or "auto" for values that
+// depend on the number of processors.
 func ParallelStarts(setting string) (first, spare int) {
 	if n, err := strconv.Atoi(setting); err == nil {
 		return n, 0
@@ -52,7 +52,7 @@ func ParallelStarts(setting string) (first, spare int) {
 	return allowedProcessors, 2 * allowedProcessors
 }
 
-// MakeThreads makes all threads that the process will ever have. Call it before anything else. made blocks until the threads
+// MakeThreads makes all threads that the process will ever have. Call it before all other work. made blocks until the threads
 // exist. The error means that the container does not allow so many threads.
 //
 // When all threads are busy or blocked in the kernel, the Go runtime makes a new one, and crashes the process if it can't. A
@@ -60,8 +60,8 @@ func ParallelStarts(setting string) (first, spare int) {
 // MakeThreads makes as many threads as can ever be needed: for goroutines that compute, for calls that may block (see
 // [blocking.Turns]), and the reserve. The runtime reuses threads and never ends them.
 //
-// After a re-execution, most and maxProcessors are the numbers of threads and processors of the old program. The new
-// program must not exceed them. In a new container, both are 0.
+// After a re-execution, most and maxProcessors are the numbers of threads and processors of the old program. The new program
+// must not exceed them. In a new container, both are 0.
 func MakeThreads(most, maxProcessors int) (made func(), err error) {
 	allowedProcessors = min(runtime.GOMAXPROCS(0), processorLimit(cgroupDir))
 	n := min(allowedProcessors, maxComputing, cmp.Or(maxProcessors, maxComputing))

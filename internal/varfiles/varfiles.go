@@ -1,6 +1,6 @@
 // Package varfiles finds the environment files from which a service gets variables at its start. It also finds out whether they
-// have changed since then, so that commands can advise a restart. It compares only modification times. Clients of PID 1 use this
-// package with their own permissions. It starts no goroutine.
+// have changed since then, so that commands can advise a restart. It compares only modification times. Clients of PID 1 use
+// this package with their own permissions. It starts no goroutine.
 package varfiles
 
 import (

@@ -37,8 +37,7 @@ func TestFilesOfAService(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsYoungerThanTheProcess checks that a file of variables that is younger than the service's process is
-// found. The process of the test stands for the service.
+// A file of variables that is younger than the service's process must be found. The process of the test represents the service.
 func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "TOKEN")
@@ -79,8 +78,8 @@ func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
 	}
 }
 
-// hinit-actions and hinit restart --changed must not tell the time of a file of root's to which an agent has made a
-// link. Links of root's must be followed, because a mounted Kubernetes Secret consists of them.
+// hinit-actions and hinit restart --changed must not reveal the time of a file of root that an agent has linked. Links of root
+// must be followed, because a mounted Kubernetes Secret consists of them.
 func TestALinkOfAnAgentToldTheTimeOfRootsFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 type Info struct {
 	Version  string `json:"version"`            // module version such as v1.2.3, or "devel"
 	Revision string `json:"revision,omitempty"` // full commit hash
-	Time     string `json:"time,omitempty"`     // time of the commit
+	Time     string `json:"time,omitempty"`
 	Modified bool   `json:"modified,omitempty"` // built with changes that were not committed
 	Go       string `json:"go"`                 // Go version, such as go1.26.0
 }

@@ -50,8 +50,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// TestStamps checks the version that a program prints with and without a stamp. It builds the program in a repository
-// of its own.
+// TestStamps checks the version of a program with and without a stamp. It builds the program in a separate repository.
 func TestStamps(t *testing.T) {
 	for _, tool := range []string{"git", "go"} {
 		if _, err := exec.LookPath(tool); err != nil {

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/boot"
 )
 
-// BenchmarkPrepare compares the boot on a volume with 20,000 files with the boot on an empty one.
+// BenchmarkPrepare compares the boot on a volume with 20,000 files with the boot on an empty volume.
 func BenchmarkPrepare(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("not root")

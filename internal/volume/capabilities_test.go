@@ -13,8 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// The boot must not warn of a missing capability that it has, such as "no CAP_CHOWN" in a container with Docker's
-// capabilities.
+// The boot must not warn of a missing capability that the container has, such as CAP_CHOWN under Docker.
 func TestNoCapabilityIsMissedThatIsThere(t *testing.T) {
 	testkit.NeedRoot(t)
 	inChild(t, "mainthread", volume(t), func(*exec.Cmd) {})
@@ -35,7 +34,7 @@ func TestWithoutRoot(t *testing.T) {
 func TestWithoutTheRightToChown(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	must(t, os.Chmod(home, 0o777)) // the agent owns nothing here, so it needs this mode to do anything
+	must(t, os.Chmod(home, 0o777))
 	write(t, home+"/auth.json", "")
 	write(t, home+"/profiles/coder/.env", "")
 	limited(t, "nochown", home, func(c int) bool { return c != unix.CAP_CHOWN })
@@ -53,7 +52,7 @@ func TestFewCapabilities(t *testing.T) {
 	home := volume(t)
 	write(t, home+"/workspace/private/f", "")
 	must(t, os.Chmod(home+"/workspace/private", 0o700))
-	give(t, home+"/workspace/private", 1234) // root can't enter it without CAP_DAC_OVERRIDE
+	give(t, home+"/workspace/private", 1234)
 	limited(t, "fewcaps", home, func(c int) bool {
 		switch c {
 		case unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL:

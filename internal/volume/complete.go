@@ -14,8 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Options are the settings of one job. Home, Logs, User, Agent and Env are required. In other fields, zero means the default for
-// the Hermes image.
+// Options are the settings of one job. Home, Logs, User, Agent and Env are required. In the other fields, zero means the
+// default for the Hermes image.
 type Options struct {
 	boot.Options
 
@@ -52,7 +52,7 @@ func (o Options) withDefaults() Options {
 type bootSteps struct {
 	Options
 
-	linked bool // the data directory is a link, so root changes nothing in it
+	linked bool
 }
 
 // Complete does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section
@@ -94,7 +94,7 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() error { // as the agent's user, no link can lead to another user's file
+		if err := p.Agent.Do(func() error { // with the agent's identity, no link can lead to another user's file
 			path = findBrowser(ctx, dir)
 			return nil
 		}); err != nil {
@@ -110,8 +110,6 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 	return nil
 }
 
-// bakedBrowser returns the path of the browser that the file Image.BakedBrowser names, or "" if there is none that can be
-// executed.
 func (p *bootSteps) bakedBrowser() string {
 	data, _ := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
@@ -139,8 +137,8 @@ func findBrowser(ctx context.Context, dir string) (found string) {
 	return found
 }
 
-// Publish writes the environment variables in vars to a directory, one file for each variable, where the programs of s6 read them.
-// It creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
+// Publish writes the environment variables in vars to a directory, one file for each variable, for the programs of s6. It
+// creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
 func Publish(o Options, vars map[string]string) {
 	o = o.withDefaults()
 	if os.Geteuid() != 0 || len(vars) == 0 {

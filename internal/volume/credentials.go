@@ -14,8 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// writeBootstrapFiles writes the credentials and the desired state of the gateway that environment variables contain. It writes as
-// the agent's user and overwrites nothing (contract, section 2.1, steps 16 and 17).
+// writeBootstrapFiles writes the credentials and the desired state of the gateway from environment variables. It writes as the
+// agent's user and overwrites no file (contract, section 2.1, steps 16 and 17).
 func (p *bootSteps) writeBootstrapFiles(_ context.Context, s *boot.Step) error {
 	state := ""
 	if boot.EnvOf(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
@@ -26,8 +26,8 @@ func (p *bootSteps) writeBootstrapFiles(_ context.Context, s *boot.Step) error {
 
 const authFile = "auth.json"
 
-// writeCredentials writes the credentials from the environment into the file authFile, unless the file exists. If HERMES_AUTH_HOME
-// names another directory for it, writeCredentials first makes that directory and gives it to the agent's user.
+// writeCredentials writes the credentials from the environment into the file authFile, unless the file exists. If
+// HERMES_AUTH_HOME names another directory, writeCredentials first creates that directory for the agent's user.
 func (p *bootSteps) writeCredentials(s *boot.Step) error {
 	secret := boot.EnvOf(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
 	base, rel, err := p.credentialsDir()
@@ -94,11 +94,11 @@ var credentials = []string{
 	"nous_auth.json", "nous_auth.json.tmp.*",
 }
 
-// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives root's credential files there to
-// the agent, and follows no link. If base belongs to root and contains other files, it may be a directory of the system; then
-// base keeps its owner.
+// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives root's credential files in them to
+// the agent, and follows no link. If base belongs to root and contains other files, it may be a directory of the system, and
+// keeps its owner.
 func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
-	made, _, err := fsutil.MakeNoLink(base, 0o700, p.Agent) // succeeds if the agent itself may create the directory
+	made, _, err := fsutil.MakeNoLink(base, 0o700, p.Agent)
 	if err == nil {
 		made.Close()
 	}
@@ -115,7 +115,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 		if found := p.giveCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.CheckExists("shared") == nil || top.CheckExists(boot.ProfilesDir) == nil {
 			p.chownRootFileToAgent(s, top, "")
 			dirs := []string{"shared", boot.ProfilesDir}
-			profiles, _, _ := top.ReadAtMost(boot.ProfilesDir, fsutil.MaxNames) // profiles is empty if the directory is missing
+			profiles, _, _ := top.ReadAtMost(boot.ProfilesDir, fsutil.MaxNames)
 			for _, e := range profiles {
 				dirs = append(dirs, boot.ProfilesDir+"/"+e.Name())
 			}
@@ -153,7 +153,6 @@ func (p *bootSteps) giveCredentials(s *boot.Step, top *fsutil.Dir, dir string) (
 	return found
 }
 
-// chownRootFileToAgent gives the file rel to the agent, if root owns it.
 func (p *bootSteps) chownRootFileToAgent(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
 	if err != nil || fsutil.UID(info) != 0 {
@@ -163,9 +162,9 @@ func (p *bootSteps) chownRootFileToAgent(s *boot.Step, in *fsutil.Dir, rel strin
 	s.ReportChown(p.Home, filepath.Join(in.Path(), rel), err)
 }
 
-// RebootstrapHook returns the hook that writes existing credentials again from the environment, if
-// HERMES_AUTH_JSON_REBOOTSTRAP asks for it (contract, section 2.1, step 16). The hook runs after the configured hooks. The
-// second result is false if no credentials must be written again.
+// RebootstrapHook returns the hook that writes existing credentials again from the environment, as HERMES_AUTH_JSON_REBOOTSTRAP
+// requests (contract, section 2.1, step 16). The hook runs after the configured hooks. The second result is false without such
+// a request.
 func RebootstrapHook(o Options) (boot.Hook, bool) {
 	o = o.withDefaults()
 	script := filepath.Join(o.Image.Install, "scripts/docker_rebootstrap_nous_session.py")

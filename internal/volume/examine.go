@@ -27,15 +27,15 @@ const (
 	probeName = ".hinit-doctor"
 )
 
-// check is one check of the data volume for hinit doctor. Its function run blocks on the disk.
+// check is one check of the data volume for hinit doctor. run blocks on the disk.
 type check struct {
 	name        string
 	hangFinding string // the finding to report if run never returns
 	run         func(*client.Findings)
 }
 
-// examine makes the checks of the data volume for hinit doctor. It sends a message to PID 1 before and after each check, so that
-// PID 1 knows which check hangs.
+// examine checks the data volume for hinit doctor. It sends a message to PID 1 before and after each check, so that PID 1 knows
+// which check hangs.
 func (p *program) examine(o Options, job boot.Job) {
 	for _, c := range checks(o, job) {
 		p.send(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.hangFinding}})
@@ -53,7 +53,7 @@ func checks(o Options, job boot.Job) []check {
 		{"space", hangs, func(f *client.Findings) {
 			var st unix.Statfs_t
 			if blocking.Do(blocking.Volume, func() error { return unix.Statfs(o.Home, &st) }) != nil {
-				return // other checks report why the home can't be opened
+				return
 			}
 			free, files, say := float64(st.Bavail)*float64(st.Bsize), "", f.OK
 			if st.Files > 0 && st.Ffree < lowFiles { // some file systems have no limit, and report 0

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestAVolumeIsExamined checks that a missing directory is a failure, and that the examination leaves no files behind.
+// A missing directory is a failure, and the examination must leave no files behind.
 func TestAVolumeIsExamined(t *testing.T) {
 	o := Options{}
 	o.Home, o.Agent = t.TempDir(), fsutil.Self()
@@ -28,7 +28,7 @@ func TestAVolumeIsExamined(t *testing.T) {
 			c.run(&found)
 		}
 		for _, f := range found {
-			if f.Check != "space" { // skipped, because the disk of this machine may be full
+			if f.Check != "space" {
 				all = append(all, f.Check+" "+f.Result)
 			}
 		}
@@ -48,7 +48,7 @@ func TestAVolumeIsExamined(t *testing.T) {
 	}
 }
 
-// On a volume without free inodes no file can be made, however much space is free. hinit doctor said "ok space" about it.
+// Without free inodes no file can be created, even if the volume has free space. hinit doctor must report that.
 func TestTheDoctorWarnsOfAVolumeWithoutFreeInodes(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
@@ -88,7 +88,7 @@ func TestTheDoctorSaysThatNoProcessorsAreShared(t *testing.T) {
 	}
 	said := make(chan bool)
 	go func() {
-		runtime.LockOSThread() // the thread gets its own mounts, and ends with this goroutine
+		runtime.LockOSThread() // the thread gets its own mounts, and ends with its goroutine
 		if errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_FS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(stat, "/proc/thread-self/schedstat", "", unix.MS_BIND, "")) != nil {
 			close(said)
 			return

@@ -24,11 +24,11 @@ func deadMount(t *testing.T, dir string) {
 		err = unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
 	}
 	if err != nil {
-		// Docker without --device /dev/fuse and --privileged has no FUSE. TestHangIsAbandoned tests the budget there.
+		// In Docker, FUSE needs --device /dev/fuse and --privileged. TestHangIsAbandoned tests the budget without FUSE.
 		t.Skip("no FUSE here: ", err)
 	}
 	t.Cleanup(func() {
-		unix.Close(fd) // ends the calls that hang on the mount with an error
+		unix.Close(fd)
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	})
 }
@@ -74,8 +74,7 @@ func TestDeadMountsBelow(t *testing.T) {
 	}
 }
 
-// The program of the CMD must be found although an earlier directory of PATH hangs. The volume's directory comes first,
-// and may be on a server that is gone.
+// The program of the CMD must be found although an earlier directory of PATH is on a dead server.
 func TestAProgramIsFoundBesideADirectoryThatHangs(t *testing.T) {
 	testkit.NeedRoot(t)
 	dead := tempDir(t) + "/dead"

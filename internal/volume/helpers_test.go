@@ -25,7 +25,7 @@ import (
 	"hinit/internal/testproc"
 )
 
-// agentUID and agentGID are the agent's ids in these tests. No account of this machine has them.
+// agentUID and agentGID are the ids of the agent in these tests. No account of this machine uses them.
 const agentUID, agentGID = 10000, 10001
 
 // childEnv makes the test binary run one of childChecks on a volume. Its value names the check and the volume.
@@ -48,12 +48,11 @@ func TestMain(m *testing.M) {
 	}
 	testproc.Main()
 	testkit.IsolateProcess()
-	// The measurement runs with a low priority, so other tests may delay it.
 	diskTime, homeTime = testkit.Patience, testkit.Patience
 	goleak.VerifyTestMain(m)
 }
 
-// inChild runs a check in a child process. edit may change the command before.
+// inChild runs a check in a child process. edit may change the command first.
 func inChild(t *testing.T, name, dir string, edit func(*exec.Cmd)) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
@@ -151,7 +150,6 @@ func give(t testing.TB, path string, uid int) {
 	}))
 }
 
-// owner returns "uid:gid mode" of a file.
 func owner(t testing.TB, path string) string {
 	t.Helper()
 	info, err := os.Lstat(path)
@@ -195,7 +193,7 @@ func environ(vars map[string]string) func(string) (string, bool) {
 	}
 }
 
-// prepare does the whole preparation: hinit's own part, and the boot program's part.
+// prepare does the whole preparation of a boot: the part of hinit and the part of the boot program.
 func prepare(ctx context.Context, o Options) boot.Report {
 	var more []boot.Phase
 	if _, err := os.Stat(o.withDefaults().Image.Seed); err == nil {

@@ -21,9 +21,9 @@ import (
 	"hinit/internal/trust"
 )
 
-// Runner runs hooks, the commands of boot steps. RunHook blocks until all processes of the hook's process group have ended.
-// It kills the group when the hook's timeout is over, or when ctx ends. The exit code is 128+n if signal n has ended the
-// hook. The error says why the hook could not run to its end; an exit code other than 0 is no error.
+// Runner runs hooks, the commands of boot steps. RunHook blocks until all processes of the hook's process group have ended. It
+// kills the group at the hook's timeout, or when ctx ends. The exit code is 128+n if signal n has ended the hook. The error
+// says why the hook could not run to its end; an exit code other than 0 is no error.
 type Runner interface {
 	RunHook(ctx context.Context, h boot.Hook) (exitCode int, err error)
 }
@@ -96,7 +96,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 	return phases, nil
 }
 
-// parallelPrefixLength returns how many of the first hooks can run in parallel; at least 1.
+// parallelPrefixLength returns how many hooks at the start of the list can run in parallel; at least 1.
 func (m *StepRecord) parallelPrefixLength(hooks []boot.Hook) int {
 	var taken []string
 	for i, h := range hooks {
@@ -129,8 +129,6 @@ func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, stri
 	return p, failure
 }
 
-// exists reports whether the file path exists. If the disk doesn't answer in time, it returns true: then the hook runs and reports
-// the error itself.
 func exists(path string) bool {
 	_, err := boot.StatWithin(blocking.Foreign, boot.ShortTimeout, path)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -172,7 +170,7 @@ func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.LogL
 // replacedScripts are the image's boot scripts whose work hinit does itself.
 var replacedScripts = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
 
-// ImageHook returns the agent's own boot script as a hook that runs as root. The script docker/remove-s6 keeps it in the
+// ImageHook returns the agent's own boot script as a hook that runs as root. The script docker/remove-s6 preserves it in the
 // image.
 func ImageHook() (boot.Hook, error) {
 	script := filepath.Join(config.ImageDir, replacedScripts[0])
@@ -204,7 +202,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 		skip(dir, "the agent's user can write it, and root would run what is in it; give it to root or mount it read-only (%s)", doubt)
 		return nil, lines
 	}
-	for _, e := range entries { // os.ReadDir sorts by bytes
+	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		info, err := os.Stat(path)
 		doubt := howAgentCanChange(path, agent)
@@ -227,14 +225,14 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	return hooks, lines
 }
 
-// howAgentCanChange says how the agent's user could change the file at path, also through links. It returns nil if this user
+// howAgentCanChange says how the agent's user could change the file at path, also through links. It returns nil if the user
 // can't change the file, or if hinit isn't root.
 func howAgentCanChange(path string, agent *fsutil.Actor) *trust.Violation {
 	if !agent.Switches() {
 		return nil
 	}
 	id := agent.Identity()
-	// ignore the error, because a file that can't be examined can't be executed either
+	// a file that can't be examined can't be executed either
 	doubt, _ := trust.Check(path, trust.NotChangeableBy(id.UID, append([]uint32{id.GID}, id.Groups...)))
 	return doubt
 }

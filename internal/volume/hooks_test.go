@@ -159,7 +159,7 @@ func TestContInit(t *testing.T) {
 			t.Errorf("hook is %+v", h)
 		}
 	}
-	if got := strings.Join(names, " "); got != "10-b 80-link 9-a" { // the names are sorted by bytes
+	if got := strings.Join(names, " "); got != "10-b 80-link 9-a" {
 		t.Errorf("hooks are %s", got)
 	}
 	var text []string
@@ -188,7 +188,7 @@ cont-init: warning: skipping 70-dangling: no such file or directory`
 	if hooks, lines := ContInitHooks(dir+"x", agent()); len(hooks)+len(lines) != 0 {
 		t.Errorf("a missing directory: %+v, %+v", hooks, lines)
 	}
-	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err == nil { // no user can write to a read-only mount
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err == nil {
 		defer unix.Unmount(dir, unix.MNT_DETACH)
 		must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 		if hooks, _ := ContInitHooks(dir, agent()); len(hooks) != 6 {

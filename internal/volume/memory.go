@@ -31,12 +31,12 @@ const (
 	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
-	// manySockets is the number of open sockets above which a service may hide much memory of the kernel. 256 Unix sockets
-	// hold about 100 MB. TCP sockets hold more: for sockets that may have ports, an eighth of this number is enough. An idle
-	// browser has 70 sockets, few of them with ports.
+	// manySockets is the number of open sockets above which a service may hide much kernel memory. 256 Unix sockets hold about
+	// 100 MB. TCP sockets hold more: for sockets that may have ports, the limit is an eighth of this number. An idle browser
+	// has 70 sockets, few of them with ports.
 	manySockets = 256
-	// searchTime is the time limit of the search for shared memory. maxFilesInMemory is how many files it counts for one
-	// service.
+	// searchTime limits the duration of the search for shared memory. maxFilesInMemory limits the number of files that it
+	// counts for one service.
 	searchTime       = 3 * time.Second
 	maxFilesInMemory = 1 << 16
 )
@@ -66,7 +66,7 @@ func recordMemory(o Options, list []boot.Gateway) error {
 		}
 		used[w.Service] = sum.Bytes
 	}
-	text, _ := json.Marshal(used) // encoding numbers can't fail
+	text, _ := json.Marshal(used)
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
@@ -74,11 +74,10 @@ func recordMemory(o Options, list []boot.Gateway) error {
 // deleted files in memory that the service's processes have open, such as files of memfd_create(2). The second sum is the
 // service's part of the shared memory that its processes map. A file counts for one service only.
 //
-// The search is limited in time and in the number of files, and each service gets its part of the time. Memory that the search
-// misses belongs to no service. If this memory is more than a quarter of the memory that the container c uses, each service that
-// may hide memory gets a Note. Files in /dev/shm, /tmp and /run are not hidden memory. If the kernel uses more than a quarter of
-// the container's memory, for example for data in sockets, services with many sockets get a Note. Services without a result are
-// left out.
+// The search is limited in time and in the number of files, and each service gets a share of the time. If the search misses
+// more than a quarter of the memory that the container c uses, each service that may hide memory gets a Note. If the kernel
+// uses more than a quarter of the container's memory, for example for data in sockets, services with many sockets get a Note.
+// Services without a result are left out.
 func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	processes, err := gatewayProcesses(o, list)
 	if err != nil {
@@ -107,7 +106,6 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 		hidden -= min(hidden, out.Bytes)
 		found = append(found, out)
 	}
-	// these files are not hidden, because an operator can list them in the tmpfs mounts
 	for _, dir := range []string{"/dev/shm", "/tmp", "/run"} {
 		var st unix.Statfs_t
 		if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
@@ -149,8 +147,8 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	return used
 }
 
-// admitGateways decides which gateways in list may start with the free memory of the container c. It expects each gateway to use
-// as much memory as in the last record.
+// admitGateways decides which gateways in list may start with the free memory of the container c. Each gateway is expected to
+// use as much memory as in the last record.
 func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
 	if err != nil {
@@ -161,8 +159,8 @@ func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (foun
 }
 
 // reserveMemory reserves memory for the gateways in list, the most important first. In the result, a gateway for which no
-// memory is left has a reason to wait (Hold). used has the last record of each gateway in bytes. A gateway without a record
-// gets no memory reserved. A gateway counts for at most half of the memory, so that even a very large one can start at some
+// memory is left has a reason to wait (Hold). used is the recorded memory of each gateway in bytes. A gateway without a record
+// gets no reservation. A gateway counts for at most half of the memory, so that even a very large gateway can start at some
 // time.
 func reserveMemory(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * startMemoryPercent

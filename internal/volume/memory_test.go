@@ -23,8 +23,7 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestWhoWaitsForMemoryAtTheBoot checks row by row which gateways must wait for memory at the boot. The container has
-// 1000 MiB, of which 800 are for starts.
+// Each row says which gateways must wait for memory at the boot. The container has 1000 MiB, of which 800 are for starts.
 func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	of := func(name string, rank int) boot.Gateway {
 		return boot.Gateway{Service: "gateway-" + name, Profile: name, Rank: rank}
@@ -32,8 +31,8 @@ func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	for _, tt := range []struct {
 		what string
 		list []boot.Gateway
-		used map[string]uint64 // memory that each gateway used before, in MiB
-		has  uint64            // memory of the container, in MiB
+		used map[string]uint64
+		has  uint64
 		want []string
 	}{
 		{"all fit", []boot.Gateway{of("a", 1), of("b", 1)}, map[string]uint64{"a": 300, "b": 300}, 100, nil},
@@ -61,8 +60,7 @@ func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	}
 }
 
-// TestWhatAGatewayHadIsKnownAtTheNextBoot checks that the next boot uses the recorded memory of each gateway, but not a
-// record that the agent could have written.
+// The next boot must use the recorded memory of each gateway, but not a record that the agent could have written.
 func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	data := t.TempDir()
 	for _, dir := range []string{".hinit", "profiles/coder", "profiles/old"} {
@@ -120,7 +118,7 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	}
 }
 
-// tenantHome makes a data directory, and in it the home of the profile coder, which has a user of its own.
+// tenantHome creates a data directory with the home of the profile coder, which has its own user.
 func tenantHome(t *testing.T) (data, profile string) {
 	t.Helper()
 	data = tempDir(t)
@@ -130,8 +128,8 @@ func tenantHome(t *testing.T) (data, profile string) {
 	return data, profile
 }
 
-// TestTheMemoryOfATenantsProcessThatLeftIsRecorded checks that the recorded memory of a gateway includes a daemon of
-// its tenant that has left the tree. Otherwise the next boot would start the gateway without enough memory for it.
+// The recorded memory of a gateway includes a daemon of its tenant that has left the tree. Otherwise the next boot would start
+// the gateway without enough memory for the daemon.
 func TestTheMemoryOfATenantsProcessThatLeftIsRecorded(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
@@ -156,7 +154,7 @@ func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
 	again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(again)
-	disk, err := os.CreateTemp("/var/tmp", "hinit-gone-") // with -short, the directory of a test is in memory
+	disk, err := os.CreateTemp("/var/tmp", "hinit-gone-") // with -short, the test's directory is in memory
 	must(t, err)
 	defer disk.Close()
 	for _, w := range []*os.File{f, disk} {
@@ -176,8 +174,7 @@ func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
 	}
 }
 
-// The files in memory of a process whose first thread has ended must count for its service. /proc/PID/fd then shows
-// none.
+// /proc/PID/fd of a process whose first thread has ended is empty, but its files in memory must count for its service.
 func TestTheFilesOfAProcessWithoutItsFirstThreadHadNoOwner(t *testing.T) {
 	cmd := exec.Command(testproc.Argv("share", "8388608", "headless")[0], testproc.Argv("share", "8388608", "headless")[1:]...)
 	must(t, cmd.Start())
@@ -206,8 +203,7 @@ func TestTheMemoryInManyFilesHadNoOwner(t *testing.T) {
 	}
 }
 
-// Files in memory that wait in the queue of a socket must cause a note for the service, and so must data in such
-// queues. The kernel shows neither as memory of a process.
+// The kernel counts files and data in the queue of a socket as memory of no process. Both must cause a note for the service.
 func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
@@ -242,8 +238,8 @@ func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 	}
 }
 
-// Memory in the buffers of TCP connections must cause a note for the service that has them. 128 connections can hold
-// 1.3 GB. Unix sockets need a higher number for a note, because an idle browser has that many.
+// Memory in the buffers of TCP connections must cause a note for their service. 128 connections can hold 1.3 GB. For Unix
+// sockets the limit is higher, because an idle browser has 128.
 func TestTheMemoryInTheBuffersOfTCPHadNoOwner(t *testing.T) {
 	note := func(family, sockets int) string {
 		for range sockets {
@@ -262,8 +258,8 @@ func TestTheMemoryInTheBuffersOfTCPHadNoOwner(t *testing.T) {
 	}
 }
 
-// TestTheSharedMemoryOfATenantsDaemonHadNoOwner checks that shared memory of a daemon that docker exec left counts for
-// the gateway whose profile has the daemon's user.
+// A daemon that docker exec left behind has shared memory. The memory counts for the gateway whose profile has the daemon's
+// user.
 func TestTheSharedMemoryOfATenantsDaemonHadNoOwner(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, _ := tenantHome(t)
@@ -282,9 +278,8 @@ func TestTheSharedMemoryOfATenantsDaemonHadNoOwner(t *testing.T) {
 	}
 }
 
-// The shared memory of all processes of an agent must count, not only the memory of the largest. Memory that several
-// processes share must count once. If a process forbids examination, its service gets a note when there is hidden
-// memory.
+// The shared memory of all processes of an agent must count, and memory that several processes share must count once. If a
+// process forbids examination while memory is hidden, its service gets a note.
 func TestTheSharedMemoryOfManyProcessesHadNoOwner(t *testing.T) {
 	testkit.NeedRoot(t)
 	const size = 8 << 20

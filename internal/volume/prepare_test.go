@@ -29,7 +29,7 @@ func prepareOK(t testing.TB, o Options) boot.Report {
 
 func TestFreshVolume(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := filepath.Join(tempDir(t), "home/hermes/.hermes") // the parents of this directory don't exist
+	home := filepath.Join(tempDir(t), "home/hermes/.hermes")
 	o, said := options(t, home, nil)
 	install(t, o)
 	r := prepareOK(t, o)
@@ -149,7 +149,7 @@ func TestRealHome(t *testing.T) {
 	}
 	wantOwner(t, real, fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
 	wantOwner(t, filepath.Dir(real), "0:0 0755")
-	// An existing directory must stay as the administrator made it.
+	// The boot must not change an existing directory of the administrator.
 	o, _ = options(t, home, map[string]string{"HERMES_REAL_HOME": filepath.Dir(real)})
 	prepareOK(t, o)
 	wantOwner(t, filepath.Dir(real), "0:0 0755")
@@ -195,14 +195,14 @@ func TestNoDataDirectory(t *testing.T) {
 	}
 }
 
-// A mount in place of one of the agent's directories must get the owner that the agent needs. Other mounts below that
-// directory must not change.
+// A mount in place of one of the agent's directories must get the owner that the agent needs. Mounts below that directory must
+// not change.
 func TestMountsBelow(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	mount(t, home+"/workspace") // a directory of root's, as Docker makes it
-	mount(t, home+"/profiles")  // a volume with its own mount
-	mount(t, home+"/skills")    // a directory of the host with its own mount
+	mount(t, home+"/workspace")
+	mount(t, home+"/profiles")
+	mount(t, home+"/skills")
 	mount(t, home+"/cron/elsewhere")
 	must(t, os.Chown(home+"/skills", 1000, 1000))
 	mount(t, home+"/profiles/coder")
@@ -233,7 +233,7 @@ func TestMountsBelow(t *testing.T) {
 
 // childChecks run in a child process with fewer rights than root.
 var childChecks = map[string]func(home string) error{
-	// Without root, everything that needs no other identity must work.
+	// A boot without root must do all work that needs no other identity.
 	"user": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": "running"}, said)
@@ -252,7 +252,7 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
-	// root that can't change owners, as in a rootless container with a mount of the host
+	// root without permission to change owners, as in a rootless container with a mount of the host
 	"nochown": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), nil, said)
@@ -273,7 +273,6 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
-	// only the capabilities that the documentation lists
 	"fewcaps": func(home string) error {
 		o := optionsIn(home, filepath.Dir(home), nil, &recorder{})
 		if !o.Agent.Switches() {
@@ -292,7 +291,7 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
-	// the main thread acts as the agent's user while another thread checks the rights
+	// the main thread acts as the agent's user while another thread checks permissions
 	"mainthread": func(home string) error {
 		o := optionsIn(home, filepath.Dir(home), nil, &recorder{})
 		if unix.Gettid() != os.Getpid() || unix.Setfsuid(agentUID) != nil {
@@ -307,7 +306,6 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
-	// no capabilities at all
 	"nocaps": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), nil, said)

@@ -40,7 +40,7 @@ func Main(in io.Reader, out io.Writer) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	guard.Go("hearing the answers of hinit", func() {
-		defer cancel() // PID 1 is gone, so end everything
+		defer cancel()
 		p.readAnswers(heard)
 	})
 	o := optionsOf(job)
@@ -141,7 +141,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		}
 		Publish(o, report.Env)
 	}
-	for i := range hooks { // a failure of the other hooks, such as the image's Python steps, does not end the boot
+	for i := range hooks { // a failure of optional hooks, such as the image's Python steps, does not end the boot
 		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.EndOnFailedScript
 	}
 	p.send(boot.Message{HookCount: new(len(hooks))})
@@ -209,15 +209,15 @@ func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 }
 
 const (
-	// syncAfter is the delay after which the files that the boot has copied to an empty data directory are synced. There is a
-	// delay because a process can't end while it syncs, and many containers run only for a short time.
+	// syncAfter is the delay before the sync of the files that the boot has copied to an empty data directory. A process can't
+	// end while it syncs, and many containers run only for a short time.
 	syncAfter = 5 * time.Second
-	// showEvery is the shortest time between two messages about the progress of a repair.
+	// showEvery is the minimum time between two messages about the progress of a repair.
 	showEvery = 200 * time.Millisecond
 )
 
-// repair runs [Repair] while the container runs, and reports its progress to PID 1. If planted is true, the boot has copied files
-// to an empty data directory, and repair syncs them.
+// repair runs [Repair] while the container runs, and reports its progress to PID 1. If the boot has copied files to an empty
+// data directory (planted), repair syncs them.
 func (p *program) repair(ctx context.Context, o Options, planted bool) {
 	var shown time.Time
 	synced := time.After(syncAfter)
@@ -238,7 +238,7 @@ func (p *program) repair(ctx context.Context, o Options, planted bool) {
 	}
 	select {
 	case <-synced:
-		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) }) // ignore errors, because the sync is only a precaution
+		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) })
 	case <-ctx.Done():
 	}
 }

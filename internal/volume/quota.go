@@ -22,60 +22,59 @@ import (
 	"hinit/internal/procstat"
 )
 
-// diskTime limits the measurement of all homes together, and homeTime the measurement of one home. The search for a profile's
-// open files may also take homeTime. The order of the homes is random. So even if diskTime is too short for all, each home is
-// measured at some time. Tests raise both.
+// diskTime limits the measurement of all homes together, homeTime the measurement of one home and the search for a profile's
+// open files. The order of the homes is random, so that each home is measured at some time even if diskTime is too short for
+// all. Tests raise both.
 var diskTime, homeTime = 30 * time.Second, 5 * time.Second
 
 const (
-	// maxFiles is the maximum number of files that are counted in one profile. A profile with more files has exceeded its quota,
-	// because the measurement ends there. Otherwise an agent could hide large files behind many hard links, which count once.
+	// maxFiles is the maximum number of files that are counted in one profile. A profile with more files has exceeded its
+	// quota. Otherwise an agent could hide large files behind many hard links, which count once.
 	maxFiles = 1 << 21
-	// maxNames is the maximum number of bytes that the file names in memory may take while a profile is measured. A name counts
-	// with its length and nameCost more bytes. A profile with more names has exceeded its quota. Otherwise one agent could make
-	// the measurement of all profiles fail.
+	// maxNames is the maximum size in bytes of the file names in memory during the measurement of a profile. A name counts with
+	// its length plus nameCost. A profile with more names has exceeded its quota. Otherwise one agent could make the
+	// measurement of all profiles fail.
 	maxNames, nameCost = 32 << 20, 32
-	// maxTempDirs is the maximum number of directories for temporary files that are examined in addition to the usual one of
-	// each profile. An agent can make any number of them.
+	// maxTempDirs is the maximum number of additional directories for temporary files. An agent can create any number of them.
 	maxTempDirs = 10_000
 	// minFile is the least disk usage of a file, in bytes. A smaller file counts as minFile, because each file also takes an inode.
 	minFile = 4096
-	// maxDepth is the maximum depth of directories that are searched, because each level needs an open descriptor. A profile with
-	// deeper directories has exceeded its quota: harmless programs create none.
+	// maxDepth is the maximum depth of directories that are searched, because each level needs an open descriptor. A profile
+	// with deeper directories has exceeded its quota.
 	maxDepth = 1000
 )
 
-// diskUsage is the disk usage of one profile: the sum so far during a measurement, and afterwards the result.
+// diskUsage is the disk usage of one profile. During a measurement it has the sum so far.
 type diskUsage struct {
 	deadline   time.Time // end of the time for this home
 	bytes      uint64
 	files      int
 	names      int            // bytes of the names that are in memory
-	incomplete bool           // time, files or depth have reached a limit, so the sum is too small
-	hidesFiles bool           // a process doesn't let its open files be examined, or has files in the queue of a socket
+	incomplete bool           // a limit of time, files or depth was reached, so the sum is too small
+	hidesFiles bool           // a process forbids the examination of its open files, or has files in the queue of a socket
 	sockets    int            // number of open sockets
-	ports      int            // sockets that may have a port: all but Unix sockets
-	exceeded   string         // which of maxFiles, maxNames and maxDepth the profile has exceeded, in words; "" for none
+	ports      int            // number of sockets that may have a port: all but Unix sockets
+	exceeded   string         // the exceeded limit (maxFiles, maxNames or maxDepth) in words; "" for none
 	linked     map[inode]bool // counted files that the search could find again: files with several hard links, and deleted files
 }
 
 type inode struct{ device, number uint64 }
 
 // measureDisk measures the disk usage of profiles and compares it with their quotas. It sends each result at once, so that a
-// failed measurement of one profile doesn't delay the results of other profiles.
+// failed measurement delays no result of another profile.
 func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(boot.Message)) {
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile with many files must not slow others down
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
 	last := time.Now().Add(diskTime)
 	limit := func() time.Time { return time.Now().Add(min(homeTime, time.Until(last))) }
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	temporary, tempErr := fsutil.OpenDir(os.TempDir(), fsutil.Self())
 	if errors.Join(err, tempErr) != nil {
-		return // this process ends now, and the kernel closes its files
+		return
 	}
 	defer homes.Close()
 	defer temporary.Close()
-	// These are the directories for temporary files of all profiles. The search takes at most half of the time. After an error,
-	// only the usual directories count.
+	// The directories for temporary files of all profiles. The search takes at most half of the time. After an error, only the
+	// usual directories count.
 	var temps []string
 	_ = temporary.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() && strings.HasPrefix(name, "hinit-") {
@@ -84,13 +83,13 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 		return len(temps) < maxTempDirs && time.Now().Before(last.Add(-diskTime/2))
 	})
 	var scratch unix.Stat_t
-	_ = unix.Stat(os.TempDir(), &scratch)     // after an error, files in that directory do not count
-	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
+	_ = unix.Stat(os.TempDir(), &scratch)
+	processes, _ := gatewayProcesses(o, list)
 	for _, i := range rand.Perm(len(list)) {
 		w, s := list[i], &diskUsage{linked: make(map[inode]bool), deadline: limit()}
 		info, err := homes.Lstat(w.Profile)
 		if err != nil {
-			continue // the profile has no home
+			continue
 		}
 		send(boot.Message{Examining: &boot.Examining{Check: w.Profile}})
 		home, devices := fsutil.Stat(info), map[uint64]bool{scratch.Dev: w.Isolated}
@@ -108,7 +107,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 				}
 			}
 		}
-		s.deadline = limit() // the search for open files has a time of its own, even after a home with many files
+		s.deadline = limit() // the search for open files has its own time limit, so that a home with many files does not use it up
 		s.addDeletedFiles(ctx, "/proc/", processes[w.Service], devices)
 		send(boot.Message{Measured: []boot.Measurement{s.checkQuota(w)}})
 	}
@@ -132,22 +131,22 @@ func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	return out
 }
 
-// fileSystemUsage returns the disk usage of a profile's home by statfs(2). statfs reports the usage of the home alone only if
-// the home is a separate file system or has a project quota. Otherwise it reports the usage of the whole volume, and the
-// second result is false. data is the data directory.
+// fileSystemUsage returns the disk usage of a profile's home by statfs(2). The second result is false if statfs reports the
+// usage of the whole volume. Only a home with its own file system or project quota has its own numbers. data is the data
+// directory.
 func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, data+"/"+boot.ProfilesDir+"/"+profile, &how)
-	defer unix.Close(fd) // after an error fd is -1, and this closes nothing
+	defer unix.Close(fd)
 	if errors.Join(err, unix.Statfs(data, &all), unix.Fstatfs(fd, &own)) != nil || all.Blocks == own.Blocks {
 		return 0, false
 	}
 	return (own.Blocks - own.Bfree) * uint64(own.Bsize), true
 }
 
-// addDir adds the directory name and all files in it to the usage. It follows no link and enters no other mount. It takes names in
-// random order: if the time is too short, each measurement leaves out other names.
+// addDir adds the directory name and all files in it to the usage. It follows no link and enters no other mount. The order of
+// names is random, so that repeated measurements with too little time count different files.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	if depth > maxDepth {
 		s.incomplete, s.exceeded = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
@@ -176,7 +175,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	case s.names >= maxNames:
 		s.incomplete, s.exceeded = true, " and a directory with too many names"
 	}
-	if info, err := d.Lstat(""); err == nil { // a directory takes space for many names even after they are removed
+	if info, err := d.Lstat(""); err == nil {
 		s.bytes += spaceOf(fsutil.Stat(info))
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -210,7 +209,7 @@ func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*
 // addDeletedFiles adds the deleted files that processes of a profile still have open or mapped, because these files still take
 // space. Only files on the file systems in devices count.
 func (s *diskUsage) addDeletedFiles(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
-	open := &diskUsage{linked: s.linked, deadline: s.deadline} // the limits of a home with many files must not end this search
+	open := &diskUsage{linked: s.linked, deadline: s.deadline} // the limits of a home with many files must not end the search for open files
 	_ = open.eachProcess(proc, processes, func(dir string) {
 		open.addOpenDeleted(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
@@ -228,8 +227,8 @@ func (s *diskUsage) addDeletedFiles(ctx context.Context, proc string, processes 
 }
 
 // eachProcess calls each with the directory below proc of each process. After s.deadline it stops, and marks s as incomplete.
-// During a call, this thread acts as the user of the process, because the kernel shows a user the files and the memory of its
-// own processes. eachProcess returns an error if it can't act as a user.
+// During a call, this thread acts as the user of the process, because the kernel shows files and memory of a process only to
+// its user. eachProcess returns an error if it can't act as a user.
 func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir string)) (err error) {
 	for _, pid := range processes {
 		status := procstat.StatusOf(strconv.Itoa(pid))
@@ -244,12 +243,12 @@ func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir stri
 	return err
 }
 
-// eachProcessUntilEnd is eachProcess, but returns at s.deadline at the latest. A process can keep its memory locked, and then
-// the kernel blocks whoever reads the list of its mappings. After an error, the function each may still be called.
+// eachProcessUntilEnd calls eachProcess, but returns at s.deadline at the latest. A process can keep its memory locked, and
+// then the kernel blocks each reader of its mappings. each may still be called after an error.
 func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
 	ctx, cancel := context.WithDeadline(ctx, s.deadline)
 	defer cancel()
-	// f may run on after this method has returned, so it does not change s
+	// f may continue after the end of this method, so it does not change s
 	return blocking.Wait(ctx, "the search for mapped files", func() error {
 		return errors.Join((&diskUsage{deadline: s.deadline}).eachProcess(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
 	})
@@ -274,7 +273,7 @@ func (s *diskUsage) addOpenDeleted(dir string, counts func(file string, device u
 			}
 			var st unix.Stat_t
 			err := unix.Stat(dir+name, &st)
-			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK { // files may wait in the queue of the socket (SCM_RIGHTS, unix(7))
+			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
 				text, _ := os.ReadFile(strings.TrimSuffix(dir, "fd/") + "fdinfo/" + name)
 				queued, local := procstat.Status(text).Number("scm_fds", 10) // only a Unix socket has this line
 				s.sockets, s.hidesFiles = s.sockets+1, s.hidesFiles || queued > 0
@@ -294,8 +293,8 @@ func (s *diskUsage) addOpenDeleted(dir string, counts func(file string, device u
 // deleted is the end of a line of /proc/PID/maps about a deleted file.
 const deleted = " (deleted)"
 
-// addMappedDeleted adds to mapped the deleted files that a process maps, by its file maps below /proc (proc_pid_maps(5)). Only a
-// privileged process learns how large such a file is, so the end of its last mapping counts as its size.
+// addMappedDeleted adds to mapped the deleted files in a file maps below /proc (proc_pid_maps(5)). Only a privileged process
+// learns the size of such a file, so the end of its last mapping counts as its size.
 func addMappedDeleted(ctx context.Context, maps string, devices map[uint64]bool, mapped map[inode]uint64) {
 	f, err := os.Open(maps)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// measureHome measures one profile whose quota warns at 1 MiB and stops at 2 MiB, after change has made its home.
+// measureHome measures one profile whose quota warns at 1 MiB and stops at 2 MiB. change fills its home first.
 func measureHome(t *testing.T, w boot.Gateway, change func(home string)) boot.Measurement {
 	t.Helper()
 	data := tempDir(t)
@@ -35,8 +35,8 @@ func measureHome(t *testing.T, w boot.Gateway, change func(home string)) boot.Me
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// The measurement raises the niceness of its thread, and processes started from that thread would inherit it. So it runs
-		// on a thread that ends with this goroutine.
+		// The measurement raises the niceness of its thread, and processes started from that thread would inherit it. So the
+		// thread ends with this goroutine.
 		runtime.LockOSThread()
 		measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { said = append(said, m) })
 	}()
@@ -52,8 +52,8 @@ var someTenants = boot.Tenants{Enabled: true, All: true, UIDs: config.UIDs{First
 // tenantID is one of the uids in someTenants.
 const tenantID = 20001
 
-// startLeftover starts a process that belongs to a gateway only by its user. The process runs the script in dir, and lives
-// until the end of the test.
+// startLeftover starts a process that only its user connects to a gateway. The process runs the script in dir until the end of
+// the test.
 func startLeftover(t *testing.T, dir, script string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-ec", script+"; echo done; exec sleep 1000")
@@ -68,8 +68,8 @@ func startLeftover(t *testing.T, dir, script string) {
 	}
 }
 
-// TestAFileWithoutANameCountsForATenantWhoseProcessLeft checks that a deleted file that a tenant's daemon has open
-// counts for the tenant's quota, although the daemon has left the gateway's tree.
+// A deleted file that a tenant's daemon has open counts for the tenant's quota, although the daemon has left the gateway's
+// tree.
 func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
 	testkit.NeedRoot(t)
 	w := measureHome(t, boot.Gateway{}, func(home string) {
@@ -82,8 +82,7 @@ func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsOnlyMappedCounts checks that a deleted file that a program has mapped and closed counts for the quota.
-// No descriptor shows it.
+// A deleted file that a program has mapped and closed counts for the quota, although no descriptor shows it.
 func TestAFileThatIsOnlyMappedCounts(t *testing.T) {
 	w := measureHome(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
 		file(t, home+"/gone", 3000)
@@ -98,8 +97,7 @@ func TestAFileThatIsOnlyMappedCounts(t *testing.T) {
 	}
 }
 
-// TestAFileWithALongPathHidTheOnesMappedAfterIt checks that /proc/PID/maps is read to its end, although a line has a
-// path of hundreds of directories.
+// /proc/PID/maps must be read to its end, although a line has a path of hundreds of directories.
 func TestAFileWithALongPathHidTheOnesMappedAfterIt(t *testing.T) {
 	list, long := filepath.Join(t.TempDir(), "maps"), strings.Repeat("/"+strings.Repeat("d", 200), 500)
 	text := ""
@@ -115,7 +113,6 @@ func TestAFileWithALongPathHidTheOnesMappedAfterIt(t *testing.T) {
 	}
 }
 
-// file writes a file of kib KiB that really uses blocks of the disk.
 func file(t *testing.T, path string, kib int) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(strings.Repeat("x", kib<<10)), 0o600); err != nil {
@@ -210,8 +207,8 @@ func TestHardLinksHidFilesFromTheQuota(t *testing.T) {
 	})
 }
 
-// TestOneDirectoryOfLongNamesTurnedAllQuotasOff checks that long names in one directory need little memory in the
-// measurement. If the kernel killed the measurement, no profile would be measured.
+// Long names in one directory must need little memory in the measurement. If the kernel killed the measurement, no profile
+// would be measured.
 func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 1000 {
@@ -231,7 +228,7 @@ func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
 	}
 }
 
-// A directory must count with its size on the disk, which millions of names make large, and not as 4 KiB.
+// A directory with millions of names must count with its size on the disk, not as 4 KiB.
 func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
 	w := measureHome(t, boot.Gateway{}, func(home string) {
 		name := func(i int) string { return fmt.Sprintf("%s/deep/%0250d", home, i) }
@@ -306,8 +303,8 @@ func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
 	}
 }
 
-// A home with a project quota must be measured by asking the file system. Each script makes a file system in the file
-// $0, mounts it on $1, and gives the home $2 a project with a limit of 4 MiB.
+// A home with a project quota must be measured by asking the file system. Each script makes a file system in the file $0,
+// mounts it on $1, and gives the home $2 a project with a limit of 4 MiB.
 func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 	testkit.NeedRoot(t)
 	for kind, script := range map[string]string{
@@ -350,8 +347,7 @@ func homeWithAQuota(t *testing.T, script string) {
 	}
 }
 
-// If a home could be measured only in part, its stopped gateway must not start, and its running gateway must not be
-// stopped.
+// A home is measured only in part. Its stopped gateway must not start, and its running gateway must not be stopped.
 func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	part := func(bytes uint64, stopped bool) boot.Measurement {
 		s := diskUsage{bytes: bytes, incomplete: true}
@@ -381,8 +377,8 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestAllQuotasWereOffBecauseOneAgentHeldItsMemory checks that the measurement of all profiles gives results although one process
-// keeps its memory locked, so that its maps file can't be read. A FIFO without a writer stands for that file.
+// One process keeps its memory locked, so that its maps file can't be read. All profiles must still get results. A FIFO without
+// a writer stands for that file.
 func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	testkit.NeedRoot(t) // acts as the user of process 1
 	dir, proc := tempDir(t), tempDir(t)
@@ -398,12 +394,11 @@ func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	if !s.incomplete || s.bytes < 3<<20 {
 		t.Errorf("%+v", s)
 	}
-	writer, err := os.OpenFile(proc+"/1/maps", os.O_RDWR, 0) // ends the waiting read
+	writer, err := os.OpenFile(proc+"/1/maps", os.O_RDWR, 0)
 	must(t, errors.Join(err, writer.Close()))
 }
 
-// Deleted open files of a home must count for the quota also if so many hard links in it exist that it is measured only
-// in part.
+// Deleted open files count for the quota, even if a home has so many hard links that only a part of it is measured.
 func TestDeletedFilesDidNotCountBesideManyLinks(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "gone"))
 	must(t, err)

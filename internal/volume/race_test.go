@@ -18,8 +18,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestSwapper attacks the boot: it keeps exchanging names that the boot uses with links that lead out of the volume.
-// Nothing outside may change.
+// TestSwapper attacks the boot: it keeps exchanging names that the boot uses with links that lead out of the volume. No file
+// outside may change.
 func TestSwapper(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -37,7 +37,7 @@ func TestSwapper(t *testing.T) {
 		write(t, home+"/"+name, "")
 	}
 	// The attacker uses descriptors, because a path could lead the attacker itself outside.
-	places := filepath.Dir(home) + "/links" // must be on the same file system, so that renameat2(2) can exchange the two
+	places := filepath.Dir(home) + "/links" // the same file system, so that renameat2(2) can exchange the two
 	must(t, os.Mkdir(places, 0o755))
 	type spot struct {
 		dir  int
@@ -78,7 +78,7 @@ func TestSwapper(t *testing.T) {
 			}
 		}
 	})
-	swapper.Go(func() { // this goroutine gives the boot new work all the time
+	swapper.Go(func() {
 		for !stop.Load() {
 			for _, s := range spots {
 				_ = unix.Fchownat(s.dir, s.name, 0, 0, unix.AT_SYMLINK_NOFOLLOW)

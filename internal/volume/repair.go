@@ -24,7 +24,7 @@ import (
 	"hinit/internal/pause"
 )
 
-// WrongOwner is a file that Repair has found with another owner than the agent. It is unknown which process created it.
+// WrongOwner is a file with another owner than the agent that Repair has found. The process that created the file is unknown.
 type WrongOwner struct {
 	Path string
 	UID  uint32 // uid of the former owner
@@ -64,12 +64,12 @@ func (r Result) String() string {
 
 const (
 	maxWrongOwners = 10
-	// longestPause is the longest pause between two batches of files. A pause is as long as the batch before it took, so that
-	// other programs get half of the disk's time.
+	// longestPause is the maximum pause between two batches of files. A pause is as long as the last batch took, so that other
+	// programs get half of the disk's time.
 	longestPause = 20 * time.Millisecond
-	// hangTimeout is how long Repair waits after the time limit for its walk to end.
+	// hangTimeout is how long Repair waits after its time limit for the end of its walk.
 	hangTimeout = time.Second
-	// maxFailures is the number of failures, without a success, after which the walk of a directory ends.
+	// maxFailures is the number of consecutive failures after which the walk of a directory ends.
 	maxFailures = 100
 )
 
@@ -80,23 +80,23 @@ var (
 	errNoChange = errors.New("no owner can be changed here")
 )
 
-// Repair finds files of other users in the agent's directories, and gives them to the agent's user. These directories are
-// boot.AgentOnlyDirs, such as cron, profiles and pairing. With o.RepairEverything, they also include boot.MixedOwnerDirs, and
-// Repair looks for all files of the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways
-// are up. It runs again with o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle
-// (ioprio_set(2)), pauses after every few hundred files, and opens only directories.
+// Repair gives files of other users in the agent's directories to the agent's user. These directories are boot.AgentOnlyDirs,
+// such as cron, profiles and pairing. With o.RepairEverything, they also include boot.MixedOwnerDirs, and Repair looks for all
+// files of the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways are up. It runs again
+// with o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle (ioprio_set(2)), pauses
+// after every few hundred files, and opens only directories.
 //
-// Repair follows no link and enters no mount, except that a directory of boot.AgentOnlyDirs may be a mount itself. It skips
-// device nodes. It also skips root's files with several hard links, because the agent could have linked a file that must stay
-// root's. If the kernel prevents users from creating such links (see [fsutil.HardLinksProtected]), Repair gives these files
-// to the agent too. A change of owner removes set-user-ID bits.
+// Repair follows no link and enters no mount, except a mount in the place of a directory of boot.AgentOnlyDirs. It skips device
+// nodes. It also skips root's files with several hard links, because the agent could have linked a file that must stay root's.
+// If the kernel prevents such links (see [fsutil.HardLinksProtected]), Repair gives these files to the agent too. A change of
+// owner removes set-user-ID bits.
 //
-// If a home has too many files, or their owners can't be changed, Repair leaves this home unfinished and goes on with the
-// next. It treats any other directory in the same way.
+// If a home or another directory has too many files, or its owners can't be changed, Repair leaves it unfinished and continues
+// with the next.
 //
-// One goroutine calls progress from time to time. Repair returns when it is done, at the time limit of o, or when ctx ends.
-// It calls o.Say with a line if there is anything to report. If the process isn't root, or can't become the agent's user,
-// Repair does nothing.
+// One goroutine calls progress from time to time. Repair returns when it is done, at the time limit of o, or when ctx ends. It
+// calls o.Say with a line if there is anything to report. If the process isn't root, or can't become the agent's user, Repair
+// does nothing.
 func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
 	o = o.withDefaults()
 	if !o.Agent.Switches() {
@@ -112,7 +112,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 		})
 	})
 	if !pause.Until(ctx, done) {
-		pause.AtMost(hangTimeout, done) // the walk checks ctx often, unless the disk hangs
+		pause.AtMost(hangTimeout, done) // the walk checks ctx often, except when the disk hangs
 	}
 	result := *r.lastResult.Load()
 	if cause := context.Cause(ctx); !result.Done && cause != nil {
@@ -127,8 +127,8 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	return result
 }
 
-// withIdlePriority runs work on a thread that uses the disk only while the disk is idle, if the kernel allows that. Afterwards it
-// restores the priority of the thread. It keeps the thread, because a process limit may prevent a new one.
+// withIdlePriority runs work on a thread that uses the disk only while the disk is idle, if the kernel allows that. Afterwards
+// it restores the priority of the thread. It reuses the thread, because a process limit may prevent a new thread.
 func withIdlePriority(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // values of IOPRIO_WHO_PROCESS, IOPRIO_CLASS_IDLE and IOPRIO_CLASS_SHIFT (linux/ioprio.h)
 	runtime.LockOSThread()
@@ -139,7 +139,7 @@ func withIdlePriority(work func()) {
 	work()
 	if failed == 0 {
 		if _, _, failed = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, old); failed != 0 {
-			return // the goroutine still locks this thread, so the runtime ends it
+			return
 		}
 	}
 	runtime.UnlockOSThread()
@@ -154,7 +154,7 @@ type repair struct {
 	directory struct {
 		batch  time.Time    // start of the current batch
 		left   int64        // files that may still be examined in this directory
-		before owntree.Walk // the counters before this directory
+		before owntree.Walk // the counters at the start of this directory
 	}
 	endReason  error // why the walk has ended early
 	result     Result
@@ -212,7 +212,7 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 		return nil
 	}
 	r.walk.OnlyUID = was
-	entries, _, _ := d.ReadAtMost("", fsutil.MaxNames) // if the directory can't be read, its files keep their owners
+	entries, _, _ := d.ReadAtMost("", fsutil.MaxNames)
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
 		case slices.Contains(boot.AgentOnlyDirs, e.Name()), slices.Contains(boot.MixedOwnerDirs, e.Name()), err != nil:
@@ -246,7 +246,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		return nil
 	}
 	if names == nil {
-		names = slices.Collect(maps.Keys(homes)) // in a random order, the time limit does not always hit the same homes
+		names = slices.Collect(maps.Keys(homes)) // a random order, so that the time limit does not always hit the same homes
 	}
 	agents := r.walk.NewOwner
 	defer func() {
@@ -262,7 +262,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 			return err
 		}
 		if r.walk.RefuseHardLinked {
-			_, _ = all.Chmod(name, privateMode) // ignore errors, because the walk has already reported a home that it could not change
+			_, _ = all.Chmod(name, privateMode) // the walk has already reported a home that it could not change
 			if homes[name] != r.walk.NewOwner.UID {
 				_ = RecordName(all, name, name, r.walk.NewOwner.UID) // without a record, commands ask for --uid
 			}
@@ -271,8 +271,8 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	return nil
 }
 
-// giveTree walks the directory rel, which messages call name. With crossTop, rel may be a mount point. It returns an error only if
-// the whole repair must end.
+// giveTree walks the directory rel, which has the name name in messages. With crossTop, rel may be a mount point. It returns an
+// error only if the whole repair must end.
 func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory, r.directory.left, r.directory.before = name, r.MaxInodes, r.walk
 	if r.walk.RefuseHardLinked { // the walk reads the tree once more, to count the links
@@ -294,7 +294,7 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 	return nil
 }
 
-// pauseBetween is called between two batches of files. It reports the progress, checks the limits and pauses.
+// pauseBetween reports the progress, checks the limits and pauses. The walk calls it between two batches of files.
 func (r *repair) pauseBetween(ctx context.Context) error {
 	if ctx.Err() != nil { // Repair may have returned, so progress must not be called
 		return context.Cause(ctx)

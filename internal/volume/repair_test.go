@@ -36,7 +36,7 @@ func fill(t testing.TB, dir string, n int) {
 func TestRepairOfManyFiles(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	const n = int64(5000) // so many files that the repair reports its progress several times
+	const n = int64(5000)
 	fill(t, home+"/profiles/coder/work", int(n))
 	o, said := options(t, home, nil)
 	var last client.Repair
@@ -113,8 +113,7 @@ func TestRepairBudgets(t *testing.T) {
 	}
 }
 
-// TestATenantWithTooManyFilesEndedTheRepairOfAllOthers checks that the limit of files holds for each home, so that
-// millions of files in one home don't keep the others from being repaired.
+// The limit of files holds for each home, so that millions of files in one home don't prevent the repair of the others.
 func TestATenantWithTooManyFilesEndedTheRepairOfAllOthers(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -135,8 +134,7 @@ func TestATenantWithTooManyFilesEndedTheRepairOfAllOthers(t *testing.T) {
 	}
 }
 
-// TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers checks that many failures in one home, here a hundred
-// directories that are too deep, don't end the repair of the others.
+// Many failures in one home, such as a hundred directories that are too deep, must not end the repair of the others.
 func TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -197,8 +195,8 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	}
 }
 
-// A repair must not change links, devices, and files of root's that have other names. It must clear the set-user-ID bits of all
-// other files.
+// A repair must not change links, devices, and root's files with several names. It must clear the set-user-ID bits of all other
+// files.
 func TestRepairRefuses(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -271,13 +269,13 @@ func makeDeep(t *testing.T, home, name string, uid int) {
 	t.Cleanup(func() {
 		d, err := fsutil.OpenNoLink(home, nil)
 		must(t, err)
-		must(t, d.RemoveAll("cron")) // the testing package can't remove so deep a tree
+		must(t, d.RemoveAll("cron"))
 		d.Close()
 	})
 }
 
-// TestADeepDirectoryMakesNoHugeMessage checks that paths in messages of a repair are cut. PID 1 would keep a path of a
-// megabyte as a warning and as an event.
+// Messages of a repair must contain only the beginning of long paths. PID 1 would store a path of a megabyte as a warning and
+// as an event.
 func TestADeepDirectoryMakesNoHugeMessage(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -310,8 +308,8 @@ func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 	}
 }
 
-// A repair must not begin again because the agent has put back the old mark of a repair. It would give the files of
-// other users below the volume to the agent.
+// The agent puts back the mark of an old repair. A new repair must not begin, because it would give the files of other users
+// below the volume to the agent.
 func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -320,7 +318,7 @@ func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	if r := prepareOK(t, o); !r.RepairEverything {
 		t.Fatal("nothing is to be repaired")
 	}
-	if r := prepareOK(t, o); !r.RepairEverything { // the first repair was interrupted
+	if r := prepareOK(t, o); !r.RepairEverything {
 		t.Error("the mark is lost")
 	}
 	mark := home + "/" + boot.PendingFile
@@ -331,8 +329,7 @@ func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	}
 }
 
-// TestAChangeOfPUIDLeavesNoFileBehind checks that after a change of PUID all files of the previous uid become the
-// agent's, and no other files do.
+// After a change of PUID all files of the previous uid become the agent's, and no other files.
 func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)

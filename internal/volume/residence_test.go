@@ -10,9 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestCredentialsElsewhereAreRepaired checks that known credential files in a root-owned directory at HERMES_AUTH_HOME
-// become the agent's, and that no other file there does. A container engine or a command of root's leaves such a
-// directory.
+// Known credential files in a root-owned directory at HERMES_AUTH_HOME become the agent's, and no other file in it. A container
+// engine or a command of root leaves such a directory.
 func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := tempDir(t)
@@ -45,8 +44,8 @@ func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 	}
 }
 
-// auth.json that root wrote by a login must become the agent's, also in a directory that already belongs to the agent.
-// Otherwise no gateway could read the file.
+// Root's login wrote auth.json. The file must become the agent's, even in a directory that belongs to the agent. Otherwise no
+// gateway could read it.
 func TestCredentialsThatRootWroteLaterAreRepaired(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := tempDir(t)
@@ -65,8 +64,8 @@ func TestCredentialsThatRootWroteLaterAreRepaired(t *testing.T) {
 	}
 }
 
-// TestCredentialsElsewhereFollowNoLink checks that no link on the path of a profile's credentials is followed, and that
-// a directory of the system's at HERMES_AUTH_HOME is not changed.
+// No link on the path of a profile's credentials may be followed, and a directory of the system at HERMES_AUTH_HOME must not
+// change.
 func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := tempDir(t)
@@ -92,8 +91,6 @@ func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 	}
 }
 
-// TestScratchIsTheAgentsAlone checks that the scratch directory is made outside the volume with mode 0700 for the
-// agent, and never through a link.
 func TestScratchIsTheAgentsAlone(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)

@@ -59,7 +59,7 @@ func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error
 	return errors.Join(problems...)
 }
 
-// removeStamp removes the file that records how the agent was installed. Older images have left it in homes that they shared with
+// removeStamp removes the file that records how the agent was installed. Older images left it in homes that they shared with
 // the host (step 11).
 func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 	data, err := d.ReadFile(boot.StampFile, 4096)
@@ -68,8 +68,8 @@ func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 	}
 }
 
-// mustCreate reports whether the file rel is missing and must be created. If rel is a link that doesn't lead to a regular file,
-// missing reports to the log that hinit refuses it.
+// mustCreate reports whether the file rel is missing and must be created. It logs that hinit refuses a link that doesn't lead
+// to a regular file.
 func (p *bootSteps) mustCreate(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +80,7 @@ func (p *bootSteps) mustCreate(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
-			target, err := os.Stat(p.Path(rel)) // look with the agent's identity, so that root never follows the link
+			target, err := os.Stat(p.Path(rel)) // with the agent's identity, so that root never follows the link
 			if err == nil && !target.Mode().IsRegular() {
 				err = fsutil.ErrNotRegular
 			}
@@ -113,7 +113,7 @@ func (p *bootSteps) createFromTemplate(s *boot.Step, d *fsutil.Dir, rel, source 
 	return p.create(s, d, rel, data, cmp.Or(mode, info.Mode().Perm()&0o755))
 }
 
-// create creates the file rel, unless it exists. A link at rel is reported and stays, because the agent may have made it.
+// create creates the file rel, unless it exists. It reports an existing link and keeps it, because the agent may have made it.
 func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
 	err := d.Create(rel, data, mode)
 	switch {
@@ -126,7 +126,7 @@ func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte,
 	return err
 }
 
-// generateKey adds a key for the gateway's API server to .env, if there is none (step 13).
+// generateKey adds a key for the gateway's API server to .env, if the file has none (step 13).
 func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	data, err := d.ReadFile(boot.EnvFile, maxSeedSize)
 	switch {
@@ -139,7 +139,7 @@ func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 		return err
 	}
 	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // never fails, see crypto/rand
+	_, _ = rand.Read(secret)
 	line := kept.APIKey + "=" + hex.EncodeToString(secret) + "\n"
 	if err := addLine(d, data, line); err != nil {
 		return err
@@ -148,8 +148,8 @@ func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	return nil
 }
 
-// addLine adds line, an assignment of the API key, to the end of .env, whose present content is data. It removes empty
-// assignments of the key.
+// addLine adds line, an assignment of the API key, to the end of .env, and removes empty assignments of the key. data is the
+// present content of .env.
 func addLine(d *fsutil.Dir, data []byte, line string) error {
 	text := kept.WithoutKey(data)
 	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
@@ -159,7 +159,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
-	// An .env that is a mount can be written but not replaced. So append the line, because the last assignment counts.
+	// An .env that is a mount can be written but not replaced. Append the line, because the last assignment counts.
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}
@@ -193,13 +193,14 @@ func (p *bootSteps) restrictEnv(s *boot.Step, d *fsutil.Dir) {
 }
 
 const (
-	// The seed is the set of files that the image provides for an empty data directory. The boot first copies it to the
-	// directory seedGrowing of the volume. Then it renames the complete copy to completeSeedDir, and moves the files from
-	// there to their places. After an interruption, a boot that finds seedGrowing starts the copy again, and a boot that
-	// finds completeSeedDir moves the remaining files.
+	// The seed is the set of files that the image provides for an empty data directory. The boot copies it to the directory
+	// seedGrowing of the volume, renames the complete copy to completeSeedDir, and moves the files to their places. After an
+	// interruption, a boot that finds seedGrowing starts the copy again, and a boot that finds completeSeedDir moves the
+	// remaining files.
 	seedGrowing     = ".hinit-seed.new"
 	completeSeedDir = ".hinit-seed"
-	// seedChunk is about how many bytes of the seed are read into memory at a time. A larger file is read in one piece.
+	// seedChunk is the approximate number of bytes of the seed that are read into memory at a time. A larger file is read in
+	// one piece.
 	seedChunk = 1 << 20
 )
 

@@ -18,7 +18,7 @@ func TestLinksAreRefused(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, tt := range []struct {
 		name, rel, action string
-		target            string // target of the link; "" for a regular file
+		target            string
 		env               map[string]string
 		full              bool
 	}{
@@ -92,7 +92,7 @@ func TestSeedsNeverOverwrite(t *testing.T) {
 	write(t, home+"/SOUL.md", "mine")
 	write(t, home+"/auth.json", "mine")
 	write(t, home+"/gateway_state.json", "mine")
-	write(t, home+"/.install_method", " dock er\n") // similar to a valid method, but invalid
+	write(t, home+"/.install_method", " dock er\n")
 	o, _ := options(t, home, map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "theirs", "HERMES_GATEWAY_BOOTSTRAP_STATE": "running"})
 	install(t, o)
 	prepareOK(t, o)
@@ -182,7 +182,7 @@ func TestBootstrap(t *testing.T) {
 	for _, tt := range []struct {
 		name, home string
 		env        map[string]string
-		file, want string // path of the file, and its expected content; "" if it must not exist
+		file, want string
 		owner      string
 	}{
 		{"auth", "a", map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "{\"a\": 1}"}, "a/auth.json", "{\"a\": 1}", mine + "0600"},
@@ -252,7 +252,7 @@ func TestBrowser(t *testing.T) {
 	if got := read(t, o.Image.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
 		t.Errorf("the file says %q", got)
 	}
-	write(t, o.Image.BakedBrowser, "/proc/self/exe\n") // the agent may run a program through a link
+	write(t, o.Image.BakedBrowser, "/proc/self/exe\n")
 	o, _ = options(t, home, env)
 	if r := prepareOK(t, o); r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != "/proc/self/exe" {
 		t.Errorf("found %v", r.Env)

@@ -25,13 +25,12 @@ import (
 const (
 	// shareTime is how long the use of processors is measured.
 	shareTime = time.Second
-	// minWait is how long all threads of a profile together must wait for a processor, in seconds per second. With less, the
-	// profile does not lack a processor.
+	// minWait is the minimum time that all threads of a profile together wait for a processor, in seconds per second, for the
+	// profile to lack a processor.
 	minWait = 0.05
 	// shareSamples is how many times the processes are read during shareTime.
 	shareSamples = 5
-	// maxPasses is how many times setProcessors reads the processes of a user, to find processes that have started since the
-	// last time.
+	// maxPasses is how many times setProcessors reads the processes of a user, to find newly started processes.
 	maxPasses = 10
 )
 
@@ -40,13 +39,13 @@ type tenant struct {
 	boot.Gateway
 	uid         uint32
 	used        float64   // processors that its processes used, on average
-	waited      float64   // threads that were ready and had no processor, on average
-	confined    bool      // a thread of the profile is limited to a few processors already
-	socketUsage diskUsage // open sockets of the profile; only counted if ports run out
+	waited      float64   // threads that waited for a processor, on average
+	confined    bool      // a thread of the profile already is limited to a few processors
+	socketUsage diskUsage // open sockets of the profile; counted only if ports run out
 }
 
-// shareResources finds profiles that take processors, ports or pseudoterminals away from others. A greedy profile is limited
-// to fewer processors until it uses less. If ports or terminals run out, the gateway with most of them is to be restarted.
+// shareResources finds profiles that take processors, ports or pseudoterminals from others. A greedy profile is limited to
+// fewer processors until it uses less. If ports or terminals run out, the gateway with most of them is to be restarted.
 // shareResources needs no capability, because each step acts as the user of the profile.
 func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	all := make(map[uint32]*tenant)
@@ -57,7 +56,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	if err := unix.SchedGetaffinity(0, &every); err != nil {
 		return nil
 	}
-	confined := max(1, every.Count()/4) // processors for a profile that takes too many
+	confined := max(1, every.Count()/4) // number of processors for a profile that takes too many
 	for cpu := len(every)*64 - 1; fewer.Count() < confined; cpu-- {
 		if every.IsSet(cpu) {
 			fewer.Set(cpu)
@@ -72,7 +71,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	ports := last - first + 1
 	hog := mostPorts(tenants, demand.Sockets, ports, func() int { return countSockets(o, list, tenants) })
 	terminals, _ := sysctl("kernel/pty/max")
-	reserved, _ := sysctl("kernel/pty/reserve") // for terminals outside containers
+	reserved, _ := sysctl("kernel/pty/reserve")
 	terminals -= reserved
 	opener := mostTerminals(tenants, demand.Terminals, terminals, "/dev/pts")
 	for _, t := range tenants {
@@ -96,9 +95,9 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	return found
 }
 
-// greedyTenants reports for each profile whether it must be limited to a few processors; the parameter processors is their
-// number. A profile is greedy if it uses more than its share while another profile waits and gets less than half of its own
-// share. Unless crowded says that processors are scarce, no profile is greedy.
+// greedyTenants reports which profiles must be limited to a few processors; the parameter processors is their number. A profile
+// is greedy if it uses more than its share while another profile waits and gets less than half of its own share. Unless crowded
+// says that processors are scarce, no profile is greedy.
 //
 // A confined profile stays greedy until it uses less than half of its processors, waits although it uses less than its share,
 // or is the only active profile. The waits of a confined profile make no other profile greedy.
@@ -130,14 +129,14 @@ func sysctl(name string) (first, second int) {
 }
 
 // mostTerminals returns the profile that owns most of the terminals in dir, if it owns at least a quarter of all
-// pseudoterminals. It returns nil if no profile does, or if less than three quarters are in use. The kernel gives each
+// pseudoterminals. It returns nil for a smaller share, or if less than three quarters are in use. The kernel gives each
 // terminal to the user who has opened it.
 func mostTerminals(tenants []*tenant, used, allowed int, dir string) (hog *tenant) {
 	if allowed <= 0 || used < allowed/4*3 {
 		return nil
 	}
 	owned, most := make(map[uint32]int), allowed/4
-	names, _ := os.ReadDir(dir) // an unreadable directory has no terminals
+	names, _ := os.ReadDir(dir)
 	for _, name := range names {
 		if info, err := name.Info(); err == nil {
 			owned[fsutil.UID(info)]++
@@ -151,11 +150,10 @@ func mostTerminals(tenants []*tenant, used, allowed int, dir string) (hog *tenan
 	return hog
 }
 
-// mostPorts returns the profile that probably exhausts the ports, or nil. It looks for such a profile only if the number of
-// open sockets is at least three quarters of the number of ports. The result is the profile with the most sockets that may
-// have ports, if they are at least a quarter of the number of ports. The function count counts the sockets of the profiles,
-// and returns the sum. A profile that may hide sockets counts with at least as many sockets as belong to no known profile.
-// Among profiles with equally many sockets, chance decides, because the order of tenants is random.
+// mostPorts returns the profile that probably exhausts the ports, or nil. It needs three quarters as many open sockets as
+// ports. The result is the profile with the most sockets that may have ports, if they are at least a quarter of the number of
+// ports. count counts the sockets of the profiles, and returns the sum. A profile that may hide sockets counts with at least as
+// many sockets as belong to no known profile. Chance decides between equal profiles, because the order of tenants is random.
 func mostPorts(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
 	if ports == 0 || sockets < ports/4*3 {
 		return nil
@@ -174,7 +172,7 @@ func mostPorts(tenants []*tenant, sockets, ports int, count func() int) (hog *te
 
 // countSockets counts the open sockets of each profile, for searchTime at most, and returns the sum.
 func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) {
-	processes, _ := gatewayProcesses(o, list) // without /proc, no socket is found
+	processes, _ := gatewayProcesses(o, list)
 	end := time.Now().Add(searchTime)
 	for i, t := range tenants {
 		t.socketUsage.deadline = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
@@ -187,10 +185,10 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 }
 
 // measureProcesses measures the processes of each profile for shareTime, and stores the results in all, by uid. every is the
-// set of all processors, and fewer the set to which greedy profiles are confined.
+// set of all processors, and fewer is the set for greedy profiles.
 func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer *unix.CPUSet) {
 	begin := time.Now()
-	before, _ := procusage.ReadProcesses("/proc") // without /proc, all usage is 0
+	before, _ := procusage.ReadProcesses("/proc")
 	threads := make(map[int]threadTime)
 	for pid := range before {
 		if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
@@ -203,7 +201,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		pause.For(ctx, shareTime/shareSamples)
 		now, passed := make(procusage.Table), time.Since(looked)
 		_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
-			if now[p.PID] = p; p != before[p.PID] { // if p is unchanged, the process has not run since the last sample
+			if now[p.PID] = p; p != before[p.PID] { // an unchanged process has not run since the last sample
 				if uid, _ := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
 					all[uint32(uid)].used += busyShare(p, before[p.PID], passed) / shareSamples
 				}
@@ -223,10 +221,9 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	}
 }
 
-// busyShare returns how many processors a process p has used on average since the last sample, which found the process as
-// old. The time passed is the time since that sample. A new process counts with its whole life. So on average, the new
-// processes in a sample stand for the processes that begin and end between two samples. The time of such a process may not
-// appear anywhere else: the kernel drops it if the parent ignores SIGCHLD (getrusage(2)).
+// busyShare returns how many processors the process p has used on average since the last sample. old is the process in that
+// sample, passed the time since. A new process counts with its whole life, for the processes that begin and end between two
+// samples. The kernel drops the time of such a process if the parent ignores SIGCHLD (getrusage(2)).
 func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 	if old.Start == p.Start {
 		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.TicksPerSecond / passed.Seconds()
@@ -238,50 +235,48 @@ func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 	return max(ran, first).Seconds() / max(time.Since(procstat.StartedAt(p.Start)), ran/time.Duration(max(1, p.Threads)), first, time.Millisecond).Seconds()
 }
 
-// threadTime is how long a thread has run, and how long it has waited for a processor (proc_pid_schedstat(5)). Unlike the state R,
-// the waiting time doesn't grow while the thread runs. It grows at the end of a wait.
+// threadTime is how long a thread has run, and how long it has waited for a processor (proc_pid_schedstat(5)). The waiting time
+// grows at the end of a wait. Unlike the state R, it doesn't grow while the thread runs.
 type threadTime struct {
 	ran, waited time.Duration
 	ready       bool // the thread runs or waits for a processor
 	confined    bool // the thread may use only a few processors
 }
 
-// maxNice is the highest nice value, with which a thread waits most.
+// maxNice is the highest nice value, for the threads that wait most.
 const maxNice = 19
 
-// threadTimes returns the times of a process's threads, by thread. ran and waited are 0 for a thread whose waits prove
-// nothing. Such a thread may use only some processors, unless hinit has confined it: it may wait for the profile's own
-// threads although other processors are idle. Or it has a higher nice value than nice, or the scheduling policy SCHED_IDLE:
-// with these, its agent may have made it wait all the time.
+// threadTimes returns the times of a process's threads, by thread. ran and waited are 0 for a thread whose waits prove nothing.
+// The agent may have limited such a thread to some processors, so that it waits although others are idle. Or the agent has
+// given it a higher nice value than nice, or the scheduling policy SCHED_IDLE.
 func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.EachProcess(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
 		var may unix.CPUSet
 		attr, err := unix.SchedGetAttr(p.PID, 0)
-		_ = unix.SchedGetaffinity(p.PID, &may) // fails if the thread is gone
+		_ = unix.SchedGetaffinity(p.PID, &may)
 		t := threadTime{confined: may == *fewer}
 		if (t.confined || may == *every) && (err != nil || attr.Policy != unix.SCHED_IDLE && int(attr.Nice) <= nice) {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
 			t.ready = p.State == 'R'
-			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both times are in nanoseconds, and stay 0 if the kernel doesn't report them
+			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both times are in nanoseconds; 0 if the kernel doesn't report them
 		}
 		times[p.PID] = t
 	})
 	return times
 }
 
-// waitedSince returns how long a thread has waited during the last period, which was as long as passed. old has the times of the
-// thread at the beginning of the period.
+// waitedSince returns how long a thread has waited during a period of length passed. old has the times of the thread at the
+// beginning of the period.
 func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Duration {
-	if old.ready && t.ran == old.ran && t.ran > 0 { // the thread has not run at all, so it still waits
+	if old.ready && t.ran == old.ran && t.ran > 0 { // the thread has not run, so it still waits
 		return passed
 	}
-	return min(passed, t.waited-min(old.waited, t.waited)) // a wait that has ended may have begun long before passed
+	return min(passed, t.waited-min(old.waited, t.waited)) // the wait may have begun before the period
 }
 
 // setProcessors limits all processes of the user uid to the processors in set. The processes can't undo this limit
-// (internal/isolation/confine). While setProcessors works, its thread has uid as its effective uid: with any other uid, the thread
-// would need CAP_SYS_NICE.
+// (internal/isolation/confine). During the call, the thread has uid as its effective uid; otherwise it would need CAP_SYS_NICE.
 func setProcessors(uid uint32, set *unix.CPUSet) {
 	runtime.LockOSThread()
 	keep := ^uintptr(0)
@@ -308,9 +303,9 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 	}
 }
 
-// gatewayProcesses returns the processes of the gateways in list, by service; all other processes are under "". An orphan that has
-// left its parent, group and session is found by its mark, a resource limit that every process of a gateway inherits. A tenant's
-// processes are also found by their user, which a process can't change. The result has a living thread of each process, see
+// gatewayProcesses returns the processes of the gateways in list, by service; all other processes are under "". An orphan that
+// has left its parent, group and session is found by its mark, a resource limit that every process of a gateway inherits. A
+// tenant's processes are also found by their user. The result has a living thread of each process, see
 // [procstat.Stat.LivingThread].
 func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) {
 	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.MarkReader("/proc")}

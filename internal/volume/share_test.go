@@ -22,8 +22,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestWhoGetsFewerProcessors checks row by row which profiles are confined to fewer processors. The container has two,
-// of which a confined profile gets one.
+// Each row says which profiles must be confined to fewer processors. The container has two processors, and a confined profile
+// gets one.
 func TestWhoGetsFewerProcessors(t *testing.T) {
 	of := func(name string, used float64, waits bool) *tenant {
 		out := &tenant{Gateway: boot.Gateway{Service: name}, used: used}
@@ -102,7 +102,7 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	}
 }
 
-// TestAProfileTookAllPseudoterminals checks that the profile with most terminals is restarted before the machine has no more.
+// The profile with most terminals must be restarted before the machine has no more terminals.
 func TestAProfileTookAllPseudoterminals(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()
@@ -119,9 +119,9 @@ func TestAProfileTookAllPseudoterminals(t *testing.T) {
 	}{
 		{90, 100, []*tenant{other, first}, first},
 		{70, 100, []*tenant{other, first}, nil},
-		{90, 100, []*tenant{other}, nil}, // others have them
+		{90, 100, []*tenant{other}, nil},
 		{9000, 10000, []*tenant{other, first}, nil},
-		{0, 0, []*tenant{other, first}, nil}, // the kernel reports nothing
+		{0, 0, []*tenant{other, first}, nil},
 	} {
 		if got := mostTerminals(tt.tenants, tt.used, tt.allowed, dir); got != tt.want {
 			t.Errorf("with %d of %d used, %+v is to be restarted", tt.used, tt.allowed, got)
@@ -129,12 +129,12 @@ func TestAProfileTookAllPseudoterminals(t *testing.T) {
 	}
 }
 
-// A profile must be restarted only for sockets of its own. A tenant had put its sockets into the queue of a socket of a profile
-// with many open files, which was then restarted every 5 s.
+// A tenant puts its sockets into the queue of another profile's socket. hinit restarted the other profile, but a profile must
+// be restarted only for its own sockets.
 func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
-	startLeftover(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // makes the table of descriptors large
+	startLeftover(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // grows the table of descriptors
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	defer func() { _ = errors.Join(unix.Close(fds[0]), unix.Close(fds[1])) }()
@@ -160,8 +160,7 @@ func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	}
 }
 
-// TestAllProcessesOfAUserGetFewerProcessors checks that all processes of a user are confined to fewer processors
-// without CAP_SYS_NICE, and get all processors back.
+// Confining all processes of a user must not need CAP_SYS_NICE, and neither must the end of the limit.
 func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 	every, few := processors(t)
 	if every.Count() < 2 {
@@ -176,7 +175,7 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		return cmd
 	}
-	runtime.LockOSThread() // Pdeathsig follows the thread
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	const uid = 1_000_012_321
 	own, other := start(uid), start(uid+1)
@@ -193,9 +192,8 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 	}
 }
 
-// A thread that runs all the time must not count as waiting because its state is R. An agent could otherwise have
-// another profile confined while processors are idle. The thread has a real-time policy, so that it never waits. The
-// test keeps it short, because all other tests wait for it.
+// A thread in state R that never waits must not count as waiting. Otherwise an agent could have another profile confined while
+// processors are idle. The thread has a real-time policy, so the test is short.
 func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 	every, one := processors(t)
 	const uid, other = 1_000_012_322, 1_000_012_321
@@ -205,13 +203,13 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 		return who
 	}
 	stop := spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
-	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % of the time for other processes
+	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waited >= 0.1 { // the kernel reserves 5 % of the time for other processes
 		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
 	}
 	stop()
 	spin(t, uid, &one, nil)
 	spin(t, other, &one, nil)
-	// The kernel counts a wait when it ends, so one measurement may miss it.
+	// The kernel counts a wait at its end, so one measurement may miss it.
 	testkit.Until(t, "beside another one, it waits", func() bool { return measure(&one, &unix.CPUSet{}).waited >= minWait })
 	if who := measure(&every, &unix.CPUSet{}); every != one && who.waited >= minWait {
 		t.Errorf("a thread that may use one processor of several waits for %.2f", who.waited)
@@ -222,8 +220,8 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 	})
 }
 
-// Waiting threads of an agent must not count if the agent itself has tied them to the processors of confined profiles.
-// Otherwise hinit would confine other profiles for them.
+// If an agent ties its own threads to the processors of confined profiles, their waits must not count. Otherwise hinit would
+// confine other profiles.
 func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
 	every, one := processors(t)
 	if every == one {
@@ -251,8 +249,8 @@ func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
 	}
 }
 
-// Processes that run only for a moment and are reaped by the kernel must count as use of processors. A tenant could
-// otherwise use all processors and be measured as idle.
+// Processes that run only for a moment and are reaped by the kernel count as use of processors. Otherwise a tenant could use
+// all processors and be measured as idle.
 func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
 	every, _ := processors(t)
 	const uid = 1_000_012_327
@@ -282,7 +280,7 @@ func TestANewProcessWithManyThreadsCountedAsOneProcessor(t *testing.T) {
 	}
 }
 
-// A process that ends before the last sample of the measurement must count with the time that it used.
+// A process that ends before the last sample of the measurement must count with the time that it has used.
 func TestAProcessThatEndedDuringTheMeasurementCountedAsIdle(t *testing.T) {
 	every, _ := processors(t)
 	const uid = 1_000_012_328
@@ -303,15 +301,15 @@ func startAtOnce(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	errs := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the thread ends with this goroutine
+		runtime.LockOSThread()
 		err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
 		errs <- errors.Join(err, cmd.Start())
 	}()
 	must(t, <-errs)
 }
 
-// A wait of a thread must count with at most the time of the measurement. Otherwise a wait of a minute that ends now
-// would count as 60 waiting threads.
+// A wait counts with at most the time of the measurement. Otherwise a wait of a minute that ends during the measurement would
+// count as 60 waiting threads.
 func TestALongWaitCountedAsManyThreads(t *testing.T) {
 	old, now := threadTime{ran: time.Second, ready: true}, threadTime{ran: 2 * time.Second, waited: time.Minute}
 	if got := now.waitedSince(old, time.Second); got != time.Second {
@@ -319,8 +317,8 @@ func TestALongWaitCountedAsManyThreads(t *testing.T) {
 	}
 }
 
-// Waits of a process with a raised nice value or an idle policy must not count, because such a process waits whenever
-// another one runs. Otherwise a profile could have others confined.
+// A process with a raised nice value or an idle policy waits whenever another process runs, so its waits must not count.
+// Otherwise a profile could have others confined.
 func TestANicerProcessHadOthersConfined(t *testing.T) {
 	_, one := processors(t)
 	const uid, nicer, idle = 1_000_012_323, 1_000_012_324, 1_000_012_325
@@ -360,8 +358,8 @@ func processors(t *testing.T) (every, one unix.CPUSet) {
 	return every, one
 }
 
-// spin starts a process of user uid that runs all the time on the processors in cpus, with the scheduling attributes
-// attr. stop ends it before the end of the test.
+// spin starts a process of user uid that runs all the time on the processors in cpus, with the scheduling attributes attr. stop
+// ends the process.
 func spin(t *testing.T, uid uint32, cpus *unix.CPUSet, attr *unix.SchedAttr) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")

@@ -24,9 +24,8 @@ import (
 	"hinit/internal/pause"
 )
 
-// StepRecord records the inputs of successful boot steps. If the inputs of a step are the same at the next boot, the step is
-// skipped. Only steps that have inputs and run as the agent are recorded. The agent can forge the record, but that only skips
-// its own steps.
+// StepRecord records the inputs of successful boot steps. A step with the same inputs as at the last boot is skipped. Only
+// steps that have inputs and run as the agent are recorded. The agent can forge the record, but that only skips its own steps.
 //
 // Several goroutines may call the methods, which block on the data volume for a short time. Inputs that can't be read in time
 // count as changed.
@@ -48,7 +47,7 @@ type recordedStep struct {
 	volume, vars, image []string        // inputs of the step: files in the data directory, variables, other files
 	read                <-chan struct{} // closed when imageBuild and stepHashes are set
 	imageBuild          string          // build number of the image, see Options.sealNumber; "" if the image has changed
-	stepHashes          kept.StepHashes // hashes of the inputs that don't change in this container; empty if unknown
+	stepHashes          kept.StepHashes // hashes of the inputs that can't change while this container runs; empty if unknown
 }
 
 // NewStepRecord returns a record for all hooks with inputs. It starts to read the inputs outside of the data directory, in a
@@ -72,14 +71,13 @@ func stepKey(h boot.Hook) string {
 	return h.Name + " " + hashOf(slices.Concat(h.Command, []string{"inputs"}, h.Inputs)...)[:16]
 }
 
-// hashOf returns a hash of a list of words.
 func hashOf(words ...string) string {
 	r := &inputHasher{sum: sha256.New()}
 	r.addWords(words...)
 	return hex.EncodeToString(r.sum.Sum(nil))
 }
 
-// readProgram hashes the inputs that don't change while this container runs: the program, and files of the image.
+// readProgram hashes the inputs that can't change while this container runs: the program, and files of the image.
 func (m *StepRecord) readProgram(s *recordedStep) {
 	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
 	defer cancel()
@@ -99,7 +97,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 		})
 	})
 	if err != nil {
-		return // without hashes to compare, the step runs
+		return
 	}
 	s.stepHashes = kept.StepHashes{
 		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.ImageBuild, m.o.Home, program}, s.hook.Command)...), Install: install + s.imageBuild,
@@ -141,8 +139,8 @@ func matchesVariable(patterns []string, kv string) bool {
 	})
 }
 
-// Load reads the record from the data volume. env is the environment of the steps. filledFromImage says that this boot has just
-// filled the data directory from the image; then the record in the image is used. Without a readable record, every step runs.
+// Load reads the record from the data volume. env is the environment of the steps. If this boot has just filled the data
+// directory from the image (filledFromImage), Load uses the record in the image. Without a readable record, every step runs.
 func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage bool) {
 	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return matchesVariable(ignoredVariables, kv) })
 	slices.Sort(m.env)
@@ -182,7 +180,7 @@ func (m *StepRecord) withHome(ctx context.Context, do func(d *fsutil.Dir) error)
 	})
 }
 
-// currentHashes returns the hashes of a step's inputs as they are now. The second result is false if they can't be read.
+// currentHashes returns the present hashes of a step's inputs. The second result is false if they can't be read.
 func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.StepHashes, bool) {
 	if !pause.Until(ctx, s.read) || s.stepHashes.Program == "" {
 		return kept.StepHashes{}, false
@@ -207,8 +205,7 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 	return now, true
 }
 
-// variables returns the variables in env that the step reads: the variables that its inputs name, or all variables if its inputs
-// name none.
+// variables returns the variables in env that the step reads: the variables among its inputs, or all if its inputs have none.
 func (s *recordedStep) variables(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !matchesVariable(s.vars, kv) })
 }
@@ -236,7 +233,7 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	return ok && now == last
 }
 
-// recordEnd updates the record after a hook has run, with success or not.
+// recordEnd updates the record after the end of a hook.
 func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, succeeded bool) {
 	s := m.stepOf(h)
 	if s == nil {
@@ -268,11 +265,11 @@ func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 	return m.known[stepKey(h)]
 }
 
-// Save writes the record to the data volume if it has changed, without steps that are no longer configured. It is called after
-// [RunHooks]. It also sets the mode of config.yaml, which a hook may have replaced. The record isn't synced: if it is lost, the
-// steps run once more.
+// Save writes a changed record to the data volume, without steps that are no longer configured. Call it after [RunHooks]. It
+// also sets the mode of config.yaml, which a hook may have replaced. The record isn't synced: after a loss, the steps run once
+// more.
 func (m *StepRecord) Save(ctx context.Context) error {
-	_ = m.withHome(ctx, func(d *fsutil.Dir) error { // ignore errors, as the boot does when it sets the mode before the hooks
+	_ = m.withHome(ctx, func(d *fsutil.Dir) error { // the boot ignores errors of this mode, too
 		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
 		return err
 	})

@@ -34,11 +34,11 @@ type source interface {
 	list(rel string) ([]fs.DirEntry, error)
 }
 
-// volumeSource reads inputs in the data directory. It follows no link, because the agent can change links at any time. It keeps the
-// last directory open for the next file.
+// volumeSource reads inputs in the data directory. It follows no link, because the agent can change links at any time. It
+// leaves the last directory open for the next file.
 type volumeSource struct {
 	top, last *fsutil.Dir
-	rel       string // path of the directory last
+	rel       string // path of the open directory
 }
 
 func (s *volumeSource) lstat(rel string) (fs.FileInfo, error) {
@@ -70,7 +70,7 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 	info, err := os.Stat("/" + rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		if link, linkErr := os.Lstat("/" + rel); linkErr == nil {
-			return link, nil // the link has no target
+			return link, nil
 		}
 	}
 	return info, err
@@ -78,9 +78,9 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 
 func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
 
-// inputHasher hashes the metadata of input files, without opening them, into two hashes. sum covers the size and the modification
-// time in whole seconds, which stay the same when an image is pulled. exact is valid only on this host: it covers nanoseconds, the
-// inode number, and in the image also the ctime. On the volume the ctime is left out, because a change of owner changes it.
+// inputHasher hashes the metadata of input files into two hashes, without opening the files. sum covers the size and the
+// modification time in whole seconds, which stay the same when an image is pulled. exact is valid only on this host: it covers
+// nanoseconds, the inode number, and in the image also the ctime. On the volume a change of owner changes the ctime.
 type inputHasher struct {
 	ctx     context.Context //nolint:containedctx // context of this reading only
 	src     source
@@ -116,7 +116,7 @@ func hashInputs(ctx context.Context, src source, patterns []string, where string
 	return hex.EncodeToString(r.sum.Sum(nil)), hex.EncodeToString(r.exact.Sum(nil)), nil
 }
 
-// addWords adds words to the hash sum. It adds the length of each word, too. Otherwise the lists "ab", "c" and "a", "bc" would have the
+// addWords adds words and their lengths to the hash sum. Without the lengths, the lists "ab", "c" and "a", "bc" would have the
 // same hash.
 func (r *inputHasher) addWords(words ...string) {
 	for _, w := range words {
@@ -170,11 +170,11 @@ func (r *inputHasher) matchPattern(rel string, rest []string) error {
 			return err
 		}
 	}
-	for _, e := range entries { // entries are sorted by name
+	for _, e := range entries {
 		matches, err := path.Match(name, e.Name())
 		below := rest
 		if name == "**" {
-			matches, below = e.IsDir(), append([]string{name}, rest...) // links to directories are not followed
+			matches, below = e.IsDir(), append([]string{name}, rest...) // skip links to directories
 		}
 		if err == nil && matches {
 			if err := r.matchPattern(path.Join(rel, e.Name()), below); err != nil {
@@ -207,7 +207,7 @@ func (r *inputHasher) addTree(rel string) error {
 			return r.readError(rel, err)
 		}
 		for _, e := range entries {
-			if e.Name() != "__pycache__" { // skip Python's cache
+			if e.Name() != "__pycache__" {
 				if err := r.addTree(path.Join(rel, e.Name())); err != nil {
 					return err
 				}
@@ -258,19 +258,19 @@ func patternsOverlap(a, b string) bool {
 			return false
 		}
 	}
-	return true // the paths overlap, because one contains the other
+	return true
 }
 
-// sealableFileSystem is a type of file system on which it takes long to examine every file of the image. Each file there needs a
+// sealableFileSystem is a type of file system on which the examination of every file of the image takes long. Each file needs a
 // message to a program (fuse(4)).
 const sealableFileSystem = "fuse.fuse-overlayfs"
 
-// sealNumber returns the build number of the image, if nothing below o.Image.Install has changed since the build. The files
-// there then need no examination. Otherwise it returns "". mounts is the content of /proc/self/mountinfo (proc(5)).
+// sealNumber returns the build number of the image if no file below o.Image.Install has changed since the build, so that these
+// files need no examination. Otherwise it returns "". mounts is the content of /proc/self/mountinfo (proc(5)).
 //
 // The build creates the file o.Image.Seal last. On an overlay file system, a change below a directory creates the directory
-// again in the layer of the change. So the ctime of the directory is later than the ctime of the seal. sealNumber looks for
-// mounts below the directory in mounts. On other file systems than sealableFileSystem, it returns "".
+// again in the layer of the change. So the ctime of the directory is later than the ctime of the seal. A mount could hide such
+// a change. On other file systems than sealableFileSystem, sealNumber returns "".
 func (o Options) sealNumber(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {
@@ -279,7 +279,7 @@ func (o Options) sealNumber(mounts string) string {
 		if len(of) == 0 || len(at) < 5 {
 			return ""
 		}
-		switch point := at[4]; { // mountinfo shows a blank as \040, but no path that matters here has one
+		switch point := at[4]; { // mountinfo shows a blank as \040, but none of these paths has a blank
 		case point == "/":
 			on = of[0]
 		case isWithin(point, o.Image.Install), isWithin(o.Image.Install, point), isWithin(o.Image.Seal, point):
@@ -294,11 +294,10 @@ func (o Options) sealNumber(mounts string) string {
 	if err != nil || fsutil.Stat(install).Ctim.Nano() > fsutil.Stat(seal).Ctim.Nano() {
 		return ""
 	}
-	number, _ := os.ReadFile(o.Image.Seal) // if this fails, every file is examined
+	number, _ := os.ReadFile(o.Image.Seal)
 	return string(number)
 }
 
-// isWithin reports whether path is dir or inside dir.
 func isWithin(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && filepath.IsLocal(rel)

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// steps is a Runner whose hooks write the file that the last word of their command names.
+// steps is a Runner. Each hook writes the file in the last word of its command.
 type steps struct{ ran []string }
 
 func (s *steps) RunHook(_ context.Context, h boot.Hook) (int, error) {
@@ -29,7 +29,7 @@ func (s *steps) RunHook(_ context.Context, h boot.Hook) (int, error) {
 	return 0, nil
 }
 
-// boots makes successive boots on the same volume.
+// boots runs successive boots on the same volume.
 type boots struct {
 	t     *testing.T
 	o     Options
@@ -256,7 +256,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		t.Error("a volume with a file was filled")
 	}
 
-	// With another environment, the boot makes the copy and runs the steps again.
+	// With another environment, the boot copies the files and runs the steps again.
 	must(t, os.Rename(home, home+".third"))
 	n = next("data")
 	n.env = []string{"A=other"}
@@ -265,7 +265,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	}
 }
 
-// A boot must complete a copy that was killed in the middle, and leave no file half written.
+// A boot must complete an interrupted copy, and leave no partial file.
 func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	b := newBoots(t)
 	home := b.o.Home
@@ -311,8 +311,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	}
 }
 
-// If the image has a seal, its files must count as unchanged without a check of each, until a file changes or a mount
-// hides some.
+// The files of a sealed image count as unchanged without a check of each, until a file changes or a mount hides some.
 func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 	o := Options{Image: ImagePaths{Install: tempDir(t) + "/opt/hermes"}}
 	write(t, o.Image.Install+"/skills/a", "a")
@@ -334,7 +333,7 @@ func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 		}
 	}
 	write(t, o.Image.Install+"/new", "")
-	testkit.Until(t, "the change is seen", func() bool { // polls, because timestamps of files are coarse and a change withHome one tick is invisible
+	testkit.Until(t, "the change is seen", func() bool { // timestamps of files are coarse, so poll: a change within one tick is invisible
 		must(t, os.Chmod(o.Image.Install, 0o755))
 		return o.sealNumber(root) == ""
 	})

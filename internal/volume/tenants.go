@@ -23,13 +23,13 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// assignUIDs assigns a uid to each tenant (a profile with its own user). homes has the present owner of each home, by
-// profile. A tenant keeps the uid that owns its home.
+// assignUIDs assigns a uid to each tenant (a profile with its own user). homes has the present owner of each home, by profile.
+// A tenant keeps the uid that owns its home.
 //
 // If a home was copied, several homes may have the same owner. Only one of them keeps the uid: the home whose name hashes to
-// the uid, or else the first home by name. The home of the profile last keeps it only if there is no other. A tenant without
-// a uid gets the first free uid, starting from a hash of its name. So a profile that is removed and comes back usually gets
-// its old uid. reserved reports whether a uid belongs to another user.
+// the uid, or else the first home by name. The home of the profile last keeps it only if no other home has it. A tenant without
+// a uid gets the first free uid, starting from a hash of its name. So a removed profile that comes back usually gets its old
+// uid. reserved reports whether a uid belongs to another user.
 //
 // The result has no entry for a profile that is not a tenant, or for which no uid is free.
 func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
@@ -72,10 +72,10 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 	return assigned
 }
 
-// FirstUID returns the uid that a new profile with this name gets, if the uid is free. uids must have at least two ids.
+// FirstUID returns the uid of a new profile with this name, if the uid is free. uids must have at least two ids.
 func FirstUID(uids config.UIDs, name string) uint32 {
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(name)) // writing to a hash never fails
+	_, _ = hash.Write([]byte(name))
 	return uids.First + 1 + hash.Sum32()%uint32(uids.Size()-1)
 }
 
@@ -94,7 +94,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 			} else if kind.IsDir() {
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
-					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // no profile has such a name, but a renamed home may have it, and keeps its user
+					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // a renamed home may have a name that no profile has, and keeps its user
 						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name)
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
@@ -111,14 +111,14 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 	}
 	wanted := maps.Clone(homes)
 	if last != "" {
-		wanted[last] += 0 // add the profile last, which may have no home yet
+		wanted[last] += 0
 	}
 	outside, _ := OwnersOutside(o)
 	return assignUIDs(o.Tenants, wanted, last, func(uid uint32) bool { return outside[uid] || hidden[uid] || reserved(uid) }), homes, nil
 }
 
 // OwnersOutside returns the ids of tenants that are user or group of a file directly in the data directory. It also returns a
-// warning about such a file, or "". A tenant's user and group have the same id. OwnersOutside doesn't look into directories,
+// warning about such a file, or "". A tenant's user and group have the same id. OwnersOutside doesn't search subdirectories,
 // because that could take minutes.
 func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 	d, err := fsutil.OpenNoLink(o.Home, nil)
@@ -145,15 +145,14 @@ func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 	return owners, warning
 }
 
-// reserved reports whether a uid belongs to a user in /etc/passwd.
 func reserved(uid uint32) bool {
 	user, err := account.Lookup("", strconv.FormatUint(uint64(uid), 10))
 	return err == nil && user.Name != ""
 }
 
 // HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are results of [OwnersOf].
-// tenant reports whether the profile has its own user. If it has, this user also gets files of the home's present owner: a
-// copied home belongs to the user of the original. Files of other tenants keep their owners.
+// tenant reports whether the profile has its own user. A tenant also gets files of the home's present owner: a copied home
+// belongs to the user of the original. Files of other tenants keep their owners.
 func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32) (to fsutil.Owner, tenant bool) {
 	to = o.Owner()
 	uid, tenant := tenants[profile]
@@ -167,21 +166,21 @@ func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32)
 // privateMode is the mode of a tenant's home: only its owner has access.
 const privateMode = 0o700
 
-// MoveHome gives a profile's home, the directory profile in d, from the present owner was to the user to. The files in the home
-// come first and the home itself last. So a home with the new owner is complete, and a caller can repeat an interrupted move.
+// MoveHome gives the directory profile in d, the home of a profile, from the present owner was to the user to. It changes the
+// files first and the home itself last. So a home with the new owner is complete, and a caller can repeat an interrupted move.
 //
-// tenant says that the user belongs to this profile alone. Then MoveHome records the name of the home; otherwise it removes
-// the record. If the agent puts another tenant's home in this place during the move, MoveHome leaves that home unchanged and
+// tenant says that the user belongs to this profile alone. Then MoveHome records the name of the home; otherwise it removes the
+// record. If the agent exchanges the home with another tenant's home during the move, MoveHome leaves that home unchanged and
 // returns an error. It also returns the first failure that w counts. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.NewOwner, w.RefuseHardLinked, w.TopLast, w.Top = to, tenant, true, &was
-	if tenant { // the agent could have linked files of other profiles into this home
+	if tenant {
 		w.CopyUID, w.TopMode = was, privateMode
 	}
 	if err := w.Give(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || tenant && was == to.UID {
 		return cmp.Or(err, w.FirstFailure)
 	}
-	if !tenant { // the agent may have put another home in this place, so act as the new owner
+	if !tenant { // the agent may have exchanged the home, so act as the new owner
 		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error {
 			err := d.RemoveAll(profile + "/" + boot.NameFile)
 			if errors.Is(err, fs.ErrPermission) { // the mode of the home does not let its owner write
@@ -194,11 +193,10 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	return RecordName(d, profile, profile, to.UID)
 }
 
-// asUID returns the actor of a tenant's user.
 func asUID(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}) }
 
-// IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. If the record can't be
-// read, it returns true.
+// IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. It returns true if the
+// record can't be read.
 func IsHome(d *fsutil.Dir, rel string) bool {
 	_, err := d.Lstat(rel + "/" + boot.NameFile)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -216,9 +214,9 @@ func RecordName(d *fsutil.Dir, rel, profile string, uid uint32) error {
 	return asUID(uid).Do(func() error { return home.Replace(boot.NameFile, text, private) })
 }
 
-// OpenHome opens the home profile in d, and returns the uid of its owner. If expected is not 0, another owner is an error. If
-// expected is 0, a home that was given to a tenant's user under another name is refused, because the agent's user may have renamed
-// it. The error tells the user to call command with --uid.
+// OpenHome opens the home profile in d, and returns the uid of its owner. Any other owner than expected is an error, unless
+// expected is 0. Then OpenHome refuses a home that was given to a tenant's user under another name, because the agent's user
+// may have renamed it. The error tells the user to call command with --uid.
 func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, command string) (home *fsutil.Dir, uid uint32, err error) {
 	if home, err = d.Sub(profile); err != nil {
 		return nil, 0, err
@@ -242,13 +240,13 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 	return home, uid, err
 }
 
-// moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.
+// moveTime is how long the boot, or the start of a gateway, waits for moves of homes to other users.
 const moveTime = 5 * time.Second
 
-// moveHomes gives the home of each tenant to the tenant's user. It stops after moveTime, and the repair in the background
-// moves the remaining homes. A home that belongs to a tenant's user keeps its owner, unless the home is a copy. At the end,
-// moveHomes removes other users' access to the agent's files. If starting is not "", moveHomes moves only the home of this
-// profile, which is about to start: gateways of other profiles may be running.
+// moveHomes gives the home of each tenant to the tenant's user. It stops after moveTime, and the repair in the background moves
+// the remaining homes. A home that belongs to a tenant's user keeps its owner, unless the home is a copy. At the end, moveHomes
+// removes other users' access to the agent's files. If starting is not "", it moves only the home of this profile, because
+// gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.StepLog{Tell: o.Say}
 	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)

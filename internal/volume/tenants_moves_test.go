@@ -23,8 +23,7 @@ import (
 // errCut stops a move at once, as a power failure does.
 type errCut struct{}
 
-// cutMove moves the home of coder, and stops after the n-th changed file. complete reports whether the move had ended
-// before.
+// cutMove moves the home of coder, and stops after the n-th changed file. complete reports whether the move ended before.
 func cutMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n int) (complete bool) {
 	t.Helper()
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
@@ -59,8 +58,7 @@ func wantAll(t *testing.T, home string, uid int) {
 	}
 }
 
-// TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart checks that the next start completes a move of a home that
-// stopped after any of its files. In particular it must close the home to other users.
+// A move of a home stops after any of its files. The next start must complete it and close the home to other users.
 func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 	testkit.NeedRoot(t)
 	steps := 0
@@ -84,12 +82,12 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		wantAll(t, home+"/profiles/coder", uid)
 		wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 
-		// NameFile must not exist while the home goes back to the agent.
+		// NameFile must not exist during a move back to the agent.
 		must(t, os.RemoveAll(home+"/profiles/coder/"+boot.NameFile))
 		if back := cutMove(t, o, uid, o.Owner(), false, steps); back != complete {
 			t.Errorf("the way back has another number of steps than %d", steps)
 		}
-		if !complete { // the operator repeats the command
+		if !complete {
 			cutMove(t, o, uidOf(t, home+"/profiles/coder"), o.Owner().AllowingUID(uint32(uid)), false, -1)
 		}
 		wantAll(t, home+"/profiles/coder", agentUID)
@@ -103,8 +101,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 	}
 }
 
-// TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole checks that a home is moved completely, although the agent renames
-// it after each file.
+// The agent renames the home after each file, but the move must be complete.
 func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -127,8 +124,7 @@ func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen checks that a moved home is closed to other users, although the
-// agent changes its mode after each file.
+// The agent changes the mode of the home after each file, but the moved home must be closed to other users.
 func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -149,8 +145,8 @@ func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 }
 
-// TestAProfileLostItsHomeWhenAnotherOneWasGivenBack checks that a home keeps the record of its name, although the agent
-// exchanges two homes while root gives one back. Without the record, hinit refuses to give the home to its user.
+// The agent exchanges two homes during a move. A home must keep the record of its name, because hinit refuses to give a home
+// without a record to its user.
 func TestAProfileLostItsHomeWhenAnotherOneWasGivenBack(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -178,14 +174,13 @@ func TestAProfileLostItsHomeWhenAnotherOneWasGivenBack(t *testing.T) {
 	home, _, err := OpenHome(o.Tenants, d, "writer", 0, "isolate apply")
 	must(t, err)
 	must(t, home.Close())
-	must(t, MoveHome(d, "coder", agentUID, o.Owner(), false, &owntree.Walk{})) // the operator repeats the command
+	must(t, MoveHome(d, "coder", agentUID, o.Owner(), false, &owntree.Walk{}))
 	if IsHome(d, "coder") {
 		t.Error("the home that was given back has still the record of a tenant")
 	}
 }
 
-// TestAMoveThatFailsNamesTheFile checks that the error of a failed move says which file it could not change, and why. The commands
-// print this error, and printed <nil> before.
+// The error of a failed move must say which file could not change, and why. The commands print this error.
 func TestAMoveThatFailsNamesTheFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -207,8 +202,7 @@ func TestAMoveThatFailsNamesTheFile(t *testing.T) {
 	}
 }
 
-// TestTheDataDirectoryIsGivenBackFromAUserOfTheRange checks that the data directory is given to the agent although its
-// owner's uid is in isolation.uids, as after a change of PUID.
+// The data directory must be given to the agent even if its owner's uid is in isolation.uids, as after a change of PUID.
 func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -220,7 +214,7 @@ func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", uid, uid))
 }
 
-// TestTenThousandProfilesHaveAUserEach checks that each name of a full directory gets its own uid of the default range.
+// Each name of a full directory must get its own uid of the default range.
 func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
 	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 29999}, Enabled: true, All: true}
 	homes, asked := make(map[string]uint32), 0
@@ -242,8 +236,7 @@ func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
 	}
 }
 
-// TestAProfileGotTheGroupOfAnOldFile checks that a new profile does not get a gid that a file in the data directory
-// already has.
+// A new profile must not get a gid that a file in the data directory already has.
 func TestAProfileGotTheGroupOfAnOldFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, _ := tenantVolume(t, true)
@@ -262,8 +255,7 @@ func TestAProfileGotTheGroupOfAnOldFile(t *testing.T) {
 	}
 }
 
-// TestAProfileGotTheUserOfAnOldFile checks that a new profile does not get a uid that a file in the data directory
-// already has, because it could read that file.
+// A new profile must not get a uid that a file in the data directory already has, because it could read the file.
 func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -294,9 +286,8 @@ func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 	}
 }
 
-// TestAProfileGotTheUserOfAHiddenHome checks that a new profile does not get the uid of a home that the agent's user
-// has hidden. The agent may hide it in a directory with a dot, or in the home of the new profile, which could then read
-// the hidden home.
+// The agent's user has hidden a home in a directory with a dot, or in the home of a new profile. The new profile must not get
+// the uid of the hidden home.
 func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -325,13 +316,13 @@ func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 	}
 }
 
-// TestAHomeThatWasATenantsBeforeBecomesItAgain checks that a home can be given to a tenant a second time, also after a
-// move that was cut. The record of the first time must count as this home's.
+// A home can be given to a tenant a second time, even after an interrupted move. The record of the first move must count as the
+// record of this home.
 func TestAHomeThatWasATenantsBeforeBecomesItAgain(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
 	home := o.Home + "/profiles/coder"
-	must(t, os.Chown(home, agentUID, agentUID)) // a move that was cut leaves the home with this owner
+	must(t, os.Chown(home, agentUID, agentUID))
 	must(t, os.Chown(home+"/work", agentUID, agentUID))
 	bootTenants(t, o)
 	for _, path := range []string{home, home + "/work", home + "/.env"} {

@@ -105,7 +105,7 @@ func tenantVolume(t *testing.T, all bool) (o Options, said *recorder, uid int) {
 	return o, said, uid
 }
 
-// bootTenants does what a start of the container does, and then what the starts of the gateways of all profiles do.
+// bootTenants does the same as a start of the container and the starts of all gateways.
 func bootTenants(t *testing.T, o Options) {
 	t.Helper()
 	boot.Prepare(t.Context(), o.Options)
@@ -125,8 +125,7 @@ func bootTenants(t *testing.T, o Options) {
 	}
 }
 
-// TestTheAgentTakesNoHomeByRenamingIt checks that the home of a tenant does not become the agent's, although the agent
-// renames it.
+// The agent renames the home of a tenant. The home must not become the agent's.
 func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 	testkit.NeedRoot(t)
 	for name, c := range map[string]struct {
@@ -157,7 +156,7 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 			if !strings.Contains(said.text(), c.said) {
 				t.Errorf("said %q", said.text())
 			}
-			for _, m := range slices.Backward(c.moves) { // undoes the renames as root, because the home of evil belongs to a tenant by now
+			for _, m := range slices.Backward(c.moves) {
 				if m[0] == "profiles" {
 					must(t, os.RemoveAll(o.Home+"/profiles"))
 				}
@@ -172,9 +171,8 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 	}
 }
 
-// TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation checks that the home of an isolated profile keeps its
-// user although hinit.yaml has lost the isolation, as a copy that was cut. Otherwise the keys in its .env would go to
-// the agent's user.
+// The home of an isolated profile must keep its user although hinit.yaml has lost the isolation, as after an interrupted copy.
+// Otherwise the keys in its .env would go to the agent's user.
 func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T) {
 	testkit.NeedRoot(t)
 	for lost, tenants := range map[string]boot.Tenants{
@@ -185,7 +183,7 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 		for _, place := range []string{"profiles/coder", "profiles/x", "profiles/.x", "cron/coder", "sessions/coder", "cron/auth.json"} {
 			t.Run(lost+" "+strings.ReplaceAll(place, "/", "-"), func(t *testing.T) {
 				o, said, uid := tenantVolume(t, true)
-				must(t, agent().Do(func() error { // the agent renames the home
+				must(t, agent().Do(func() error {
 					dir := filepath.Dir(o.Home + "/" + place)
 					err := errors.Join(os.Rename(o.Home+"/profiles/coder", o.Home+"/profiles/y"), os.Rename(o.Home+"/profiles/y", o.Home+"/profiles/"+filepath.Base(place)))
 					if filepath.Base(dir) != "profiles" {
@@ -206,8 +204,8 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 	}
 }
 
-// TestAHomeThatWasGivenBackFollowsTheAgentsUID checks that a home that was given back to the agent follows a later
-// change of the agent's uid. The file that marked the home as isolated must not prevent that.
+// A home was given back to the agent, and must follow a later change of the agent's uid. The record of the isolation must not
+// prevent that.
 func TestAHomeThatWasGivenBackFollowsTheAgentsUID(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -220,8 +218,7 @@ func TestAHomeThatWasGivenBackFollowsTheAgentsUID(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID+1, agentGID))
 }
 
-// TestAHomeThatItsUserCannotWriteIsGivenBack checks that hinit isolate gives back a home of mode 0500 completely, with
-// the record of its name.
+// hinit isolate must give back a home of mode 0500 completely, with the record of its name.
 func TestAHomeThatItsUserCannotWriteIsGivenBack(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -236,8 +233,8 @@ func TestAHomeThatItsUserCannotWriteIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith checks that a home is given away only if it still belongs to the
-// user with whom root saw it. The agent may have exchanged two homes meanwhile.
+// A home is given away only if it still belongs to the user with whom root saw it. The agent may have exchanged two homes in
+// between.
 func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -255,7 +252,7 @@ func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID))
 }
 
-// TestACopiedHomeGetsItsOwnUser checks that a home that root has copied gets another user than the original home.
+// A home that root has copied must get another user than the original home.
 func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -268,13 +265,11 @@ func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/work/deep/file", fmt.Sprintf("%d:%d 0644", uid, uid))
 }
 
-// TestTooManyNamesBesideTheHomesAreAnError checks that too many names in the directory of profiles are an error. The
-// boot program keeps each name, and the agent can make any number.
 func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, said, uid := tenantVolume(t, true)
 	write(t, o.Home+"/profiles/x0", "")
-	for i := range fsutil.MaxNames { // hard links, because some file systems need a millisecond to make an inode
+	for i := range fsutil.MaxNames { // hard links, because an inode takes a millisecond on some file systems
 		must(t, os.Link(o.Home+"/profiles/x0", fmt.Sprintf("%s/profiles/x%d", o.Home, i+1)))
 	}
 	moveHomes(t.Context(), o.Options, "")
@@ -287,8 +282,7 @@ func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", uid, uid))
 }
 
-// TestHomesOnFileSystemsOfTheirOwnAreTwo checks that homes on two file systems count as different, although both have
-// the same inode number.
+// Homes on two file systems count as different, although both have the same inode number.
 func TestHomesOnFileSystemsOfTheirOwnAreTwo(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, _ := tenantVolume(t, true)

@@ -50,13 +50,13 @@ const (
 // Set is a set of watched directories. Its zero value has no inotify instance and watches nothing. Only one goroutine may use it.
 type Set struct {
 	Events <-chan Event // changes in watched directories; nil without an inotify instance
-	Lost   <-chan error // channel that receives when events are lost; nil without an instance
-	// AddPath makes the kernel watch the directory that is at path now. Unlike Add, AddPath stores no ID of the directory.
-	// AddPath is nil without an instance. Tests replace AddPath, Events and Lost.
+	Lost   <-chan error // receives when events are lost; nil without an instance
+	// AddPath makes the kernel watch the directory that is now at path. Unlike Add, it stores no ID of the directory. AddPath
+	// is nil without an instance. Tests replace AddPath, Events and Lost.
 	AddPath func(path string) error
 
 	notify *fsnotify.Watcher
-	passed <-chan Event         // channel that receives from forward: Events, unless a test has replaced it
+	passed <-chan Event         // events from forward; a test may replace the channel
 	ids    map[string]fsutil.ID // the directories watched by Add
 }
 
@@ -105,13 +105,13 @@ func forward(from <-chan Event, to chan<- Event) {
 	}
 }
 
-// Add watches the directory at path, unless it is already watched. The parameter id is the directory's ID. Add waits for the file
-// system, but not for other processes. The Set must be open.
+// Add watches the directory at path, unless it is already watched. id is the directory's ID. Add waits for the file system, but
+// not for other processes. The Set must be open.
 func (s *Set) Add(path string, id fsutil.ID) error {
 	if old, watched := s.ids[path]; watched && old == id {
 		return nil
 	}
-	s.Remove(path) // a different directory may still be watched under this path, which would prevent the new watch
+	s.Remove(path) // another directory may still be watched under this path, which would prevent the new watch
 	if err := faultinject.Do(faultinject.Watch, path, func() error { return s.AddPath(path) }); err != nil {
 		return fmt.Errorf("cannot watch %q for changes: %w", path, err)
 	}
@@ -119,7 +119,7 @@ func (s *Set) Add(path string, id fsutil.ID) error {
 	return nil
 }
 
-// Remove ends the watch on a path, if there is one.
+// Remove ends the watch on a path, if any.
 func (s *Set) Remove(path string) {
 	if s.notify != nil {
 		_ = s.notify.Remove(path) // an error means that the watch is already gone
@@ -127,7 +127,7 @@ func (s *Set) Remove(path string) {
 	}
 }
 
-// Retain ends the watch of each directory for which the function keep returns false.
+// Retain ends the watch of each directory for which keep returns false.
 func (s *Set) Retain(keep func(path string) bool) {
 	for path := range s.ids {
 		if !keep(path) {
@@ -136,7 +136,7 @@ func (s *Set) Retain(keep func(path string) bool) {
 	}
 }
 
-// ID returns the ID of the directory that is watched under path. It is zero if there is none.
+// ID returns the ID of the directory that is watched under path, or zero.
 func (s *Set) ID(path string) fsutil.ID { return s.ids[path] }
 
 // Watches reports whether the directory id is watched, under any path.
@@ -149,12 +149,12 @@ func (s *Set) Watches(id fsutil.ID) bool {
 	return false
 }
 
-// IsDir reports whether the event ev is about a watched directory itself, and not about a file in it. If the directory was removed
-// or renamed, IsDir also ends its watch. Call it for each event.
+// IsDir reports whether the event ev is about a watched directory itself, and not about a file in it. If the directory was
+// removed or renamed, IsDir also ends its watch. Call it for each event.
 //
-// A rename causes two events. The first event comes from the parent directory, and the second from the directory itself. Between
-// the two events, the old watch still exists. A new watch under the new name would be the same kernel object, and handling the
-// second event would remove it.
+// A rename causes two events. The first event comes from the parent directory, and the second from the directory itself.
+// Between the two events, the old watch still exists. A new watch under the new name would be the same kernel object, and
+// handling the second event would remove it.
 func (s *Set) IsDir(ev Event) bool {
 	path := filepath.Clean(ev.Name)
 	_, is := s.ids[path]

@@ -11,9 +11,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// TestARenamedDirectoryKeepsTheWatchOfItsNewName checks that a renamed directory is watched under its new name. The
-// watch is requested between the event of the parent and the event of the directory itself, and the second event must
-// not remove it.
+// A renamed directory must be watched under its new name. The watch is requested between the event of the parent and the event
+// of the directory itself, and the second event must not remove it.
 func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	t.Parallel()
 	var h Set
@@ -64,8 +63,7 @@ func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	}
 }
 
-// TestAFloodOfChangesIsReportedAsLost checks that an overflow is reported when more changes happen than the kernel's
-// queue holds before the first event is read.
+// An overflow must be reported when more changes happen than the kernel's queue holds before the first event is read.
 func TestAFloodOfChangesIsReportedAsLost(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
@@ -110,8 +108,8 @@ func TestAFloodOfChangesIsReportedAsLost(t *testing.T) {
 	}
 }
 
-// TestAFloodOfChangesTakesNoProcessor checks that PID 1 pauses between reads of changes. An agent that writes to two
-// files in turn would otherwise make PID 1 use twice the agent's own processor time.
+// PID 1 must pause between reads of changes. An agent that writes to two files in turn would otherwise make PID 1 use twice the
+// agent's own processor time.
 func TestAFloodOfChangesTakesNoProcessor(t *testing.T) {
 	t.Parallel()
 	var h Set

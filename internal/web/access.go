@@ -34,7 +34,6 @@ func equalInConstantTime(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// cameOverSocket reports whether a request came over a Unix socket. Only permitted users can connect to that socket.
 func cameOverSocket(r *http.Request) bool {
 	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return known && local.Network() == "unix"
@@ -45,8 +44,8 @@ func bearerTokenOf(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// hasToken reports whether a request has the token, or the cookie of a session that began with the token. It doesn't block after
-// wrong tokens: the right token must work even after many wrong guesses of other clients.
+// hasToken reports whether a request has the token, or the cookie of a session that began with the token. It doesn't block
+// after wrong tokens: many wrong guesses of other clients must not lock out the right token.
 func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false
@@ -72,10 +71,10 @@ func (s *Server) limitKey(r *http.Request) string {
 	return limitKeyWithoutToken(r)
 }
 
-// mayControl reports whether a request may change something. It may if it came over a Unix socket or has the token.
+// mayControl reports whether a request may change something: it has the token or came over a Unix socket.
 func (s *Server) mayControl(r *http.Request) bool { return cameOverSocket(r) || s.hasToken(r) }
 
-// mayRead reports whether a request may read the pages. If no token is configured, every request may.
+// mayRead reports whether a request may read the pages. Without a configured token, every request may.
 func (s *Server) mayRead(r *http.Request) bool { return s.Token == "" || s.mayControl(r) }
 
 // isSecure reports whether the browser uses TLS, which a proxy in front of this server decrypts.
@@ -97,15 +96,15 @@ func fromOurPage(r *http.Request) bool {
 	return new(http.CrossOriginProtection).Check(r) == nil
 }
 
-// knownHost reports whether the host name in a request is configured, or is a name of this machine. If the page is open to the
-// network, any IP address is also accepted. The check prevents DNS rebinding: another site's name could resolve to a loopback
+// knownHost reports whether the host name in a request is configured, or is a name of this machine. A page that is open to the
+// network also accepts any IP address. The check prevents DNS rebinding: another site's name could resolve to a loopback
 // address, and its page would then have the same origin as this page.
 func (s *Server) knownHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".") // host names ignore upper and lower case, and may end with a dot
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
 	if host == "localhost" || slices.ContainsFunc(s.AllowedHosts, func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }) {
 		return true
 	}
@@ -113,7 +112,7 @@ func (s *Server) knownHost(r *http.Request) bool {
 	return err == nil && (ip.IsLoopback() || s.Open)
 }
 
-// login shows the page with the form for the token. If the form was sent with the right token, login begins a session.
+// login shows the page with the form for the token. A form with the right token begins a session.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.Token == "":
@@ -144,12 +143,12 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 }
 
-// ownerKey is the rate limit key of all requests that have the token or come over the Unix socket. Other clients have other keys, so
-// they can't use up the owner's limits.
+// ownerKey is the rate limit key of all requests with the token or over the Unix socket. Other clients have other keys, so they
+// can't use up the owner's limits.
 const ownerKey = "owner"
 
-// limitKeyWithoutToken is [Server.limitKey], but ignores the token: it returns [ownerKey] for a Unix socket, and otherwise the
-// address of the client.
+// limitKeyWithoutToken returns [ownerKey] for a Unix socket, and otherwise the address of the client. Unlike [Server.limitKey],
+// it ignores the token.
 func limitKeyWithoutToken(r *http.Request) string {
 	if cameOverSocket(r) {
 		return ownerKey
@@ -157,8 +156,8 @@ func limitKeyWithoutToken(r *http.Request) string {
 	return addressKey(r.RemoteAddr)
 }
 
-// addressKey returns the rate limit key of an address. All loopback addresses share one key. So do the IPv6 addresses of a /64
-// network, which usually belongs to one customer.
+// addressKey returns the rate limit key of an address. All loopback addresses share one key. The IPv6 addresses of a /64
+// network share one key too, because the network usually belongs to one customer.
 func addressKey(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -198,7 +197,7 @@ func (l *limiter) allowRequest(key string) bool {
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= maxBuckets {
-			clear(l.buckets) // forget all keys: each key then gets a new burst
+			clear(l.buckets) // forget all keys, so that each key gets a new burst
 		}
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.buckets[key] = b
@@ -220,8 +219,8 @@ func newConnectionLimit(most int) *connectionLimit {
 	return &connectionLimit{limit: most, byKey: make(map[string]int)}
 }
 
-// acquire counts a new connection for a key. It returns false if the limits don't allow it. Call [connectionLimit.release] when
-// the connection is closed.
+// acquire counts a new connection for a key. It returns false above the limits. Call [connectionLimit.release] when the
+// connection is closed.
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,7 +29,6 @@ const (
 // makes it safe to show, see [oneLine].
 type safeText string
 
-// UnmarshalText implements [encoding.TextUnmarshaler].
 func (w *safeText) UnmarshalText(text []byte) error {
 	*w = safeText(oneLine(string(text)))
 	return nil
@@ -41,13 +40,13 @@ type board struct {
 	Stats              struct {
 		ByStatus   map[string]int              `json:"by_status"`
 		ByAssignee map[safeText]map[string]int `json:"by_assignee"`
-		OldestAge  int64                       `json:"oldest_ready_age_seconds"` // age of the oldest ready task in seconds; 0: none is ready
+		OldestAge  int64                       `json:"oldest_ready_age_seconds"` // age of the oldest ready task in seconds; 0 without a ready task
 	}
 	Blocked []struct{ ID, Title, Assignee, Error safeText }
 	Runs    []attempt
 }
 
-// attempt is one attempt at a task. While the attempt runs, EndedAt is 0.
+// attempt is one attempt at a task. EndedAt is 0 for a running attempt.
 type attempt struct {
 	Task, Title, Profile, Outcome, Error safeText
 	StartedAt                            int64 `json:"started_at"`
@@ -57,13 +56,13 @@ type attempt struct {
 // Started returns the start time of the attempt.
 func (a attempt) Started() time.Time { return time.Unix(a.StartedAt, 0) }
 
-// Took returns how long the attempt took. For a running attempt it returns the time since its start.
+// Took returns the duration of the attempt so far.
 func (a attempt) Took() time.Duration {
 	end := lo.Ternary(a.EndedAt > 0, time.Unix(a.EndedAt, 0), time.Now())
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
 
-// StateMark returns how the page shows the outcome of the attempt.
+// StateMark returns the mark for the outcome of the attempt.
 func (a attempt) StateMark() stateMark {
 	switch {
 	case a.EndedAt == 0:
@@ -83,7 +82,7 @@ type sandbox struct {
 	Commands                                        int
 }
 
-// StateMark returns how the page shows the state of the sandbox.
+// StateMark returns the mark for the state of the sandbox.
 func (s sandbox) StateMark() stateMark {
 	if s.State == "running" {
 		return stateMark{"good", "●", "running"}
@@ -100,7 +99,7 @@ type boardsPage struct {
 	Boards         []board
 }
 
-// decodeList decodes the JSON list that a program has printed. fault says why the list is outdated or missing; "" means that it
+// decodeList decodes the JSON list in the output of a program. fault says why the list is outdated or missing; "" means that it
 // is current.
 func decodeList[T any](said programResult, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
@@ -139,7 +138,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 const maxSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.currentStatus(r.Context()) // if hinit doesn't answer, the page is shown without its status
+	st, _ := s.hub.currentStatus(r.Context()) // if hinit doesn't answer, the page lacks its status
 	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
 	if !said.exists {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
@@ -155,8 +154,8 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	}{fault, list[:min(len(list), maxSandboxes)]})
 }
 
-// optionalPages reports whether the navigation shows entries for the task boards and for the sandboxes. It shows no entry for
-// pages without content.
+// optionalPages reports whether the navigation shows entries for the task boards and for the sandboxes. Pages without content
+// get no entry.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.lastStatus()
 	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
@@ -166,41 +165,38 @@ func (s *Server) optionalPages() (boards, sandboxes bool) {
 // Programs are functions that run other programs of hinit and return their output in JSON. home is hinit's data directory. If the
 // container has no boards or no sandboxes, the error is [fs.ErrNotExist].
 type Programs struct {
-	// returns the output of hinit kanban stats --all
-	Boards func(ctx context.Context, home string) ([]byte, error)
-	// returns the output of hinit sandbox ls --json
+	Boards    func(ctx context.Context, home string) ([]byte, error)
 	Sandboxes func(ctx context.Context, home string) ([]byte, error)
 }
 
 const (
 	pageAge        = 2 * time.Second  // maximum age of an answer on the page of the boards or sandboxes
 	navigationAge  = 30 * time.Second // maximum age of an answer for the navigation entries
-	programTimeout = 5 * time.Second  // time limit of a command
+	programTimeout = 5 * time.Second
 
-	firstAnswerTimeout = time.Second // how long a page waits for the first answer; after that it is shown without the answer
+	firstAnswerTimeout = time.Second // how long a page waits for the first answer
 )
 
-// programOutput caches the output of a program for all readers. When the output is too old, programOutput runs the program again.
-// Only one run goes on at a time.
+// programOutput caches the output of a program for all readers. It runs the program again when the output is too old, only one
+// run at a time.
 type programOutput struct {
 	run         func(ctx context.Context, home string) ([]byte, error)
-	emptyOutput string // output that means the same as [fs.ErrNotExist]: the container has no boards or sandboxes
+	emptyOutput string
 	running     singleflight.Group
 
 	mu   sync.Mutex
 	last programResult
 }
 
-// programResult is the result of the last run of a program.
 type programResult struct {
-	at     time.Time // time of the last run; zero if the command has never run
-	text   []byte    // output of the command, in JSON; nil if there is none
+	at     time.Time // time of the last run; zero before the first run
+	text   []byte    // output of the command, in JSON; nil without output
 	exists bool      // the container has boards or sandboxes
 	fault  string    // error of the last run, after which text is outdated; "" if the run succeeded
 }
 
-// latest returns the cached answer if it is younger than old. Otherwise it runs the program and waits at most for the time
-// patience. If the program takes longer, latest returns the old answer.
+// latest returns the cached answer if it is younger than old. Otherwise it runs the program and waits at most for patience. If
+// the program takes longer, latest returns the old answer.
 func (s *programOutput) latest(home string, old, patience time.Duration) programResult {
 	s.mu.Lock()
 	last := s.last
@@ -209,7 +205,7 @@ func (s *programOutput) latest(home string, old, patience time.Duration) program
 		return last
 	}
 	if !last.at.IsZero() && old == navigationAge {
-		patience = 0 // an old answer is better than a wait; the next reader gets the new one
+		patience = 0 // an old answer is better than a wait; the next reader gets the new answer
 	}
 	news := s.running.DoChan("", func() (any, error) { return s.runProgram(home), nil })
 	select {

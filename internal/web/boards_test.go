@@ -27,7 +27,6 @@ const sandboxesText = `[{"container":"c0ffee","name":"hinit-EVIL","image":"debia
 "created":"2026-01-02T03:04:05Z","exec":"direct","reason":"","commands":2,"idleSince":"2026-01-02T03:04:05Z"},
 {"container":"c0","name":"old","image":"debian:12","task":"a","profile":"coder","state":"exited","created":"2026-01-02T03:04:05Z","exec":"","reason":""}]`
 
-// says is a program with a fixed output.
 func says(text string) func(context.Context, string) ([]byte, error) {
 	return func(context.Context, string) ([]byte, error) { return []byte(text), nil }
 }
@@ -90,8 +89,7 @@ func TestWhereThereAreNoBoards(t *testing.T) {
 	}
 }
 
-// TestAProgramThatFailsOrHangs checks that the page shows the last good output of a program that fails or hangs, and
-// that many readers cause only one call at a time.
+// If a program fails or hangs, the page must show its last good output, and many readers must cause only one call at a time.
 func TestAProgramThatFailsOrHangs(t *testing.T) {
 	var asked, at, most atomic.Int32
 	var how atomic.Pointer[string]
@@ -132,8 +130,6 @@ func TestAProgramThatFailsOrHangs(t *testing.T) {
 	}
 }
 
-// TestTheListHasWhatServicesUse checks that the list shows the memory that services use and can be sorted by it. The
-// process of the test stands for a service.
 func TestTheListHasWhatServicesUse(t *testing.T) {
 	mine, other := coder(), coder()
 	mine.PID = os.Getpid()

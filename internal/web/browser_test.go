@@ -38,7 +38,7 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium-headless-shell") // this variant takes less than half of the processor time of chromium
+	path, err := exec.LookPath("chromium-headless-shell") // needs less than half of the processor time of chromium
 	if err != nil {
 		testkit.SkipOrFail(t, "needs chromium-headless-shell (test/install-tools)")
 	}
@@ -129,7 +129,6 @@ func (b *browser) call(result any, method string, params map[string]any) {
 	}
 }
 
-// failed is the beginning of the answer to a call that failed.
 const failed = `{"failed"`
 
 func (b *browser) ask(method string, params map[string]any) json.RawMessage {
@@ -299,7 +298,7 @@ func TestInABrowser(t *testing.T) {
 	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 500`)
 	b.until(`document.getElementById('live').textContent === 'live'`)
 
-	// A change appears on the page by itself, on an idle machine within a few hundredths of a second.
+	// A change must appear on the page by itself.
 	b.eval(`window.hit = new Promise((done) => new MutationObserver(() => {
 	  const row = document.querySelector('[data-name="gateway-000"] .state');
 	  if (row && row.textContent.includes('backoff')) done(Date.now());
@@ -320,7 +319,7 @@ func TestInABrowser(t *testing.T) {
 	f.set(func() { f.services[490].Restarts = 1000 })
 	b.until(`document.querySelector('[data-name="gateway-490"]').textContent.includes('1000')`)
 
-	// The list groups the services under a heading for each profile, and then has its usual groups again.
+	// The list must have a heading for each profile, and then its usual groups again.
 	choose := func(id, value string) {
 		b.eval(fmt.Sprintf(`(() => { const o = document.getElementById(%q); o.value = %q; o.dispatchEvent(new Event('change')); })()`, id, value))
 	}
@@ -331,7 +330,7 @@ func TestInABrowser(t *testing.T) {
 	b.until(`document.querySelectorAll('#rows details').length === 3 && document.querySelectorAll('#rows tr[data-name]').length === 500`)
 	b.eval(`document.getElementById('q').focus()`)
 
-	// Go from the filter to a service and its buttons by Tab and Enter alone. A change of the row keeps the focus.
+	// Tab and Enter alone must lead from the filter to a service and its buttons. A change of the row must keep the focus.
 	tabTo := func(what, script string) {
 		t.Helper()
 		for range 40 {
@@ -363,13 +362,13 @@ func TestInABrowser(t *testing.T) {
 		t.Error("the log is not shown as it is")
 	}
 
-	// The board must be loaded again without a click.
+	// The board must reload without a click.
 	b.open(s.url + "/boards")
 	text2 := strings.Replace(boardsText, `"title":"build it"`, `"title":"build <b>more</b>"`, 1)
 	boards.Store(&text2)
 	b.until(`document.querySelector('[data-again]').textContent.includes('build <b>more</b>')`)
 
-	// All texts can be read, light and dark, on a telephone and on a wall, and no page is wider than a telephone.
+	// All texts must be readable, light and dark, on a telephone and on a wall, and no page may be wider than a telephone.
 	for _, dark := range []bool{false, true} {
 		b.dark(dark)
 		word := map[bool]string{false: "light", true: "dark"}[dark]

@@ -6,8 +6,8 @@
 // configured, must use a host name of this machine. Texts that an agent has chosen are escaped, and secrets of known shapes in
 // them are hidden.
 //
-// Slow readers, or very many readers, do not delay other readers. All readers share one state, and each gets the newest version
-// when it reads. A reader that does not read is disconnected.
+// Slow or very many readers do not delay other readers. All readers share one state, and each gets the newest version. A reader
+// that stops reading is disconnected.
 //
 // [Server.Run] owns the goroutines that follow hinit. Each stream of server-sent events has the goroutine of its request, and a
 // second goroutine that produces its events.

@@ -54,7 +54,7 @@ func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
 	if b == nil {
 		return
 	}
-	// A service that appears later must be filtered, too.
+	// The filter must also apply to a later service.
 	b.eval(`(() => { const q = document.getElementById('q'); q.value = 'pay-*'; q.dispatchEvent(new Event('input')); })()`)
 	f.set(func() {
 		late := coder()

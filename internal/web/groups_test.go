@@ -10,8 +10,7 @@ import (
 	"hinit/client"
 )
 
-// payments returns three services. Two are in the group pay. The third is in the group payments, whose name begins with "pay"
-// too.
+// payments returns three services: two in the group pay, and one in the group payments, whose name also begins with "pay".
 func payments() []client.Service {
 	a, b, c := coder(), coder(), coder()
 	a.Name, a.Group = "pay-in", "pay"
@@ -20,8 +19,7 @@ func payments() []client.Service {
 	return []client.Service{a, b, c, coder()}
 }
 
-// TestTheOrderForAGroupReachesItsServicesOnly checks that a command for a group reaches only its services, works with
-// plain forms, and asks before a stop.
+// A command for a group must reach only its services, work with plain forms, and ask before a stop.
 func TestTheOrderForAGroupReachesItsServicesOnly(t *testing.T) {
 	f := newFake(payments()...)
 	s := serve(t, Options{Hinit: f, Token: token})
@@ -63,8 +61,7 @@ func TestTheOrderForAGroupReachesItsServicesOnly(t *testing.T) {
 	}
 }
 
-// TestAGroupWithoutButtonsSaysWhy checks that the page of a group without buttons says that HINIT_WEB_TOKEN_FILE is
-// missing.
+// The page of a group without buttons must say that HINIT_WEB_TOKEN_FILE is missing.
 func TestAGroupWithoutButtonsSaysWhy(t *testing.T) {
 	f := newFake(payments()...)
 	s := serve(t, Options{Hinit: f})

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	maxEvents            = 4096             // maximum number of events that the timeline keeps
-	maxRows              = 5000             // maximum number of services that the page shows
+	maxEvents            = 4096 // maximum number of events that the timeline keeps
+	maxRows              = 5000
 	retryPause           = time.Second      // pause between two attempts to connect to hinit
-	reconnectAfter       = 6 * time.Second  // the hub opens the stream again after this time without a line
-	staleAfter           = 3 * time.Second  // the page calls the status old after this time without a line; more than client.WatchInterval
-	sharedAge            = time.Second      // a fetched status serves other requests until this age
+	reconnectAfter       = 6 * time.Second  // after this time without a line, the hub opens the stream again
+	staleAfter           = 3 * time.Second  // after this time without a line, the page calls the status old; more than client.WatchInterval
+	sharedAge            = time.Second      // a fetched status serves other requests up to this age
 	statusTimeLimit      = 5 * time.Second  // time limit of a request for the status
 	watchAfterLastReader = 10 * time.Second // how long the hub continues to follow the status after the last reader has left
-	maxVersions          = 16               // number of versions that are kept; also the number of changes that each version caches
+	maxVersions          = 16               // number of stored versions; also the number of changes that each version caches
 )
 
 // hub has the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
@@ -41,7 +41,7 @@ type hub struct {
 	render func(name string, data any) template.HTML
 
 	meter    usageMeter
-	fetching sync.Mutex // held by the request that fetches the status; others wait and use its result
+	fetching sync.Mutex
 
 	mu             sync.Mutex
 	status         client.Status
@@ -62,7 +62,7 @@ type version struct {
 	number  uint64
 	summary template.HTML
 	order   []string
-	rows    map[string]*row // rows by service; versions share the rows that are equal
+	rows    map[string]*row // rows by service; versions share equal rows
 
 	mu      sync.Mutex // guards encoded; held while changes are encoded
 	encoded map[string]string
@@ -75,7 +75,7 @@ type row struct {
 }
 
 func newHub(h HinitClient, proc func(client.Init) string) *hub {
-	// Derive the first version number from the time, so that it is higher than all numbers of an earlier server process.
+	// A version number from the time is higher than all numbers of an earlier server process.
 	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
 	return &hub{hinit: h, meter: usageMeter{proc: proc}, statusTimeout: statusTimeLimit, page: begin, changed: make(chan struct{}), readerJoined: make(chan struct{}, 1)}
 }
@@ -85,7 +85,7 @@ func newHub(h HinitClient, proc func(client.Init) string) *hub {
 func (h *hub) run(ctx context.Context) {
 	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
-			_, _ = h.currentStatus(ctx) // the page shows this error
+			_, _ = h.currentStatus(ctx)
 			pause.For(ctx, pointEvery)
 		}
 	}
@@ -159,7 +159,7 @@ func (h *hub) followEvents(ctx context.Context) {
 				return nil
 			}
 			if e.Seq <= last {
-				last = 0 // hinit was restarted, and counts its events from 1
+				last = 0 // a restarted hinit counts its events from 1
 			}
 			last = e.Seq
 			h.mu.Lock()
@@ -180,8 +180,8 @@ func (h *hub) followEvents(ctx context.Context) {
 	}
 }
 
-// currentStatus returns the newest status. It asks hinit, unless the stored status is recent, or is kept up to date because the page
-// has readers. If hinit does not answer, it returns the last known status and an error.
+// currentStatus returns the newest status. It asks hinit, unless the stored status is recent, or readers keep it up to date. If
+// hinit does not answer, it returns the last known status and an error.
 func (h *hub) currentStatus(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
@@ -216,7 +216,7 @@ func (h *hub) lastStatus() client.Status {
 	return h.status
 }
 
-// setStatus stores a new status. If the content of the page has changed, it makes a new version. If failed is not nil, it keeps
+// setStatus stores a new status, and makes a new version if the content of the page has changed. If failed is not nil, it keeps
 // the old status, and the page shows the error.
 func (h *hub) setStatus(st client.Status, failed error) {
 	var used measured
@@ -250,14 +250,14 @@ func (h *hub) setStatus(st client.Status, failed error) {
 	}
 }
 
-// distinctServices returns at most maxRows services. It leaves out services with an invalid name and repeated names.
+// distinctServices returns at most maxRows services, without invalid and repeated names.
 func distinctServices(list []client.Service) []client.Service {
 	list = lo.Filter(list, func(s client.Service, _ int) bool { return s.Name != "" && show.Line(s.Name) == s.Name })
 	list = lo.UniqBy(list, func(s client.Service) string { return s.Name })
 	return list[:min(len(list), maxRows)]
 }
 
-// rowChanges is the difference between the version that a reader has and the current version.
+// rowChanges is the difference between a reader's version and the current version.
 type rowChanges struct {
 	Version uint64                   `json:"version"`
 	Head    template.HTML            `json:"head,omitempty"`
@@ -265,7 +265,7 @@ type rowChanges struct {
 	Order   []string                 `json:"order,omitempty"`
 }
 
-// changesFrom returns the changes from the version old to v. If only is set, it returns only the changes of this service.
+// changesFrom returns the changes from the version old to v; with only, just the changes of this service.
 func (v *version) changesFrom(old *version, only string) rowChanges {
 	d := rowChanges{Version: v.number, Rows: make(map[string]template.HTML)}
 	if only == "" && v.summary != old.summary {
@@ -282,10 +282,9 @@ func (v *version) changesFrom(old *version, only string) rowChanges {
 	return d
 }
 
-// changesSince returns the changes since the version with the number from, as JSON, or "" if nothing has changed. If the hub no
-// longer has that version, it returns the whole page. If only is set, it returns only the changes of this service. now is the
-// number of the current version, and more is closed at the next change. The JSON is cached for other readers with the same
-// version.
+// changesSince returns the changes since the version with the number from, as JSON, or "" without changes. If the hub no longer
+// has that version, it returns the whole page. If only is set, it returns only the changes of this service. now is the number
+// of the current version, and more is closed at the next change. The JSON is cached for other readers with the same version.
 func (h *hub) changesSince(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	h.mu.Lock()
 	v, old, more := h.page, &version{}, h.changed
@@ -300,7 +299,7 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 		return text, v.number, more
 	}
 	if d := v.changesFrom(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
-		data, _ := json.Marshal(d) // Marshal can't fail for strings
+		data, _ := json.Marshal(d)
 		text = string(data)
 		if len(v.encoded) < maxVersions {
 			v.encoded[key] = text
@@ -309,7 +308,6 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 	return text, v.number, more
 }
 
-// allRows returns the rows in hinit's order, the summary above them, and the number of the version to which they belong.
 func (h *hub) allRows() (list []row, top template.HTML, number uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -317,14 +315,12 @@ func (h *hub) allRows() (list []row, top template.HTML, number uint64) {
 	return list, h.page.summary, h.page.number
 }
 
-// usageOf returns the measured usage of a service.
 func (h *hub) usageOf(name string) usageView {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.usage.view(name)
 }
 
-// history returns the stored events, oldest first.
 func (h *hub) history() []client.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,8 +15,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestWrongTokensDoNotLockTheOwnerOut checks that the right token still opens the page and the metrics after other
-// clients have guessed until they must wait.
+// The right token must open the page and the metrics even while other clients must wait after wrong guesses.
 func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("# EOF\n")) })
 	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Metrics: metrics})
@@ -36,14 +35,13 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	other := httptest.NewRequest("GET", "/metrics", nil)
 	other.Header.Set("Authorization", "Bearer wrong")
 	w := httptest.NewRecorder()
-	s.ServeHTTP(w, other) // the request comes from 192.0.2.1, which has not guessed yet
+	s.ServeHTTP(w, other) // the request comes from 192.0.2.1, an address without guesses
 	if w.Code == http.StatusTooManyRequests {
 		t.Error("another address has to wait for the guesses of this machine")
 	}
 }
 
-// TestTheStreamsOfOneReaderLeaveRoomForOthers checks that a single address can open at most half of all streams (maxStreams/2).
-// The other half is left for other readers.
+// A single address can open at most half of all streams (maxStreams/2), so that the other half is free for other readers.
 func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	p := newConnectionLimit(maxStreams)
 	one := 0
@@ -74,7 +72,7 @@ func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestNamesOfThisMachineHaveNoCase checks that the Host header is compared without case: LocalHost means localhost.
+// The comparison of the Host header ignores case: LocalHost means localhost.
 func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(coder()), AllowedHosts: []string{"NAS.lan."}})
 	for _, host := range []string{"localhost", "LOCALHOST", "localhost.", "LocalHost.:80", "nas.LAN", "127.0.0.1", "[::1]:9"} {
@@ -89,7 +87,7 @@ func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 	}
 }
 
-// busy returns a status with many services that all have a history.
+// busy returns a status with many services, each with a history.
 func busy(s *Server, n int) (list []client.Service) {
 	used := measured{byName: make(map[string]procusage.Usage), cpuKnown: true, lines: make(map[string][2]string)}
 	for i := range n {
@@ -134,8 +132,7 @@ func BenchmarkAStatusOf500(b *testing.B) {
 	}
 }
 
-// TestThePageSaysWhatIsolatesAProfile checks that the page shows, as the status does, what the kernel enforces for a
-// profile and what is not in force.
+// The page must show, as the status does, which parts of a profile's isolation are in force.
 func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 	for want, i := range map[string]*client.Isolation{
 		"<dd>user (uid 20001, Landlock ABI 7, seccomp)</dd>": {Mode: "user", InForce: []string{"uid 20001", "Landlock ABI 7", "seccomp"}},
@@ -151,7 +148,7 @@ func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 	}
 }
 
-// A page that stays open must get no news after the end of its session.
+// An open page must get no news after the end of its session.
 func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(coder()), Token: token})
 	s.heartbeatPause = 100 * time.Millisecond

@@ -32,7 +32,7 @@ type listPage struct {
 	Shown                          int
 }
 
-// stateLink is a link that restricts the list to the services in one state, with their number.
+// stateLink is a link that restricts the list to services in one state, with their number.
 type stateLink struct {
 	Link, State, Class, Sign, Word string
 	N                              int
@@ -45,12 +45,12 @@ type column struct{ Link, Order, Class, Title string }
 // group is a part of the list: a heading and its rows.
 type group struct {
 	Key, Class, Sign, Title string
-	Link                    bool // the heading is a link
-	Troubled                int  // number of services in trouble; 0 if the heading itself says it
+	Link                    bool // whether the heading is a link
+	Troubled                int  // number of services in trouble; 0 if the heading says it
 	Rows                    []template.HTML
 }
 
-// unsortable is the Order of a column by which users can't sort.
+// unsortable is the Order of a column without sorting.
 const unsortable = "-"
 
 var (
@@ -72,7 +72,7 @@ var (
 )
 
 func (s *Server) showList(w http.ResponseWriter, r *http.Request) {
-	_, err := s.hub.currentStatus(r.Context()) // the head of the page shows this error
+	_, err := s.hub.currentStatus(r.Context())
 	rows, head, version := s.hub.allRows()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), GroupedBy: oneLine(r.FormValue("by")), Groupings: groupings, Head: head, Version: version,
@@ -174,15 +174,15 @@ func groupRows(list []row, by string) (out []group) {
 	return out
 }
 
-// listNames sends the names of the services that the search q finds, each with its state and its group. The scripts of the page
-// need it for the filter and for the command palette.
+// listNames sends the names of the services that the search q finds, each with its state and its group, for the filter and the
+// command palette.
 func (s *Server) listNames(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.currentStatus(r.Context())
 	rows, _, _ := s.hub.allRows()
 	list := lo.FilterMap(rows, func(x row, _ int) ([3]string, bool) {
 		return [3]string{x.view.Name, x.view.Class, x.view.Group}, x.view.contains(r.FormValue("q"))
 	})
-	text, _ := json.Marshal(list) // Marshal never fails for strings
+	text, _ := json.Marshal(list)
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)
 }
@@ -195,7 +195,7 @@ func (v *rowView) contains(text string) bool {
 const heartbeat = ": beat\n\n"
 
 // stream sends server-sent events of one kind until the client leaves, the server ends or the client's session ends. produce
-// sends the data of the events to out until its context ends. At most ahead events wait in out; a client that lets more wait is
+// sends the data of the events to out until its context ends. At most ahead events wait in out; a client with more is
 // disconnected. If limit is reached, stream answers with the status 503.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.limitKey(r)
@@ -213,7 +213,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	}()
 	defer func() {
 		cancel()
-		for range data { // wait for the end of produce
+		for range data {
 		}
 	}()
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -249,7 +249,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	}
 }
 
-// streamList sends the changes of the list of services since the version that the client's page shows.
+// streamList sends the changes of the list of services since the version of the client's page.
 func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
 	only := r.FormValue("only")

@@ -30,14 +30,14 @@ const (
 	linkContext = 10 * time.Minute // how far before the line of a link the shown log begins
 )
 
-// errEnoughLines stops the reading of a log when there are enough lines.
+// errEnoughLines stops the reading of a log after enough lines.
 var errEnoughLines = errors.New("enough lines")
 
 // logView is the part of a page that shows a service's log, or says why it can't.
 type logView struct {
 	Exists, Whole, Archive    bool // Whole: the log fills the page
 	Name, Query, Level, Since string
-	At                        string // time of the line to which the link refers, in nanoseconds
+	At                        string // time of the line in the link, in nanoseconds
 	N                         int
 	Levels                    []string
 	Periods                   [][2]string
@@ -46,7 +46,6 @@ type logView struct {
 	Download                  string
 }
 
-// logLine is a line of a log. ID is its time in nanoseconds, which a link can contain; "" if the line has no time.
 type logLine struct{ ID, Time, Text, Class string }
 
 // searchTime and writeTime limit the duration of a search and of writing an answer. They are variables because tests with the
@@ -81,8 +80,8 @@ func newSearch(r *http.Request, log string, n int) *logSearch {
 	return s
 }
 
-// lineTimeParameter returns the time in the parameter "at" of a request, which identifies a log line in a link. It is zero if the
-// parameter is missing.
+// lineTimeParameter returns the parameter "at" of a request, the time of the log line in a link. It is zero if the parameter is
+// missing.
 func lineTimeParameter(r *http.Request) (at time.Time) {
 	if ns, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 		at = time.Unix(0, ns)
@@ -90,12 +89,11 @@ func lineTimeParameter(r *http.Request) (at time.Time) {
 	return at
 }
 
-// maxLine is the maximum size of a log line on a page, in bytes.
 const maxLine = 16 << 10
 
 // parseMatch converts a log line to a line of the page. is reports whether the line matches the search; otherwise out is empty.
 func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
-	line = s.mask.Hide(line, nil) // hide secrets first: after the cut, only the beginning of a secret might be left
+	line = s.mask.Hide(line, nil) // hide secrets first, because a cut could leave the beginning of a secret
 	line = line[:min(len(line), maxLine)]
 	written, text, _ := reader.Split(line)
 	level := s.lines.Of(text)
@@ -117,8 +115,8 @@ func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 	return out, true
 }
 
-// readLog returns the last lines of a service's log that match the search in the request. If the request refers to a line (at),
-// it returns the lines around that line.
+// readLog returns the last lines of a service's log that match the search in the request. If the request contains the time of a
+// line (at), it returns the lines around it.
 func (s *Server) readLog(r *http.Request, v pageService) logView {
 	view := logView{
 		Exists: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
@@ -138,16 +136,16 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 		view.N = max(1, min(n, maxLines))
 	}
 	at, after, size, long := lineTimeParameter(r), 0, 0, false
-	// Read more lines than are shown: the shown ones may begin inside a private key, which only its first line reveals.
+	// A private key may begin before the shown lines, so read more lines.
 	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N+redact.MaxKeyLines), searchTime, func(line logLine) error {
 		view.Lines, size = append(view.Lines, line), size+len(line.Text)
 		for len(view.Lines) > view.N || size > maxBytes {
 			long = long || size > maxBytes
 			size -= len(view.Lines[0].Text)
-			view.Lines[0] = logLine{} // so that the text of the dropped line can be freed
+			view.Lines[0] = logLine{} // free the text of the dropped line
 			view.Lines = view.Lines[1:]
 		}
-		if !at.IsZero() && line.ID >= view.At { // both numbers have the same length until the year 2286, so comparing texts is enough
+		if !at.IsZero() && line.ID >= view.At { // both numbers have the same length until the year 2286, so compare their texts
 			if after++; after > view.N/2 {
 				return errEnoughLines
 			}
@@ -171,8 +169,8 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 }
 
 // searchLog calls emit for each log line that matches the search. Few searches run at a time: searchLog waits for its turn, at
-// most for searchTime, and then fails. The owner of the page has separate turns that other clients can't use. If the search takes
-// longer than limit, the error is [context.DeadlineExceeded].
+// most for searchTime, and then fails. The owner of the page has separate turns that other clients can't use. After limit, the
+// error is [context.DeadlineExceeded].
 func (s *Server) searchLog(r *http.Request, init client.Init, what *logSearch, limit time.Duration, emit func(logLine) error) error {
 	key := s.limitKey(r)
 	for end := time.Now().Add(searchTime); !s.searches.acquire(key); {
@@ -196,7 +194,6 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *logSearch, l
 	return cmp.Or(err, ctx.Err())
 }
 
-// logPage shows the log of a service on a page of its own.
 func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v pageService) {
 	page := s.readLog(r, v)
 	page.Whole = true
@@ -206,7 +203,6 @@ func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v pageService) 
 // downloadTime is the time limit for the download of a log.
 const downloadTime = time.Minute
 
-// download sends all log lines that match the search in the request, as a text file.
 func (s *Server) download(w http.ResponseWriter, r *http.Request, v pageService) {
 	if v.Log == "" {
 		s.noService(w, r, nil)
@@ -226,7 +222,6 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, v pageService)
 	_ = out.Flush()
 }
 
-// streamLog sends the new log lines of a service that match the search in the request.
 func (s *Server) streamLog(w http.ResponseWriter, r *http.Request, v pageService) {
 	if v.Log == "" {
 		http.Error(w, "there is no such log", http.StatusNotFound)

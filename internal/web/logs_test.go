@@ -14,8 +14,8 @@ import (
 	"hinit/internal/redact"
 )
 
-// The page must follow no link of the agent in the path of a log. The agent owns the directory of the logs and can put
-// links to root's directory there.
+// The page must follow no link of the agent in the path of a log. The agent owns the directory of the logs and can put links to
+// root's directory into it.
 func TestThePageOfRootShowsNoFileOfRootThroughALinkOfTheAgent(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to read as somebody else")
@@ -57,8 +57,7 @@ func TestThePageOfRootShowsNoFileOfRootThroughALinkOfTheAgent(t *testing.T) {
 	look("logs")
 }
 
-// TestAnAgentWithHugeLinesMakesNoHugePage checks that long lines are cut on the page of a log. Lines of 16 KB would
-// make a page of a hundred megabytes in the memory of hinit-web.
+// The page of a log must cut long lines. Lines of 16 KB would make a page of a hundred megabytes in the memory of hinit-web.
 func TestAnAgentWithHugeLinesMakesNoHugePage(t *testing.T) {
 	dir := t.TempDir()
 	line := "2026-01-02 03:04:05.123456789  INFO begin " + strings.Repeat("x", 15<<10) + "\n"
@@ -81,12 +80,12 @@ func TestAnAgentWithHugeLinesMakesNoHugePage(t *testing.T) {
 	}
 }
 
-// Downloads that are not read must leave the operator a turn to search logs. Four downloads of an agent would otherwise
-// block all searches.
+// Unread downloads must leave the operator a turn to search logs. Otherwise four downloads of an agent would block all
+// searches.
 func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 	dir := t.TempDir()
 	line := "2026-01-02 03:04:05.123456789  INFO begin " + strings.Repeat("x", 15<<10) + "\n"
-	// The operator's search reads the last lines, which are short: a busy machine needs seconds for the long ones.
+	// The operator's search reads the last, short lines: long lines take seconds on a busy machine.
 	short := strings.Repeat("2026-01-02 03:04:06.123456789  INFO short\n", redact.MaxKeyLines) + "2026-01-02 03:04:06.123456789  the last one\n"
 	if err := os.WriteFile(dir+"/current", []byte(strings.Repeat(line, 2000)+short), 0o600); err != nil {
 		t.Fatal(err)
@@ -99,7 +98,7 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r) // RoundTrip returns when the download has begun, and nothing reads it
+		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r) // RoundTrip returns when the download has begun, and nothing reads the download
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,8 +109,8 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 	}
 }
 
-// A shortened text must not end in the beginning of a secret. The beginning alone does not look like a secret, so it
-// would not be masked.
+// A shortened text must not end in the beginning of a secret. The beginning alone does not look like a secret, so it would not
+// be masked.
 func TestTheBeginningOfASecretAtTheEndOfAShortenedTextIsHidden(t *testing.T) {
 	secret := " ghp_" + strings.Repeat("a1", 18)
 	if text := oneLine(strings.Repeat("x", maxText-15) + secret); strings.Contains(text, "ghp_") {
@@ -123,7 +122,7 @@ func TestTheBeginningOfASecretAtTheEndOfAShortenedTextIsHidden(t *testing.T) {
 	}
 }
 
-// The page must hide the lines of a private key although the header of the key is above the shown lines. It must also hide them
+// The page must hide the lines of a private key even if the header of the key is above the shown lines. It must also hide them
 // in the last lines before an exit.
 func TestTheLinesOfAPrivateKeyWereShown(t *testing.T) {
 	body := strings.Repeat("aB3/", 16)

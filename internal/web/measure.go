@@ -18,14 +18,14 @@ import (
 
 const (
 	measureEvery = 5 * time.Second
-	measureOld   = 2 * pointEvery // measurements older than this are not used: the average since then would not show the current usage
+	measureOld   = 2 * pointEvery // maximum age of a measurement; the average since then would not show the current usage
 	maxProcesses = 50             // maximum number of processes on the page of a service
 )
 
-// usageMeter measures the usage of services while the page has readers, but not more often than measureEvery. Without readers it
-// measures once in each period of the graphs. It keeps the values of the last hour.
+// usageMeter measures the usage of services while the page has readers, at most every measureEvery. Without readers it measures
+// once in each period of the graphs. It keeps the values of the last hour.
 type usageMeter struct {
-	// returns the path of a /proc that shows the processes; nil: none does
+	// returns the path of a /proc that shows the processes; may be nil
 	proc func(client.Init) string
 
 	mu          sync.Mutex
@@ -57,7 +57,7 @@ func (m *usageMeter) measure(st *client.Status) measured {
 	var all procusage.Table
 	root := m.proc(st.Init)
 	if root != "" {
-		all, _ = procusage.ReadProcesses(root) // after an error, the usage is unknown
+		all, _ = procusage.ReadProcesses(root)
 	}
 	if all == nil {
 		m.last, m.newest = nil, measured{}
@@ -75,8 +75,8 @@ func (m *usageMeter) measure(st *client.Status) measured {
 	return m.newest
 }
 
-// addToPast adds the newest measurement to the history of each service. It drops the histories of removed services. passed is the
-// time since the previous measurement.
+// addToPast adds the newest measurement to the history of each service. It drops the histories of removed services. passed is
+// the time since the previous measurement.
 func (m *usageMeter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.periodStart)
 	over := stretch >= pointEvery
@@ -116,11 +116,11 @@ func processStateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
-// usageView is the usage of a service as the page shows it. The values are rounded, so that a row is sent to the readers only
-// after a notable change. "" means unknown.
+// usageView is the usage of a service on the page. The values are rounded, so that only a notable change is sent to the
+// readers. "" means unknown.
 type usageView struct {
 	CPU, Memory         string
-	CPULine, MemoryLine string // graph of the last hour, as an SVG path
+	CPULine, MemoryLine string
 	Processes           int
 	Hundredths          int // processor time in hundredths of a processor, for sorting
 	Megabytes           int
@@ -153,19 +153,19 @@ func megabytes(bytes uint64) string {
 const (
 	graphPoints  = 24 // number of values in a row's graph
 	pointEvery   = time.Hour / graphPoints
-	graphHeights = 9 // number of steps in the height of a graph, without 0
+	graphHeights = 9
 	minCPU       = 0.05
 )
 
-// usageHistory is the usage of a service in the last hour: one value for each period, at most [graphPoints] of them, oldest first.
+// usageHistory is the usage of a service in the last hour: one value for each period, at most [graphPoints], oldest first.
 type usageHistory struct {
-	cpu, memory []float32 // average number of used processors, and bytes of memory, in each period
-	periodCPU   float64   // processor time in the current period so far
-	maxMemory   uint64    // largest memory in the current period so far, in bytes
-	lines       [2]string // the graphs of cpu and memory, as SVG paths
+	cpu, memory []float32
+	periodCPU   float64 // processor time in the current period so far
+	maxMemory   uint64
+	lines       [2]string
 }
 
-// add adds a measurement. passed is the time since the previous measurement. over says that the measurement is the last one of
+// add adds a measurement. passed is the time since the previous measurement. over means that the measurement is the last one of
 // the current period, which has the length stretch.
 func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.periodCPU += u.CPU * passed.Seconds()
@@ -183,8 +183,8 @@ func appendPoint(values []float32, v float32) []float32 {
 	return append(values[max(0, len(values)-graphPoints+1):], v)
 }
 
-// sparklinePath returns an SVG path that draws values. The path is [graphPoints]-1 wide and [graphHeights] high; the style sheet
-// enlarges it. The full height stands for the largest value, or for least if that is larger.
+// sparklinePath returns an SVG path that draws values. The path is [graphPoints]-1 wide and [graphHeights] high; the style
+// sheet enlarges it. The full height stands for the largest value, or for least if that is larger.
 func sparklinePath(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""

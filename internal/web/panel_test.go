@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// drag moves the mouse with a pressed button over the first element that the selector finds, from a to b of its width.
+// drag moves the mouse with a pressed button over the first element for the selector, from a to b of its width.
 func (b *browser) drag(selector string, from, to float64) {
 	b.Helper()
 	box, _ := b.eval(`(() => { const e = document.querySelector('` + selector + `'); e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); return [r.left, r.top + r.height / 2, r.width]; })()`).([]any)
@@ -29,8 +29,8 @@ func (b *browser) drag(selector string, from, to float64) {
 	}
 }
 
-// An operator opens a service in trouble. The panel must show the reason, and its timeline can be enlarged. The log can
-// be searched by age, wrapped, downloaded and linked to.
+// An operator opens a service in trouble. The panel must show the reason, and its timeline can be enlarged. The log can be
+// searched by age, wrapped, downloaded and linked to.
 func TestThePanelAndTheLogInABrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a browser")
@@ -71,7 +71,6 @@ func TestThePanelAndTheLogInABrowser(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 1 && document.getElementById('live').textContent === 'live'`)
 
-	// Open the panel of the service.
 	b.eval(`document.querySelector('#rows tr[data-name] td').click(); 0`)
 	b.until(`document.querySelector('#panel #log') !== null`)
 	for what, text := range map[string]string{
@@ -99,13 +98,11 @@ func TestThePanelAndTheLogInABrowser(t *testing.T) {
 	b.key("Escape", 27, 0)
 	b.until(`document.getElementById('panel').hidden && location.hash === ''`)
 
-	// Open the timeline of all services.
 	b.open(s.url + "/events")
 	b.drag(".zoom .past", .5, .75)
 	b.until(`/^\?from=\d+&to=\d+$/.test(location.search) && document.readyState === 'complete'`)
 	b.until(`(() => { const d = document.querySelector('.zoom').dataset; return Math.abs(d.to - d.from - 900) < 60; })()`)
 
-	// Open the log, and search it by age.
 	b.open(s.url + "/service/gateway-coder/log")
 	if got := b.eval(`document.querySelectorAll('#log span').length`); got != 3.0 {
 		t.Errorf("the log has %v lines", got)
@@ -116,14 +113,14 @@ func TestThePanelAndTheLogInABrowser(t *testing.T) {
 		t.Errorf("the form forgets the age: %v", got)
 	}
 
-	// The download has what the search shows.
+	// The download must have the lines of the search.
 	got, _ := b.eval(`(async () => { const a = await fetch([...document.querySelectorAll('a')].find((a) => a.textContent === 'Download').href); return a.status + ' ' + a.headers.get('Content-Disposition') + '\n' + await a.text(); })()`).(string)
 	lines := strings.Split(strings.TrimSpace(got), "\n")
 	if len(lines) != 3 || lines[0] != fmt.Sprint(http.StatusOK)+" attachment; filename=gateway-coder.log" || !strings.HasSuffix(lines[1], "ERROR no answer of the provider") {
 		t.Errorf("the download is\n%s", got)
 	}
 
-	// A long line is wrapped unless this browser has turned that off, which it remembers.
+	// A long line is wrapped unless the stored setting of this browser has turned that off.
 	wide := `document.getElementById('log').scrollWidth > document.getElementById('log').clientWidth`
 	if b.eval(wide) != false {
 		t.Error("a long line does not wrap")
@@ -135,7 +132,7 @@ func TestThePanelAndTheLogInABrowser(t *testing.T) {
 	b.open(s.url + "/service/gateway-coder/log?since=24h")
 	b.until(`!document.getElementById('wrap').checked && ` + wide)
 
-	// The time of a line is a link that shows the lines around it.
+	// The time of a line links to the lines around it.
 	b.eval(`[...document.querySelectorAll('#log span')].find((e) => e.textContent.includes('ERROR')).querySelector('a').click(); 0`)
 	b.until(`location.search.startsWith('?at=') && document.readyState === 'complete' && document.querySelectorAll('#log .target').length === 1`)
 	b.until(`(() => { const r = document.querySelector('#log .target').getBoundingClientRect(); return r.top >= 0 && r.bottom <= innerHeight; })()`)

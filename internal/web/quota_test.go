@@ -8,8 +8,7 @@ import (
 	"hinit/client"
 )
 
-// TestThePageSaysThatAProfileHasTooMuchOnTheDisk checks that the page names a profile stopped by its quota with the
-// reason and the remedy, and also a warned profile.
+// The page must name a profile stopped by its quota with the reason and the remedy, and also a warned profile.
 func TestThePageSaysThatAProfileHasTooMuchOnTheDisk(t *testing.T) {
 	const full = "disk: its files have 4GiB, and quota.stop is 4GiB; it starts when it has less, or until the next look by: hinit start coder"
 	const warned = "disk: its files have 3GiB, and quota.warn is 2GiB"

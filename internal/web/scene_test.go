@@ -12,8 +12,8 @@ import (
 	"hinit/client"
 )
 
-// TestTheDeafOneOfFiftyIsFoundAtTheFirstLook checks that a deaf service is in the first row, also on a telephone, and
-// that no page is longer than necessary. With -pictures the test makes the pictures of the documentation.
+// A deaf service must be in the first row, also on a telephone, and no page may be longer than necessary. With -pictures the
+// test makes the pictures of the documentation.
 func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a browser")
@@ -76,13 +76,13 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 50`)
 	m := &s.hub.meter
-	// Wait for the second measurement, because the page shows shares of processors only from then on.
+	// The page shows shares of processors only after the second measurement.
 	b.until(`[...document.querySelectorAll('#rows td')].some((c) => c.textContent.endsWith('%'))`)
 	m.mu.Lock()
 	for i, v := range f.services {
 		p := m.histories[v.Name]
 		if p == nil {
-			continue // the service is down, so it has no measurement
+			continue // a service that is down has no measurement
 		}
 		for k := range graphPoints {
 			wave := 0.03 + 0.02*math.Sin(float64(k*(i%5+1))/3) + 0.4*math.Max(0, math.Sin(float64(k+i*5)/4)-0.9)
@@ -129,7 +129,6 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.until(`document.getElementById('live').textContent === 'live'`)
 	picture("list")
 
-	// Show the list by the groups of the configuration, and then on a large screen.
 	b.open(s.url + "/?by=group")
 	b.until(`document.getElementById('live').textContent === 'live' && document.querySelectorAll('#rows details').length === 4`)
 	if got := b.eval(`document.querySelector('details[data-key="platform"] tbody tr').dataset.name`); got != deaf {
@@ -169,7 +168,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 		t.Errorf("hinit was told %s", got)
 	}
 
-	// Open the palette of commands, and go to a log by it.
+	// Use the palette of commands to open a log.
 	b.open(s.url + "/")
 	b.key("k", 75, 2)
 	b.until(`document.querySelectorAll('#palette li').length > 40`)
@@ -178,7 +177,6 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`location.pathname === '/service/gateway-pay-4/log' && document.readyState === 'complete'`)
 
-	// Show the log by level, and follow the link of a line.
 	b.open(s.url + "/service/gateway-pay-4/log?level=error")
 	if got := b.eval(`document.querySelectorAll('#log span').length`); got != 3.0 { // the error, and the lines of its traceback
 		t.Errorf("%v lines are errors", got)

@@ -27,7 +27,7 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// HinitClient is the connection to the hinit that the page shows. [dial.Client] implements it; tests replace it.
+// HinitClient is the connection of the page to hinit. [dial.Client] implements it; tests replace it.
 type HinitClient interface {
 	metrics.Source
 	Watch(ctx context.Context, fn func(client.StatusChange) error) error
@@ -36,16 +36,15 @@ type HinitClient interface {
 
 // Options are the settings of a [Server].
 type Options struct {
-	Hinit   HinitClient
-	Metrics http.Handler // handler for /metrics
-	Token   string       // token for reading and control; "": everybody may read, and no TCP client may control
-	// returns the path of a /proc that shows the services' processes, or "" if none does; nil has the same meaning
+	Hinit        HinitClient
+	Metrics      http.Handler // handler for /metrics
+	Token        string
 	Proc         func(client.Init) string
-	LogReader    func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
+	LogReader    func(client.Init) (*fsutil.Actor, error)
 	Programs     Programs
 	Base         string       // path under which a reverse proxy publishes the page: "" or "/x"
-	AllowedHosts []string     // names of this machine besides localhost; requests without a token must use one of them
-	Open         bool         // also accept any IP address as the host in requests
+	AllowedHosts []string     // names of this machine besides localhost, for requests without a token
+	Open         bool         // accept any IP address as the host in requests
 	Log          *slog.Logger // log for errors of the server; nil: none
 }
 
@@ -60,7 +59,7 @@ const (
 	maxStreams   = 2000                   // maximum number of open pages with live updates
 	maxFollowers = 64                     // maximum number of open pages that follow a log
 	maxSearches  = 8                      // maximum number of concurrent log searches
-	minPause     = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
+	minPause     = 200 * time.Millisecond // minimum time between two changes for a reader
 )
 
 // Server serves the status page. It implements [http.Handler].
@@ -70,7 +69,7 @@ type Server struct {
 	boards         programOutput
 	sandboxes      programOutput
 	sessionKey     []byte        // signs session cookies; derived from the token, so a new token ends all sessions
-	writeTimeout   time.Duration // how long a write to a client may block before the client is disconnected
+	writeTimeout   time.Duration // time after which a blocked write disconnects the client
 	heartbeatPause time.Duration // pause between two heartbeats of a stream
 	pages          *template.Template
 	requests       *limiter
@@ -82,7 +81,7 @@ type Server struct {
 	ended          chan struct{} // closed when Run ends; then all streams end
 }
 
-// New returns a Server. Call [Server.Run] to keep its pages up to date.
+// New returns a Server. Call [Server.Run] to update its pages.
 func New(o Options) (*Server, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
@@ -138,7 +137,6 @@ func (s *Server) Run(ctx context.Context) {
 	s.hub.run(ctx)
 }
 
-// contentSecurityPolicy is the Content-Security-Policy: the browser may load only what this server sends.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP implements [http.Handler].
@@ -185,8 +183,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, inner)
 }
 
-// requireReader returns a handler that calls page only for clients that may read. Without a token these are all clients.
-// Otherwise they are clients that have shown the token or use the Unix socket.
+// requireReader returns a handler that calls page only for clients that may read: all clients without a token, otherwise
+// clients with the token or on the Unix socket.
 func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.mayRead(r) {
@@ -202,14 +200,14 @@ func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// pageService is the service that a page is about. If its status is outdated, fault says why; otherwise fault is nil.
+// pageService is the service of a page. If its status is outdated, fault says why; otherwise fault is nil.
 type pageService struct {
 	*client.Service
 	init  client.Init
 	fault error
 }
 
-// withService makes a handler from page, a handler for the service whose name is in the path of the request.
+// withService makes a handler from page, a handler for the service in the path of the request.
 func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, of pageService)) http.HandlerFunc {
 	return s.requireReader(func(w http.ResponseWriter, r *http.Request) {
 		st, err := s.hub.currentStatus(r.Context())
@@ -222,18 +220,18 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 	})
 }
 
-// pageData is what the template of every page needs.
+// pageData is the data for the template of every page.
 type pageData struct {
 	Title   string
 	Base    string
-	Control bool // whether the client may change something
-	Session bool // whether the client has a session, which it can end
+	Control bool
+	Session bool
 	Page    any
 
 	Boards, Sandboxes bool // show entries for the boards and the sandboxes in the navigation
 }
 
-// showPage sends a page that the template name makes from page, its content.
+// showPage sends a page from the template name with the content page.
 func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name, title string, page any) {
 	f := pageData{Title: title, Base: s.Base, Control: s.mayControl(r), Page: page}
 	if _, err := r.Cookie(sessionCookie); err == nil {
@@ -253,7 +251,7 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	_, _ = w.Write(b.Bytes())
 }
 
-// maxConns is the maximum number of connections of a listener. It closes further connections.
+// maxConns is the maximum number of connections of a listener, which closes further connections.
 const maxConns = 4096
 
 // sendBuffer is the size in bytes of the kernel's buffer for data that a client has not read.
@@ -267,8 +265,8 @@ func NewHTTPServer(s *Server) *http.Server {
 	}
 }
 
-// Listen opens a listener at an address: "HOST:PORT" or "unix:PATH". Only this user can connect to the Unix socket, and only
-// connections for which allow returns true are served. If nothing listens on an existing socket file, Listen replaces it.
+// Listen opens a listener at an address: "HOST:PORT" or "unix:PATH". Only this user can connect to the Unix socket. The
+// listener serves only connections for which allow returns true. Listen replaces an existing socket file without a listener.
 func Listen(ctx context.Context, address string, allow func(net.Conn) bool) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, "unix:")
 	if !isSocket {
@@ -282,7 +280,7 @@ func Listen(ctx context.Context, address string, allow func(net.Conn) bool) (net
 			_ = os.Remove(path)
 		}
 	}
-	old := syscall.Umask(0o177) // with a later chmod, other users could connect before it
+	old := syscall.Umask(0o177) // before a later chmod, other users could connect
 	defer syscall.Umask(old)
 	return listen(ctx, "unix", path, allow)
 }
@@ -308,28 +306,27 @@ func Loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// boundedListener is a listener that limits the connections, in total and for each remote address. It closes further connections
-// at once, so that a client never waits behind a slow one. It also closes connections that allow refuses.
+// boundedListener is a listener that limits the connections, in total and for each remote address. It closes further
+// connections at once, so that a client never waits behind a slow one. It also closes connections that allow refuses.
 type boundedListener struct {
 	net.Listener
 	allow func(net.Conn) bool
 	conns *connectionLimit
 }
 
-// Accept implements [net.Listener].
 func (b *boundedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := b.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		key := ownerKey // key of a connection over a Unix socket
+		key := ownerKey
 		if c.RemoteAddr().Network() != "unix" {
 			key = addressKey(c.RemoteAddr().String())
 		}
 		if b.allow(c) && b.conns.acquire(key) {
 			if tcp, is := c.(*net.TCPConn); is {
-				_ = tcp.SetWriteBuffer(sendBuffer) // the default buffer would grow to megabytes for a client that does not read
+				_ = tcp.SetWriteBuffer(sendBuffer) // for a client that does not read, the default buffer would grow to megabytes
 			}
 			return &countedConn{Conn: c, close: sync.OnceValue(func() error {
 				b.conns.release(key)
@@ -346,5 +343,4 @@ type countedConn struct {
 	close func() error
 }
 
-// Close implements [net.Conn].
 func (c *countedConn) Close() error { return c.close() }

@@ -34,10 +34,10 @@ type servicePage struct {
 
 // ordersView are the buttons by which a client controls a service or a group.
 type ordersView struct {
-	Kind, Name     string // what the buttons control: "service" or "group", and its name
+	Kind, Name     string // target of the buttons: "service" or "group", and its name
 	Label          string
-	ReadOnlyReason string // why there are no buttons; "" if there are
-	Done, Undo     string // the command that was just given, and the command that undoes it
+	ReadOnlyReason string // why the page has no buttons; "" if it has
+	Done, Undo     string // the last command, and the command that undoes it
 }
 
 // ordersFor returns the buttons for a service or a group that the client of this request may use.
@@ -55,10 +55,9 @@ func (s *Server) ordersFor(r *http.Request, kind, name string) *ordersView {
 	return v
 }
 
-// readOnlyReason is the text that a page shows in place of the buttons.
+// readOnlyReason is the text in place of the buttons.
 const readOnlyReason = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
-// serviceEvents limits the events on a service's page.
 const serviceEvents = 20
 
 func (s *Server) showService(w http.ResponseWriter, r *http.Request, v pageService) {
@@ -75,7 +74,7 @@ func (s *Server) showService(w http.ResponseWriter, r *http.Request, v pageServi
 	s.showPage(w, r, http.StatusOK, "service", v.Name, page)
 }
 
-// checkMark returns how the page shows the state of a health check.
+// checkMark returns the mark for the state of a health check.
 func checkMark(c client.Check) stateMark {
 	word := oneLine(c.State)
 	switch {
@@ -95,19 +94,18 @@ func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 	s.showError(w, r, http.StatusNotFound, "There is no service of that name.")
 }
 
-// doneMessages has what the page says after each command. undoCommands has the command that undoes each command.
+// doneMessages has the message after each command. undoCommands has the command that undoes each command.
 var (
 	doneMessages = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
 	undoCommands = map[string]string{"start": "stop", "stop": "start"}
 )
 
-// showError answers with an HTTP status code and a page that says why the request has failed.
 func (s *Server) showError(w http.ResponseWriter, r *http.Request, code int, why string) {
 	s.showPage(w, r, code, "fail", "Not done", why)
 }
 
-// orderTargets returns the services to which a request applies: the service in its path, or all services of the group in its path.
-// kind is "service" or "group".
+// orderTargets returns the services of a request: the service in its path, or all services of the group in its path. kind is
+// "service" or "group".
 func (s *Server) orderTargets(r *http.Request) (kind string, names []string, err error) {
 	st, err := s.hub.currentStatus(r.Context())
 	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -156,7 +154,7 @@ func (s *Server) giveOrder(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if kind == "service" {
-		names = []string{name} // hinit may know a service that this page doesn't show yet
+		names = []string{name}
 	}
 	for _, target := range names {
 		if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), target, client.Wait{}); err != nil {
@@ -176,10 +174,10 @@ func (s *Server) giveOrder(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }
 
-// stateMark is how a page shows a state: by a style class, a sign and a word. The sign helps readers who can't see the colours.
+// stateMark represents a state on a page: a style class, a sign and a word. The sign helps readers who can't see the colours.
 type stateMark struct{ Class, Sign, Word string }
 
-// stateMarks has the stateMark of each grade of package show.
+// stateMarks maps each grade of package show to its stateMark.
 var stateMarks = [...]stateMark{
 	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Changing: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
 }
@@ -194,7 +192,7 @@ func markOf(s *client.Service) stateMark {
 	return out
 }
 
-// rowView is what the list shows of a service.
+// rowView is the list's view of a service.
 type rowView struct {
 	Base, Name, Profile, Group string
 	stateMark
@@ -228,21 +226,20 @@ const maxText = 1000
 
 // oneLine makes an untrusted text safe to show on one line: it hides secrets, cuts a long text, and escapes control characters.
 func oneLine(text string) string {
-	text = redact.HideText(text) // hide secrets before the text is cut: only the beginning of a secret might be left after the cut
+	text = redact.HideText(text) // a cut could leave the beginning of a secret, so hide secrets first
 	if len(text) > maxText {
 		text = strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
 	return show.Line(text)
 }
 
-// colours matches the escape sequences with which a terminal changes its colours.
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// logText returns a log line as the page shows it: without colours, and with control characters escaped.
+// logText returns a log line for the page: without colours, and with control characters escaped.
 func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
 
-// loggedLines returns consecutive lines of a log in the form for the page. It hides secrets in all lines together, because a
-// private key spans several lines.
+// loggedLines returns consecutive lines of a log for the page. It hides secrets in all lines together, because a private key
+// spans several lines.
 func loggedLines(lines []string) []string {
 	hidden := strings.Split(redact.HideText(strings.Join(lines, "\n")), "\n")
 	return lo.Map(hidden, func(line string, _ int) string { return logText(line) })
@@ -254,7 +251,7 @@ type headView struct {
 	Status      *client.Status
 	Wanted, Up  int
 	Ready       int
-	CPU, Memory string // usage of all services; "" if unknown
+	CPU, Memory string
 	Processes   int
 	Troubled    int
 }

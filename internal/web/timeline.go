@@ -23,7 +23,7 @@ func eventText(e client.Event) string {
 	return oneLine(e.From+" → "+e.To) + ": " + oneLine(e.Reason)
 }
 
-// segment is a part of a bar: a time in which the service's state did not change. X and Width are in thousandths of the bar's
+// segment is a part of a bar: a time without a change of the service's state. X and Width are in thousandths of the bar's
 // width.
 type segment struct {
 	X, Width int
@@ -39,7 +39,7 @@ type timelineBar struct {
 	DownTime time.Duration
 }
 
-// outage is a time in which a service was down although it had been up before and no order had stopped it.
+// outage is a time in which a service was down without an order, after it had been up.
 type outage struct {
 	Service  string
 	From, To time.Time
@@ -47,12 +47,11 @@ type outage struct {
 	Ongoing  bool
 }
 
-// Took returns the length of the outage.
 func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 
-// pastView is the period that a timeline shows, with links to other periods.
+// pastView is the period of a timeline, with links to other periods.
 type pastView struct {
-	Hours    int // length in hours of a period that ends now; 0 if it ended earlier
+	Hours    int // length in hours of a period that ends now; 0 for a period with another end
 	From, To time.Time
 	Bars     []timelineBar
 	Links    [][2]string
@@ -62,7 +61,7 @@ type pastView struct {
 type timelinePage struct {
 	Past          pastView
 	Bars          []timelineBar // bars of services with an outage
-	WithoutOutage []timelineBar // bars of services without an outage
+	WithoutOutage []timelineBar
 	Outages       []outage
 	Events        []client.Event
 	Fault         string
@@ -133,14 +132,12 @@ func (s *Server) showTimeline(w http.ResponseWriter, r *http.Request) {
 	s.showPage(w, r, http.StatusOK, "events", "Timeline", page)
 }
 
-// stateClass returns the style class of a state in a bar.
 func stateClass(state string) string {
 	return markOf(&client.Service{State: state, Ready: true}).Class
 }
 
 // timeline computes, from events, the bars of the services for the period from `from` to `to`. It also returns their outages,
-// newest first. Before the first known event of a service, its bar shows the previous state that this event names, if it names
-// one.
+// newest first. Before the first known event of a service, its bar shows the previous state in this event, if known.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []timelineBar, outages []outage) {
 	of := lo.GroupBy(events, func(e client.Event) string { return e.Service })
 	for i := range services[:min(len(services), maxBars)] {
@@ -159,7 +156,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			x := int(begin.Sub(from) * barWidth / to.Sub(from))
 			end := int(until.Sub(from) * barWidth / to.Sub(from))
 			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == stateClass(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
-				// A segment is at least one unit wide, so that it is visible.
+				// A segment must be at least one unit wide, so that it is visible.
 				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X
 				return
 			}
@@ -181,7 +178,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 				continue
 			}
 			add(e.At)
-			if state == "" && e.From != "" && e.From != e.To { // the first event names the state before it
+			if state == "" && e.From != "" && e.From != e.To { // the first event has the state before it
 				state, at = e.From, from
 				add(e.At)
 			}
@@ -191,7 +188,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			case e.To == client.StateUp:
 				back(e.At, false)
 			case e.To == client.StateDown:
-				gone = time.Time{} // an order stopped the service, so this is no outage
+				gone = time.Time{} // an order stopped the service, so its end is no outage
 			}
 			state, at = e.To, e.At
 		}

@@ -40,8 +40,8 @@ func shapes() (all []client.Service) {
 	return all
 }
 
-// The page, the status and the metrics must agree about every service. A service that counts as in trouble in one of
-// them must not look healthy in another.
+// The page, the status and the metrics must agree about every service. A service in trouble in one of them must not look
+// healthy in another.
 func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 	all := shapes()
 	st := client.Status{Version: client.StatusVersion, Services: all}

@@ -310,7 +310,7 @@ func TestWithoutATokenOnlyASocketControls(t *testing.T) {
 	}
 }
 
-// A forwarded socket (ssh -L 9120:PATH) needs no token, so a name of another site that leads to it must get no answer.
+// A forwarded socket (ssh -L 9120:PATH) needs no token, so a request with a name of another site must get no answer.
 func TestAnotherSitesNameControlledAForwardedSocket(t *testing.T) {
 	f := newFake(coder())
 	for _, o := range []Options{{Hinit: f}, {Hinit: f, Token: token}} {
@@ -439,12 +439,11 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 	}
 }
 
-// TestAThousandSlowReaders checks that other clients are served normally beside a thousand connections that read
-// nothing or never complete their request.
+// Beside a thousand connections that read nothing or never complete their request, other clients must be served normally.
 func TestAThousandSlowReaders(t *testing.T) {
-	f := newFake() // many services, because small pages don't fill the connections
+	f := newFake()
 	s := serve(t, Options{Hinit: f})
-	s.requests.rate, s.requests.burst, s.writeTimeout = 1e6, 1e6, 10*time.Second // beside other tests, the first answer may take seconds
+	s.requests.rate, s.requests.burst, s.writeTimeout = 1e6, 1e6, 10*time.Second // the first answer may take seconds beside other tests
 	for i := range 1500 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 		if err != nil {
@@ -539,7 +538,6 @@ func TestOutagesAreWhatWasNotWanted(t *testing.T) {
 	}
 }
 
-// openConnections returns the number of used connections.
 func (p *connectionLimit) openConnections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// Open opens a regular file. For any other type of file it returns an error without blocking. A program that can write to the
-// directory could put a FIFO or a device there, which would block or never end. flags and mode are as in [os.OpenFile].
+// Open opens a regular file. Any other type of file is an error, without blocking. A program that can write to the directory
+// could put a FIFO or a device there, which would block or never end. flags and mode are as in [os.OpenFile].
 func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, mode)
 	if err != nil {
@@ -108,9 +108,9 @@ func Replace(path string, mode fs.FileMode, sync bool, fill func(io.Writer) (int
 	return err
 }
 
-// CreateUnnamed creates a file in the directory parent, to be renamed by [RenameUnnamed]. Until then it has no name, so a process that
-// is killed leaves no file behind. If the file system can't do that, the file has the name temp, which begins with prefix. The caller
-// closes the file.
+// CreateUnnamed creates a file in the directory parent, for [RenameUnnamed]. The file has no name, so a killed process leaves
+// no file behind. If the file system can't do that, the file has the name temp, which begins with prefix. The caller closes the
+// file.
 func CreateUnnamed(parent int, prefix string) (f *os.File, temp string, err error) {
 	temp = prefix + strconv.FormatUint(rand.Uint64(), 36)
 	fd, err := -1, unix.Access("/proc/self/fd", unix.F_OK) // RenameUnnamed gives the file its name by a path there
@@ -123,8 +123,8 @@ func CreateUnnamed(parent int, prefix string) (f *os.File, temp string, err erro
 	return os.NewFile(uintptr(fd), temp), temp, err
 }
 
-// RenameUnnamed gives a file of [CreateUnnamed] a name in the directory parent, where it replaces a file of this name. failed
-// is an earlier error of the caller, or nil. After any error, RenameUnnamed returns the error, and the file has no name.
+// RenameUnnamed gives a file of [CreateUnnamed] a name in the directory parent, and replaces a file of this name. failed is an
+// earlier error of the caller, or nil. After any error, RenameUnnamed returns the error, and the file has no name.
 func RenameUnnamed(parent int, f *os.File, temp, name string, failed error) error {
 	if failed == nil {
 		failed = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), parent, temp, unix.AT_SYMLINK_FOLLOW)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A program without /proc, such as one in a chroot, must still replace files. The task board could not write its settings there.
+// A program without /proc, such as one in a chroot, must still replace files. The task board could not write its settings.
 func TestAFileIsReplacedWithoutProc(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can hide /proc")

@@ -185,7 +185,7 @@ func LineOfTooManyValues(data []byte) (line int) {
 	separators := 0
 	for i, c := range data {
 		separators += separatorsOf[c]
-		if c == '%' && (i == 0 || data[i-1] < ' ' || data[i-1] > '~') { // the beginning of a line, in UTF-16 too
+		if c == '%' && (i == 0 || data[i-1] < ' ' || data[i-1] > '~') {
 			separators += separatorsOfDirective
 		}
 		if separators > 4*maxValues { // a value has at most four separators
@@ -199,7 +199,7 @@ func LineOfTooManyValues(data []byte) (line int) {
 // cause, the fault is at the alias with the most values. A document without a fault is small enough to be decoded.
 func countValues(doc *yaml.Node) []Fault {
 	counts := make(map[*yaml.Node]int)
-	written, lineOfTooMany := 0, 0 // values without aliases, and the line of the first one beyond maxValues
+	written, lineOfTooMany := 0, 0 // number of values without aliases, and the line of the first value beyond maxValues
 	most, lineOfAlias := 0, 0
 	var count func(n *yaml.Node) int // above maxValues, a count is not exact
 	count = func(n *yaml.Node) int {

@@ -34,8 +34,7 @@ func TestAMistakeIsNamedWithItsLineAndItsUsualCause(t *testing.T) {
 	}
 }
 
-// TestDirectivesAreFew checks that a file with many YAML directives is refused. The parser needs a minute for 90,000 of
-// them.
+// A file with many YAML directives must be refused. The parser needs a minute for 90,000 of them.
 func TestDirectivesAreFew(t *testing.T) {
 	for _, text := range []string{"%TAG !a! x\n", "\r%TAG !a! x", "%\x00T\x00A\x00G\x00\n\x00"} {
 		if LineOfTooManyValues([]byte(strings.Repeat(text, 90))) != 0 || LineOfTooManyValues([]byte(strings.Repeat(text, 101))) == 0 {
@@ -47,16 +46,15 @@ func TestDirectivesAreFew(t *testing.T) {
 	}
 }
 
-// TestALongFileWithAMistakeIsReadOnce checks that the line of a mistake is searched only in a short file. The search
-// parses each beginning of the file, which takes seconds for a long one.
+// The line of a mistake is searched only in a short file. The search parses each beginning of the file, which takes seconds for
+// a long one.
 func TestALongFileWithAMistakeIsReadOnce(t *testing.T) {
 	if line := brokenLine([]byte(strings.Repeat("- "+strings.Repeat("b", 140)+"\n", 400) + "]")); line != 0 {
 		t.Errorf("line %d is searched for", line)
 	}
 }
 
-// TestAValueInAValueIsCounted checks that nested lists count as values. Each level has two bytes, and the parser needs
-// 135 MB for a megabyte of them.
+// Nested lists must count as values. Each level has two bytes, and the parser needs 135 MB for a megabyte of them.
 func TestAValueInAValueIsCounted(t *testing.T) {
 	for _, text := range []string{"- ", "? "} {
 		if LineOfTooManyValues([]byte(strings.Repeat(text, maxValues))) != 0 || LineOfTooManyValues([]byte(strings.Repeat(text, maxValues+1))) != 1 {

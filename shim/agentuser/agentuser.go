@@ -1,6 +1,6 @@
 // Package agentuser defines how programs of the agent run: the order of PATH, the files that they inherit, and the name of the
-// program for gateway commands. The shim and PID 1 use it. It has few imports, because the shim runs before every command of the
-// agent. It starts no goroutine.
+// program for gateway commands. The shim and PID 1 use it. It has few imports, because the shim runs before every command of
+// the agent. It starts no goroutine.
 package agentuser
 
 import (
@@ -34,13 +34,13 @@ func Path(path, home string) string {
 	return strings.Join(slices.Insert(dirs, system, own), ":")
 }
 
-// CloseOnExec makes execve(2) close all descriptors from 3 up, so that the agent's program gets none that root has opened. Call it
-// as root: after the change of user, /proc/self still belongs to root and can't be read.
+// CloseOnExec makes execve(2) close all descriptors from 3 up, so that the agent's program gets none that root has opened. Call
+// it as root: after the change of user, /proc/self still belongs to root and can't be read.
 func CloseOnExec() error {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return nil
 	}
-	return closeOnExecByName() // before Linux 5.11, or under a seccomp filter that doesn't know the call
+	return closeOnExecByName()
 }
 
 func closeOnExecByName() error {

@@ -12,17 +12,17 @@ import (
 	"hinit/internal/account"
 )
 
-// Become gives the calling thread the identity of u for good. Before the call, the caller locks the goroutine to its thread.
-// After the call, it calls execve(2), which ends all other threads, so that the new program has only this identity. The
-// thread also loses its capabilities, because the kernel clears them when no uid is 0 any more (capabilities(7)). If the
-// kernel refuses a step, the error is a [*RefusedError]. After any error the thread must not be used again.
+// Become gives the calling thread the identity of u for good. The caller first locks the goroutine to its thread. After the
+// call, it calls execve(2), which ends all other threads, so that the new program has only this identity. The thread also loses
+// its capabilities, because the kernel clears them when no uid is 0 any more (capabilities(7)). If the kernel refuses a step,
+// the error is a [*RefusedError]. After any error the thread must not be used again.
 func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
 	for i, g := range u.Groups {
 		gids[i] = int(g)
 	}
-	// unix.Setgroups changes only this thread. But unix.Setresgid and unix.Setresuid change all threads, so use RawSyscall
-	// for the ids. The groups come first and the uid last, because with the new uid a thread can't change its ids any more.
+	// unix.Setgroups changes only this thread. But unix.Setresgid and unix.Setresuid change all threads, so use RawSyscall for
+	// the ids. The groups come first and the uid last, because with the new uid a thread can't change its ids any more.
 	if err := unix.Setgroups(gids); err != nil {
 		return &RefusedError{"setgroups", err}
 	}
@@ -69,10 +69,10 @@ func (r *RefusedError) Unwrap() error { return r.Err }
 // tiocstiSetting is the sysctl, since Linux 6.2, that is 0 if the kernel refuses TIOCSTI.
 const tiocstiSetting = "/proc/sys/dev/tty/legacy_tiocsti"
 
-// LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI, a process can type on
-// its controlling terminal, and a root shell there would run the text as commands. The process keeps its descriptors of the
-// terminal, so the window size and Ctrl-C work; only /dev/tty is gone. The leader of a session keeps its terminal, because no shell
-// reads the terminal afterwards. Call LeaveTerminal as root, before [Become].
+// LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI, a process can type
+// on its controlling terminal, and a root shell would run the text as commands. The process keeps its descriptors of the
+// terminal, so the window size and Ctrl-C work; only /dev/tty is gone. The leader of a session keeps its terminal, because no
+// shell reads the terminal afterwards. Call LeaveTerminal as root, before [Become].
 func LeaveTerminal() error {
 	if sid, err := unix.Getsid(0); err == nil && sid == unix.Getpid() {
 		return nil

@@ -12,9 +12,9 @@ type Command struct {
 	Force   bool   // --force was given; only with start or restart of one gateway
 }
 
-// Parse parses the words after the agent's name. It accepts `gateway` with one of the four verbs, at most one profile, and --all
-// and --force where the agent allows them. For all other words ok is false. hinit carries out these commands in less time than the
-// agent's interpreter takes to start.
+// Parse parses the words after the agent's name. It accepts `gateway` with one of the four verbs, at most one profile, and
+// --all and --force where the agent allows them. For all other words ok is false. hinit carries out these commands in less time
+// than the agent's interpreter takes to start.
 func Parse(words []string) (l Command, ok bool) {
 	var rest [3]string
 	n := 0
@@ -57,13 +57,13 @@ func Parse(words []string) (l Command, ok bool) {
 }
 
 // ListsProfiles reports whether the words after the agent's name are the command that lists all profiles. hinit carries it out
-// where profiles have users of their own, because the agent's user can't read their homes.
+// if profiles have their own users, because the agent's user can't read their homes.
 func ListsProfiles(words []string) bool {
 	return len(words) == 2 && words[0] == "profile" && words[1] == "list"
 }
 
-// ChangesGateways reports whether the words after the agent's name start, stop or restart gateways, even in a form that
-// [Parse] does not accept. It is false for a request for help.
+// ChangesGateways reports whether the words after the agent's name start, stop or restart gateways, even in a form that [Parse]
+// does not accept. It is false for a request for help.
 func ChangesGateways(words []string) bool {
 	verb := ""
 	named, gateway := false, false

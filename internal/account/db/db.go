@@ -208,8 +208,6 @@ func (t *table) findID(id uint32) int {
 	return -1
 }
 
-// id returns the number in a field of line i. It returns false if the line is invalid or if i is -1, as find returns it for an
-// unknown name.
 func (t *table) id(i, field int) (uint32, bool) {
 	if i < 0 || !t.lines[i].isValid() {
 		return 0, false
@@ -227,7 +225,6 @@ func (t *table) members(i int) (list []string) {
 	return list
 }
 
-// set changes a field of line i in memory.
 func (t *table) set(i, field int, value string) {
 	if f := t.lines[i].fields; f[field] != value {
 		f[field], t.changed = value, true

@@ -1,6 +1,5 @@
 package db
 
-// User returns the ids of the first user with this name in /etc/passwd.
 func (d *DB) User(name string) (uid, gid uint32, ok bool) {
 	i := d.passwd.find(name)
 	uid, uidOK := d.passwd.id(i, fieldID)

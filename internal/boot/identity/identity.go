@@ -23,7 +23,7 @@ type Options struct {
 	User string // agent.user of the configuration: a name, a uid, or "uid:gid"
 	Env  func(name string) (string, bool)
 
-	Root    string   // directory that contains etc, for tests; "" for the real one
+	Root    string
 	Sockets []string // where the Docker socket may be; the first existing one is used; nil for boot.DockerSockets
 	DRI     string   // directory of the graphics devices; "" for /dev/dri
 }
@@ -40,7 +40,7 @@ func Main(user string, out io.Writer) int {
 	return 0
 }
 
-// agent is the agent's user while it is being updated.
+// agent is the agent's user during the update.
 type agent boot.Identity
 
 // updateUser gives the agent's user the ids in HERMES_UID and HERMES_GID (or PUID and PGID). It also adds the user to the
@@ -57,7 +57,7 @@ func updateUser(o Options) (agent, error) {
 	}
 	a := agent{User: user}
 	if user.UID == 0 {
-		return a, nil // an agent that is root may do everything, and keeps its ids
+		return a, nil // an agent with the uid of root keeps its ids
 	}
 	etc, err := db.Open(o.Root)
 	if err != nil {
@@ -80,7 +80,7 @@ func updateUser(o Options) (agent, error) {
 	return a, nil
 }
 
-// requestedID returns the id for which the container asks in one of two variables. An invalid id is ignored with a warning.
+// requestedID returns the id in one of two variables of the container. An invalid id is ignored with a warning.
 func (a *agent) requestedID(o Options, names [2]string) (id uint32, ok bool) {
 	id, name, text, ok := account.RequestedID(func(name string) string { return boot.EnvOf(o.Env, name) }, names)
 	if !ok && text != "" {
@@ -89,7 +89,7 @@ func (a *agent) requestedID(o Options, names [2]string) (id uint32, ok bool) {
 	return id, ok
 }
 
-// remap sets the ids for which the container asks, in a and in etc. [db.DB.Save] writes them to /etc later.
+// remap sets the requested ids in a and in etc. [db.DB.Save] writes them to /etc later.
 func (a *agent) remap(o Options, etc *db.DB) error {
 	name := cmp.Or(a.User.Name, o.User)
 	if uid, ok := a.requestedID(o, account.UIDVars); ok && uid != a.User.UID {
@@ -141,7 +141,7 @@ func (a *agent) joinDocker(o Options, etc *db.DB) {
 // joinGraphics adds the agent's user to the groups of graphics devices.
 func (a *agent) joinGraphics(o Options, etc *db.DB) {
 	dir := cmp.Or(o.DRI, boot.GraphicsDir)
-	entries, _ := os.ReadDir(dir) // without this directory there are no graphics devices
+	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if gid, ok := boot.DeviceGroup(e); ok && !slices.Contains(etc.Groups(a.User.Name, a.User.GID), gid) {
 			a.join(etc, gid, filepath.Join(dir, e.Name()), "hostdri", "graphics device")
@@ -149,8 +149,8 @@ func (a *agent) joinGraphics(o Options, etc *db.DB) {
 	}
 }
 
-// join adds the agent's user to gid, the group of a device. If the group has no name, join creates it as newName. The
-// device's path (what) and kind are for messages.
+// join adds the agent's user to gid, the group of a device. newName is the name for a group without a name. Messages contain
+// what, the device's path, and kind.
 func (a *agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {

@@ -47,7 +47,7 @@ func identity(t *testing.T, o Options, env map[string]string) (agent, string, er
 }
 
 func TestRemap(t *testing.T) {
-	testkit.NeedRoot(t) // only root can make files of other users, which must keep their owner
+	testkit.NeedRoot(t)
 	for _, tt := range []struct {
 		name     string
 		env      map[string]string
@@ -107,7 +107,7 @@ func TestRemapToATakenUID(t *testing.T) {
 func TestIdentityWithoutWritableEtc(t *testing.T) {
 	testkit.NeedRoot(t)
 	root := etcRoot(t)
-	// A bind mount of one file can't be replaced by rename. Here a symbolic link has the same effect.
+	// Like a bind mount of one file, a symbolic link can't be replaced by rename.
 	must(t, os.Rename(root+"/etc/passwd", root+"/etc/real"))
 	must(t, os.Symlink("real", root+"/etc/passwd"))
 	a, lines, err := identity(t, Options{Root: root}, map[string]string{"PUID": "99", "PGID": "100"})

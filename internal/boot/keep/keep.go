@@ -1,4 +1,4 @@
-// Package keep saves the agent's data directory while an image is being built, after a first boot in it. A container of that
+// Package keep saves the agent's data directory during the build of an image, after a first boot in it. A container of that
 // image copies these files to an empty volume, which is faster than the boot steps that made them.
 //
 // The package saves no secrets, and no state of a single container. It starts no goroutine.
@@ -20,15 +20,15 @@ import (
 	"hinit/internal/lease"
 )
 
-// neverKept lists files that belong to a single container. Save does not save them.
+// neverKept lists files of a single container, which Save leaves out.
 var neverKept = []string{
 	"logs", boot.RecordFile, boot.PendingFile, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
 	"auth.lock", "state",
 }
 
-// Save saves the data directory home in the file seed. The build of an image calls it after a boot has filled that directory,
-// which was empty. Save also saves the record of the boot steps, but no generated keys. It returns the names of the steps
-// that a boot can skip because of the seed. If there are none, Save saves no files.
+// Save saves the data directory home in the file seed. The build of an image calls it after a boot has filled the empty
+// directory. Save also saves the record of the boot steps, but no generated keys. It returns the names of the steps that a boot
+// can skip because of the seed. Without such steps, Save saves no files.
 func Save(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenNoLink(home, nil)
 	if err != nil {
@@ -102,6 +102,6 @@ func write(home, seed string, r kept.Record) error {
 		return err
 	}
 	defer dir.Close()
-	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // all users may read the file, because a container may run as any user
+	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644}
 	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+kept.IndexSuffix, append(index, '\n'), readable))
 }

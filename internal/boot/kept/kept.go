@@ -1,5 +1,5 @@
-// Package kept defines the seed: the file in which an image keeps the contents of a data directory after a first boot.
-// Package keep writes it while the image is built, and the boot reads it. The package starts no goroutine.
+// Package kept defines the seed: the file in which an image keeps the contents of a data directory after a first boot. Package
+// keep writes the seed during the build of the image, and the boot reads it. The package starts no goroutine.
 package kept
 
 import (
@@ -16,20 +16,19 @@ const (
 	// MaxRecord is the maximum size in bytes of the record of boot steps.
 	MaxRecord = 1 << 20
 	// Format is the version of the seed and of the record. If a record has another version, hinit ignores it and runs all steps.
-	Format = 3
-	// LostAndFound is a directory that every new ext4 file system contains, so a volume with it counts as empty.
+	Format       = 3
 	LostAndFound = "lost+found"
 	// APIKey is the variable in .env whose value the boot generates.
 	APIKey = "API_SERVER_KEY"
 )
 
-// StepHashes has hashes of the inputs of a boot step at its last success. If they are the same now, the step can be skipped.
+// StepHashes has hashes of the inputs of a boot step at its last success. With the same hashes, a boot can skip the step.
 type StepHashes struct {
-	// hash of the command, and of the inputs that are neither in the data directory nor in the installation
+	// hash of the command, and of all inputs outside the data directory and the installation
 	Program string `json:"program"`
-	// build number of the image, if nothing in the installation has changed since; otherwise hash of the inputs there
+	// build number of the image if the installation is unchanged, otherwise hash of its inputs
 	Install  string `json:"install"`
-	HostPart string `json:"here"` // hash of metadata of input files, which holds only on this host
+	HostPart string `json:"here"` // hash of metadata of input files, valid only on this host
 	Env      string `json:"env"`
 	Volume   string `json:"volume"` // hash of inputs in the data directory, after the step
 }
@@ -43,7 +42,7 @@ type Record struct {
 // Index is the content of a seed's second file, see IndexSuffix.
 type Index struct {
 	Record
-	Files []File `json:"files"` // files and directories of the seed; each directory before its files
+	Files []File `json:"files"`
 }
 
 // ReadIndex reads the second file of a seed.

@@ -62,7 +62,7 @@ type archiver struct {
 	startsGateway, printsOffset bool
 	head                        archive.Head // description at the beginning of the archive
 	checksum                    string
-	// function that starts the gateway again that was stopped for the import; nil if none was stopped
+	// starts the gateway again that was stopped for the import; nil without a stop
 	restartGateway func() error
 }
 
@@ -97,7 +97,7 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
 	}
 	a.importing.Offset, a.exporting.ForClone = a.exporting.Offset, name == "clone"
-	file := "-" // "-" means standard input or output
+	file := "-"
 	if len(words) > names {
 		file = words[names]
 	}
@@ -139,7 +139,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	return f
 }
 
-// exportAll writes an archive of each profile. If one export fails, it continues with the next profile.
+// exportAll writes an archive of each profile, and continues after a failed export.
 func (a *archiver) exportAll() (code int) {
 	all, warnings, err := a.store.Discover()
 	for _, w := range warnings {
@@ -160,7 +160,7 @@ func (a *archiver) export(name, to string) int {
 	if _, there, err := a.lookUpProfile(name); !there {
 		return a.printMissing(name, err)
 	}
-	// If the archive's reader is gone, a write must return an error. Without this call, SIGPIPE would end the process.
+	// Without this call, a write to a vanished reader would end the process by SIGPIPE.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
 		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
@@ -194,7 +194,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 		x.SkipPaths = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
 	}
 	out := cmp.Or(a.allDir, a.outPath)
-	if path, err := filepath.Abs(out); err == nil && out != "" && out != "-" { // the output may be inside the home: leave out older archives
+	if path, err := filepath.Abs(out); err == nil && out != "" && out != "-" { // the output may be in the home, so leave out older archives
 		x.SkipPaths = append(x.SkipPaths, strings.TrimPrefix(path, p.Home+"/"))
 	}
 	x.Backup = func(ctx context.Context, from, to *os.File, database string) error {
@@ -229,8 +229,9 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	return errors.Join(err, wake())
 }
 
-// stop stops the gateway of a profile and waits until it has ended. wasUp reports whether it was wanted up. If the gateway is
-// down, or without an init, stop gives no order: a full disk could not record it, and would keep the profile from being deleted.
+// stop stops the gateway of a profile and waits until it has ended. wasUp reports whether the gateway was wanted up. If the
+// gateway is down, or without an init, stop gives no order. A full disk could not record the order, and would prevent the
+// deletion of the profile.
 func (m *profileManager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
@@ -249,7 +250,7 @@ func (m *profileManager) stop(name string) (wasUp bool, code int) {
 	return s.Want == "up", cmdline.Done
 }
 
-// stopGateway stops a gateway. The first call of wake starts the gateway again if it was wanted up. If the user interrupts the
+// stopGateway stops a gateway. The first call of wake restarts the gateway if it was wanted up. If the user interrupts the
 // command, wake is called before the process ends.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()
@@ -272,7 +273,7 @@ func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	return wake, err
 }
 
-// asProcessUser calls fn as the user of the process, and waits until it returns. It uses another goroutine, because
+// asProcessUser calls fn as the user of the process, and waits until fn returns. It uses another goroutine, because
 // [fsutil.Actor.Do] may have switched the caller's goroutine to another user.
 func asProcessUser(fn func() error) error {
 	done := make(chan error)
@@ -307,7 +308,7 @@ func copyDatabase(ctx context.Context, program string, cred *proc.Cred, from, to
 	})
 }
 
-// owner returns the owner of a profile's home: user for file operations, and cred for processes.
+// owner returns the owner of a profile's home: user for file operations, cred for processes.
 func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
 	err = a.store.WithHome(name, func(d *fsutil.Dir, home string) error {
@@ -380,7 +381,7 @@ func (a *archiver) clone(from, to string) int {
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// prepareImport sets up a.importing for the profile name. If the import replaces a profile, importing.Ready stops that profile's
+// prepareImport sets up a.importing for the profile name. If the import replaces a profile, importing.Ready stops the profile's
 // gateway just before the replacement.
 func (a *archiver) prepareImport(name string) {
 	a.importing.Dir, a.importing.Name, a.importing.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()

@@ -28,10 +28,10 @@ import (
 
 const (
 	bundleTime  = 15 * time.Second // time limit of the whole bundle; parts that aren't ready then stay incomplete
-	bundleParts = 16               // number of parts that are collected at the same time
+	bundleParts = 16               // number of parts that hinit collects at the same time
 	bundleSize  = 4 << 20          // largest part in bytes
-	bundleLogs  = 64 << 20         // total size of all logs in bytes; each log gets the same share
-	bundleLines = 500              // number of lines kept from the end of each log
+	bundleLogs  = 64 << 20         // total size of all logs in bytes, shared equally
+	bundleLines = 500              // number of last lines of each log
 )
 
 func bundleVerb(table func() []cli.Verb) cli.Verb {
@@ -65,8 +65,8 @@ type bundle struct {
 type bundlePart struct {
 	name, description string
 	fill              func(w io.Writer) error
-	maxSize           int // largest size in bytes; 0 means bundleSize
-	lastLines         int // number of last lines to keep; they are cut after the secrets are hidden; 0 or less means all
+	maxSize           int
+	lastLines         int // number of last lines to keep, after the secrets are hidden; 0 or less means all
 	content           []byte
 }
 
@@ -116,7 +116,6 @@ func (b *bundle) write(file string, lines int) int {
 	return cmdline.Done
 }
 
-// parts returns all parts except the logs. Most of them are the output of a command that a user could run.
 func (b *bundle) parts() []bundlePart {
 	check := []string{"config", "check"}
 	if b.init.ServicesFile != "" {
@@ -163,7 +162,7 @@ func (b *bundle) logParts(lines int) (parts []bundlePart) {
 	slices.Sort(names)
 	for _, name := range names {
 		read := lines
-		if lines > 0 { // the kept lines may begin inside a private key, which only its first line reveals, so read more lines
+		if lines > 0 { // a private key may begin before the kept lines, so read more lines
 			read += redact.MaxKeyLines
 		}
 		p := b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", strconv.Itoa(read), "--", name)
@@ -173,8 +172,8 @@ func (b *bundle) logParts(lines int) (parts []bundlePart) {
 	return parts
 }
 
-// withDeadline calls fn in a goroutine and returns its result. If fn hasn't returned at the time end, it returns an error, and fn
-// continues to run.
+// withDeadline calls fn in a goroutine and returns its result. If fn hasn't returned at the time end, withDeadline returns an
+// error, and fn continues.
 func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err error) {
 	done := make(chan func() (T, error), 1)
 	go func() {
@@ -212,15 +211,14 @@ func (b *bundle) collect(parts []bundlePart) []bundlePart {
 	return parts
 }
 
-// partText collects the text of one part. It drops text that is written after finish, or that exceeds maxSize.
+// partText collects the text of one part. It drops text after finish, and text beyond maxSize.
 type partText struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
-	maxSize int // largest size in bytes
+	maxSize int
 	done    bool
 }
 
-// Write implements io.Writer.
 func (c *partText) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,8 +228,6 @@ func (c *partText) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish ends the part and returns its text. If the part was still being written, it appends late, which says that the text is
-// incomplete.
 func (c *partText) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,8 +296,8 @@ func writeKernelFiles(w io.Writer) error {
 	return nil
 }
 
-// readProcOne reads the file /proc/1/FILE. It returns an error if process 1 is not in the container of this process. Process 1
-// may be the init of the machine.
+// readProcOne reads the file /proc/1/FILE. It returns an error if process 1 is not in the container of this process, but for
+// example the init of the machine.
 func readProcOne(file string) ([]byte, error) {
 	one, _ := os.ReadFile("/proc/1/cgroup") // without control groups, the text is empty
 	own, _ := os.ReadFile("/proc/self/cgroup")

@@ -21,7 +21,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// unpack reads a bundle with the standard library and returns its files by name.
 func unpack(t *testing.T, file string) map[string]string {
 	t.Helper()
 	f, err := os.Open(file)
@@ -107,7 +106,7 @@ func TestAPartThatHangsDoesNotHoldTheBundle(t *testing.T) {
 	}
 }
 
-// A bundle must share its space for logs among all profiles. Otherwise the long logs of one agent fill the memory, or
+// A bundle must share its space for logs among all profiles. Otherwise the long logs of one agent would fill the memory, or
 // leave no space for other logs.
 func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 	home := t.TempDir()
@@ -138,8 +137,7 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 	}
 }
 
-// A bundle must mask a secret in every form in which it can appear: as it is, escaped for a terminal, and escaped as
-// JSON, as in status.json.
+// A bundle must mask a secret in every form: unchanged, escaped for a terminal, and escaped as JSON, as in status.json.
 func TestABundleHidesASecretInEachForm(t *testing.T) {
 	for _, secret := range []string{`pass"word\with-a-tail`, "pässword-with-a-tail", "colour\x1b[31m-with-a-tail", "plain-with-a-tail"} {
 		t.Setenv("SOME_TOKEN", "first-line\n"+secret)
@@ -181,11 +179,11 @@ func TestArchiveOfFilesOfAnySize(t *testing.T) {
 	}
 }
 
-// A bundle must say whose variables it could not read. It said nothing, and the log of such a service may have its secrets.
+// A bundle must name the services whose variables it could not read, because their logs may contain their secrets.
 func TestABundleNamesTheServiceWhoseSecretsItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	here := client.Service{Name: "here", PID: os.Getpid()}
-	_, err := serviceVariables(quiet(t), client.Status{Services: []client.Service{here, {Name: "down"}}}) // no hinit answers, so its /proc is unknown
+	_, err := serviceVariables(quiet(t), client.Status{Services: []client.Service{here, {Name: "down"}}})
 	if err == nil || !strings.HasPrefix(err.Error(), "here: ") {
 		t.Errorf("it says %v", err)
 	}

@@ -89,13 +89,13 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 }
 
 // runOrPauseChecks runs the checks of each service now if pause is 0, which also ends a pause. Otherwise it pauses the checks.
-// now says that the user has asked to run them; it is then an error if the checks are paused. doing is the action for error
-// messages, which runOrPauseChecks prints. It returns the services that have accepted the order, and the exit code.
+// now means that the user wants to run the checks; paused checks are then an error. doing is the action in the error messages
+// that runOrPauseChecks prints. It returns the services that have accepted the order, and the exit code.
 func runOrPauseChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
 	cl, ctx := t.Client(), context.Background()
 	for _, name := range names {
 		s, err := cl.Service(ctx, name)
-		// The built-in check for deafness can't be paused or run by an order.
+		// No order can pause or run the built-in check for deafness.
 		switch hasSome := slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.Type != show.ProblemDeaf }); {
 		case err != nil:
 		case !hasSome && !c.IsNamed(&s):

@@ -20,17 +20,13 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// completionScripts has the completion script of each shell. The script passes the words of the command line to "hinit completion
-// words", and offers the words that this command prints.
-//
 //go:embed completion.bash completion.zsh completion.fish
 var completionScripts embed.FS
 
-// filesWanted is printed in place of words. It tells the script to complete file names.
+// filesWanted, in place of words, tells the script to complete file names.
 const filesWanted = ":files"
 
-// completionWait is how long completion waits for hinit after the user has pressed a key. Without an answer it offers no service
-// names.
+// completionWait is how long completion waits for hinit after a key. Without an answer it offers no service names.
 const completionWait = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
@@ -66,17 +62,16 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 	}
 }
 
-// candidate is a word that may complete the command line, and its meaning.
+// candidate is a possible completion of the command line, with its meaning.
 type candidate struct{ word, description string }
 
-// candidatesFor returns the candidates for the last of words. words is the command line without "hinit".
 func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
 	if len(words) == 0 || words[len(words)-1] == "=" { // bash has split --flag=value into three words
 		words = append(words, "")
 	}
 	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "=" })
 	for i := len(words) - 1; i >= 0; i-- {
-		words[i] = strings.Trim(words[i], `'"`)  // the shell passes on a quote before a pattern
+		words[i] = strings.Trim(words[i], `'"`)  // the shell leaves a quote before a pattern
 		if words[i] == "@" && i+1 < len(words) { // bash has split @GROUP into two words
 			words = slices.Replace(words, i, i+2, "@"+words[i+1])
 		}
@@ -147,9 +142,8 @@ func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []c
 	return found
 }
 
-// offerServices calls offer for each service that hinit knows. For a verb that takes several services, it also offers groups and
-// the services that a pattern matches. It offers gateway-NAME only after the user has typed a letter, because these names double
-// the list.
+// offerServices calls offer for each service of hinit. For a verb with several services, it also offers groups and the services
+// that a pattern matches. It offers gateway-NAME only after the user has typed a letter, because these names double the list.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
 	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status() }) // t.Status would wait longer
 	var matched []string
@@ -179,22 +173,21 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 	}
 }
 
-// completionWords describes the words that can be an argument or the value of a flag. Names and Files exclude each other.
 type completionWords struct {
 	Words []string `json:"words"` // valid words, such as check and schema
 	Names bool     `json:"names"` // the command accepts names of services and profiles
 	Files bool     `json:"files"`
 }
 
-// commandHelp describes one command for the completion. internal/gendocs writes the table of all commands, commands.json, from their
-// help. Words complete only the first argument. Names and Files complete the other arguments, or all arguments if Words is empty.
+// commandHelp describes one command for the completion. internal/gendocs writes the table of all commands, commands.json, from
+// their help. Words complete only the first argument. Names and Files complete the other arguments, or all arguments if Words
+// is empty.
 type commandHelp struct {
 	completionWords
 
 	Flags []commandFlag `json:"flags"`
 }
 
-// commandFlag is a flag of a command.
 type commandFlag struct {
 	completionWords
 
@@ -206,7 +199,6 @@ type commandFlag struct {
 //go:embed commands.json
 var commandTable []byte
 
-// commandsByName returns all commands by name. A command of another program has a name of two words, such as "kanban list".
 func commandsByName() (all map[string]commandHelp) {
 	_ = json.Unmarshal(commandTable, &all) // gendocs has written the table, so it is valid
 	return all
@@ -266,7 +258,7 @@ func writeManualPages(t *cli.Terminal, dir string) int {
 	}
 	for _, p := range pages {
 		if err == nil {
-			page, _ := manualPage(p.Name()) // manual can't fail for a page that ReadDir has listed
+			page, _ := manualPage(p.Name())
 			err = wholefile.Replace(filepath.Join(dir, p.Name()), 0o644, true, bytes.NewReader(page).WriteTo)
 		}
 	}

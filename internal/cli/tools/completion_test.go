@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// quiet returns a terminal whose control socket no process listens on.
+// quiet returns a terminal whose control socket has no listener.
 func quiet(t *testing.T) *cli.Terminal {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 	}
 }
 
-// TestEveryVerbIsDescribed checks that the completion's table has the verbs and flags that the help of each verb names.
+// The completion's table must have the verbs and flags in the help of each verb.
 func TestEveryVerbIsDescribed(t *testing.T) {
 	all, flags := commandsByName(), 0
 	for _, v := range allVerbs() {
@@ -94,7 +94,7 @@ func TestEveryCommandHasItsHelpAndNoHelpIsLeftOver(t *testing.T) {
 	}
 	var verbs []string
 	for _, v := range allVerbs() {
-		if !v.IsExternal && v.Name != "version" { // external commands and version have no text, because their summary says everything
+		if !v.IsExternal && v.Name != "version" { // the summary of external commands and of version says everything
 			verbs = append(verbs, filepath.Join("..", "help", v.Name+".txt"))
 		}
 	}
@@ -146,8 +146,8 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// Root's `hinit manual` into a directory of an agent must not follow a link that the agent put there, and must not
-// replace the file that the link points to.
+// Root's `hinit manual` into a directory of an agent must not follow a link of the agent, and must not replace the target of
+// the link.
 func TestTheManualReplacesNoFileToWhichAnAgentsLinkLeads(t *testing.T) {
 	testkit.NeedRoot(t)
 	agents, other := t.TempDir(), t.TempDir()

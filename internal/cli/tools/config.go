@@ -36,7 +36,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	if !ok {
 		return code
 	}
-	var word, file string // the arguments; "" if missing
+	var word, file string
 	if len(words) > 0 {
 		word = words[0]
 	}
@@ -65,10 +65,10 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	return t.Show(c, entries, err, func() {
 		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 		for _, e := range entries {
-			value, _ := json.Marshal(e.Value) // values from JSON or YAML can always be encoded
+			value, _ := json.Marshal(e.Value)
 			gap := "\t"
 			if len(value) > valueWidth {
-				gap = "  " // without a tab, a long value doesn't widen the column in all rows
+				gap = "  " // without a tab, a long value doesn't widen the column
 			}
 			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.EscapeJSON(value), gap, show.Line(e.Origin))
 		}
@@ -90,7 +90,7 @@ type configReport struct {
 // configProblem is one mistake in the configuration.
 type configProblem struct {
 	File    string `json:"file"` // "" if an environment variable has the mistake
-	Line    int    `json:"line"` // line of the mistake; 0 if it has none
+	Line    int    `json:"line"` // line of the mistake; 0 if unknown
 	Message string `json:"message"`
 }
 
@@ -136,8 +136,8 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	return code
 }
 
-// missingFiles returns warnings about users and files that the configuration names and that are missing here: programs,
-// directories, and environment files of services that start. They may still exist in the container.
+// missingFiles returns warnings about missing users and files in the configuration: programs, directories, and environment
+// files of services that start. They may still exist in the container.
 func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.CallerAsAgent()
 	if !plain {

@@ -31,8 +31,8 @@ var demoVerb = cli.Verb{
 	Run:     demo,
 }
 
-// demoInsideFlag is a hidden argument. The demo starts itself with this argument as PID 1 of a new namespace, and that process
-// becomes the init.
+// demoInsideFlag is a hidden argument of the demo. With this argument, the demo is PID 1 of a new namespace, and becomes the
+// init.
 const demoInsideFlag = "--inside"
 
 func demo(t *cli.Terminal, c *cli.Call) int {
@@ -58,7 +58,7 @@ type demoRun struct {
 	hinit      string // path of the program hinit
 	agent      string
 	period     time.Duration
-	topProgram string // path of hinit-top; "" without a terminal, or if it isn't installed
+	topProgram string // path of hinit-top; "" without a terminal or an installed hinit-top
 }
 
 // prepare creates the demo's data volume and configuration in a new temporary directory.
@@ -119,7 +119,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	}
 	defer null.Close()
 	stdout, stderr := os.Stdout, os.Stderr
-	if d.topProgram != "" { // hinit-top shows its screen on the terminal
+	if d.topProgram != "" {
 		console, err := os.OpenFile(d.dir+"/console", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, err
@@ -130,7 +130,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	return proc.StartChild(proc.Spec{ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, AdjustAttributes: namespaces, DiesWithStarter: true})
 }
 
-// openScreen starts hinit-top as soon as the init answers. When the user closes the screen, it calls quit, which ends the demo.
+// openScreen starts hinit-top as soon as the init answers. At the end of the screen it calls quit, which ends the demo.
 func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	defer quit()
 	for dial.New(d.dir+"/control.sock").CheckConnection() != nil {
@@ -150,7 +150,7 @@ func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	}
 }
 
-// run starts the init, which hosts the agent, and waits for the end of the demo. It returns the exit code of the init.
+// run starts the init with the agent, and waits for the end of the demo. It returns the exit code of the init.
 func (d *demoRun) run(agent string) (code int, err error) {
 	if d.agent, err = filepath.Abs(agent); err == nil {
 		err = unix.Access(d.agent, unix.X_OK)
@@ -162,9 +162,9 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err
 	}
-	runtime.LockOSThread() // when this thread ends, the kernel kills the init, so the init can't outlive this process
+	runtime.LockOSThread() // the kernel kills the init at the end of this thread, so the init can't outlive this process
 	signaled, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer release() // release the signals last: until then a signal must not end this process before its child
+	defer release() // a signal must not end this process before its child
 	ctx, quit := context.WithCancel(signaled)
 	defer quit()
 	child, err := d.start(true)
@@ -175,7 +175,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // Ctrl-C doesn't reach the init, which has a session of its own, so pass it on
+	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // the init has its own session, so Ctrl-C doesn't reach it
 	if d.period > 0 {
 		time.AfterFunc(d.period, quit)
 	}
@@ -191,7 +191,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	x, err := child.Wait()
 	unhook()
 	quit()
-	<-shown // wait until hinit-top has restored the terminal
+	<-shown
 	if err != nil {
 		return 0, err
 	}

@@ -45,7 +45,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	case err != nil:
 		x.findings.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case in.ServicesFile != "":
-		x.reportWarnings(cfg) // skip the checks of the agent: hinit run hosts none
+		x.reportWarnings(cfg) // hinit run has no agent to check
 	default:
 		x.checkConfiguration(cfg)
 		x.checkImage(cfg)
@@ -64,8 +64,8 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return code
 }
 
-// printBoardCommand prints the command that examines the task board; this program can't do it without a database library. It also
-// reports what root may do in a sandbox, as the sandbox service has written it into a file beside its socket.
+// printBoardCommand prints the command that examines the task board, because this program has no database library. It also
+// prints what root may do in a sandbox, from the file of the sandbox service beside its socket.
 func (x *doctorRun) printBoardCommand(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.findings.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
@@ -124,7 +124,7 @@ func (x *doctorRun) checkInit() (in client.Init, answers bool) {
 func (x *doctorRun) checkLease(in client.Init) {
 	l := in.Lease
 	if l == nil {
-		return // without profiles, the init needs no lease
+		return // the init needs no lease without profiles
 	}
 	switch l.State {
 	case client.LeaseHeld:
@@ -139,13 +139,13 @@ func (x *doctorRun) checkLease(in client.Init) {
 			x.findings.OK("lease", "%s; this container has waited since %s and takes over when the lock is free; give commands where the lock is (lslocks on the host names the process)", l.Detail, since)
 		}
 	case client.LeaseNone:
-		if !in.Booting { // during the boot, the container may still get the lease
+		if !in.Booting { // the container may still get the lease during the boot
 			x.findings.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
 		}
 	}
 }
 
-// checkProgram checks whether the init runs the installed program, and whether this command has the version of the init.
+// checkProgram checks whether the init runs the installed program, and whether this command and the init have the same version.
 func (x *doctorRun) checkProgram(in client.Init) {
 	if procPathOf(x.Terminal, in.PID) == "/proc" && in.BinaryID != "" && !initRunsFile(x.Terminal, in, in.Binary) {
 		x.findings.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
@@ -157,7 +157,7 @@ func (x *doctorRun) checkProgram(in client.Init) {
 }
 
 func (x *doctorRun) checkService(s client.Service) {
-	name := cmdline.ShellQuote(s.Name) // quote the name, because users copy the commands below into a shell
+	name := cmdline.ShellQuote(s.Name)
 	switch {
 	case s.CrashLoop:
 		last := show.LastExit(s.LastExit)
@@ -167,7 +167,7 @@ func (x *doctorRun) checkService(s client.Service) {
 		x.findings.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, name)
 	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
-		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a service that could not be started has written no log
+		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a service that could not start has no log
 			text += "; see: hinit logs " + name
 		}
 		x.findings.Failed(s.Name, "%s", text)
@@ -183,8 +183,8 @@ func (x *doctorRun) checkService(s client.Service) {
 	}
 }
 
-// countUnreaped counts the children of parent that have ended and are still not reaped after wait. If no child has ended, it doesn't
-// call wait.
+// countUnreaped counts the children of parent that have ended and are still not reaped after wait. If no child has ended, it
+// doesn't call wait.
 func countUnreaped(parent int, wait func()) int {
 	first := zombies(parent)
 	if len(first) == 0 {
@@ -203,18 +203,18 @@ func zombies(parent int) procusage.Table {
 	return all
 }
 
-// reportWarnings reports the warnings of the configuration, and environment variables that hinit doesn't know.
+// reportWarnings reports the warnings of the configuration, and unknown environment variables of hinit.
 func (x *doctorRun) reportWarnings(cfg *config.Config) {
 	x.findings.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Detail == w }) {
-			continue // the init itself reports this warning
+			continue
 		}
 		x.findings.Warning("configuration", "%s", w)
 	}
 }
 
-// checkConfiguration checks the users and files that the configuration names.
+// checkConfiguration checks the users and files in the configuration.
 func (x *doctorRun) checkConfiguration(cfg *config.Config) {
 	x.reportWarnings(cfg)
 	agent, err := lookup.Agent(cfg)
@@ -243,7 +243,7 @@ func (x *doctorRun) checkConfiguration(cfg *config.Config) {
 	}
 }
 
-// checkImage reports the facts that hinit knows about the agent's image, and the boot commands of the image that hinit doesn't run.
+// checkImage reports hinit's facts about the agent's image, and the boot commands of the image that hinit doesn't run.
 func (x *doctorRun) checkImage(cfg *config.Config) {
 	m := cfg.Image
 	if m.Version == "" {
@@ -263,8 +263,8 @@ func (x *doctorRun) checkImage(cfg *config.Config) {
 	}
 }
 
-// checkVolume asks hinit to examine the data volume. This command doesn't touch the volume itself. If a thread waits for a disk,
-// even SIGKILL can't end its process before the disk answers.
+// checkVolume asks hinit to examine the data volume. This command doesn't touch the volume, because even SIGKILL can't end a
+// process with a thread that waits for a disk.
 func (x *doctorRun) checkVolume(answers bool) {
 	if !answers {
 		x.findings.Warning("home", "not examined, because only a running hinit examines it")
@@ -283,9 +283,9 @@ func (x *doctorRun) checkVolume(answers bool) {
 	}
 }
 
-// safeOOMMargin is the difference in oom_score_adj between a service and hinit that makes the kernel kill the service first in
-// every case. hinit uses at most an eighth of the memory (tuning.LimitMemory), and the whole memory weighs as much as a
-// difference of 1000.
+// safeOOMMargin is the difference in oom_score_adj between a service and hinit with which the kernel always kills the service
+// first. hinit uses at most an eighth of the memory (tuning.LimitMemory), and the whole memory weighs as much as a difference
+// of 1000.
 const safeOOMMargin = 125
 
 // checkMemory checks that the kernel would kill a service rather than hinit when memory runs out.

@@ -17,7 +17,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// ended starts a child that ends at once and is not reaped.
 func ended(t *testing.T) *os.Process {
 	t.Helper()
 	before := len(zombies(os.Getpid()))
@@ -25,7 +24,7 @@ func ended(t *testing.T) *os.Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = p.Wait() }) // Wait fails if the test has already waited for the process
+	t.Cleanup(func() { _, _ = p.Wait() })
 	for end := time.Now().Add(40 * time.Second); len(zombies(os.Getpid())) == before; {
 		if time.Now().After(end) {
 			t.Fatal("the child does not end")
@@ -35,8 +34,7 @@ func ended(t *testing.T) *os.Process {
 	return p
 }
 
-// TestAProcessThatIsJustBeingReapedIsNoTrouble checks that the doctor reports only processes that stay unreaped, not
-// one that ended a moment ago.
+// The doctor must report only processes that stay unreaped, not a process that ended a moment ago.
 func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
 	if n := countUnreaped(os.Getpid(), func() { t.Error("it waits for nothing") }); n != 0 {
 		t.Fatalf("%d are unreaped before anything has ended", n)
@@ -53,8 +51,8 @@ func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
 	}
 }
 
-// TestTheDoctorSaysWhoServesTheVolume checks that the doctor names the container that holds the lease, or says that the
-// holder is unknown, when no gateway runs here because of it.
+// If no gateway runs because of the lease, the doctor must name the container that holds the lease, or say that the holder is
+// unknown.
 func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	since := time.Date(2026, 11, 22, 7, 58, 1, 0, time.UTC)
 	other := &client.LeaseHolder{Host: "4f1c", Since: since}
@@ -94,8 +92,7 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	}
 }
 
-// hinit doctor must return although a FIFO is in place of the file that the sandbox service writes. Opening a FIFO
-// waits for a writer.
+// hinit doctor must return although a FIFO replaces the file of the sandbox service. Opening a FIFO waits for a writer.
 func TestAPipeInPlaceOfTheNoteOfTheSandboxesHoldsNoDoctorUp(t *testing.T) {
 	socket := t.TempDir() + "/sandbox.sock"
 	if err := unix.Mkfifo(socket+".root", 0o600); err != nil {
@@ -117,8 +114,8 @@ func TestAPipeInPlaceOfTheNoteOfTheSandboxesHoldsNoDoctorUp(t *testing.T) {
 	}
 }
 
-// hinit doctor must say that a Burstable pod hardly protects hinit. The oom_score_adj of the gateways is only about 15
-// higher than hinit's there, so the kernel may end hinit first.
+// hinit doctor must say that a Burstable pod hardly protects hinit. The oom_score_adj of its gateways is only about 15 higher
+// than hinit's, so the kernel may end hinit first.
 func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
 	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
 		t.Skip("the kernel ends all of this container")
@@ -144,7 +141,7 @@ func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
 	}
 }
 
-// A gateway whose port the kernel may choose for other programs does not start. Only its log said so.
+// A gateway whose port the kernel may give to other programs does not start. The doctor must name the port.
 func TestTheDoctorDidNotNameAPortThatKeepsAGatewayDown(t *testing.T) {
 	first, last := ports.Range()
 	if first < 2 {

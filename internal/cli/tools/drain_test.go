@@ -11,7 +11,7 @@ import (
 	"hinit/profiles"
 )
 
-// TestAPodEndsWhenNoGatewayWorks checks that the preStop hook of a pod waits until no gateway is answering a message.
+// The preStop hook of a pod must wait until no gateway is answering a message.
 func TestAPodEndsWhenNoGatewayWorks(t *testing.T) {
 	home := t.TempDir()
 	self, err := procstat.Read(os.Getpid())
@@ -24,7 +24,7 @@ func TestAPodEndsWhenNoGatewayWorks(t *testing.T) {
 	}{
 		{fmt.Sprintf(`{"pid": %d, "start_time": %d, "active_agents": 2}`, self.PID, self.Start), []string{"default works on 2"}},
 		{fmt.Sprintf(`{"pid": %d, "start_time": %d, "active_agents": 0}`, self.PID, self.Start), nil},
-		// This state file is from an earlier process with the same PID.
+		// The state file of an earlier process with the same PID.
 		{fmt.Sprintf(`{"pid": %d, "start_time": %d, "active_agents": 2}`, self.PID, self.Start+1), nil},
 		{fmt.Sprintf(`{"pid": %d, "start_time": %d, "active_agents": -7}`, self.PID, self.Start), nil},
 		{`{"active_agents":`, nil},

@@ -42,7 +42,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	var past []client.Event
-	o := client.EventOptions{Last: -1, Follow: true} // for an empty history: only new events
+	o := client.EventOptions{Last: -1, Follow: true} // without history, show only new events
 	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
 		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
 		return nil
@@ -54,7 +54,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed("show events", err)
 	}
-	others := func(e client.Event) bool { // events of other services than the user has named
+	others := func(e client.Event) bool { // events of services that the user has not named
 		return e.Lost == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(*since))
 	}
 	past = slices.DeleteFunc(past, others)
@@ -89,7 +89,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 }
 
 // eventNames returns the services for the names that the user has typed. A service that the status lacks may have been removed,
-// so eventNames looks for its name in the past events.
+// so eventNames searches the past events.
 func eventNames(ctx context.Context, cl *dial.Client, names []string, past []client.Event) (map[string]bool, error) {
 	named := make(map[string]bool)
 	for _, name := range names {
@@ -107,7 +107,6 @@ func eventNames(ctx context.Context, cl *dial.Client, names []string, past []cli
 	return named, nil
 }
 
-// sinceFlag defines the flag --since.
 func sinceFlag(c *cli.Call) *time.Time {
 	since := new(time.Time)
 	c.Flags.Func("since", "only lines or events since `D|TIME`: 10m, 1d, 15:04, 2006-01-02T15:04:05 or RFC 3339", func(text string) (err error) {
@@ -117,7 +116,6 @@ func sinceFlag(c *cli.Call) *time.Time {
 	return since
 }
 
-// parseSince parses a value of --since: a time, or a duration before now.
 func parseSince(text string) (time.Time, error) {
 	if ago, err := cmdline.ParseDuration(text); err == nil {
 		if ago <= 0 {
@@ -196,7 +194,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		w.serviceAtStart = st.Services[0]
 	}
 	for err = follow(ctx); !errors.Is(err, errFound); err = follow(ctx) {
-		if err == nil { // the stream has ended without an error: hinit ends or was re-executed
+		if err == nil { // the stream ends without an error if hinit ends or re-executes itself
 			_, err = cl.Health(ctx)
 		}
 		switch {
@@ -225,13 +223,13 @@ type waitReport struct {
 type waitState struct {
 	cl             *dial.Client
 	key            string
-	serviceAtStart client.Service // the service when the wait began; empty if the user has named no service, so a notice of any service ends the wait
-	cursor         uint64         // Seq of the last event that was seen
+	serviceAtStart client.Service // the service at the begin of the wait; empty if a notice of any service ends the wait
+	cursor         uint64         // Seq of the last read event
 	result         waitReport     // the result; valid after errFound
 	line           string         // the result as a line for people
 }
 
-// errFound stops reading the stream when the awaited event has come.
+// errFound ends the stream after the awaited event.
 var errFound = errors.New("it came")
 
 // awaitNotice follows the events until the awaited notice comes.
@@ -337,7 +335,7 @@ var drainVerb = cli.Verb{
 	},
 }
 
-// busyProfiles describes the profiles whose gateways are working on answers. It ignores a state file whose process has ended.
+// busyProfiles describes the profiles whose gateways are working on answers. It ignores state files of ended processes.
 func busyProfiles(store *profiles.Store) (busy []string, err error) {
 	all, _, err := store.Discover()
 	for _, p := range all {
@@ -346,7 +344,7 @@ func busyProfiles(store *profiles.Store) (busy []string, err error) {
 			return nil, unread
 		}
 		if unread != nil || st.AnswersInProgress == 0 {
-			continue // the gateway is idle, or the state file doesn't say
+			continue
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.AnswersInProgress))

@@ -26,7 +26,7 @@ type explanation struct {
 	Why        []string `json:"why"`
 	StatusText string   `json:"says"` // status text of the service itself; "" without one
 	Tail       []string `json:"tail"` // last log lines, if they may show the cause
-	Next       string   `json:"next"` // what hinit will do next without an order
+	Next       string   `json:"next"` // hinit's next action without an order
 	Type       []advice `json:"type"` // commands to type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // settings that differ from the defaults
@@ -77,7 +77,7 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 func (e explanation) print(t *cli.Terminal) {
 	fmt.Fprintf(t.Out, "%s is %s\n", show.Name(e.Name), e.State)
 	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.Line(text)) }
-	lineOf := func(i int, label, text string) { // for several lines, print the label only before the first
+	lineOf := func(i int, label, text string) { // of several lines, only the first has the label
 		if i > 0 {
 			label = ""
 		}
@@ -101,7 +101,7 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 }
 
-// nextWhenUp describes what hinit will do next for a service that is up, and what it will do when the process ends.
+// nextWhenUp describes hinit's next action for a service that is up, and its action at the end of the process.
 func nextWhenUp(s client.Service) string {
 	switch {
 	case s.Task && s.Restart == "on-failure":
@@ -133,7 +133,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.State += " (crash-loop)"
 	}
 	e.State += ", since " + show.Duration(now.Sub(s.Since))
-	name := cmdline.ShellQuote(cmp.Or(s.Profile, s.Name)) // quote the name, because users copy the commands below into a shell
+	name := cmdline.ShellQuote(cmp.Or(s.Profile, s.Name)) // users copy the commands below into a shell, so quote the name
 	say := func(text string) {
 		if text != "" {
 			e.Why = append(e.Why, text)

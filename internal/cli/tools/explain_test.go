@@ -15,7 +15,7 @@ func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
 	soon := now.Add(3 * time.Second)
 	for name, c := range map[string]struct {
 		s    client.Service
-		want []string // parts of the output, in this order
+		want []string
 		not  string
 	}{
 		"up": {

@@ -32,8 +32,8 @@ func hanging(t *testing.T) *cli.Terminal {
 	}}
 }
 
-// Commands must say plainly that hinit does not answer, and exit with the code for "unreachable". The error was "context deadline
-// exceeded", with the code for a failure.
+// Commands must say plainly that hinit does not answer, and exit with the code for "unreachable". The error was "context
+// deadline exceeded", with the code for a failure.
 func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -42,7 +42,7 @@ func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	var all sync.WaitGroup
 	for _, words := range []string{"explain default", "healthcheck", "signal default HUP", "checks", "notify k"} {
 		term := hanging(t)
-		all.Go(func() { // the cases run in goroutines, because only a few subtests would run at the same time
+		all.Go(func() { // few subtests run at the same time, so use goroutines
 			code, said := term.Run(strings.Fields(words), allVerbs()), fmt.Sprint(term.Err)
 			if code != cmdline.Unreachable || !strings.Contains(said, "hinit does not answer on") || strings.Contains(said, "deadline") {
 				t.Errorf("%s: exit code %d: %s", words, code, said)
@@ -52,7 +52,7 @@ func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	all.Wait()
 }
 
-// A bundle about a hinit that doesn't answer must hold what needs no hinit.
+// A bundle about a hinit that doesn't answer must contain all parts that need no hinit.
 func TestTheBundleOfAHangingHinitHasTheKernel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -34,7 +34,7 @@ type homeMove struct {
 	From      int    `json:"from"`    // old uid
 	To        int    `json:"to"`      // new uid; the same if nothing changes
 	Changed   int64  `json:"changed"` // files whose owner changes
-	Unchanged int64  `json:"left"`    // files that keep their owner
+	Unchanged int64  `json:"left"`    // number of files that keep their owner
 	Error     string `json:"error"`   // error; "" without one
 }
 
@@ -75,7 +75,7 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 	return max(shown, failed)
 }
 
-// refusedPorts describes the ports because of which gateways of isolated profiles can't start, with the reasons.
+// refusedPorts describes the ports that prevent gateways of isolated profiles from starting, with the reasons.
 func refusedPorts(cfg *config.Config) (found []string) {
 	for _, profile := range append(slices.Sorted(maps.Keys(cfg.Profiles.Overrides)), "") {
 		own := cfg.IsolationOf(profile)
@@ -88,8 +88,8 @@ func refusedPorts(cfg *config.Config) (found []string) {
 	return found
 }
 
-// moveHomes gives the homes of the named profiles, or of all profiles, to the users that the configuration gives them. With dry
-// it only reports the changes. For expected see [volume.OpenHome].
+// moveHomes gives the homes of the named profiles, or of all profiles, to their users in the configuration. With dry it only
+// reports the changes. For expected see [volume.OpenHome].
 func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves []homeMove, err error) {
 	cfg, agent, err := loadAgent(t)
 	if err != nil {
@@ -149,13 +149,13 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if expected != 0 || to.MustKeep(uid) { // the agent's user may have renamed this home to get at its files
+			if expected != 0 || to.MustKeep(uid) { // the agent's user may have renamed this home to get its files
 				home, was, err := volume.OpenHome(options.Tenants, d, name, expected, "isolate apply")
 				if err != nil {
 					m.Error = err.Error()
 					break
 				}
-				uid = was // from here on, the home changes its owner only if it still has this one
+				uid = was // the home may change its owner only while it has this one
 				_ = home.Close()
 			}
 			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {
@@ -183,10 +183,9 @@ func (m *profileManager) options() boot.Options {
 	return boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
 }
 
-// isTenant reports whether a uid belongs to the range for the users of profiles.
 func (m *profileManager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
 
-// actorOf returns the identity for a home with this owner: the tenant's user, or otherwise the agent's user.
+// actorOf returns the identity for a home of this owner: the tenant's user, or otherwise the agent's user.
 func (m *profileManager) actorOf(owner uint32) *fsutil.Actor {
 	if m.isTenant(owner) {
 		return fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
@@ -194,7 +193,7 @@ func (m *profileManager) actorOf(owner uint32) *fsutil.Actor {
 	return m.agent.Actor
 }
 
-// removeTemporary removes the temporary directory of a profile that loses its name. Otherwise the next profile with this name
+// removeTemporary removes the temporary directory of a profile that loses its name. Otherwise the next profile of this name
 // could read the files, because it may get the same user.
 func (m *profileManager) removeTemporary(p profiles.Profile) error {
 	home, err := fsutil.InParent(p.Home, nil, (*fsutil.Dir).Lstat)
@@ -212,8 +211,8 @@ func (m *profileManager) removeTemporary(p profiles.Profile) error {
 }
 
 // giveHome gives root's directories in an open home to the owner of the home, who can then remove the files in them. In a
-// tenant's home it also gives directories of other users, except other tenants. Files keep their owner. The owner of the home may
-// have moved a file of root there, and must not become able to read it. A home of any other user stays unchanged.
+// tenant's home it also gives directories of other users, except other tenants. Files keep their owner: the owner of the home
+// may have moved a file of root into it, and must not become able to read it. A home of any other user stays unchanged.
 func (m *profileManager) giveHome(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
 	to := fsutil.Owner{UID: id.UID, GID: id.GID, Excludes: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
@@ -239,7 +238,7 @@ func (m *profileManager) clearHome(home *fsutil.Dir, owner uint32, keep ...strin
 	return err
 }
 
-// privateImport is the directory of an import beside the homes. Only the owner of the new home can enter it.
+// privateImport is the directory of an import beside the homes, which only the owner of the new home can enter.
 type privateImport struct {
 	*archiver
 
@@ -247,11 +246,11 @@ type privateImport struct {
 	homes, dir   *fsutil.Dir
 	file         *os.File      // the directory dir, locked
 	owner        *fsutil.Actor // owner of the new home
-	hasLeftovers bool          // an interrupted import has left files
+	hasLeftovers bool          // files of an interrupted import exist
 }
 
 // runImport calls run, which imports a profile or finds the offset at which an interrupted import continues. If profiles have
-// their own users, it calls run as the owner of the new home, in a directory that no other user can enter. So no other user can
+// their own users, run acts as the owner of the new home, in a directory that no other user can enter. So no other user can
 // read or change the files. Root then renames the home.
 func (a *archiver) runImport(run func() error) (err error) {
 	p := privateImport{archiver: a, owner: a.agent.Actor}
@@ -260,7 +259,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 	}
 	rel := archive.ImportPrefix + a.importing.Name
 	if err = p.owner.Do(func() error { return os.MkdirAll(a.importing.Dir, 0o755) }); err == nil {
-		p.homesFD, err = wholefile.OpenForRoot(a.importing.Dir) // the command keeps homesFD open until its end
+		p.homesFD, err = wholefile.OpenForRoot(a.importing.Dir)
 	}
 	if err == nil {
 		p.homes, err = fsutil.OpenDir("/proc/self/fd/"+strconv.Itoa(p.homesFD), nil)
@@ -294,11 +293,11 @@ func (a *archiver) runImport(run func() error) (err error) {
 		}
 		err = cmp.Or(err, p.empty())
 	}
-	_ = p.homes.Remove(rel) // Remove fails if files for a later import are left in the directory
+	_ = p.homes.Remove(rel)
 	return err
 }
 
-// open makes or opens the directory rel and locks it. It refuses a directory of another user, because that user could read the
+// open makes or opens the directory rel and locks it. It refuses a directory of another user, because the user could read the
 // archive.
 func (p *privateImport) open(rel string) (err error) {
 	to := p.owner.Identity()
@@ -341,7 +340,7 @@ func (p *privateImport) empty() error {
 func (p *privateImport) install() error {
 	name, uid := p.importing.Name, p.owner.Identity().UID
 	mode, flags := fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
-	var replaced fs.FileInfo // the old home; nil if there is none
+	var replaced fs.FileInfo // the replaced home; nil for a new profile
 	if info, err := p.homes.Lstat(name); err == nil && p.importing.MayReplace && info.IsDir() {
 		mode, flags = info.Mode().Perm()|0o700, unix.RENAME_EXCHANGE
 		old, _, err := volume.OpenHome(p.options().Tenants, p.homes, name, 0, "profile delete")
@@ -359,7 +358,7 @@ func (p *privateImport) install() error {
 			return err
 		}
 	}
-	// The owner of the directory can rename its entries. So change the mode with the owner's identity, not as root.
+	// Root would change whatever the owner of the directory has renamed to this name, so act as the owner.
 	err := p.owner.Do(func() error { _, err := p.dir.Chmod(name, mode); return err })
 	if err == nil {
 		err = unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags)
@@ -370,7 +369,7 @@ func (p *privateImport) install() error {
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		err = archive.ErrSwap
 	} else if errors.Is(err, unix.EINVAL) {
-		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name) // Renameat replaces only an empty directory
+		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name)
 	}
 	return cmp.Or(err, unix.Syncfs(int(p.file.Fd())))
 }

@@ -74,7 +74,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	for _, name := range names {
 		width = max(width, utf8.RuneCountInString(show.Name(name)))
 	}
-	var mu sync.Mutex // a reader holds mu for a whole line, so that lines of several logs don't mix
+	var mu sync.Mutex
 	readers := make([]logReading, len(names))
 	for i, name := range names {
 		as, dir, err := findLog(t, name)
@@ -143,8 +143,8 @@ type logReading struct {
 	show func(line []byte) error
 }
 
-// showByTime shows the lines of several logs in the order of their times. A line without a time stays behind the line before it
-// in its log.
+// showByTime shows the lines of several logs in the order of their times. A line without a time stays behind the previous line
+// of its log.
 func showByTime(ctx context.Context, readers []logReading) error {
 	type head struct {
 		at   time.Time
@@ -184,8 +184,6 @@ func showByTime(ctx context.Context, readers []logReading) error {
 	}
 }
 
-// logNames returns the names of all services that have a log file. It asks the running init. Without an init, it lists the log
-// directories.
 func logNames(t *cli.Terminal) (names []string, err error) {
 	st, err := t.Status()
 	if err == nil {
@@ -210,10 +208,10 @@ func logNames(t *cli.Terminal) (names []string, err error) {
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
-// largestLog returns the maximum size in bytes of a log line and of an archive, by the configuration. Files may be older than the
-// configuration. So both results are twice the configured sizes, and at least the defaults of [reader.Read].
+// largestLog returns the maximum size in bytes of a log line and of an archive, by the configuration. Files may be older than
+// the configuration, so both results are twice the configured sizes, and at least the defaults of [reader.Read].
 func largestLog(t *cli.Terminal) (line int, archive int64) {
-	st, _ := t.Status() // if no init answers, use the configuration found here
+	st, _ := t.Status()
 	cfg, err := t.ConfigOf(st.Init)
 	if err != nil {
 		return 0, 0
@@ -228,7 +226,7 @@ func largestLog(t *cli.Terminal) (line int, archive int64) {
 	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
-// plainLine returns a function that formats a line as it is in the file. If tagged is true, the name of the log precedes it. If
+// plainLine returns a function that formats a line as it is in the file. If tagged is true, the name of the log comes first. If
 // screen is true, the function escapes all control characters except colours, because a service may write any bytes.
 func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
 	tag := ""
@@ -247,7 +245,7 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 // logLine is a line of a log.
 type logLine struct {
 	Time    time.Time `json:"time,omitzero"` // time of the line; missing if the file has none
-	Name    string    `json:"name"`          // as typed; with --all, the service's name
+	Name    string    `json:"name"`          // name on the command line; with --all, the service's name
 	Message string    `json:"message"`       // the line without its time
 }
 
@@ -260,8 +258,8 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-// findLog returns the directory of a service's log and the identity with which to read it. If an init runs, the directory comes
-// from its status, and otherwise from the configuration.
+// findLog returns the directory of a service's log and the identity for reading it. The directory comes from the status of a
+// running init, or else from the configuration.
 func findLog(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err error) {
 	st, err := t.Status(name)
 	if err == nil && len(st.Services) > 0 {
@@ -279,14 +277,14 @@ func findLog(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err er
 		return nil, "", err
 	}
 	dir = filepath.Join(cfg.Logs.Dir, name)
-	// Look for a log by its name, which also finds the log of a deleted profile.
+	// A search by name also finds the log of a deleted profile.
 	if as, broken = lookup.LogReader(false, t.Env); broken == nil && reader.Exists(as, dir) {
 		return as, dir, nil
 	}
 	return nil, "", err
 }
 
-// noLogFile returns an error that explains why a service has no log file, and how to give it one in hinit.yaml.
+// noLogFile returns an error that explains why a service has no log file, and how hinit.yaml can give it one.
 func noLogFile(t *cli.Terminal, name string, st client.Status) error {
 	const why = "cannot show logs of %q: it has no file of its own; its output is in the container's log (docker logs)"
 	service := st.Services[0].Name
@@ -297,7 +295,7 @@ func noLogFile(t *cli.Terminal, name string, st client.Status) error {
 	return fmt.Errorf(why+"; for a file set services.%s.log: true in hinit.yaml, then run: hinit reload && hinit restart %s", name, service, service)
 }
 
-// readMatching is [reader.Read] for lines that match. Of the existing lines, it emits the last opt.N that match.
+// readMatching reads matching lines with [reader.Read]. Of the existing lines, it emits the last opt.N that match.
 func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, emit func([]byte) error) error {
 	var kept [][]byte
 	last := opt.LastLines
@@ -344,8 +342,8 @@ func levelFlag(c *cli.Call) *loglevel.Level {
 	return least
 }
 
-// levelAndPattern returns a function that matches lines of at least the level least that contain a match of pattern. Each log
-// needs its own function, because the function remembers the level of the previous line.
+// levelAndPattern returns a function that matches lines of at least the level least with a match of pattern. Each log needs its
+// own function, because the function remembers the level of the previous line.
 func levelAndPattern(least loglevel.Level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {

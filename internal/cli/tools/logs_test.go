@@ -36,7 +36,7 @@ func TestGrepFollowsWithoutAGapBehindTheLastMatches(t *testing.T) {
 		_, text, _ := reader.Split(line)
 		got = append(got, string(text))
 		switch string(text) {
-		case "error three": // the last line of the history
+		case "error three":
 			write("fine", "error four")
 		case "error four":
 			cancel()

@@ -30,7 +30,7 @@ var signalVerb = cli.Verb{
 	}),
 }
 
-// sendSignals sends each service the signal that which returns for it. verb is the name of the command, for messages.
+// sendSignals sends each service the signal from which. verb is the name of the command in messages.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
 	worst, cl, ctx := cmdline.Done, t.Client(), context.Background()
 	for _, name := range names {
@@ -78,7 +78,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	did, err := t.Client().Reload(context.Background(), how)
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
 		code := cmdline.Done
-		for line := range strings.SplitSeq(said.Message, "\n") { // the message has one line for each mistake
+		for line := range strings.SplitSeq(said.Message, "\n") {
 			one := *said
 			one.Message = line
 			code = t.Failed("reload", &one)
@@ -101,7 +101,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// reloadServices sends each named service its reload signal, as the running init has it configured.
+// reloadServices sends each named service its reload signal from the configuration of the running init.
 func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 	entries, err := t.Client().Config(context.Background())
 	if err != nil {
@@ -177,7 +177,7 @@ type reexecReport struct {
 	Generation int    `json:"image"`   // program number: 1 at first, one more after each re-execution
 	Before     string `json:"before"`  // version before the re-execution
 	Binary     string `json:"binary"`
-	Same       bool   `json:"same"` // the file is the same as before
+	Same       bool   `json:"same"` // the file has not changed
 }
 
 func reexecute(t *cli.Terminal, c *cli.Call) int {
@@ -206,14 +206,14 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// initRunsFile reports whether the init runs the file at path. It returns false if that is unknown. From outside the container,
-// inode numbers mean other files.
+// initRunsFile reports whether the init runs the file at path; false if unknown. From outside the container, inode numbers mean
+// other files.
 func initRunsFile(t *cli.Terminal, in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && procPathOf(t, in.PID) == "/proc"
 }
 
-// procPathOf returns the path of a /proc that shows the processes of the init with this pid, see [procusage.FindProc]. If that is
-// "/proc", a PID in the status means the same process for this command.
+// procPathOf returns the path of a /proc with the processes of the init, see [procusage.FindProc]. If the path is "/proc", a
+// PID in the status means the same process for this command.
 func procPathOf(t *cli.Terminal, pid int) string {
 	cl, err := t.Dial()
 	if err != nil {

@@ -86,8 +86,8 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	return m.list("")
 }
 
-// managerFor checks the names of profiles, and returns a manager for the subcommand verb. If changes is true, only root and the
-// agent's user may go on.
+// managerFor checks the names of profiles, and returns a manager for the subcommand verb. If changes is true, it refuses users
+// other than root and the agent's user.
 func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *profileManager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
@@ -173,8 +173,8 @@ func (m *profileManager) delete(name string, yes bool, uid int) int {
 		return m.printMissing(name, err)
 	}
 	if m.isTenant(owner) {
-		// The agent's user gets the home only after its files are removed, so that it can't read them. The marker and the record
-		// of the name stay, so that the user can repeat the command.
+		// The agent's user gets the home only after the removal of its files, so that it can't read them. The marker and the
+		// record of the name stay, so that the user can repeat the command.
 		err := m.clearHome(home, owner, m.store.Marker(), boot.NameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
@@ -216,7 +216,7 @@ func (m *profileManager) rename(from, to string) int {
 		return code
 	}
 	if openErr == nil && m.isTenant(owner) {
-		_ = volume.RecordName(home, "", to, owner) // if this fails, later commands ask for --uid
+		_ = volume.RecordName(home, "", to, owner) // without the record, later commands ask for --uid
 	}
 	if wasUp {
 		if _, err := m.cl.Start(context.Background(), profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
@@ -230,8 +230,6 @@ func (m *profileManager) rename(from, to string) int {
 	return cmdline.Done
 }
 
-// warnOfSelection warns if the file with the name of the active profile is invalid or unsafe. Deleting or renaming a profile may
-// change that file.
 func (m *profileManager) warnOfSelection() {
 	if _, err := m.store.Active(); err != nil {
 		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
@@ -255,7 +253,7 @@ func (m *profileManager) printMissing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 
-// changeProfiles changes profiles by the agent's own command, or by the function itself if no command is configured. Then it makes
+// changeProfiles changes profiles by the agent's own command, or without such a command by the function itself. Then it makes
 // the init read the profiles.
 func (m *profileManager) changeProfiles(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.runAgentCommand(command, vars)
@@ -269,16 +267,16 @@ func (m *profileManager) changeProfiles(command []string, vars map[string]string
 }
 
 // runAgentCommand runs the agent's own command as the agent's user. If no command is configured, done is false. It prints the
-// output of the command only if the command fails.
+// output only of a failed command.
 func (m *profileManager) runAgentCommand(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
 		return false, nil
 	}
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
-	// The command gets its own session. Otherwise the agent could type into the root shell that runs hinit.
+	// Without its own session, the agent could type into the root shell that runs hinit.
 	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
-	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // only for a message, so the beginning of the output is enough
+	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10)
 	name := strings.Join(argv, " ")
 	switch {
 	case err != nil:
@@ -306,8 +304,8 @@ func (m *profileManager) confirm(question string) (bool, error) {
 	return answer == "y" || answer == "yes", nil
 }
 
-// profileRow describes one profile in the output of `hinit profile … --json`, and in a row of `hinit profile list`. For a deleted
-// profile it has the values from before, without the gateway's.
+// profileRow describes one profile in the output of `hinit profile … --json`, and in a row of `hinit profile list`. For a
+// deleted profile it has the last values, without the gateway's.
 type profileRow struct {
 	Name   string `json:"name"`
 	Home   string `json:"home"`
@@ -345,8 +343,8 @@ func (m *profileManager) list(only string) int {
 	return code
 }
 
-// profileRows returns a row for each profile, with the state of its gateway, and warnings. If only is set, it returns just the row
-// of that profile.
+// profileRows returns warnings, and a row for each profile with the state of its gateway. If only is set, it returns just the
+// row of that profile.
 func (m *profileManager) profileRows(only string) ([]profileRow, []profiles.Warning, error) {
 	found, warnings, err := m.store.Discover()
 	if err != nil {
@@ -377,7 +375,7 @@ func (m *profileManager) profileRows(only string) ([]profileRow, []profiles.Warn
 			continue
 		}
 		gateways[s.Profile] = s
-		if s.HasOwnUser() && !listed[s.Profile] { // this user may not look into the home, so Discover has not found the profile
+		if s.HasOwnUser() && !listed[s.Profile] {
 			p, _ := m.store.Profile(s.Profile)
 			rows = append(rows, profileRow{Name: s.Profile, Home: p.Home, Active: s.Profile == active})
 			warnings = slices.DeleteFunc(warnings, func(w profiles.Warning) bool { return w.Profile == s.Profile })
@@ -417,7 +415,7 @@ func (m *profileManager) printRows(rows []profileRow, one bool) {
 		return
 	}
 	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.ServedBy != "" })
-	by := func(text string) string { // the column "served by" exists only if another gateway serves a profile
+	by := func(text string) string { // only if another gateway serves a profile, the table has the column "served by"
 		if !served {
 			return ""
 		}

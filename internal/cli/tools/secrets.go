@@ -20,16 +20,15 @@ import (
 	"hinit/profiles"
 )
 
-// secrets are values that must not appear in any file of a bundle. unknown describes the secrets that could not be read, with the
-// reasons.
+// secrets are values that must not appear in any file of a bundle. unknown describes unreadable secrets, with the reasons.
 type secrets struct{ values, unknown []string }
 
-// add adds each line of a value, in all forms that it can have in a file: unchanged, escaped for people, and in JSON.
+// add adds each line of a value, in all forms of a file: unchanged, escaped for people, and in JSON.
 func (s *secrets) add(value string) {
 	for line := range strings.Lines(value) {
 		line = strings.TrimRight(line, "\r\n")
 		var doc strings.Builder
-		_ = cmdline.WriteJSON(&doc, line, "") // a text can always be encoded
+		_ = cmdline.WriteJSON(&doc, line, "")
 		s.values = append(s.values, line, show.Line(line), strings.TrimSuffix(doc.String(), "\"\n")[1:])
 	}
 }
@@ -52,7 +51,7 @@ func (b *bundle) secrets(st client.Status) (found secrets) {
 		name, value, _ := strings.Cut(pair, "=")
 		add(name, value)
 	}
-	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.ServicesFile != "" { // for any other init, eachProfile reports this error
+	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.ServicesFile != "" { // eachProfile reports this error for any other init
 		found.unknown = append(found.unknown, "cannot read the configuration: "+err.Error())
 	} else if err == nil {
 		addAll := func(env map[string]string) {
@@ -78,8 +77,8 @@ func (b *bundle) secrets(st client.Status) (found secrets) {
 	return secrets{append(found.values, of.values...), append(found.unknown, of.unknown...)}
 }
 
-// serviceVariables returns the environments of the running services in st, which may include variables from files. If it can't
-// read some environments, it returns the others and an error that names these services.
+// serviceVariables returns the environments of the running services in st, which may include variables from files. If some are
+// unreadable, it returns the others and an error that names the services.
 func serviceVariables(t *cli.Terminal, st client.Status) (variables []string, err error) {
 	root := procPathOf(t, st.Init.PID)
 	var unread []string
@@ -89,7 +88,7 @@ func serviceVariables(t *cli.Terminal, st client.Status) (variables []string, er
 		}
 		environ, failed := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, s.PID))
 		ended := errors.Is(failed, fs.ErrNotExist) || errors.Is(failed, unix.ESRCH)
-		if failed != nil && (!ended || root == "") { // without a /proc that shows the processes, the process may still run
+		if failed != nil && (!ended || root == "") { // without a /proc of the service, the process may still run
 			unread, err = append(unread, s.Name), failed
 		}
 		variables = append(variables, strings.Split(string(environ), "\x00")...)

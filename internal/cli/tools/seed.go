@@ -8,7 +8,6 @@ import (
 	"hinit/internal/cli"
 )
 
-// seedReport is the result of hinit seed.
 type seedReport struct {
 	File  string   `json:"file"`  // file with the data directory and the steps
 	Steps []string `json:"steps"` // boot steps that an empty volume can skip

@@ -68,8 +68,8 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 }
 
 // serviceSpec returns a specification for a process with the user, environment, directory and limits of a service. The values
-// come from the configuration, the environment of the init and the slot of the gateway. They never come from a process of the
-// agent, so the agent can't decide what root starts.
+// come from the configuration, the environment of the init and the slot of the gateway, never from a process of the agent. So
+// the agent can't decide what root starts.
 func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.ServicesFile != ""
 	if plain {
@@ -102,7 +102,7 @@ func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc
 		if err != nil {
 			return spec, err
 		}
-		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 itself reports errors of the topology file
+		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 reports errors of the topology file
 			maker.SetTopology(topology)
 		}
 		exports, err := exportsOf(t, agent.Actor, s.Name)
@@ -138,8 +138,7 @@ func terminalVariables(environ []string) map[string]string {
 	return out
 }
 
-// adoptEnviron replaces the environment of this process by the init's environment. If the user may not read it, this process
-// keeps its own.
+// adoptEnviron replaces the environment of this process by the init's environment, if the user may read it.
 func adoptEnviron(t *cli.Terminal, pid int) error {
 	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procPathOf(t, pid), pid))
 	if err != nil {
@@ -156,11 +155,11 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	return nil
 }
 
-// maxRun is the number of bytes of a slot's run script that are read.
+// maxRun is the maximum number of bytes of a slot's run script.
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the run script in a gateway's slot exports, as PID 1 would read them. If s6 is not
-// emulated, it returns none.
+// exportsOf returns the variables that the run script in a gateway's slot exports, as PID 1 would read them. Without s6 it
+// returns none.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
 	slots, err := t.Client().Slots(context.Background())
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })
@@ -177,8 +176,8 @@ func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]strin
 	return exports, err
 }
 
-// runOnTerminal runs a command and waits until it ends. If standard input is a terminal, the command gets a new terminal, so that
-// it can't type on the terminal of the caller.
+// runOnTerminal runs a command and waits for its end. If standard input is a terminal, the command gets a new terminal, so that
+// it can't type on the caller's terminal.
 func runOnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 	spec.Files = []*os.File{t.In, os.Stdout, os.Stderr}
 	if !proc.IsTerminal(t.In) {

@@ -1,5 +1,5 @@
 // Package tools has the table of all hinit commands. It implements the commands that need packages which package cli may not
-// import. Each file has one verb, or a few related ones, whose help is in the directory help of package cli. Only the program
+// import. Each file has one verb, or a few related verbs, whose help is in the directory help of package cli. Only the program
 // hinit-tools contains this package. The goroutines of a verb end with the verb.
 package tools
 
@@ -42,7 +42,7 @@ func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error
 	return cfg, agent, err
 }
 
-// errNoAgent is the error of a command about the agent or its profiles if the running init is hinit run.
+// errNoAgent is the error of commands about the agent or its profiles under hinit run.
 var errNoAgent = errors.New("hinit run hosts no agent and no profiles")
 
 // allVerbs returns all commands of hinit, in the order of the help.

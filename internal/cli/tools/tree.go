@@ -80,7 +80,6 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		roots = append(roots, treeRoot{s.Name, s.State, s.PID})
 	}
 	if len(names) == 0 {
-		// If this user may not see runs, their processes belong to no service.
 		runs, _ := t.Client().Runs(context.Background())
 		for _, r := range runs {
 			if r.End == nil && r.PID != 0 {
@@ -97,22 +96,21 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
-			mark, _ := of.Mark(p.PID) // a process that has just ended looks like one of root's
+			mark, _ := of.Mark(p.PID) // an ended process looks like a process of root
 			p.User, p.Command = userName(mark.User), procusage.CommandLine("/proc", p.PID)
 		}
 	}
 	return branches, nil
 }
 
-// treeRoot is the main process of a service. The processes below it form a branch.
+// treeRoot is the main process of a service, the root of a branch.
 type treeRoot struct {
 	name, state string
 	pid         int
 }
 
-// buildTree returns the processes of each service, without users and command lines. of finds the service of a process, and nested
-// reports whether a process is in a deeper PID namespace. If rest is true, one more branch contains the processes that belong to
-// no service.
+// buildTree returns the processes of each service, without users and command lines. of finds the service of a process, and
+// nested reports whether a process is in a deeper PID namespace. If rest is true, one more branch contains all other processes.
 func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {
@@ -157,14 +155,13 @@ func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	return false
 }
 
-// userName returns the name of a user in /etc/passwd, or the uid.
 func userName(uid uint32) string {
 	number := strconv.FormatUint(uint64(uid), 10)
-	u, _ := account.Lookup("", number) // after an error, the name is empty, and the uid is used
+	u, _ := account.Lookup("", number) // after an error, the name is empty, and the uid replaces it
 	return cmp.Or(u.Name, number)
 }
 
-// maxIndentDepth is the maximum depth that is shown by indents. An agent can make a chain of processes of any length.
+// maxIndentDepth is the maximum depth of indents. An agent can make a chain of processes of any length.
 const maxIndentDepth = 100
 
 func (b treeBranch) print(t *cli.Terminal, width int) {
@@ -186,7 +183,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
 			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, maxIndentDepth)), show.Line(p.Command))
 	}
-	_ = tw.Flush() // Flush writes to memory and can't fail
+	_ = tw.Flush()
 	for line := range strings.Lines(text.String()) {
 		line = strings.TrimRight(line, " \n")
 		if runes := []rune(line); width > 0 && len(runes) > width {
@@ -196,7 +193,6 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 	}
 }
 
-// isNested reports whether a process is in a deeper PID namespace than this one.
 func isNested(pid int) bool { return len(procstat.StatusOf(strconv.Itoa(pid)).Fields("NSpid")) > 1 }
 
 var topologyVerb = cli.Verb{

@@ -35,7 +35,6 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 		{Stat: procstat.Stat{PID: 21, Parent: 1, Session: 20}, mark: proc.Mark{Limit: 0}},
 		// a command of docker exec
 		{Stat: procstat.Stat{PID: 30, Parent: 0, Session: 30}, mark: proc.Mark{Limit: own}},
-		// child of the process above
 		{Stat: procstat.Stat{PID: 31, Parent: 30, Session: 30}, mark: proc.Mark{Limit: own}},
 		// the PID was used before by an older process
 		{Stat: procstat.Stat{PID: 9, Parent: 10, Session: 10}, mark: proc.Mark{Limit: first}},
@@ -74,8 +73,8 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 	}
 }
 
-// hinit tree must limit the indentation of a long chain of processes. Without a limit, a chain of 30,000 would print a
-// gigabyte of blanks.
+// hinit tree must limit the indentation of a chain of processes. Without a limit, a chain of 30,000 would print a gigabyte of
+// blanks.
 func TestALongChainOfProcessesIsIndentedOnlySoFar(t *testing.T) {
 	var out strings.Builder
 	treeBranch{Name: "a", Processes: []treeProcess{{PID: 2, Depth: 30_000, Command: "sleep"}}}.print(&cli.Terminal{Out: &out}, 0)

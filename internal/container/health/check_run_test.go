@@ -16,7 +16,6 @@ import (
 	"hinit/supervisor"
 )
 
-// noLogs is the log output of a supervisor that only runs checks.
 type noLogs struct{}
 
 func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) {
@@ -24,7 +23,6 @@ func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) {
 }
 func (noLogs) Tail(_ string, done func([]string)) { done(nil) }
 
-// supervise runs a supervisor until the end of the test.
 func supervise(t *testing.T) *supervisor.Loop {
 	t.Helper()
 	procs, err := proc.New()
@@ -83,8 +81,8 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 	}
 }
 
-// A check that was too slow once is run again at once if its period is as long as its timeout. Its second answer was "exit
-// code 137", from the kill of the first process, so one slow answer counted as two and restarted the service.
+// A check that was too slow once runs again at once if its period equals its timeout. Its second answer was "exit code 137",
+// from the kill of the first process, so one slow answer counted as two and restarted the service.
 func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 	h := &Health{o: Options{Loop: supervise(t)}}
 	for range 20 {
@@ -133,8 +131,8 @@ func TestOneStrangerAMinute(t *testing.T) {
 	}
 }
 
-// The search for shared memory must be told the profile of each gateway. A daemon that docker exec left behind is
-// assigned by profile.
+// The search for shared memory must get the profile of each gateway, because a daemon that docker exec left behind is assigned
+// by profile.
 func TestTheSearchForSharedMemoryKnewNoProfile(t *testing.T) {
 	loop := supervise(t)
 	unit := supervisor.Unit{Name: "gateway-coder", Profile: "coder", Kind: supervisor.KindGateway, Spec: proc.Spec{Argv: []string{"true"}}}

@@ -46,10 +46,10 @@ type Options struct {
 	Store        *profiles.Store
 	Agent        boot.Agent
 	ServicesOnly bool                                // hinit is a plain supervisor, which has no gateways
-	Log          func(service string) *logrotate.Log // function that returns the log of a service, or nil
-	SocketDir    func() string                       // function that returns the directory for sockets of services; "" for none
-	Warn         func(format string, args ...any)    // function that writes a warning, which the status shows, too
-	Lease        func(words string)                  // function that gets each message of the lease program about the lease
+	Log          func(service string) *logrotate.Log // returns the log of a service, or nil
+	SocketDir    func() string                       // returns the directory for sockets of services; "" for none
+	Warn         func(format string, args ...any)    // writes a warning, which the status also shows
+	Lease        func(words string)                  // receives each message of the lease program about the lease
 }
 
 // Health watches the health of all services. Any goroutine may call its methods.
@@ -66,7 +66,7 @@ type Health struct {
 	quota  quotaWatch
 	notify *notify.Hub
 
-	lastUnknownSender atomic.Int64 // when reportUnknownSender last reported, in nanoseconds since 1970
+	lastUnknownSender atomic.Int64 // time of the last report of reportUnknownSender, in nanoseconds since 1970
 }
 
 // New returns the Health of a container without services.
@@ -88,7 +88,7 @@ func New(o Options) *Health {
 		Deafness:     func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
 		Run:          h.RunCheck,
 	})
-	meter := sync.OnceValue(proc.NewMemoryMeter) // the meter is made only if a limit needs it
+	meter := sync.OnceValue(proc.NewMemoryMeter) // only a limit needs the meter
 	h.memory = &memoryWatch{
 		loop: o.Loop, container: proc.ReadContainerMemory, search: h.sharedMemory,
 		measure: func(mains []int) (found []proc.Memory) {
@@ -111,7 +111,7 @@ func (h *Health) Configure(cfg *config.Config) {
 	h.watchQuotas(cfg)
 }
 
-// checksOf returns the checks that the configuration has for a service.
+// checksOf returns the configured checks of a service.
 func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	switch u.Kind {
 	case supervisor.KindGateway:
@@ -172,10 +172,10 @@ func (h *Health) StatusRemark(v *supervisor.Service) string {
 	return cmp.Or(h.quota.notes.get(v.Name), h.quota.shareNotes.get(v.Name), h.memory.notes.get(v.Name))
 }
 
-// RecordHeartbeat records that the gateway of a profile has written its state file, and so is alive.
+// RecordHeartbeat records that the gateway of a profile has written its state file.
 func (h *Health) RecordHeartbeat(profile string) { h.deaf.RecordHeartbeat(profile) }
 
-// ResumeDeafSearch makes a paused search for deaf gateways go on, because a service has written output.
+// ResumeDeafSearch resumes the search for deaf gateways, because a service has written output.
 func (h *Health) ResumeDeafSearch() { h.deaf.Resume() }
 
 // Drop ends the checks of a removed service, and closes its notification socket.
@@ -193,8 +193,8 @@ type Handover struct {
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
 
-// TakeOver restores the state from the previous program. The logs of the services must already be open. It ends exec checks
-// that are still running, because nothing would receive their results.
+// TakeOver restores the state from the previous program. The logs of the services must already be open. It ends running exec
+// checks, because nothing would receive their results.
 func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, s := range h.o.Loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck {
@@ -217,7 +217,7 @@ func (h *Health) PauseChecksUntil(service string, paused time.Time) error {
 	return fmt.Errorf("%s has no checks; write some into hinit.yaml", service)
 }
 
-// Checks returns the results of a service's checks, or nil if it has none.
+// Checks returns the results of a service's checks, or nil without checks.
 func (h *Health) Checks(v *supervisor.Service) []client.Check {
 	deaf := h.deafCheck(v)
 	found, types, ok := h.checks.Health(v.Name)
@@ -242,8 +242,6 @@ func (h *Health) Checks(v *supervisor.Service) []client.Check {
 	return append(out, deaf...)
 }
 
-// stateOfRun reads the state file of a profile by calling read. It returns an error unless the present run of the gateway s
-// has written the file.
 func stateOfRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {
@@ -276,14 +274,13 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 	})
 }
 
-// isDeafNow reports whether the deafness d concerns the present run of a gateway. It is false if a check of the gateway
-// already reports this deafness.
+// isDeafNow reports whether the deafness d concerns the present run of a gateway. It is false if a check of the gateway already
+// reports this deafness.
 func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
 	return !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
 }
 
-// deafCheck returns a list with one entry, for the checks in the status, if the service is a deaf gateway. Otherwise the list
-// is empty.
+// deafCheck returns the entry of a deaf gateway for the checks in the status. The list is empty for any other service.
 func (h *Health) deafCheck(v *supervisor.Service) []client.Check {
 	d, deaf := h.deaf.Deafness(v.Name)
 	if !deaf || !isDeafNow(v, d) {
@@ -295,7 +292,7 @@ func (h *Health) deafCheck(v *supervisor.Service) []client.Check {
 }
 
 const (
-	// checkOutput is how many bytes hinit reads from an exec check. A check that writes more gets SIGPIPE.
+	// checkOutput is the maximum number of bytes that hinit reads from an exec check. A check that writes more gets SIGPIPE.
 	checkOutput = 64 << 10
 	// checkGrace is the time between SIGTERM and SIGKILL for the leftover processes of a check.
 	checkGrace = 100 * time.Millisecond
@@ -323,13 +320,13 @@ func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (cod
 		read <- strings.TrimSpace(string(lines[len(lines)-1]))
 	})
 	defer r.Close()
-	// The unit waits for no need, because the checked service is already running. Wait for the supervisor even if ctx ends:
-	// it still needs the pipe, and the code below must end a check that starts late.
+	// The checked service is already running, so the unit waits for no need. Wait for the supervisor even if ctx ends: it still
+	// needs the pipe, and the code below must end a check that starts late.
 	err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
 	}, supervisor.WantUp)
-	_ = w.Close() // the check has its own copy
+	_ = w.Close()
 	if err != nil {
 		return 0, "", err
 	}

@@ -9,8 +9,8 @@ import (
 	"hinit/supervisor"
 )
 
-// A check of the kind state must ignore a state file of an earlier run. After docker stop and docker start, the pid in
-// that file may be the new gateway's.
+// A check of the kind state must ignore a state file of an earlier run. After docker stop and docker start, the pid in that
+// file may be the new gateway's.
 func TestAStateCheckTakesNoFileOfAnotherRun(t *testing.T) {
 	started, _ := proc.StartTicks(os.Getpid())
 	for _, tt := range []struct {

@@ -36,15 +36,15 @@ type memoryLoop interface {
 // goroutine starts with the first limit. A second goroutine searches for shared memory. Any goroutine may call its methods.
 type memoryWatch struct {
 	loop      memoryLoop
-	container func() proc.ContainerMemory // function that returns the container's memory and its limit
-	lastUsage map[string]usageSample      // last measurement of each service, kept only while memory is tight
-	// function that returns the memory of the services whose main processes have these PIDs
+	container func() proc.ContainerMemory // returns the container's memory and its limit
+	lastUsage map[string]usageSample      // last measurement of each service, only while memory is tight
+	// returns the memory of the services with these main PIDs
 	measure         func(mains []int) []proc.Memory
-	lastMessages    map[string]string                   // last message by service and kind, see isNewMessage; only for services that exist
-	search          func() []boot.Measurement           // function that measures shared memory of services, which may take seconds
+	lastMessages    map[string]string                   // last message by service and kind, see isNewMessage; only for existing services
+	search          func() []boot.Measurement           // measures shared memory of services, which may take seconds
 	sharedMemory    sharedMap[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
-	searchedAt      time.Time                           // when the last search began
-	changedStartsAt time.Time                           // when starts were last refused or allowed again
+	searchedAt      time.Time                           // start of the last search
+	changedStartsAt time.Time                           // time of the last change between refused and allowed starts
 	memoryBefore    sharedMap[string, uint64]           // memory of gateways before this boot, by service; nil if unknown
 	limits          atomic.Pointer[config.Config]
 	notes           sharedMap[string, string]
@@ -99,8 +99,8 @@ func (w *memoryWatch) watch() {
 	}
 }
 
-// measureAll measures the running services with a memory limit, and acts on those above the limit. It also replaces the notes
-// about memory in the status.
+// measureAll measures the running services with a memory limit, and acts on those above it. It also replaces the notes about
+// memory in the status.
 func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
@@ -122,8 +122,8 @@ func (w *memoryWatch) measureAll() {
 }
 
 // sumByProfile adds up the memory of all services of a profile, such as its gateway and its workers, because a limit in
-// hinit.yaml is for the whole profile. In the result, the largest of these services has the sum. Services with a control
-// group stay as they are, because the group already measures all of them together.
+// hinit.yaml is for the whole profile. In the result, the largest of these services has the sum. Services with a control group
+// stay as they are, because the group already measures all of them together.
 func sumByProfile(services []*supervisor.Service, measured []proc.Memory) []proc.Memory {
 	largest, sums := make(map[string]int), make(map[string]uint64)
 	for i, m := range measured {
@@ -177,8 +177,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	return note
 }
 
-// isNewMessage reports whether text is new: it differs from the last message of the same kind (key) about the present run. It
-// then remembers text.
+// isNewMessage reports whether text differs from the last message of the same kind (key) about the present run, and stores it.
 func (w *memoryWatch) isNewMessage(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.lastMessages[key] == text
@@ -197,10 +196,10 @@ func formatBytes(n uint64) string {
 // Thresholds in percent of the container's memory limit. Only stallPercent is in percent of time: processes stall while they
 // wait for the kernel to free memory (PSI).
 const (
-	stalledRefuseAt = 80   // percentage of used memory from which starts are refused if processes stall, or if starts are being refused already
-	refuseAt        = 90   // percentage of used memory from which starts are refused in any case
-	stalledShedAt   = 90   // percentage of used memory from which a service is ended if processes stall
-	shedAt          = 95   // percentage of used memory from which a service is ended in any case
+	stalledRefuseAt = 80   // percentage of used memory for refusing starts if processes stall, or if starts are already refused
+	refuseAt        = 90   // percentage of used memory for refusing starts in any case
+	stalledShedAt   = 90   // percentage of used memory for ending a service if processes stall
+	shedAt          = 95   // percentage of used memory for ending a service in any case
 	stallPercent    = 10.0 // percentage of time that processes wait for memory; above it, they stall
 
 	// pressurePeriod is the time between two measurements of the container while memory is tight.
@@ -209,26 +208,26 @@ const (
 	searchPeriod = 10 * time.Second
 )
 
-// pressure is the input of decideShedding: the container's memory, and the services that may be ended or delayed.
+// pressure is the input of decideShedding: the container's memory, and the services that hinit may end or delay.
 type pressure struct {
 	container     proc.ContainerMemory
-	startsRefused bool   // starts are refused at present
+	startsRefused bool   // starts are currently refused
 	unowned       uint64 // used memory that belongs to no service
 	services      []candidate
 }
 
-// candidate is a service that may be ended, or whose start may be delayed, to save memory.
+// candidate is a service that hinit may end, or whose start it may delay, to save memory.
 type candidate struct {
 	name            string
 	priority        int           // a service with a higher priority is ended later
-	idle            time.Duration // how long the service has used no processor time
-	bytes           uint64        // memory of the service; if the service is not running, its memory at the last measurement
+	idle            time.Duration // time since the service last used the processor
+	bytes           uint64        // memory of the service; if it is not running, its memory at the last measurement
 	hides           string        // why the service may have memory that hinit can't see; "" if hinit sees all its memory
 	running, isHeld bool
 	ending          bool
 }
 
-// decision says which service [decideShedding] wants to end because memory is short, and which waiting service to start.
+// decision is the result of [decideShedding]: a service to end because memory is short, and a waiting service to start.
 type decision struct {
 	refuseStarts bool
 	unowned      bool   // most memory in use belongs to no service, so hinit ends only services that may have hidden memory
@@ -236,9 +235,9 @@ type decision struct {
 	hides        string // why the service to end may have memory that hinit can't see
 }
 
-// decideShedding chooses at most one service to end, and one to start. It ends the service that chooseVictim returns, unless
-// an earlier one is still ending. If most memory in use belongs to no service, it ends only a service that may hide memory.
-// It starts the most important waiting service whose memory fits.
+// decideShedding chooses at most one service to end, and one to start. It ends the service from chooseVictim, unless an earlier
+// one is still ending. If most memory in use belongs to no service, it ends only a service that may hide memory. It starts the
+// most important waiting service whose memory fits.
 func decideShedding(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
@@ -262,9 +261,9 @@ func decideShedding(p pressure) (d decision) {
 }
 
 // chooseVictim returns the service to end: of the running services with the lowest priority, the one that has been idle
-// longest. The name is "" if there is none. It skips services with less than a quarter of the average memory, because their
-// end would free little. If hiding is set, it considers only services that may hide memory, whatever their size. hides says
-// why the chosen service may hide memory.
+// longest. The name is "" without such a service. It skips services with less than a quarter of the average memory, because
+// their end would free little. If hiding is set, it considers only services that may hide memory, whatever their size. hides
+// says why the chosen service may hide memory.
 func chooseVictim(services []candidate, hiding bool) (name, hides string) {
 	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.running || hiding && s.hides == "" }), uint64(0)
 	slices.SortFunc(all, func(a, b candidate) int {
@@ -338,9 +337,9 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	return pressed
 }
 
-// candidates lists all services, and says of each what decideShedding needs to know. A service that may not be ended or
-// delayed has only its name set. If pressed is set, candidates measures the running services. unowned is how many of the used
-// bytes belong to none of them.
+// candidates returns all services in the form for decideShedding. A service that may not be ended or delayed has only its name
+// set. If pressed is set, candidates measures the running services. unowned is the number of used bytes that belong to none of
+// them.
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, used uint64) (list []candidate, unowned uint64) {
 	var mains, at []int
 	for _, v := range snapshot.Services {

@@ -13,11 +13,10 @@ import (
 	"hinit/supervisor"
 )
 
-// TestALimitIsSaidOncePerCrossing checks that the crossing of a memory limit is reported once, and that the restart it
-// causes names the measured size.
+// The crossing of a memory limit must be reported once, and the reason of the restart must contain the measured size.
 func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // protects the variables below
+		var mu sync.Mutex
 		var said []string
 		bytes, grouped, killed := uint64(10<<20), false, uint64(0)
 		ended := make(chan struct{})
@@ -87,8 +86,7 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 	})
 }
 
-// TestAWorkerFilledTheMemoryThatItsProfileMustNot checks that memory.max of a profile also ends a worker of the task
-// board that runs for this profile, not only the gateway.
+// memory.max of a profile must also end a worker of the task board for this profile, not only the gateway.
 func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
 		{Name: "run/t_1", Kind: supervisor.KindRun, Profile: "coder", State: supervisor.Up, PID: 7, Run: 1},
@@ -107,8 +105,8 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	}
 }
 
-// TestEachWorkerHadTheWholeMemoryOfItsProfile checks that without control groups memory.max counts the gateway of a profile and its
-// workers together, and that the largest of them ends. Each of them could have as much as the limit.
+// Without control groups memory.max must count the gateway of a profile and its workers together, and the largest must end.
+// Each of them could have as much as the limit.
 func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
 	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
 		{Name: "gateway-coder", Kind: supervisor.KindGateway, Profile: "coder", State: supervisor.Up, PID: 6, Run: 1},
@@ -140,8 +138,8 @@ func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
 	}
 }
 
-// TestTheMemoryWatchForgetsServicesThatAreGone checks that PID 1 keeps no record of a service that has been removed. It kept one
-// for each service that had been above its limit, or had run while memory was tight. An agent can make any number of services.
+// PID 1 must keep no record of a removed service. It kept one for each service that had been above its limit, or had run while
+// memory was tight. An agent can make any number of services.
 func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
 	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: new(supervisor.Snapshot), post: func(supervisor.Event) {}}
 	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, lastUsage: map[string]usageSample{}, measure: func(mains []int) []proc.Memory {

@@ -17,13 +17,13 @@ import (
 // unknownSenderPause is the minimum time between two reports about messages from processes that do not belong to the service.
 const unknownSenderPause = time.Minute
 
-// addNotifySocket gives a service its notification socket (sd_notify(3)), if hinit.yaml asks for one. If there is no
-// directory for sockets, the service counts as ready while it runs.
+// addNotifySocket gives a service its notification socket (sd_notify(3)), if hinit.yaml asks for one. Without a directory for
+// sockets, the service counts as ready while it runs.
 func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	s := cfg.Services[u.Name]
 	if u.Kind != supervisor.KindService || s.Notify.Protocol != config.NotifySystemd {
-		h.notify.Drop(u.Name) // if the service has no socket, Drop does nothing
+		h.notify.Drop(u.Name) // without a socket, Drop does nothing
 		return
 	}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
@@ -66,8 +66,8 @@ func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	}
 }
 
-// reportUnknownSender reports a message from a process that belongs to no run of the service, at most once in unknownSenderPause. A
-// process that ended before hinit could identify it counts too.
+// reportUnknownSender reports a message from a process that belongs to no run of the service, at most once in
+// unknownSenderPause. A process that ended before its identification counts too.
 func (h *Health) reportUnknownSender(service string, pid int) {
 	now := time.Now().UnixNano()
 	if last := h.lastUnknownSender.Load(); last != 0 && time.Duration(now-last).Abs() < unknownSenderPause || !h.lastUnknownSender.CompareAndSwap(last, now) {

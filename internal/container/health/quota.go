@@ -26,13 +26,13 @@ const (
 	// quotaPeriod is the time between two measurements of the homes of profiles.
 	quotaPeriod = time.Minute
 	// freePeriod is the time between two measurements of the free space. When the free space has shrunk by one percent of the
-	// file system, hinit measures the homes at once, and does not wait for quotaPeriod.
+	// file system, hinit measures the homes at once instead of waiting for quotaPeriod.
 	freePeriod = 5 * time.Second
 )
 
-// quotaWatch is the state of up to three goroutines, each of which starts when it is first needed. The first enforces disk
-// quotas of profiles: it warns, and stops gateways. The second keeps profiles with users of their own from taking processors
-// and ports from others. The third records the memory of gateways for the next boot.
+// quotaWatch is the state of up to three goroutines, each started when it is first needed. The first enforces disk quotas of
+// profiles: it warns, and stops gateways. The second keeps profiles with their own users from taking processors and ports from
+// others. The third records the memory of gateways for the next boot.
 type quotaWatch struct {
 	quotasWatched atomic.Bool
 	notes         sharedMap[string, string]
@@ -63,8 +63,8 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 }
 
-// runEvery starts a goroutine that calls look after a delay, and then once each period until the supervisor ends. n counts
-// the calls from 0. doing names the work for the report of a panic.
+// runEvery starts a goroutine that calls look after a delay, and then once each period until the supervisor ends. n counts the
+// calls from 0. doing names the work in the report of a panic.
 func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n int)) {
 	guard.Go(doing, func() {
 		for n, due := 0, time.After(delay); ; n++ {
@@ -79,8 +79,8 @@ func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n
 	})
 }
 
-// diskIsLow measures the data volume and the file system for temporary files. It reports whether one of the two file systems is
-// full, or has a smaller percentage of free space or inodes than at the last call.
+// diskIsLow measures the data volume and the file system for temporary files. It reports whether one of them is full, or has a
+// smaller percentage of free space or inodes than at the last call.
 func (h *Health) diskIsLow() (low bool) {
 	for i, dir := range [...]string{h.o.Config().Home, os.TempDir()} {
 		var st unix.Statfs_t
@@ -93,7 +93,7 @@ func (h *Health) diskIsLow() (low bool) {
 	return low
 }
 
-// manySockets and manyTerminals are how many open sockets or pseudoterminals make hinit search for their owners.
+// manySockets and manyTerminals are the numbers of open sockets and pseudoterminals that make hinit search for their owners.
 const manySockets, manyTerminals = 4000, 1000
 
 // resourcesAreScarce reports whether so many processors, ports or pseudoterminals are in use that a profile may lack them.
@@ -103,8 +103,8 @@ func resourcesAreScarce() bool {
 	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets || demand.Terminals >= manyTerminals
 }
 
-// measureHomes makes the boot program measure the gateways in list. work, a Measure constant of package boot, says what to
-// measure. After the time limit it returns an error. An empty list costs nothing.
+// measureHomes makes the boot program measure the gateways in list. work is a Measure constant of package boot. After the time
+// limit it returns an error. An empty list costs nothing.
 func (h *Health) measureHomes(limit time.Duration, list []boot.Gateway, work string) ([]boot.Measurement, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -114,8 +114,8 @@ func (h *Health) measureHomes(limit time.Duration, list []boot.Gateway, work str
 	return h.MeasureProfiles(ctx, list, work)
 }
 
-// gatewaysWhere describes, for the boot program, the gateways that wanted selects. The gateway of the default profile is
-// never among them.
+// gatewaysWhere describes the gateways that wanted selects, for the boot program. It leaves out the gateway of the default
+// profile.
 func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Gateway) {
 	cfg := h.o.Config()
 	services := h.o.Loop.Snapshot().Services
@@ -133,10 +133,10 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 	return all
 }
 
-// checkQuotas makes the boot program measure the disk usage of profiles or, if share is set, their use of processors and
-// ports. The boot program also decides which gateways to stop or restart. checkQuotas passes these decisions to the
-// supervisor, and replaces the notes in last. If a measurement fails, the notes of profiles that were not measured stay. The
-// result says whether there are notes, or the program has failed.
+// checkQuotas makes the boot program measure the disk usage of profiles or, if share is set, their use of processors and ports.
+// The boot program also decides which gateways to stop or restart. checkQuotas passes these decisions to the supervisor, and
+// replaces the notes in last. If a measurement fails, the notes of unmeasured profiles stay. It reports whether the result has
+// notes, or the program has failed.
 func (h *Health) checkQuotas(share bool, last *sharedMap[string, string]) bool {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	wanted := func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() }
@@ -170,13 +170,13 @@ func (h *Health) checkQuotas(share bool, last *sharedMap[string, string]) bool {
 	return err != nil || len(notes) > 0
 }
 
-// firstRecord is how soon after the boot hinit first records the memory of gateways. It is short, so that a container that
+// firstRecord is the time from the boot to the first record of the memory of gateways. It is short, so that a container that
 // soon fills its memory leaves a record for the next boot. recordPeriod is the time between further records.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
 // HoldBackGateways holds back gateways that would not fit into the container's memory limit. It expects each gateway to use as
-// much memory as was recorded before this boot. Call it after the gateways were registered and before they start. It waits for
-// the boot program, and then calls [Health.RecordMemory]. If the container has no memory limit, it does nothing.
+// much memory as was recorded before this boot. Call it after the registration of the gateways and before their start. It waits
+// for the boot program, and then calls [Health.RecordMemory]. Without a memory limit, it does nothing.
 func (h *Health) HoldBackGateways(ctx context.Context) {
 	if h.memory.container().Limit == 0 {
 		return
@@ -185,7 +185,7 @@ func (h *Health) HoldBackGateways(ctx context.Context) {
 		_, is := priorityRanks[own.Class]
 		return is && v.Want == supervisor.WantUp
 	}
-	ctx, cancel := context.WithTimeout(ctx, freePeriod) // the volume may not answer
+	ctx, cancel := context.WithTimeout(ctx, freePeriod)
 	defer cancel()
 	found, err := h.MeasureProfiles(ctx, h.gatewaysWhere(sheddable), boot.AdmitMemory)
 	if err != nil {
@@ -208,18 +208,18 @@ func (h *Health) sharedMemory() []boot.Measurement {
 	for _, v := range h.o.Loop.Snapshot().Services {
 		running = append(running, boot.Gateway{Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run})
 	}
-	found, _ := h.measureHomes(freePeriod, running, boot.FilesInMemory) // if the search fails, this memory counts for no service
+	found, _ := h.measureHomes(freePeriod, running, boot.FilesInMemory) // after a failed search, this memory counts for no service
 	return found
 }
 
 // RecordMemory starts to record the memory of gateways for the next boot, if the container has a memory limit. A second call
-// does nothing. Nothing is recorded while no gateway runs, because another init may then serve the volume.
+// does nothing. It records nothing while no gateway runs, because another init may then serve the volume.
 func (h *Health) RecordMemory() {
 	if h.memory.container().Limit == 0 || !h.quota.recordsMemory.CompareAndSwap(false, true) {
 		return
 	}
 	h.runEvery("recording memory", firstRecord, recordPeriod, func(int) {
 		running := h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
-		_, _ = h.measureHomes(quotaPeriod, running, boot.RecordMemory) // after a failure, the next boot uses an older record
+		_, _ = h.measureHomes(quotaPeriod, running, boot.RecordMemory)
 	})
 }

@@ -12,8 +12,7 @@ import (
 	"hinit/supervisor"
 )
 
-// TestPID1KeptAnEmptyNoteForEachIsolatedProfile checks that PID 1 keeps no memory for a profile whose measurement gave
-// no result.
+// PID 1 must keep no memory for a profile whose measurement gave no result.
 func TestPID1KeptAnEmptyNoteForEachIsolatedProfile(t *testing.T) {
 	cfg := &config.Config{Isolation: config.Isolation{Mode: config.IsolationUser}}
 	procs, err := proc.New()
@@ -60,8 +59,7 @@ func TestPID1KeptAnEmptyNoteForEachIsolatedProfile(t *testing.T) {
 	}
 }
 
-// TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn checks that the results for all other profiles are used if the
-// measurement of one home fails.
+// If the measurement of one home fails, the results for all other profiles must be used.
 func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 	cfg := &config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Priority: config.Priority{Quota: config.Quota{StopAbove: 1}}}}}
 	procs, err := proc.New()
@@ -96,8 +94,8 @@ func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 	}
 }
 
-// btrfs reports 0 of 0 inodes, as /proc does. hinit took that for a full disk, and measured all homes every 5 s in place of once a
-// minute.
+// btrfs reports 0 of 0 inodes, as /proc does. hinit took that for a full disk, and measured all homes every 5 s instead of once
+// a minute.
 func TestAFileSystemWithoutInodeCountsIsNotFull(t *testing.T) {
 	t.Setenv("TMPDIR", "/proc")
 	h := &Health{o: Options{Config: func() *config.Config { return &config.Config{Home: "/proc"} }}}

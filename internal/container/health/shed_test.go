@@ -13,8 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// TestWhoGoesWhenMemoryIsShort checks, row by row, which service hinit ends and whether it refuses starts. The container of the
-// test has 1000 bytes of memory.
+// Each row says which service hinit ends and whether it refuses starts. The container of the test has 1000 bytes of memory.
 func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	low := candidate{name: "low", priority: 0, idle: time.Minute, bytes: 100, running: true}
 	idler := candidate{name: "idler", priority: 0, idle: time.Hour, bytes: 50, running: true}
@@ -71,7 +70,7 @@ type tightWatch struct {
 	memoryWatch
 
 	own, extra     uint64
-	refused, ended []string // reasons why starts are refused, and names of ended services
+	refused, ended []string // reasons for refused starts, and names of ended services
 }
 
 const mb = 1 << 20
@@ -105,8 +104,8 @@ func newTightWatch(search func() []boot.Measurement) *tightWatch {
 	return w
 }
 
-// Memory that belongs to no service, such as files in /dev/shm, must not make hinit end idle services. hinit must say
-// where this memory is, and must find a service that holds it in files without a name.
+// Memory that belongs to no service, such as files in /dev/shm, must not make hinit end idle services. hinit must say where
+// this memory is, and must find a service that holds it in files without a name.
 func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// a measurement of an earlier run, which does not count
@@ -145,8 +144,8 @@ func TestThePageTablesOfAnAgentBelongedToNoService(t *testing.T) {
 	}
 }
 
-// While the search for shared memory runs, memory limits must still be enforced and services still be ended. After a
-// search without a result, the next one must not follow 10 seconds later, although memory is still tight.
+// During the search for shared memory, memory limits must still be enforced and services still be ended. After a search without
+// a result, the next one must not follow 10 seconds later, although memory is still tight.
 func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		searches, answer := 0, make(chan struct{})
@@ -166,8 +165,8 @@ func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
 	})
 }
 
-// The search for shared memory must begin early enough: a process that writes to a file in memory can take the last 10
-// % in a second. It must begin also in a container so small that less than 32 MiB are free at the threshold.
+// The search for shared memory must begin early: a process that writes to a file in memory can take the last 10 % in a second.
+// A container so small that less than 32 MiB are free at the threshold must search too.
 func TestAFastWriterFilledTheMemoryBeforeTheSearch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, used := range []uint64{80, 99} {
@@ -186,8 +185,8 @@ func TestAFastWriterFilledTheMemoryBeforeTheSearch(t *testing.T) {
 	})
 }
 
-// The reason why starts wait must show the present use of memory, not the use at the time when they began to wait. It
-// may last for hours.
+// The reason why starts wait must show the present use of memory, not the use at the begin of the wait, which may last for
+// hours.
 func TestTheReasonWhyStartsWaitKeptItsFirstNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTightWatch(func() []boot.Measurement { return nil })
@@ -206,8 +205,8 @@ func TestTheReasonWhyStartsWaitKeptItsFirstNumbers(t *testing.T) {
 	})
 }
 
-// The reason why starts are refused must not alternate when the memory that belongs to no service is now above, now
-// below half of the used memory. Each change is a line in the log.
+// The reason why starts are refused must not alternate when the memory without a service is now above, now below half of the
+// used memory. Each change is a line in the log.
 func TestTheReasonWhyStartsAreRefusedChangedEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTightWatch(func() []boot.Measurement { return nil })

@@ -1,8 +1,8 @@
-// Package leaseholder decides whether this init serves its data volume. This init may supervise the profiles and services
-// there only while it holds the lock of the volume.
+// Package leaseholder decides whether this init serves its data volume. This init may supervise the profiles and services of
+// the volume only while it holds the lock of the volume.
 //
-// Without the lock, no profile or service of the volume starts. When the lock is lost, the package kills all of them before
-// it asks for the lock again. It owns a goroutine that waits for the lock, or for its loss.
+// Without the lock, no profile or service of the volume starts. When the lock is lost, the package kills all of them before it
+// asks for the lock again. It owns a goroutine that waits for the lock, or for its loss.
 package leaseholder
 
 import (
@@ -28,14 +28,14 @@ import (
 )
 
 const (
-	// standbyVariable is the environment variable that says what this init does if another init holds the lock. With the
-	// value 0 the container ends, otherwise it waits.
+	// standbyVariable is the environment variable for the case that another init holds the lock. With the value 0 the container
+	// ends, otherwise it waits.
 	standbyVariable = "HINIT_STANDBY"
 	// retryPause is the time between an error and the next attempt to get the lock back.
 	retryPause = time.Second
-	// volumeTimeout is how long the boot waits for the volume. Then it starts the CMD anyway.
+	// volumeTimeout is how long the boot waits for the volume before it starts the CMD anyway.
 	volumeTimeout = 15 * time.Second
-	// slowLock is how long the wait for the lock must be to appear in the timeline of the boot.
+	// slowLock is the minimum wait for the lock that appears in the timeline of the boot.
 	slowLock = time.Second
 )
 
@@ -43,18 +43,15 @@ const (
 type Host struct {
 	*initlog.Logger
 
-	Config  func() *config.Config
-	RunPlan func() *boot.RunPlan
-	// Fatal ends the container with a failure.
-	Fatal func(reason string)
-	// RemoveSlot removes the slot of a service from the scan directory of s6.
+	Config     func() *config.Config
+	RunPlan    func() *boot.RunPlan
+	Fatal      func(reason string)
 	RemoveSlot func(ctx context.Context, service string) error
-	// DropProfiles drops all records about the profiles, because another init may serve the profiles now.
+	// DropProfiles drops all records about the profiles, because another init may now serve them.
 	DropProfiles func()
-	// WarnAgents gets warnings that an agent can cause, for instance about a file system without locks.
-	WarnAgents func(line string)
-	// TakeOver prepares the volume if necessary, and starts its profiles and services. It is called when this init gets the lock
-	// after the boot. serving ends when the lock is lost.
+	WarnAgents   func(line string)
+	// TakeOver prepares the volume if necessary, and starts its profiles and services, when this init gets the lock after the
+	// boot. serving ends when the lock is lost.
 	TakeOver func(ctx, serving context.Context)
 }
 
@@ -78,8 +75,8 @@ type Lease struct {
 	host      Host
 	loop      Loop
 	lock      lease.Lock
-	onMessage func(words string) // function that gets each message of the lease program
-	grantor   string             // name of the part that grants the lock, for messages: the volume, or the lease program
+	onMessage func(words string) // handles each message of the lease program
+	grantor   string             // name of the grantor of the lock in messages: the volume, or the lease program
 	steps     *bootstatus.Status // status of the boot
 	serves    atomic.Bool
 	state     atomic.Pointer[state]
@@ -90,7 +87,7 @@ type state struct {
 	name   string // state as in the API: client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
 	detail string              // the reason in words; "" while another process holds the lock
-	holder func() lease.Holder // function that returns the other process that holds the lock; nil if none does
+	holder func() lease.Holder // returns the other process that holds the lock; nil without another holder
 }
 
 // Handover is the state of the lock for the next program of a re-execution.
@@ -125,12 +122,12 @@ func (t *Lease) setState(name, detail string) {
 	t.state.Store(&state{name: name, since: time.Now(), detail: detail})
 }
 
-// Serves reports whether this init serves the volume: it supervises the profiles and services there.
+// Serves reports whether this init serves the volume, so that it supervises its profiles and services.
 func (t *Lease) Serves() bool { return t.serves.Load() }
 
 // BeginServing records that this init serves the volume, because it has got the lock. It returns false if the lock is lost again.
 func (t *Lease) BeginServing(serving context.Context) bool {
-	// store true before the check: if the lock is lost now, the goroutine that notices it stores false, which must come last
+	// store true first: if the lock is lost now, the goroutine that notices it stores false, which must come last
 	t.serves.Store(true)
 	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
@@ -164,7 +161,7 @@ func (t *Lease) Check() error {
 	}
 }
 
-// setWaiting sets the state to waiting, before it is known whether another process holds the lock.
+// setWaiting sets the state to waiting, before the holder of the lock is known.
 func (t *Lease) setWaiting() {
 	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor))
 }
@@ -182,7 +179,7 @@ func waitsForLock() bool {
 	return v == "" || !config.IsFalse(v)
 }
 
-// errHeld says that another process holds the lock, and that this init must not wait for it.
+// errHeld means that another process holds the lock, and that this init must not wait for it.
 var errHeld = errors.New("another process has the lock")
 
 // acquireResult is the result of acquire. The channel lost receives the reason when the lock is lost.
@@ -217,7 +214,7 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 // lost, serving is ctx. If ok is false, the boot must stop.
 func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
-	if !t.host.RunPlan().HasProfiles() { // there is no volume, or it belongs to the container with the gateways
+	if !t.host.RunPlan().HasProfiles() { // the container has no volume, or another container with the gateways owns it
 		return ctx, true
 	}
 	t.setWaiting()
@@ -290,13 +287,13 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error, since time.Tim
 	return serving
 }
 
-// fence is called after the loss of the lock. It kills all services that need the lock, and ends the context serving.
+// fence kills all services that need the lock after its loss, and ends the context serving.
 func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lock of the volume is lost") // evict once more, because services may have been registered since the first call
+	t.evict("the lock of the volume is lost") // services may have been registered since the first call
 	t.host.DropProfiles()
 }
 

@@ -25,7 +25,7 @@ import (
 	"hinit/supervisor"
 )
 
-// otherParts stands for the other parts of PID 1, and records how they are called.
+// otherParts replaces the other parts of PID 1, and records its calls.
 type otherParts struct {
 	route boot.RunPlan
 	view  supervisor.Snapshot
@@ -108,8 +108,8 @@ func heldBy(t *testing.T) (*otherParts, *lock, *Lease) {
 	return h, l, newLease(h.host(), h, l, bootstatus.New())
 }
 
-// TestOnlyWhatNeedsTheLeaseIsEvicted checks that the loss of the lease ends gateways and services that need it. It must end
-// neither the CMD nor services that a user has put into the scan directory.
+// The loss of the lease must end gateways and services that need it, but neither the CMD nor services that a user has put into
+// the scan directory.
 func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 	h, _, holder := heldBy(t)
 	h.view.Services = []*supervisor.Service{
@@ -127,8 +127,8 @@ func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 	}
 }
 
-// TestATermBeginsWithTheLock checks that the holder serves only after it got the lock, and that after a loss everything
-// ends before the holder asks for the lock again.
+// The holder must serve only after it got the lock. After a loss, everything must end before the holder asks for the lock
+// again.
 func TestATermBeginsWithTheLock(t *testing.T) {
 	h, l, holder := heldBy(t)
 	if holder.Serves() {
@@ -161,8 +161,7 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 	}
 }
 
-// TestASecondContainerWaits checks that a container whose lock is held by another waits, names the other in its status,
-// and takes over when the lock is free.
+// A container whose lock another holds must wait, name the other in its status, and take over when the lock is free.
 func TestASecondContainerWaits(t *testing.T) {
 	h, l, holder := heldBy(t)
 	l.busy = true
@@ -182,8 +181,8 @@ func TestASecondContainerWaits(t *testing.T) {
 	<-h.took
 }
 
-// TestAContainerThatGetsItsLeaseBackServesAgain checks that an init takes over although it had to wait twice. It first waits for
-// the lease. Then it waits for an init of the same machine that still holds the directory.
+// An init must take over although it had to wait twice: for the lease, and for an init of the same machine that still holds the
+// directory.
 func TestAContainerThatGetsItsLeaseBackServesAgain(t *testing.T) {
 	h, home := &otherParts{took: make(chan struct{}, 1)}, t.TempDir()
 	holder, other := New(h.host(), h, home, fsutil.Self(), bootstatus.New(), true), lease.NewVolume(home, fsutil.Self(), func(string) {})
@@ -215,8 +214,7 @@ func TestAContainerThatGetsItsLeaseBackServesAgain(t *testing.T) {
 	}
 }
 
-// TestWithoutStandbyASecondContainerEnds checks that without standby a container whose lock is held by another ends,
-// and logs the reason.
+// Without standby, a container whose lock another holds must end, and log the reason.
 func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 	t.Setenv(standbyVariable, "0")
 	h, l, holder := heldBy(t)
@@ -229,8 +227,8 @@ func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 	}
 }
 
-// TestAnImageThatInheritsNoLockTakesIt checks that a re-executed hinit without an inherited lock acquires the lock. If
-// another container holds it, the services that need it must be ended.
+// A re-executed hinit without an inherited lock must acquire the lock. If another container holds it, the services that need it
+// must end.
 func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		_, l, holder := heldBy(t)
@@ -298,8 +296,7 @@ func TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution(t *testing.T) {
 	})
 }
 
-// TestWhereThereAreNoProfilesNobodyAsksForTheLock checks that a container without profiles serves without the lock and
-// reports none.
+// A container without profiles must serve without the lock and report no lock.
 func TestWhereThereAreNoProfilesNobodyAsksForTheLock(t *testing.T) {
 	h, _, holder := heldBy(t)
 	h.route.ServicesOnly = true

@@ -19,7 +19,7 @@ import (
 	"hinit/supervisor"
 )
 
-// programGrace is the time between SIGTERM and SIGKILL for a boot program that still runs when the container ends.
+// programGrace is the time between SIGTERM and SIGKILL for a boot program that is alive at the end of the container.
 const programGrace = 100 * time.Millisecond
 
 // programLoop is the part of a [supervisor.Loop] that a bootProgram needs. Tests replace it.
@@ -41,9 +41,8 @@ type bootProgram struct {
 	output *os.File
 }
 
-// startProgram starts the boot program, which is in the directory of hinit, and sends it a job. The supervisor knows it as a
-// unit with the given name and a random suffix, because it still knows the unit of an earlier job for some time. The caller
-// must call receive.
+// startProgram starts the boot program in the directory of hinit, and sends it a job. The unit in the supervisor has the given
+// name and a random suffix, because the unit of an earlier job may still exist. The caller must call receive.
 func startProgram(ctx context.Context, loop programLoop, name string, job boot.Job) (*bootProgram, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -65,7 +64,7 @@ func startProgram(ctx context.Context, loop programLoop, name string, job boot.J
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: programGrace},
 		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
 	}, supervisor.WantUp)
-	_, _ = stdin.Close(), stdout.Close() // the program has its own copies
+	_, _ = stdin.Close(), stdout.Close()
 	if err != nil {
 		p.close()
 		return nil, err
@@ -83,8 +82,8 @@ func (p *bootProgram) send(document any) {
 	_ = json.NewEncoder(p.output).Encode(document) // an error means that the program has exited, which receive reports
 }
 
-// receive calls take with each message of the program. It blocks until the program says that it is done or has failed. If
-// take returns an error or ctx ends, receive stops the program, and returns that error or the cause of ctx.
+// receive calls handle with each message of the program. It blocks until the program reports its end or has failed. If handle
+// returns an error or ctx ends, receive stops the program, and returns that error or the cause of ctx.
 func (p *bootProgram) receive(ctx context.Context, handle func(boot.Message) error) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
@@ -117,5 +116,4 @@ func (p *bootProgram) receive(ctx context.Context, handle func(boot.Message) err
 	return err
 }
 
-// errEnded says that the program exited before its work was done. Errors of receive wrap it.
 var errEnded = errors.New("the boot program has failed")

@@ -12,23 +12,23 @@ import (
 	"hinit/internal/pause"
 )
 
-// examineTime is how long an examination may take.
+// examineTime is the time limit of an examination.
 const examineTime = 8 * time.Second
 
-// Examiner makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the
-// agent can write. One examination runs at a time, so a hung volume blocks only one process and one goroutine, however many
-// clients ask. The Examiner owns that goroutine. Any goroutine may call its methods.
+// Examiner makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the agent
+// can write. One examination runs at a time, so a hung volume blocks only one process and one goroutine, however many clients
+// ask. The Examiner owns that goroutine. Any goroutine may call its methods.
 type Examiner struct {
-	work func(ctx context.Context, take func(boot.Message)) error // function that makes the boot program examine the volume
+	work func(ctx context.Context, take func(boot.Message)) error // makes the boot program examine the volume
 
 	mu      sync.Mutex
-	ended   chan struct{}   // channel that is closed at the end of the present examination; nil if none is running
+	ended   chan struct{}   // closed at the end of the present examination; nil if none is running
 	found   client.Findings // findings so far of the last examination
 	current boot.Examining  // the check that is running now
 }
 
-// Examine examines the volume, or waits for an examination that is under way. It returns the findings when the examination is
-// done, when ctx ends, or after examineTime. In the last two cases, the findings name the check that has not answered.
+// Examine examines the volume, or waits for a running examination. It returns the findings when the examination is done, when
+// ctx ends, or after examineTime. In the last two cases, the findings name the check that has not answered.
 func (e *Examiner) Examine(ctx context.Context) client.Findings {
 	ctx, cancel := context.WithTimeout(ctx, examineTime)
 	defer cancel()

@@ -8,8 +8,7 @@ import (
 	"hinit/internal/boot"
 )
 
-// TestAVolumeThatHangsIsExaminedOnce checks that several doctors share one examination of a volume that hangs. PID 1
-// can make only a few blocking calls at the same time.
+// Several doctors must share one examination of a volume that hangs. PID 1 can make only a few blocking calls at the same time.
 func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 	free := make(chan struct{})
 	begun := make(chan struct{}, 10)
@@ -31,7 +30,7 @@ func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 		joined := make(chan client.Findings, 1)
 		go func() { joined <- e.Examine(ctx) }()
 		if len(begun) == 0 {
-			begun <- <-begun // wait until the first examination hangs
+			begun <- <-begun
 		}
 		cancel()
 		found := <-joined

@@ -16,13 +16,13 @@ import (
 )
 
 // Owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during the
-// boot, and the files of a profile when the profile appears or starts. Requests that come during a repair are combined into one
-// more repair. The caller runs [Owners.RepairAll] and then [Owners.RepairWanted] in one goroutine, so that repairs never
-// overlap. Any goroutine may call the other methods.
+// boot, and the files of a profile when the profile appears or starts. Requests during a repair are combined into one more
+// repair. The caller runs [Owners.RepairAll] and then [Owners.RepairWanted] in one goroutine, so that repairs never overlap.
+// Any goroutine may call the other methods.
 type Owners struct {
 	*initlog.Logger
 
-	remark      func(text string) // function that adds a text to the event history
+	remark      func(text string) // adds a text to the event history
 	work        runJob
 	correctHome func(ctx context.Context, profile string)
 	wakeUp      chan struct{} // channel of capacity 1 that wakes Run when wanted has profiles
@@ -32,26 +32,26 @@ type Owners struct {
 	status *client.Repair  // progress of the repair of all files
 }
 
-// runJob makes the boot program do a job, and calls take with each of its messages.
+// runJob makes the boot program do a job, and passes its messages to take.
 type runJob func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
 // newOwners returns an Owners without work. remark adds a text to the event history. work makes the boot program do a repair.
-// move corrects the owner of a profile's home, and blocks until that is done.
+// move corrects the owner of a profile's home, and blocks until its end.
 func newOwners(v *initlog.Logger, remark func(text string), work runJob, move func(ctx context.Context, profile string)) *Owners {
 	return &Owners{Logger: v, remark: remark, work: work, correctHome: move, wakeUp: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
-// RepairAll repairs the owners of all files, and returns when that is done or ctx has ended. job names the agent's user. If hinit
-// runs as that user, no owner needs a repair. If the boot has filled the data directory from the image (job.FilledFromImage),
-// RepairAll also syncs those files to the disk.
+// RepairAll repairs the owners of all files, and returns when that is done or ctx has ended. job names the agent's user. If
+// hinit runs as that user, no owner needs a repair. If the boot has filled the data directory from the image
+// (job.FilledFromImage), RepairAll also syncs those files to the disk.
 func (r *Owners) RepairAll(ctx context.Context, job boot.Job) {
 	if job.Options.Agent.Switches() || job.FilledFromImage {
 		r.repair(ctx, job, nil)
 	}
 }
 
-// RepairWanted repairs the profiles for which Owners.CorrectOwner is called, until ctx ends. It returns at once if hinit can't
-// change owners.
+// RepairWanted repairs the profiles of calls of Owners.CorrectOwner, until ctx ends. It returns at once if hinit can't change
+// owners.
 func (r *Owners) RepairWanted(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
 		select {
@@ -60,7 +60,7 @@ func (r *Owners) RepairWanted(ctx context.Context, job boot.Job) {
 			only := slices.Sorted(maps.Keys(r.wanted))
 			clear(r.wanted)
 			r.mu.Unlock()
-			if len(only) > 0 { // an earlier repair may have repaired all wanted profiles already
+			if len(only) > 0 { // an earlier repair may have repaired all wanted profiles
 				r.repair(ctx, job, only)
 			}
 		case <-ctx.Done():
@@ -88,8 +88,8 @@ func (r *Owners) repair(ctx context.Context, job boot.Job, only []string) {
 	}
 }
 
-// CorrectOwner makes the agent's user the owner of a profile that another user has made. Before it returns, it changes the files
-// that a gateway needs. Run changes the others soon after. CorrectOwner blocks on the disk.
+// CorrectOwner makes the agent's user the owner of a profile that another user has made. Before it returns, it changes the
+// files that a gateway needs. Run changes the others soon after. CorrectOwner blocks on the disk.
 func (r *Owners) CorrectOwner(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
@@ -116,7 +116,7 @@ func (r *Owners) Status() *client.Repair {
 	return new(*r.status)
 }
 
-// TakeOver sets the progress of the repair of all files. After a re-execution, it comes from the previous program.
+// TakeOver sets the progress of the repair of all files from the previous program.
 func (r *Owners) TakeOver(status *client.Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

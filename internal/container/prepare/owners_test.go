@@ -24,7 +24,7 @@ import (
 
 const agentUID = 10000
 
-// teller records the messages that it gets.
+// teller records messages.
 type teller struct {
 	mu   sync.Mutex
 	said []string
@@ -41,7 +41,6 @@ func (t *teller) repairer() *Owners {
 	return newOwners(v, func(text string) { t.Say("%s", text) }, work, func(_ context.Context, profile string) { t.Say("moved %s", profile) })
 }
 
-// work does the boot program's repair in the process of the test.
 func work(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 	r := volume.Repair(ctx, volume.Options{Options: job.Options}, func(now client.Repair) { take(boot.Message{Repair: &now}) })
 	take(boot.Message{Repair: &r.Repair})
@@ -95,7 +94,6 @@ func ownerOf(t *testing.T, home, profile string) uint32 {
 	return st.Uid
 }
 
-// until polls until cond holds, for 20 seconds at most.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
@@ -139,8 +137,7 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	}
 }
 
-// TestTheNextProgramKnowsHowFarItCame checks that a re-executed hinit takes over the state of a finished repair and
-// does not begin again.
+// A re-executed hinit must take over the state of a finished repair and must not begin again.
 func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
 	r := new(teller).repairer()
 	if r.Status() != nil || r.AllRepaired() {
@@ -152,8 +149,8 @@ func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
 	}
 }
 
-// TestAContainerThatStopsWarnsOfNoRepair checks that a repair that is interrupted because the container stops causes no
-// warning. A CMD that ends after 50 ms would otherwise leave a warning to install another hinit-tools.
+// A repair that the stop of the container interrupts must cause no warning. Otherwise a CMD that ends after 50 ms leaves a
+// warning to install another hinit-tools.
 func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 	for fault, warnings := range map[error]int{supervisor.ErrStopping: 0, io.EOF: 1} {
 		var told teller

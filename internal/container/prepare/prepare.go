@@ -1,10 +1,10 @@
-// Package prepare makes the container ready for its first service. It prepares the data volume, and runs the agent's hooks
-// and the user's scripts. It also says which services the boot will register. After the boot it makes the boot program work
-// on the volume: repair owners, measure profiles, compress logs, examine the volume.
+// Package prepare makes the container ready for its first service. It prepares the data volume, and runs the agent's hooks and
+// the user's scripts. It also lists the services that the boot will register. After the boot it makes the boot program work on
+// the volume: repair owners, measure profiles, compress logs, examine the volume.
 //
-// A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the
-// goroutine of the boot and block on the disk; any goroutine may call [Stage.Expected]. The package owns a goroutine for each
-// boot program, which waits for its exit, and one during an examination.
+// A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the goroutine
+// of the boot and block on the disk; any goroutine may call [Stage.Expected]. The package owns a goroutine for each boot
+// program, which waits for its exit, and one during an examination.
 package prepare
 
 import (
@@ -44,16 +44,16 @@ type Stage struct {
 	Logs            *logs.Logs
 	Store           *profiles.Store
 	Agent           boot.Agent
-	Config          func() *config.Config // function that returns the present configuration
+	Config          func() *config.Config // returns the present configuration
 	RunPlan         func() *boot.RunPlan
-	Serves          func() bool // function that reports whether this init serves the volume
+	Serves          func() bool // reports whether this init serves the volume
 	Started         time.Time   // when the container was started
 	Owners          *Owners
 	Examiner        Examiner
-	RepairAll       atomic.Bool // whether the next repair of owners must look at every file
+	RepairAll       atomic.Bool // whether the next repair of owners must examine every file
 	FilledFromImage atomic.Bool // whether the data directory was empty, and was filled from the image
 
-	repairsEnded func() error // Err of the context of the last RepairOwners; nil before the first
+	repairsEnded func() error
 }
 
 // Connect makes the Owners and the Examiner of a Stage. Call it after the other exported fields are set.
@@ -94,14 +94,14 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var started func() (*bootProgram, error)
 	if wanted {
-		started = r.start() // start the program in the background, while the volume is being prepared
+		started = r.start() // start the program in the background, during the preparation of the volume
 	}
 	var more []boot.Phase
 	if seed {
 		more = append(more, boot.Phase{Name: "plant", Run: r.fillEmptyHome})
 	}
 	report := boot.Prepare(ctx, r.job.Options, more...)
-	// change the owners of the homes only now, so that no tenant has access to the new directories
+	// change the owners of the homes now, so that no tenant has access to the new directories
 	if r.job.Options.Tenants.Enabled && !report.HomeIsLink && !report.ReadOnly {
 		report.Run(ctx, r.job.Options, []boot.Phase{{Name: "tenants", Volume: true, Run: r.changeTenantOwners}})
 	}
@@ -127,7 +127,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 // BootOptions returns the options of this container for package boot.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
-	if tenants.Enabled { // Enabled means that the store can read homes of tenants (profiles with users of their own)
+	if tenants.Enabled { // tells the store that it can read homes of tenants (profiles with their own users)
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
@@ -154,7 +154,7 @@ func writeLine(v *initlog.Logger, l boot.LogLine) {
 	}
 }
 
-// LogTimeline logs how long the boot and its steps took. Time outside of all steps, such as the wait for the control socket,
+// LogTimeline logs the duration of the boot and its steps. Time outside of all steps, such as the wait for the control socket,
 // appears as the step "other".
 func (s *Stage) LogTimeline() {
 	if rest := time.Since(s.Started).Seconds() - show.BootSeconds(s.Status.Steps()); rest > 0 {
@@ -166,7 +166,7 @@ func (s *Stage) LogTimeline() {
 // RunStep runs a step of the boot, and records its duration and error. After an error the boot goes on.
 func (s *Stage) RunStep(name string, step func() error) { s.Status.AddSteps(s.MeasureStep(name, step)) }
 
-// MeasureStep is like RunStep, but returns the step and does not add it to the status.
+// MeasureStep runs a step like RunStep, and returns the step without adding it to the status.
 func (s *Stage) MeasureStep(name string, step func() error) client.BootStep {
 	start := time.Now()
 	err := step()
@@ -178,8 +178,8 @@ func (s *Stage) MeasureStep(name string, step func() error) client.BootStep {
 	return p
 }
 
-// NotifyOuterInit sends READY=1 to the program that started this container, if that wants such messages (sd_notify(3)). It
-// does not block.
+// NotifyOuterInit sends READY=1 to the program that started this container, if it accepts such messages (sd_notify(3)). It does
+// not block.
 func (s *Stage) NotifyOuterInit() {
 	if s.Registry.Snapshot().Stopping {
 		return
@@ -191,7 +191,7 @@ func (s *Stage) NotifyOuterInit() {
 	})
 }
 
-// reasonExpected is the reason in the status for the state of a service that the boot has not registered yet.
+// reasonExpected is the reason in the status for a service that the boot has not registered yet.
 const reasonExpected = "the boot has not come to it yet"
 
 // ExpectServices makes the status show the services of hinit.yaml until the boot registers them.
@@ -220,7 +220,7 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 }
 
 // expectProfiles makes the status show the gateways of the profiles until the boot registers them. It reads the profiles in a
-// goroutine, while the hooks run. If a hook changes profiles after that, the status is out of date until the boot reads them.
+// goroutine, during the hooks. After a change by a hook, the status is out of date until the boot reads the profiles.
 func (s *Stage) expectProfiles(cfg *config.Config) {
 	s.Status.ExpectLater(func() []*supervisor.Service {
 		found, _, err := s.Store.Discover() // the boot itself reports the warnings
@@ -231,7 +231,7 @@ func (s *Stage) expectProfiles(cfg *config.Config) {
 		gateways := make([]*supervisor.Service, 0, len(found))
 		for _, p := range found {
 			named := route.Supervise && p.Name == route.Profile
-			state, _ := s.Store.ReadState(p.Name) // after an error the state is zero
+			state, _ := s.Store.ReadState(p.Name)
 			v := s.expectedService(profiles.SlotName(p.Name), supervisor.KindGateway, registry.NeedProfiles, named || state.ShouldRun())
 			u := s.Units.Gateway(cfg, p, nil)
 			v.Profile, v.Log, v.Command = p.Name, u.LogFile, u.Spec.Argv

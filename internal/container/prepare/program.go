@@ -26,8 +26,8 @@ type preparation struct {
 	job      boot.Job
 	program  *bootProgram
 	reported bool
-	unusable bool           // the data volume can't be used, so only steps that do not need the volume go on
-	hooks    sync.WaitGroup // counter of the running hooks
+	unusable bool           // the data volume can't be used, so hinit makes only steps that do not need it
+	hooks    sync.WaitGroup // counts the running hooks
 }
 
 // start starts the boot program in the background. The returned function blocks until the program runs.
@@ -51,8 +51,8 @@ func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	})
 }
 
-// changeTenantOwners makes the boot program give the homes of profiles with users of their own to these users. It is a phase
-// after the phases of [boot.Prepare].
+// changeTenantOwners makes the boot program give the homes of profiles with their own users to these users. It is a phase after
+// the phases of [boot.Prepare].
 func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) error {
 	r.changeOwners(ctx, r.job, s.Tell)
 	return nil
@@ -66,8 +66,8 @@ func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 	s.changeOwners(ctx, job, func(l boot.LogLine) { writeLine(s.AgentLogger, l) })
 }
 
-// homeOwnerTimeout is how long correctHomeOwner may take. The boot program itself stops after 5 s, so only a hung disk
-// reaches this limit.
+// homeOwnerTimeout is the time limit of correctHomeOwner. The boot program itself stops after 5 s, so only a hung disk reaches
+// this limit.
 const homeOwnerTimeout = 7 * time.Second
 
 func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.LogLine)) {
@@ -84,8 +84,8 @@ func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.L
 	}
 }
 
-// finishBoot makes the boot program do the remaining boot steps, which include the hooks. started waits for the start of the
-// program. report is nil for a plain supervisor, which has no volume.
+// finishBoot makes the boot program do the remaining boot steps, including the hooks. started waits for the start of the
+// program. report is nil under hinit run, which has no volume.
 func (r *preparation) finishBoot(started func() (*bootProgram, error), report *boot.Report) (err error) {
 	if r.program, err = started(); err == nil {
 		if report != nil {
@@ -162,7 +162,7 @@ func (r *preparation) handleReport(handleReport *boot.Report) error {
 	case ending && r.cfg.Image.FailedStepEffect == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
-	r.RunStep("wait", func() error { // this step is the wait for background work, such as opening the control socket
+	r.RunStep("wait", func() error { // the wait for background work, such as opening the control socket
 		r.ready()
 		return nil
 	})
@@ -177,7 +177,7 @@ func (r *preparation) handleReport(handleReport *boot.Report) error {
 		})
 	}
 	if hook := r.Units.SaveRulesHook(r.cfg); hook != nil {
-		r.RunStep(hook.Name, func() error { // if the hook fails, the gateways only start a little later
+		r.RunStep(hook.Name, func() error { // after a failed hook, the gateways only start a little later
 			_, err := r.runHook(*hook)
 			r.Status.HooksEnd()
 			return err
@@ -186,8 +186,8 @@ func (r *preparation) handleReport(handleReport *boot.Report) error {
 	return nil
 }
 
-// runHook runs a hook as a task of the supervisor, because nothing else may start a process. It returns the exit code when
-// all processes of the hook have ended.
+// runHook runs a hook as a task of the supervisor, because no other part of PID 1 may start a process. It returns the exit code
+// when all processes of the hook have ended.
 func (r *preparation) runHook(h boot.Hook) (int, error) {
 	ctx := r.ctx
 	if h.Timeout > 0 {
@@ -218,13 +218,13 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	return code, err
 }
 
-// ownersTime is how long the boot waits for the repair of owners after the agent's user has changed. Then the repair goes on
-// in the background.
+// ownersTime is how long the boot waits for the repair of owners after a change of the agent's user. Then the repair goes on in
+// the background.
 const ownersTime = 5 * time.Second
 
 // RepairOwners repairs owners in the background until ctx ends. If all is set, it begins with all files. The returned channel
-// is closed after this first repair. If an earlier call still repairs, RepairOwners does nothing, and returns a channel that
-// is never closed.
+// is closed after this first repair. During the repair of an earlier call, RepairOwners does nothing, and returns a channel
+// that is never closed.
 func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	repaired := make(chan struct{})
 	if s.repairsEnded != nil && s.repairsEnded() == nil {
@@ -254,7 +254,7 @@ func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, y
 }
 
 // MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. After an
-// error, found has the measurements that the boot program sent before the error.
+// error, found has the measurements from before the error.
 func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
 	job := s.Job(s.Config())
 	job.Gateways, job.Measure = profiles, work
@@ -271,8 +271,7 @@ func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, wo
 	return found, err
 }
 
-// runJob starts a boot program for a job that needs no answers, calls take with each of its messages, and blocks until it
-// ends.
+// runJob starts a boot program for a job that needs no answers, passes each of its messages to take, and blocks until its end.
 func (s *Stage) runJob(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
 	p, err := startProgram(ctx, s.Registry, name, job)
 	if err != nil {

@@ -28,8 +28,7 @@ const (
 	exitUsage  = 2
 )
 
-// Start is what an init must know before it can make the container: the configuration, the agent's user, and what the CMD
-// asks for.
+// Start contains the input for making the container: the configuration, the agent's user, and the meaning of the CMD.
 type Start struct {
 	Config  *config.Config
 	Agent   boot.Agent
@@ -66,8 +65,8 @@ func (old Handover) TakeOver() (start Start, err error) {
 	return Start{cfg, agent, old.RunPlan}, nil
 }
 
-// Container returns the Start of a container's init. path returns the PATH of the agent's programs, given the agent's home.
-// If the init can't begin, Container prints why. It then returns ok false, and the exit code.
+// Container returns the Start of a container's init. path returns the PATH of the agent's programs, given the agent's home. If
+// the init can't begin, Container prints the reason, and returns ok false with the exit code.
 func Container(argv0 string, args []string, path func(home string) string) (start Start, code int, ok bool) {
 	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
@@ -113,8 +112,8 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 // defaultConfigFile is the file that "hinit run" reads in the working directory if the user names none.
 const defaultConfigFile = "hinit.yaml"
 
-// findConfigFile returns the absolute path of a plain supervisor's configuration, so that a later reload finds the same file.
-// named is the path that the user has given, or "".
+// findConfigFile returns the absolute path of the configuration of hinit run, so that a later reload finds the same file. named
+// is the path from the user, or "".
 func findConfigFile(named string) (file string, err error) {
 	if file = cmp.Or(named, os.Getenv("HINIT_CONFIG")); file != "" {
 		return filepath.Abs(file)
@@ -128,7 +127,7 @@ func findConfigFile(named string) (file string, err error) {
 	return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", defaultConfigFile, config.DefaultPath)
 }
 
-// consoleSyncTime is how long the start of the CMD waits until earlier messages of hinit are on the console.
+// consoleSyncTime is how long the start of the CMD waits for earlier messages of hinit on the console.
 const consoleSyncTime = 300 * time.Millisecond
 
 // StartCmd starts the container's CMD. It does nothing if hinit supervises a gateway instead.
@@ -136,16 +135,16 @@ func (s *Stage) StartCmd(ctx context.Context) {
 	if !s.RunPlan().HasCommand() {
 		return
 	}
-	// The CMD writes to the console itself, so write hinit's own lines first. A stuck console delays the CMD for consoleSyncTime
-	// only.
+	// The CMD writes to the console itself, so write hinit's own lines first. A stuck console delays the CMD for
+	// consoleSyncTime only.
 	patience, done := context.WithTimeout(ctx, consoleSyncTime)
 	_ = s.Logs.Sync(patience)
 	done()
 	s.start(ctx, s.Units.Cmd(s.Config(), s.RunPlan(), IsControllingTerminal(os.Stdin)), "the CMD")
 }
 
-// StartPlaceholder starts a process in place of a CMD "gateway run", whose gateway hinit supervises as a service. The process is
-// "sleep infinity", or hinit itself (exe) if the image has no sleep.
+// StartPlaceholder starts a process in place of a CMD "gateway run", whose gateway hinit supervises as a service. The process
+// is "sleep infinity", or hinit itself (exe) if the image has no sleep.
 func (s *Stage) StartPlaceholder(ctx context.Context, exe string) {
 	if s.RunPlan().DashboardOnly {
 		return

@@ -7,8 +7,7 @@ import (
 	"hinit/internal/tuning"
 )
 
-// TestWhatEnforcesALimitWithoutAControlGroupIsSaid checks what the status, doctor and the API name as the enforcer of
-// each limit in a container without a control group of its own.
+// The status, doctor and the API must name the mechanism that enforces each limit in a container without its own control group.
 func TestWhatEnforcesALimitWithoutAControlGroupIsSaid(t *testing.T) {
 	m, _, _ := maker(t, "")
 	processors := client.LimitedByHinit

@@ -21,10 +21,10 @@ func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 	return cred == nil && os.Geteuid() == 0 && m.agent.User.UID != 0
 }
 
-// rootEnv returns the environment of a program that runs as root. It is the container's environment, without variables that
-// lead to a directory of the agent, and with the variables that hinit.yaml has in own. The variable HINIT_CONFIG stays,
-// because a program of hinit without it would assume that no profile is isolated. HOME is root's home, unless own sets HOME
-// to a directory outside the data volume.
+// rootEnv returns the environment of a program that runs as root. It is the container's environment without variables that lead
+// to a directory of the agent, and with the variables of hinit.yaml in own. The variable HINIT_CONFIG stays, because a program
+// of hinit without it would assume that no profile is isolated. HOME is root's home, unless own sets HOME to a directory
+// outside the data volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
@@ -102,11 +102,10 @@ func (m *Maker) agentCanWrite(dir string) bool {
 // venv is the Python virtual environment that contains the agent's program.
 type venv struct {
 	binary string // path of the agent's program
-	root   string // directory of the virtual environment; "" if there is none
+	root   string
 	prompt string
 }
 
-// venvOf finds the virtual environment of a program. It reads a file of the image.
 func venvOf(binary string) *venv {
 	v := &venv{binary: binary}
 	bin := filepath.Dir(binary)
@@ -127,8 +126,8 @@ func venvOf(binary string) *venv {
 	return v
 }
 
-// venvVars returns the variables that activating the virtual environment would set, for a process that starts in dir. It
-// returns nil if the agent's program is not in a virtual environment.
+// venvVars returns the variables of the activated virtual environment, for a process that starts in dir. It returns nil if the
+// agent's program is not in a virtual environment.
 func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	v := m.venv.Load()
 	if v == nil || v.binary != cfg.Agent.Binary {
@@ -149,8 +148,8 @@ func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	return vars
 }
 
-// venvEnv returns the container's environment as if the virtual environment were activated in dir. If the agent's program is
-// not in a virtual environment, venvEnv returns the container's environment unchanged.
+// venvEnv returns the container's environment as if the virtual environment were activated in dir. Without a virtual
+// environment, it is unchanged.
 func (m *Maker) venvEnv(cfg *config.Config, dir string) []string {
 	vars := m.venvVars(cfg, dir)
 	if vars == nil {

@@ -17,16 +17,15 @@ import (
 	"hinit/profiles"
 )
 
-// sharedWords are the arguments of hinit-isolate that all isolated profiles have in common, for one configuration and one
-// home.
+// sharedWords are the arguments of hinit-isolate that all isolated profiles have in common, for one configuration and one home.
 type sharedWords struct {
 	cfg   *config.Config
 	home  string
 	words []string
 }
 
-// isolate makes a spec start hinit-isolate, which confines itself and then executes the original command. It does nothing for
-// a profile without isolation.
+// isolate makes a spec start hinit-isolate, which confines itself and then executes the original command. It does nothing for a
+// profile without isolation.
 func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec) {
 	own := cfg.IsolationOf(p.Name)
 	if !own.IsIsolated() {
@@ -39,7 +38,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	}
 	plan := []string{"name=" + p.Name, "home=" + p.Home}
 	if i := slices.IndexFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=/") }); i >= 0 {
-		// move HOME into the plan, so that all profiles can share one environment
+		// with HOME in the plan, all profiles can share one environment
 		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1)
 	}
 	for _, path := range own.SharedPaths {
@@ -80,9 +79,9 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	}
 }
 
-// sharedArguments returns the arguments of hinit-isolate that all isolated profiles have in common: the files and directories
-// to hide. The last argument is key, followed by the path of the rules file. Root writes the isolation rules into that file
-// once, for all profiles.
+// sharedArguments returns the common arguments of hinit-isolate for all isolated profiles: the files and directories to hide.
+// The last argument is key, followed by the path of the rules file. Root writes the isolation rules into that file once, for
+// all profiles.
 func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string) {
 	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {
@@ -95,8 +94,8 @@ func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string)
 	return append(words, key+filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation"))
 }
 
-// SaveRulesHook returns a boot step that writes the rules file (see sharedArguments). It is nil if no profile is isolated, or if
-// hinit does not run as root.
+// SaveRulesHook returns a boot step that writes the rules file (see sharedArguments). It is nil if no profile is isolated, or
+// if hinit does not run as root.
 func (m *Maker) SaveRulesHook(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.Isolates() {
 		return nil

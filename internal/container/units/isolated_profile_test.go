@@ -16,8 +16,8 @@ import (
 	"hinit/profiles"
 )
 
-// plan returns the arguments of hinit-isolate for a profile, its command and its directory. There are no arguments if
-// the profile is not isolated.
+// plan returns the arguments of hinit-isolate for a profile, its command and its directory. The arguments are empty if the
+// profile is not isolated.
 func plan(t *testing.T, yaml, profile string) (words, command []string, dir string) {
 	t.Helper()
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
@@ -47,8 +47,7 @@ func TestAnIsolatedGatewayIsToldWhatItMayReach(t *testing.T) {
 	}
 }
 
-// TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile checks that the specs of gateways share the memory of the
-// environment that all have in common.
+// The specs of gateways must share the memory of their common environment.
 func TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile(t *testing.T) {
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: files\nprofiles: {own: {env: {HOME: /srv/own}}}\n"), Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
@@ -82,8 +81,8 @@ func TestWithoutRootAUserOfItsOwnIsRefusedInWords(t *testing.T) {
 	}
 }
 
-// TestAWorkerOfTheBoardHadNoLimitsOfItsProfile checks that a worker of the task board gets the limits of its profile,
-// as the gateway does, and a HOME that it can see. The data directory is hidden from a tenant.
+// A worker of the task board must get the limits of its profile, as the gateway does, and a HOME that it can see. The data
+// directory is hidden from a tenant.
 func TestAWorkerOfTheBoardHadNoLimitsOfItsProfile(t *testing.T) {
 	const yaml = `
 isolation: files
@@ -117,8 +116,8 @@ runs: {kanban-worker: {limits: {core: 9}, env: {WHO: worker}}}
 	}
 }
 
-// On a kernel without Landlock (isolation.missing: degrade), the agent put a program "git" into its .local/bin. The gateway of a
-// profile with a user of its own then ran this program.
+// On a kernel without Landlock (isolation.missing: degrade), the agent put a program "git" into its .local/bin. The gateway of
+// a profile with its own user then ran this program.
 func TestATenantRanToolsThatTheAgentHadPutIntoItsPath(t *testing.T) {
 	yaml := "isolation: {mode: none, missing: degrade, uids: 20000-29999}\nprofiles: {coder: {isolation: user}}\n"
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})

@@ -15,10 +15,9 @@ import (
 	"hinit/supervisor"
 )
 
-// PrepareCgroup prepares the container's control group, so that services can have child groups with limits. It does nothing
-// if no service in cfg has a limit that needs a child group, or if an earlier call has tried. The error says why the
-// container can't have child groups; only the call that tries returns it. Do not call PrepareCgroup from two goroutines at
-// the same time.
+// PrepareCgroup prepares the container's control group, so that services can have child groups with limits. It does nothing if
+// no service in cfg has a limit that needs a child group, or after an earlier attempt. The error says why the container can't
+// have child groups; only the attempt returns it. Do not call PrepareCgroup from two goroutines at the same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	if m.groupsTried || !cfg.AnySettings((*config.ProcessSettings).NeedsCgroup) {
 		return nil
@@ -31,8 +30,8 @@ func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 
 // limitByCgroup gives a service a control group with its limits. If child groups lack a controller (memory, cpu or pids),
 // another mechanism replaces it. Package health measures the memory. The CPU weight becomes a nice value. For a profile with
-// its own user (ownUser), the maximum number of processes becomes RLIMIT_NPROC, which counts all processes of that user on
-// the machine.
+// its own user (ownUser), the maximum number of processes becomes RLIMIT_NPROC, which counts all processes of that user on the
+// machine.
 func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return
@@ -50,7 +49,7 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 	}
 }
 
-// EnforcedBy returns the word with which the API says what enforces a limit of a service. controller is "memory", "cpu" or
+// EnforcedBy returns the API's word for the mechanism that enforces a limit of a service. controller is "memory", "cpu" or
 // "pids". pid is the service's main process. If pid is 0, the result is for the next start of the service. ownUser means that
 // the service belongs to a profile with its own user.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
@@ -75,9 +74,8 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 	return client.LimitedByNothing
 }
 
-// SettingsOf returns the process settings that hinit.yaml has for a gateway or a service. A command of a profile, such as a
-// worker of the task board, has only memory limits, and hinit ends it when it exceeds them. For any other service all
-// settings are zero.
+// SettingsOf returns the process settings in hinit.yaml of a gateway or a service. A command of a profile, such as a worker of
+// the task board, has only memory limits, and hinit ends it when it exceeds them. For any other service all settings are zero.
 func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSettings {
 	switch v.Kind {
 	case supervisor.KindGateway:
@@ -97,7 +95,7 @@ func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSetting
 func (m *Maker) RemoveCgroup(service string) {
 	if g := m.groups.Load(); g != nil {
 		guard.Go("removing a control group", func() {
-			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // after an error an empty group stays, which costs little
+			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // an empty group costs little
 		})
 	}
 }
@@ -105,7 +103,7 @@ func (m *Maker) RemoveCgroup(service string) {
 // limitsOf converts the resource limits of hinit.yaml for setrlimit(2).
 func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		if resource, known := proc.LimitOf(name); known { // known is always true, because the configuration was validated
+		if resource, known := proc.LimitOf(name); known {
 			out = append(out, proc.Limit{Resource: resource, Soft: limits[name].Soft, Hard: limits[name].Hard})
 		}
 	}
@@ -115,9 +113,9 @@ func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 // ioClasses maps words of hinit.yaml to classes of ioprio_set(2).
 var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
 
-// setupOf returns the Setup for the process settings s. files are environment files, which can't override the variables in
-// own. agents means that users other than root and the process's own user may change these files. sealed means that programs
-// with the set-user-id bit give the process no privileges.
+// setupOf returns the Setup for the process settings s. files are environment files, which can't override the variables in own.
+// agents means that users other than root and the process's own user may change these files. sealed means that programs with
+// the set-user-id bit give the process no privileges.
 func setupOf(s *config.ProcessSettings, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
 		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
@@ -128,8 +126,8 @@ func setupOf(s *config.ProcessSettings, files []string, own map[string]string, a
 	return setup
 }
 
-// envFiles returns the environment files of a service: the files of hinit.yaml (own). If the service runs as the agent
-// (agents), the container's secret files come first.
+// envFiles returns the environment files of a service: the files of hinit.yaml (own). For a service of the agent (agents), the
+// container's secret files come first.
 func (m *Maker) envFiles(own []string, agents bool) []string {
 	if agents {
 		return append(config.SecretFiles(m.Env()), own...)
@@ -137,7 +135,7 @@ func (m *Maker) envFiles(own []string, agents bool) []string {
 	return own
 }
 
-// oomAdjOf returns what to add to hinit's oom_score_adj for a service; 0 means the default of its kind. A configured
+// oomAdjOf returns the number to add to hinit's oom_score_adj for a service; 0 means the default of its kind. A configured
 // oom_score overrides the priority class. With a class, the result is between the values of the CMD (700) and of hooks (900).
 func oomAdjOf(p config.Priority, kind supervisor.Kind) int {
 	shift := map[string]int{config.PriorityLow: 45, config.PriorityHigh: -20, config.PriorityCritical: -45}[p.Class]

@@ -6,8 +6,8 @@ import (
 	"hinit/profiles"
 )
 
-// The priority of a service must raise or lower its oom_score_adj. Otherwise the kernel may kill a critical gateway
-// before a larger one of low priority.
+// The priority of a service must raise or lower its oom_score_adj. Otherwise the kernel may kill a critical gateway before a
+// larger one of low priority.
 func TestTheKernelKillsTheLeastImportantFirst(t *testing.T) {
 	m, cfg, home := maker(t, `
 profiles: {plain: {}, low: {priority: low}, high: {priority: high}, critical: {priority: critical}, chosen: {priority: critical, oom_score: 860}}

@@ -11,8 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// SleepName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit
-// itself.
+// SleepName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit itself.
 const SleepName = "sleep"
 
 // PlaceholderUnit returns the unit of the placeholder process that runs in place of a CMD "gateway run", whose gateway is a
@@ -26,13 +25,13 @@ func PlaceholderUnit(path string, env []string, cred *proc.Cred) supervisor.Unit
 			ResetAfter: time.Minute, StopSignal: int(unix.SIGTERM), Grace: time.Second,
 		},
 		Spec:  proc.Spec{Path: path, Argv: []string{SleepName, "infinity"}, Env: env, Dir: "/", Cred: cred},
-		Stdio: make([]*os.File, 3), // nil files are /dev/null
+		Stdio: make([]*os.File, 3),
 	}
 }
 
-// RunPlaceholder is "sleep infinity" as a function of hinit: it sleeps until a signal kills the process.
+// RunPlaceholder works as "sleep infinity": it sleeps until a signal kills the process.
 func RunPlaceholder() int {
 	for {
-		_ = unix.Pause() // Pause returns only after a handled signal
+		_ = unix.Pause()
 	}
 }

@@ -53,13 +53,13 @@ type Maker struct {
 
 	env               atomic.Pointer[[]string] // environment of the container
 	home              atomic.Pointer[string]
-	ownGatewayAllowed sync.Map                          // profiles with a gateway of their own besides the multiplexer, see SetOwnGatewayAllowed
-	topology          atomic.Pointer[profiles.Topology] // topology that SetTopology has set last; nil before
-	groups            atomic.Pointer[proc.Cgroups]      // control groups that PrepareCgroup has found; nil before, and without child groups
+	ownGatewayAllowed sync.Map                          // profiles with their own gateway besides the multiplexer, see SetOwnGatewayAllowed
+	topology          atomic.Pointer[profiles.Topology] // last topology of SetTopology; nil before
+	groups            atomic.Pointer[proc.Cgroups]      // control groups from PrepareCgroup; nil before, and without child groups
 	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
-	venv              atomic.Pointer[venv]              // virtual environment of the agent's program, as the last call of venvOf found it
+	venv              atomic.Pointer[venv]              // virtual environment of the agent's program at the last call of venvOf
 
-	gatewayEnv atomic.Pointer[[]string] // environment of the gateway that Gateway made last
+	gatewayEnv atomic.Pointer[[]string] // environment of the last gateway, for sharing
 	shared     atomic.Pointer[sharedWords]
 }
 
@@ -75,7 +75,7 @@ func NewMaker(agent boot.Agent, dataHome string, env []string, servicesOnly bool
 // Env returns the environment of the container.
 func (m *Maker) Env() []string { return *m.env.Load() }
 
-// SetEnv replaces the environment of the container. The boot adds variables with it.
+// SetEnv replaces the environment of the container. The boot uses it to add variables.
 func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 
 // Home returns the HOME of all programs that run as the agent; "" if the HOME in hinit.yaml applies.
@@ -91,12 +91,11 @@ func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
 // Topology returns the topology that was last stored, or nil.
 func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 
-// Handover is the state of a Maker for the next program of a re-execution, so that gateways start with the same environment
-// there.
+// Handover is the state of a Maker for the next program of a re-execution, so that gateways start with the same environment.
 type Handover struct {
 	Env      []string
 	Home     string
-	Topology *profiles.Topology `reexec:"Asked"` // topology that was stored last; nil if none was stored
+	Topology *profiles.Topology `reexec:"Asked"` // last stored topology; may be nil
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
@@ -109,8 +108,8 @@ func (m *Maker) TakeOver(old Handover) {
 	m.topology.Store(old.Topology)
 }
 
-// SetOwnGatewayAllowed says whether a profile may have its own gateway although the default profile's gateway serves it. The agent
-// starts such a gateway only with the option --force, which hinit then adds.
+// SetOwnGatewayAllowed says whether a profile may have its own gateway although the default profile's gateway serves it. The
+// agent starts such a gateway only with the option --force, which hinit then adds.
 func (m *Maker) SetOwnGatewayAllowed(profile string, on bool) {
 	if on {
 		m.ownGatewayAllowed.Store(profile, true)
@@ -119,7 +118,7 @@ func (m *Maker) SetOwnGatewayAllowed(profile string, on bool) {
 	}
 }
 
-// MayRunOwnGateway returns what SetOwnGatewayAllowed has set.
+// MayRunOwnGateway returns the value of SetOwnGatewayAllowed.
 func (m *Maker) MayRunOwnGateway(profile string) bool {
 	_, on := m.ownGatewayAllowed.Load(profile)
 	return on
@@ -159,7 +158,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 	own := cfg.ProfileOf(p.Name)
 	if cfg.IsolationOf(p.Name).Mode == config.IsolationUser {
-		exports = nil // the agent's user makes the slots, and must not choose the environment of a process of another user
+		exports = nil // the agent's user makes the slots, and must not choose the environment of another user's process
 	}
 	policy := policyOf(own.Restart, own.Stop)
 	policy.StopCommand = cfg.Expand(own.Operator.StopCommand, vars)
@@ -183,8 +182,8 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 }
 
 // profileSpec returns the spec of a command of a profile. User, isolation, control group and process settings are the same as
-// for the profile's gateway; only the resource limits are those in limits. Variables in exports have the lowest priority,
-// then come environment files, and then the variables in set.
+// for the profile's gateway; only the resource limits are those in limits. Variables in exports have the lowest priority, then
+// come environment files, and then the variables in set.
 func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []string, dir string, limits map[string]config.ResourceLimit, exports, set map[string]string) proc.Spec {
 	own := cfg.ProfileOf(p.Name).ProcessSettings
 	own.Limits = limits
@@ -197,8 +196,8 @@ func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []strin
 	return spec
 }
 
-// reuseIfEqual returns the list at place if it equals list. Otherwise it stores list there and returns it. So all gateways share
-// one environment. Hundreds of copies would take a tenth of the heap.
+// reuseIfEqual returns the list at place if it equals list. Otherwise it stores list there and returns it. So all gateways
+// share one environment. Hundreds of copies would take a tenth of the heap.
 func reuseIfEqual(place *atomic.Pointer[[]string], list []string) []string {
 	if last := place.Load(); last != nil && slices.Equal(*last, list) {
 		return *last
@@ -234,8 +233,8 @@ func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// loginRefusal begins the line that the dashboard writes when it refuses to listen on an address without a login. hinit needs
-// it because before version 0.18, the dashboard's exit code does not show the refusal.
+// loginRefusal begins the line of a dashboard that refuses to listen on an address without a login. Before version 0.18, the
+// dashboard's exit code does not show the refusal.
 const loginRefusal = "Refusing to bind"
 
 // Service returns the unit of a service of hinit.yaml, or of the dashboard.
@@ -309,7 +308,7 @@ func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error)
 	return units, nil
 }
 
-// servicesOnlyEnv returns the environment of a service of a plain supervisor: the caller's, with the HOME of the service's user.
+// servicesOnlyEnv returns the environment of a service under hinit run: the caller's, with the HOME of the service's user.
 func (m *Maker) servicesOnlyEnv(s config.Service) ([]string, error) {
 	env := m.Env()
 	if s.User == "" {

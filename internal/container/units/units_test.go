@@ -20,8 +20,8 @@ import (
 
 const agentUID = 10000
 
-// maker returns a Maker for an agent with a volume, the configuration in yaml, and the home. The environment contains
-// several variables by which root could end up in the agent's files.
+// maker returns a Maker for an agent with a volume, the configuration in yaml, and the home. The environment contains several
+// variables that lead to the agent's files.
 func maker(t *testing.T, yaml string) (*units.Maker, *config.Config, string) {
 	t.Helper()
 	home := t.TempDir()
@@ -81,8 +81,7 @@ restart: {initial: 3s, jitter: 0.25, park_on: [78]}
 	}
 }
 
-// TestWhatRunsAsRootTrustsNothingOfTheAgents checks that a service of root's gets no variable, working directory or
-// PATH entry of the agent's. Root would run the agent's programs.
+// A service of root must get no variable, working directory or PATH entry of the agent. Root would run the agent's programs.
 func TestWhatRunsAsRootTrustsNothingOfTheAgents(t *testing.T) {
 	asRoot(t)
 	m, cfg, home := maker(t, `
@@ -148,8 +147,8 @@ services:
 	}
 }
 
-// TestAVirtualEnvironmentIsActivated checks that the agent's own programs, and no others, get the variables of the
-// agent's virtual environment, as the scripts of the image set them.
+// Only the agent's own programs must get the variables of the agent's virtual environment, as the scripts of the image set
+// them.
 func TestAVirtualEnvironmentIsActivated(t *testing.T) {
 	m, cfg, _ := maker(t, "services: {web: {command: [web]}}\n")
 	root := t.TempDir()
@@ -187,8 +186,7 @@ func TestAnUnknownUserIsNoService(t *testing.T) {
 	}
 }
 
-// TestSudoGainsTheAgentNothingWhereAServiceIsRoots checks that where a service runs as root, all that runs as the agent
-// gets no_new_privs, and root's service doesn't.
+// If a service runs as root, all programs of the agent must get no_new_privs, and root's service must not.
 func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 	asRoot(t)
 	for _, sealed := range []bool{true, false} {
@@ -223,8 +221,8 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 	}
 }
 
-// TestASlotChoosesNoEnvironmentOfATenant checks that exports of a slot's run script do not reach the gateway of a
-// profile with a user of its own. The agent's user can write that script.
+// Exports of a slot's run script must not reach the gateway of a profile with its own user, because the agent's user can write
+// the script.
 func TestASlotChoosesNoEnvironmentOfATenant(t *testing.T) {
 	m, cfg, home := maker(t, "profiles: {own: {isolation: user}}\n")
 	exports := map[string]string{"BASH_ENV": "/planted"}

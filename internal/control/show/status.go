@@ -21,7 +21,6 @@ type Layout struct {
 	Verbose    bool // show how long the boot and its steps took
 }
 
-// minWidth is the width below which a table isn't made narrower.
 const minWidth = 40
 
 // Status returns the output of `hinit status`.
@@ -71,7 +70,7 @@ func Status(st client.Status, look Layout) []byte {
 	return w.Bytes()
 }
 
-// lastExitCell describes the last exit for the table. An error that is already in the service's note is left out.
+// lastExitCell describes the last exit for the table, without an error that the service's note repeats.
 func lastExitCell(s *client.Service) string {
 	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(Note(s, time.Now()), x.Error) {
 		return "not started, " + Duration(time.Since(x.At)) + " ago"
@@ -87,8 +86,7 @@ type wrappedText struct {
 // writeLine writes a line, wrapped at the width of the terminal.
 func (w *wrappedText) writeLine(text string) { w.writeWrapped("", text) }
 
-// writeWrapped writes a line with indent before it, wrapped at the width of the terminal. Further lines are indented by two more
-// blanks.
+// writeWrapped writes a line with indent before it, wrapped at the width of the terminal. Further lines have two more blanks.
 func (w *wrappedText) writeWrapped(indent, text string) {
 	room := w.layout.Width - len(indent)
 	if w.layout.Width == 0 || columns(text) <= room {
@@ -100,7 +98,7 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 			w.WriteString("  ")
 		}
 		n, used := 0, 0
-		space := 0 // position of the last blank, at which the line may be broken
+		space := 0 // position of the last blank, where the line may be broken
 		for i, r := range text {
 			used += columnsOf(r)
 			if used > room {
@@ -185,7 +183,7 @@ const (
 const columnGap = 2
 
 // fitWidth makes the table fit the width of the terminal: it drops less important columns and shortens long cells. If the user
-// has named services, it moves the last exit and the note out of the table instead. below has the lines to print under each row.
+// has named services, it moves the last exit and the note out of the table. below has the lines to print under each row.
 func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	if w.layout.Width == 0 {
 		return nil
@@ -220,7 +218,6 @@ func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	return below
 }
 
-// shrinkColumn shortens the cells of a column until the rows fit into width, but never below least characters.
 func shrinkColumn(rows []row, width, column, least int) {
 	over := tableWidth(rows) - width
 	if over <= 0 {
@@ -263,7 +260,7 @@ func tableWidth(rows []row) int {
 	return most
 }
 
-// writeRows writes each row, followed by its lines in below. It writes no blanks at the end of a line.
+// writeRows writes each row and its lines in below, without blanks at the end of a line.
 func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 	width := columnWidths(rows)
 	for i := range rows {
@@ -289,7 +286,8 @@ func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 	}
 }
 
-// colours has the escape sequence for each grade: green works, yellow is changing, red needs attention.
+// colours has the escape sequence for each grade: green means that the service works, yellow that its state changes, red that
+// it needs attention.
 var colours = [...]string{Well: "\x1b[32m", Off: "", Changing: "\x1b[33m", Ailing: "\x1b[31m", Trouble: "\x1b[31m"}
 
 func stateWord(s *client.Service, v Verdict) string {
@@ -299,7 +297,7 @@ func stateWord(s *client.Service, v Verdict) string {
 	return s.State + " (" + v.Word + ")"
 }
 
-// Note says what happens next to a service, or why nothing happens, and what is wrong with it. The text is not escaped.
+// Note describes the problem of a service and its next step. The text is not escaped.
 func Note(s *client.Service, now time.Time) string {
 	next := nextStep(s, now)
 	if strings.Contains(s.Problem, next) {
@@ -308,7 +306,7 @@ func Note(s *client.Service, now time.Time) string {
 	return strings.TrimSuffix(next+"; "+s.Problem, "; ")
 }
 
-// nextStep says what happens next to a service, or why it stays as it is.
+// nextStep describes the next step of a service, or why it stays in its state.
 func nextStep(s *client.Service, now time.Time) string {
 	if s.Drifted {
 		return "drifted: restart to apply"
@@ -340,7 +338,6 @@ func nextStep(s *client.Service, now time.Time) string {
 	return ""
 }
 
-// nextRun says when the schedule next starts a task.
 func nextRun(s *client.Service) string {
 	if s.NextRun == nil {
 		return ""

@@ -53,7 +53,7 @@ gateway-ü      down   0s     -    0         -       code 1 (crash), 0s ago  why
 	}
 }
 
-// The status text and the settings of a service must be shown only if the command named this service.
+// Only a command that names the service may show its status text and settings.
 func TestStatusOfANamedServiceSaysMore(t *testing.T) {
 	st := client.Status{Services: []client.Service{{
 		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",
@@ -90,8 +90,7 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// The parts of the boot in the status must add up to the total. They did not, because each part was rounded down: of
-// 43 ms, 4 were missing.
+// The parts of the boot in the status must add up to the total. Rounding each part down lost 4 of 43 ms.
 func TestTheLineOfTheBootAddsUp(t *testing.T) {
 	var steps []client.BootStep
 	for i := range 12 {
@@ -144,7 +143,7 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 				}
 			}
 			plain := strings.Join(strings.Fields(got), " ")
-			// The reason is printed at least five times: in the warning, and for four failed services.
+			// The reason appears five times: in the warning, and for four failed services.
 			if why := strings.TrimSpace(strings.Repeat("a reason that is long ", 6)); named && strings.Count(plain, why) < 5 {
 				t.Fatalf("%d columns: the reasons are not whole in\n%s", width, got)
 			}

@@ -45,7 +45,7 @@ func TestANameIsNotWiderThanItsColumn(t *testing.T) {
 	}
 }
 
-// hostile returns the first character of the text that a terminal would obey, or "".
+// hostile returns the first character of the text that controls a terminal, or "".
 func hostile(text string) (what string) {
 	marks := 0
 	for i, r := range text {

@@ -38,7 +38,7 @@ const (
 // that they agree.
 type Verdict struct {
 	Grade    Grade
-	Word     string   // word that is added to the state, such as "deaf"; may be ""
+	Word     string   // addition to the state, such as "deaf"; may be ""
 	Problems []string // kinds of problems of the service, the worst first
 	Works    bool     // the service is up and does its work, although a check may fail
 }

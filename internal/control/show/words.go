@@ -72,12 +72,12 @@ func Thousands(n int) string {
 }
 
 // Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first number is the sum of the
-// steps before "meanwhile". It leaves out steps marked "beside it", which ran at the same time as the step before them.
+// steps before "meanwhile". It leaves out steps marked "beside it", because they ran at the same time as the step before.
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
-	shown := 0 // sum of the counted steps, in milliseconds
+	shown := 0
 	for i := 0; i < len(steps); {
-		if steps[i].Parallel { // a parallel step may begin before the first step of the boot itself
+		if steps[i].Parallel { // a parallel step may begin before the first step of the boot
 			meanwhile = append(meanwhile, stepText(steps[i], milliseconds(steps[i].Seconds)))
 			i++
 			continue
@@ -105,7 +105,6 @@ func Timeline(steps []client.BootStep) string {
 
 func milliseconds(seconds float64) int { return int(math.Round(seconds * 1000)) }
 
-// stepText describes a step of the boot that took ms milliseconds.
 func stepText(s client.BootStep, ms int) string {
 	name, failed := s.Name, ""
 	if s.Skipped {
@@ -117,8 +116,8 @@ func stepText(s client.BootStep, ms int) string {
 	return fmt.Sprintf("%s %dms%s", name, ms, failed)
 }
 
-// BootSeconds returns how long a boot took. Of steps that ran at the same time, only the longest counts. Steps that began before
-// the first step in the list don't count, because they ran during the whole boot.
+// BootSeconds returns the duration of a boot. Of steps that ran at the same time, only the longest counts. Steps that began
+// before the first step in the list don't count, because they ran during the whole boot.
 func BootSeconds(steps []client.BootStep) (total float64) {
 	longest := math.Inf(1)
 	for _, s := range steps {
@@ -142,7 +141,7 @@ func Hook(h *client.BootHook) string {
 // LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
 func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
 
-// LastExitAt is [LastExit] with now as the present time. The text is not escaped.
+// LastExitAt formats like [LastExit] with now as the present time. The text is not escaped.
 func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
@@ -186,7 +185,7 @@ func Ending(x *client.Exit) (how string) {
 	return fmt.Sprintf("%s after %s (%s)", how, Seconds(x.UptimeSeconds), x.Cause)
 }
 
-// Ended says how the last run of a task ended, as `hinit start` prints it.
+// Ended describes the last run of a task, as `hinit start` prints it.
 func Ended(s client.Service) string {
 	x := s.LastExit
 	if x == nil {
@@ -290,16 +289,16 @@ const (
 	maxNameWidth = 40
 	// maxCellWidth is the widest cell with words, in columns.
 	maxCellWidth = 120
-	// maxMarks is the maximum number of combining marks on one letter. No language needs more than two, and a pile of marks would
-	// cover other lines.
+	// maxMarks is the maximum number of combining marks on one letter. No language needs more, and a pile of marks would cover
+	// other lines.
 	maxMarks = 2
 	// invisibleLetters are invisible characters that Unicode counts as letters or symbols.
 	invisibleLetters = "\u115f\u1160\u2800\u3164\uffa0"
 )
 
-// Line makes a text that the agent may have chosen safe to print on one line of a terminal or a log. It escapes characters that
-// are invisible, move the cursor, change the direction of writing or pile up on others. It uses the escapes of Go: \n, \x1b,
-// \u202e, and \xff for invalid UTF-8.
+// Line makes a text of the agent safe to print on one line of a terminal or a log. It escapes characters that are invisible,
+// move the cursor, change the direction of writing or pile up on others. It uses the escapes of Go: \n, \x1b, \u202e, and \xff
+// for invalid UTF-8.
 func Line(text string) string {
 	if isPlain(text) {
 		return text
@@ -309,7 +308,7 @@ func Line(text string) string {
 	return b.String()
 }
 
-// Text is [Line] for a text of several lines.
+// Text escapes like [Line], but keeps several lines.
 func Text(text string) string {
 	if isPlain(strings.ReplaceAll(text, "\n", "")) {
 		return text
@@ -321,17 +320,16 @@ func Text(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Name is [Line] for a name in a table, cut to 40 columns.
+// Name escapes a name for a table like [Line], and cuts it to 40 columns.
 func Name(name string) string { return shorten(Line(name), maxNameWidth) }
 
 func isPlain(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// escape appends text to b, with the escapes of Line.
 func escape(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
-	marks := maxMarks // number of combining marks in a row; the text begins at the maximum, because a mark at its beginning would change the text before it
+	marks := maxMarks // number of combining marks in a row; maxMarks at the start, because a mark there would change the text before it
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)
@@ -354,7 +352,6 @@ func escape(b *strings.Builder, text string) {
 	}
 }
 
-// columns returns how many columns of a terminal an escaped text takes.
 func columns(text string) int {
 	n := 0
 	for _, r := range text {
@@ -376,7 +373,6 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// shorten cuts an escaped text to at most that many columns, with an ellipsis at the end.
 func shorten(text string, most int) string {
 	if len(text) <= most || columns(text) <= most {
 		return text

@@ -28,18 +28,18 @@ const defaultDir = "/run/hinit"
 
 var runtimeDir string // directory of the control socket
 
-// Time limits in seconds for an answer of PID 1. answerTime is for a stop, which may take PID 1 up to 40 seconds. quickTime
-// is for requests that PID 1 answers at once.
+// Time limits in seconds for an answer of PID 1. answerTime is for a stop, which may take PID 1 up to 40 seconds. quickTime is
+// for requests that PID 1 answers at once.
 const answerTime, quickTime = 50, 5
 
 // threads is the number of threads that must be possible before the Go runtime is started. A hinit command begins with 4 to 6
-// threads, and other programs may take PIDs meanwhile.
+// threads, and other programs may take PIDs in between.
 const threads = 8
 
 // Static buffers, because there is no heap and the stack can't grow.
 var (
 	request, body, line bare.Text
-	answer              [256 << 10]byte // the answer of PID 1; a longer one is cut off
+	answer              [256 << 10]byte
 )
 
 // pid1Request is an HTTP request to the control API of PID 1.
@@ -56,8 +56,8 @@ type pid1Request struct {
 var _, _ = begin, beginHinit
 
 // beginHinit runs before the Go runtime of hinit, as begin does in hinit-tools. If hinit-tools is missing, it carries out the
-// commands that parse knows. For any other command, or if PID 1 can't be reached, it lets the runtime start, which says that
-// hinit-tools is missing.
+// commands that parse knows. For any other command, or if PID 1 can't be reached, it lets the runtime start, which reports the
+// missing hinit-tools.
 func beginHinit(stack *uintptr) {
 	argv, env, missing := entry.Begin(stack)
 	if !missing {
@@ -98,8 +98,8 @@ func begin(stack *uintptr) {
 	bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
 }
 
-// runQuickly carries a command out and returns its exit code. If PID 1 does not say that the command has succeeded, it
-// returns -1; the runtime then starts and carries the command out again.
+// runQuickly carries a command out and returns its exit code. Without a success from PID 1, it returns -1; the runtime then
+// starts and carries the command out again.
 func runQuickly(q pid1Request) int {
 	fd := dial(quickTime)
 	if fd < 0 {
@@ -136,10 +136,10 @@ func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known boo
 
 // exchange sends a request and returns the answer. It returns "" if the request is too long, or if PID 1 does not take it.
 func exchange(fd int, q pid1Request) string {
-	const noSignal = 0x4000 // value of MSG_NOSIGNAL: a closed connection must not end this process
+	const noSignal = 0x4000
 	request.Add(q.method).Add(" ").Add(q.before).Add(q.name).Add(q.after)
 	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").AddNumber(len(q.body)).Add("\r\n\r\n").Add(q.body)
-	if request.N == len(request.Buf) || // the buffer was too small for the request
+	if request.N == len(request.Buf) ||
 		bare.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&request.Buf)), uintptr(request.N), noSignal, 0) != request.N {
 		return ""
 	}
@@ -184,8 +184,8 @@ func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 	return q, ok
 }
 
-// isPlainWord reports whether a word is no option, and needs no escaping in a request or in JSON: it has letters, digits,
-// "-", "_", "." and the characters in more.
+// isPlainWord reports whether a word is no option, and needs no escaping in a request or in JSON: it has letters, digits, "-",
+// "_", "." and the characters in more.
 func isPlainWord(word, more string) bool {
 	if word == "" || word[0] == '-' || len(word) > 1<<10 {
 		return false
@@ -215,8 +215,8 @@ func dial(seconds int64) int {
 	if first < 0 {
 		return first
 	}
-	// If standard output or standard error is closed, the socket has got its number, and output would go to PID 1. So move
-	// the socket.
+	// If standard output or standard error is closed, the socket gets its number, and output would go to PID 1. So move the
+	// socket.
 	fd := bare.Syscall3(syscall.SYS_FCNTL, uintptr(first), syscall.F_DUPFD_CLOEXEC, 3)
 	bare.Syscall3(syscall.SYS_CLOSE, uintptr(first), 0, 0)
 	limit := syscall.Timeval{Sec: seconds}
@@ -232,8 +232,8 @@ func dial(seconds int64) int {
 		peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
 		return -1 // the socket belongs to another user
 	}
-	// A server in another PID namespace is the init of another container with the same volume. In the PID namespace of a pod, only
-	// package dial can tell them apart.
+	// A server in another PID namespace is the init of another container with the same volume. In the PID namespace of a pod,
+	// only package dial can tell them apart.
 	if peer.Pid == 0 || peer.Pid != 1 && seconds == quickTime && runtimeDir == defaultDir {
 		return -1
 	}
@@ -275,7 +275,7 @@ func printAnswer(q pid1Request, all string) int {
 	return exitCode(q, head, said)
 }
 
-// exitCode returns the exit code of a command that has succeeded. It reads the code from the head and the body of the answer.
+// exitCode returns the exit code of a successful command, from the head and the body of the answer.
 func exitCode(q pid1Request, head, said string) int {
 	switch {
 	case q.health && !strings.Contains(said, `"ok":true`):

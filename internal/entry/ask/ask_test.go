@@ -15,7 +15,7 @@ func wordsOf(text ...string) bare.CStrings {
 	list := make([]uintptr, 0, len(text)+1)
 	for _, t := range text {
 		word := append([]byte(t), 0)
-		keptWords = append(keptWords, word) // keptWords keeps the bytes alive, because a uintptr does not
+		keptWords = append(keptWords, word)
 		list = append(list, uintptr(unsafe.Pointer(&word[0])))
 	}
 	kept = append(kept, append(list, 0))
@@ -31,7 +31,7 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		argv   []string
-		target string // "" for a command that needs threads
+		target string
 		body   string
 	}{
 		{"hinit", []string{"stop", "bomb"}, "POST /v1/services/bomb/stop", `{"wait":true}`},
@@ -71,8 +71,7 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 	}
 }
 
-// A busy init must pass the liveness probe. Otherwise an agent that opens many connections could have its pod
-// restarted.
+// A busy init must pass the liveness probe. Otherwise an agent that opens many connections could have its pod restarted.
 func TestABusyInitIsLive(t *testing.T) {
 	busy := "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n" + `{"error":{"kind":"busy","message":"users such as uid 1 have 128 connections to hinit open"}}`
 	for probe, want := range map[string]int{"--live": 0, "--ready": cmdline.Failed} {

@@ -19,9 +19,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// A status, or an order without a wait, must not start the Go runtime, which costs more than the command itself. The runtime must
-// get everything that is not a whole success, and every command that it would print differently. GOMEMLIMIT ends each Go
-// program at its start with code 2.
+// A status, or an order without a wait, must not start the Go runtime, which costs more than the command itself. The runtime
+// must handle every incomplete success, and every command that it would print differently. GOMEMLIMIT ends each Go program at
+// its start with code 2.
 func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()
@@ -29,7 +29,7 @@ func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	const up, down = "200 OK\r\nHinit-Down: 0\r\nContent-Length: 5\r\n\r\na up\n", "200 OK\r\nHinit-Down: 1\r\nContent-Length: 7\r\n\r\na down\n"
-	const runtime = 2 // exit code of the runtime
+	const runtime = 2
 	for _, tt := range []struct {
 		words, answer, env, out string
 		code                    int
@@ -45,7 +45,7 @@ func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 		{words: "healthcheck", answer: up, code: runtime},
 		{words: "status --json", answer: up, code: runtime},
 		{words: "status b", answer: "404 Not Found\r\nHinit-Error: unknown\r\nContent-Length: 2\r\n\r\nno", code: runtime},
-		{words: "status", answer: "200 OK\r\nHinit-Down: 0\r\nContent-Length: 9\r\n\r\na up\n", code: runtime}, // the answer is cut off
+		{words: "status", answer: "200 OK\r\nHinit-Down: 0\r\nContent-Length: 9\r\n\r\na up\n", code: runtime},
 		{words: "status", answer: "", code: runtime},
 		{words: "status" + strings.Repeat(" a", 2000), answer: up, code: runtime}, // the request has no end, and its answer took 5 s
 		{words: "status", answer: up, env: "HINIT_RUNTIME_DIR=/nowhere", code: runtime},
@@ -61,8 +61,8 @@ func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 	}
 }
 
-// s6-svc -d took as long as a start of the Go runtime, three times as long as the program of s6 itself. A signal must not be sent
-// twice, so only the runtime sends one.
+// s6-svc -d took as long as a start of the Go runtime, three times as long as the program of s6 itself. A signal must not be
+// sent twice, so only the runtime sends one.
 func TestAnS6OrderIsAnsweredWithoutTheRuntime(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()
@@ -82,15 +82,15 @@ func TestAnS6OrderIsAnsweredWithoutTheRuntime(t *testing.T) {
 		asked := serve(t, dir, tt.answer)
 		cmd := exec.CommandContext(t.Context(), dir+"/s6-svc", strings.Fields(tt.words)...)
 		cmd.Env = []string{"GOMEMLIMIT=no number", "HINIT_RUNTIME_DIR=" + dir}
-		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != tt.code { // the error says the same as the exit code
+		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != tt.code {
 			t.Errorf("s6-svc %s: %v, want %d; the answer was %q", tt.words, cmd.ProcessState, tt.code, tt.answer)
 		}
 		asked.Close()
 	}
 }
 
-// The socket got the number of a closed descriptor. Then the table, or the message of the runtime, went to the init, and SIGPIPE
-// ended a command that had been carried out. Without hinit-tools, a status that could not be written was a success.
+// The socket got the number of a closed descriptor. Then the table, or the message of the runtime, went to the init, and
+// SIGPIPE ended a command that had been carried out. Without hinit-tools, a status that could not be written was a success.
 func TestACommandWithAClosedOutputWritesNothingToTheInit(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()
@@ -122,7 +122,7 @@ func TestACommandWithAClosedOutputWritesNothingToTheInit(t *testing.T) {
 		asked := serve(t, dir, tt.answer)
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", "exec "+dir+"/hinit "+words)
 		cmd.Env = []string{"GOMEMLIMIT=no number", "HINIT_RUNTIME_DIR=" + dir}
-		out, _ := cmd.Output() // the exit code says the same as the error
+		out, _ := cmd.Output()
 		asked.Close()
 		if code := cmd.ProcessState.ExitCode(); code != tt.code || string(out) != tt.out {
 			t.Errorf("hinit %s: exit code %d with %q, want %d with %q", tt.words, code, out, tt.code, tt.out)
@@ -130,14 +130,14 @@ func TestACommandWithAClosedOutputWritesNothingToTheInit(t *testing.T) {
 	}
 }
 
-// A status for a pipe that was full and did not block was written in part, and then again by the runtime.
+// A status for a full, non-blocking pipe was written in part, and then again by the runtime.
 func TestAStatusForAFullPipeIsWrittenOnce(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()
 	if err := testkit.Build(dir, "hinit"); err != nil {
 		t.Fatal(err)
 	}
-	table := strings.Repeat("a service of many that are up\n", 6000) // more than a pipe holds
+	table := strings.Repeat("a service of many that are up\n", 6000)
 	defer serve(t, dir, "200 OK\r\nHinit-Down: 0\r\nContent-Length: "+strconv.Itoa(len(table))+"\r\n\r\n"+table).Close()
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
@@ -173,7 +173,7 @@ func TestACommandInAPodIsLeftToTheRuntime(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "mount --bind "+dir+"/run /run && exec "+dir+"/hinit status")
 	cmd.Env = []string{"GOMEMLIMIT=no number", "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 { // the error says the same as the exit code
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 {
 		t.Errorf("%v: %s", cmd.ProcessState, out)
 	}
 }
@@ -192,7 +192,7 @@ func serve(t *testing.T, dir, answer string) net.Listener {
 				return
 			}
 			request := make([]byte, 4096)
-			_, _ = c.Read(request) // a request has one segment, and an unread one does no harm
+			_, _ = c.Read(request)
 			_, _ = c.Write([]byte("HTTP/1.1 " + answer))
 			_ = c.Close()
 		}

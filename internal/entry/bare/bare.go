@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// State of the thread before the Go runtime starts. g0 stands in for the runtime's g, its record of a goroutine. All fields
-// of g0 are zero. So the stack limit is the lowest address, and every stack check passes.
+// State of the thread before the Go runtime starts. g0 replaces the runtime's g, its record of a goroutine. All fields of g0
+// are zero. So the stack limit is the lowest address, and every stack check passes.
 var (
 	g0     [64]uintptr
 	thread [2]uintptr // amd64 finds g here
@@ -64,7 +64,7 @@ func (w CStrings) Get(name string) string {
 	return ""
 }
 
-// Base returns what follows the last slash of a path.
+// Base returns the part of a path after the last slash.
 func Base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
 // Syscall3 makes a system call with three arguments. After an error it returns a negative errno.
@@ -125,8 +125,8 @@ func Number(text string) (n uint32, rest string) {
 	return n, rest
 }
 
-// Write writes s, and returns how many bytes of it could be written. It waits for room in a pipe, even if the starter of the
-// program has set O_NONBLOCK.
+// Write writes s, and returns the number of written bytes. It waits for space in a pipe, even if the starter of the program has
+// set O_NONBLOCK.
 func Write(fd int, s string) int {
 	return transfer(syscall.SYS_WRITE, fd, unsafe.Slice(unsafe.StringData(s), len(s)))
 }

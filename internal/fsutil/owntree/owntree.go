@@ -29,16 +29,16 @@ const (
 	tempPrefix = ".hinit-copy-"
 )
 
-// ErrHome means that the tree contains a home of the user that it would be given to.
+// ErrHome means that the tree contains a home of its new owner.
 var ErrHome = errors.New("this user already has a home, which lies in this one; move it to a place of its own")
 
 // Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields up to OnFound; the later fields are
 // counters.
 type Walk struct {
-	// NewOwner is the user that gets the files. If RefuseHardLinked is set, Give refuses the tree of another user if the tree
-	// already contains a home of the new owner. Such a home is a directory with a file NewOwner.HomeMark, and both belong to
-	// the new owner. Then the error is [ErrHome], and the top directory stays as it is. Give looks for such a home before the
-	// first change, and again when the old owner can't change the top directory any more.
+	// NewOwner is the user that gets the files. If RefuseHardLinked is set, Give refuses a tree of another user that already
+	// contains a home of the new owner. Such a home is a directory with a file NewOwner.HomeMark, both of the new owner. Then
+	// the error is [ErrHome], and the top directory stays unchanged. Give looks for such a home before the first change, and
+	// again when the old owner can't change the top directory any more.
 	NewOwner fsutil.Owner
 	// RefuseHardLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
 	RefuseHardLinked bool
@@ -51,15 +51,14 @@ type Walk struct {
 	// root's, so the old owner can't undo the mode, and an interrupted walk is repeated.
 	TopMode fs.FileMode
 	// DryRun changes nothing. Changed then counts what would change.
-	DryRun  bool
-	OnlyUID uint32 // give away only files of this uid; 0: files of any uid
-	// DirsOnly gives away only directories.
+	DryRun   bool
+	OnlyUID  uint32 // give away only files of this uid; 0: files of any uid
 	DirsOnly bool
-	// Top is the uid that must have the top directory; nil means any. If another user has it, Give changes nothing and returns
-	// ESTALE: the directory was replaced after the decision to give it away.
+	// Top is the expected uid of the top directory; nil means any. For another uid, Give changes nothing and returns ESTALE:
+	// the directory was replaced after the decision to give it away.
 	Top *uint32
 
-	// BetweenBatches is called after every [Batch] entries, and while a file is copied. An error from it ends the walk.
+	// BetweenBatches is called after every [Batch] entries, and during the copy of a file. An error from it ends the walk.
 	BetweenBatches func() error
 	// OnFound, if not nil, is called for each file of another owner. err is nil if the file was given away, or says why not.
 	OnFound func(path string, was uint32, err error)

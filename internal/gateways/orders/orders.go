@@ -1,10 +1,10 @@
 // Package orders carries out the commands of operators to gateways (orders), even if the client no longer waits.
 //
-// Each profile has a queue, and its orders are carried out one after the other. If the volume does not answer, the newest
-// order replaces an older one that has waited for a second and has not reached the supervisor. So the newest order decides
-// the final state, on the disk and in the supervisor.
+// Each profile has a queue, and its orders are carried out one after the other. If the volume does not answer, the newest order
+// replaces an older one that has waited for a second and has not reached the supervisor. So the newest order decides the final
+// state, on the disk and in the supervisor.
 //
-// The package owns a goroutine for each profile that has orders, and another goroutine while an order is synced to the disk.
+// The package owns a goroutine for each profile with orders, and another goroutine while an order is synced to the disk.
 package orders
 
 import (
@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// stopTimeout is how long a stop waits for the record of its intent on the volume. Then hinit carries it out without a
-	// record. A start always waits for its record, because starting a process in a directory that hangs would block the
-	// supervisor. After the same time, a newer order may replace a waiting one.
+	// stopTimeout is how long a stop waits for the record of its intent on the volume before it goes on without a record. A
+	// start always waits, because starting a process in a directory that hangs would block the supervisor. After the same time,
+	// a newer order may replace a waiting order.
 	stopTimeout = time.Second
 	// maxWaiting is how many orders of one profile may wait in its queue.
 	maxWaiting = 16
@@ -33,11 +33,10 @@ type Backend interface {
 	// Record writes the intent of an order to the volume. After an error the order is not carried out. The function sync makes
 	// the record survive a crash of the machine. Both block on the disk.
 	Record(o *Order) (sync func() error, err error)
-	// Execute passes an order to the supervisor, and returns when the supervisor has it. effect says for users what has happened
-	// at once, such as "gateway-coder got TERM". Execute does not wait for the disk.
+	// Execute passes an order to the supervisor, and returns when the supervisor has it. effect tells users the immediate
+	// effect, such as "gateway-coder got TERM". Execute does not wait for the disk.
 	Execute(o *Order) (effect string, err error)
-	// RetryRecord is called for an order that was carried out without a record. It makes hinit write the record later, and
-	// does not block.
+	// RetryRecord makes hinit write the record of an order that was carried out without one. It does not block.
 	RetryRecord(o *Order)
 }
 
@@ -56,27 +55,27 @@ func New(backend Backend) *Queues { return &Queues{backend: backend, queues: mak
 type queue struct {
 	current *Order
 	waiting []*Order      // waiting orders, oldest first
-	turn    chan struct{} // channel of capacity 1 that holds a token while an order is being passed to the supervisor
+	turn    chan struct{} // channel of capacity 1 with a token while an order is passed to the supervisor
 }
 
 // Order is one command of an operator to one gateway, for example to stop it.
 type Order struct {
 	Verb             client.Verb
 	Service, Profile string
-	By               *client.Author // the operator, or nil if unknown; root if several clients have given this order and one is root
+	By               *client.Author // the operator, or nil if unknown; root if root is one of several clients
 	since            time.Time      // when the order was submitted
-	done             chan struct{}  // channel that is closed when the order has been carried out or has failed
+	done             chan struct{}  // closed when the order has been carried out or has failed
 
 	// The mutex of Queues guards the fields below.
-	unrecordedAt time.Time // when the order is carried out even without a record; zero for never
+	unrecordedAt time.Time // when the order goes on without a record; zero for never
 	recorded     bool      // the intent is on the volume, or hinit retries until it is
 	claimed      bool      // the order is being passed to the supervisor, or the supervisor has it
-	executed     bool      // the supervisor has the order; failed and effect are the result
+	executed     bool      // the supervisor has the order; err and effect are the result
 	failed       error
 	effect       string
 	replaced     bool   // a newer order has replaced this order
 	replacedBy   *Order // the newer order if it has the same verb, so that its result counts for both
-	err          error  // the result of the order
+	err          error
 }
 
 // StayDown is the verb that sets the desired state of a gateway to down without ending it (s6-svc -Q).
@@ -91,8 +90,8 @@ func (o *Order) DesiredState() string {
 }
 
 // Submit queues an order, without blocking. If the newest order has the same verb and has not reached the supervisor, Submit
-// returns that order instead. patience is how long the client waits; a stop is carried out in less time, even without a
-// record. 0 means no limit. by is the author of the order.
+// returns that order instead. patience is how long the client waits (0: no limit); a stop takes less time, even without a
+// record. by is the author of the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.Author) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.DesiredState() == profiles.Stopped {
@@ -136,8 +135,8 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	return o
 }
 
-// startStopTimer sets a timer for a stop. If the stop is still the newest order when the timer fires, it goes to the
-// supervisor without a record.
+// startStopTimer sets a timer for a stop. A stop that is still the newest order when the timer fires goes to the supervisor
+// without a record.
 func (s *Queues) startStopTimer(q *queue, o *Order) {
 	if !o.unrecordedAt.IsZero() {
 		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
@@ -151,13 +150,12 @@ func (q *queue) newest() *Order {
 	return q.current
 }
 
-// isOverdue reports whether the current order has waited so long that the newest order may replace it. The caller holds the
-// mutex.
+// isOverdue reports whether the newest order may replace the current order after its long wait. The caller holds the mutex.
 func (q *queue) isOverdue() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopTimeout
 }
 
-// supersede ends the order o, which the order newer replaces. The caller holds the mutex.
+// supersede ends the order o in favour of the order newer. The caller holds the mutex.
 func supersede(o, newer *Order) {
 	o.replaced = true
 	if o.Verb == newer.Verb {
@@ -211,8 +209,7 @@ func (s *Queues) executeCurrent(q *queue) {
 	s.finish(o, err)
 }
 
-// setRecorded marks the current order as recorded. It returns true if a newer order has replaced the current order, so that
-// the newer one comes next.
+// setRecorded marks the current order as recorded. It returns true if a newer order has replaced the current order.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +220,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	return o.replaced
 }
 
-// passToSupervisor passes an order to the supervisor, unless the supervisor has it already. If overtakes is set, the order
-// has waited long enough to go before older orders, if it is the newest.
+// passToSupervisor passes an order to the supervisor, unless the supervisor already has it. If overtakes is set, the newest
+// order may go before older orders.
 func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
@@ -268,8 +265,8 @@ func (s *Queues) finish(o *Order, err error) {
 	}
 }
 
-// Wait blocks until an order has been carried out, and returns its result. If ctx ends first, the order stays in force, and
-// the error says how far it has come.
+// Wait blocks until an order has been carried out, and returns its result. If ctx ends first, the order stays in force, and the
+// error describes its progress.
 func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	for {
 		select {
@@ -287,7 +284,7 @@ func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	}
 }
 
-// progress says for the client how far an unfinished order has come.
+// progress describes the progress of an unfinished order for the client.
 func (s *Queues) progress(o *Order) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 
 var schedules = flag.Int("schedules", 150, "how many random schedules TestDiskAndGatewayAgreeWhateverHappens tries")
 
-// world is a model of one profile. Its volume and intents are real, behind a gate that a test closes and opens. Of the gateway,
-// it has only the desired state. The clock is virtual.
+// world is a model of one profile. Its volume and intents are real, behind a gate that a test closes and opens. Its gateway is
+// only a desired state. The clock is virtual.
 type world struct {
 	t       *testing.T
 	orders  *Queues
@@ -32,11 +32,11 @@ type world struct {
 	log     strings.Builder
 
 	mu      sync.Mutex
-	thawed  chan struct{} // channel that is closed when the volume answers again; nil while it answers
-	writing int           // number of intents that are being written
-	acted   []*Order      // orders that were carried out, oldest first
+	thawed  chan struct{} // closed when the volume answers again; nil while it answers
+	writing int
+	acted   []*Order
 	gateway string
-	effect  string // effect that an order has at once
+	effect  string
 }
 
 func newWorld(t *testing.T, home string) *world {
@@ -67,7 +67,7 @@ func (w *world) Record(o *Order) (func() error, error) {
 }
 
 func (w *world) Execute(o *Order) (string, error) {
-	// The supervisor takes some time. So orders that are passed on concurrently overtake each other.
+	// The supervisor takes some time, so concurrent orders overtake each other.
 	time.Sleep(time.Millisecond)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +81,6 @@ func (w *world) Execute(o *Order) (string, error) {
 
 func (w *world) RetryRecord(o *Order) { go w.recordLater(o.Profile) }
 
-// gate blocks while the volume is frozen.
 func (w *world) gate() {
 	for {
 		w.mu.Lock()
@@ -113,9 +112,9 @@ func (w *world) thaw() {
 
 func (w *world) state() string { return filepath.Join(w.home, "gateway_state.json") }
 
-// refuse makes writes of intents fail: it puts a link in place of the state file, because hinit never follows one there.
+// refuse makes writes of intents fail: it replaces the state file by a link, and hinit never follows a link.
 func (w *world) refuse() {
-	synctest.Wait() // Wait returns when no write is running
+	synctest.Wait()
 	if info, err := os.Lstat(w.state()); err == nil && info.Mode().IsRegular() {
 		w.check(os.Rename(w.state(), w.state()+".kept"), os.Symlink("nowhere", w.state()))
 	}
@@ -138,7 +137,6 @@ func (w *world) check(errs ...error) {
 // recordEvery equals recordRetryPause of package gateways.
 const recordEvery = time.Second
 
-// recordLater does what Manager.recordLater of package gateways does.
 func (w *world) recordLater(profile string) {
 	for {
 		time.Sleep(recordEvery)
@@ -149,8 +147,8 @@ func (w *world) recordLater(profile string) {
 	}
 }
 
-// rewrite acts as a gateway that reads its state file and writes it back a moment later without a lock. If drop is
-// true, it leaves out desired_state.
+// rewrite acts as a gateway that reads its state file and writes it back a moment later without a lock. If drop is true, it
+// leaves out desired_state.
 func (w *world) rewrite(pause time.Duration, drop bool) {
 	old, err := os.ReadFile(w.state())
 	if err != nil {
@@ -159,7 +157,7 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 	time.Sleep(pause)
 	w.gate()
 	if info, err := os.Lstat(w.state()); err != nil || !info.Mode().IsRegular() {
-		return // the write fails, as the write of a real gateway would
+		return // the write fails like a write of a real gateway
 	}
 	if drop {
 		old = []byte(`{"gateway_state":"running"}`)
@@ -172,13 +170,13 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.gate()
-		state, _ := w.store.ReadState(profiles.Default) // without desired_state, the intent is lost and must be written again
+		state, _ := w.store.ReadState(profiles.Default) // without desired_state, the intent must be written again
 		_, _ = w.intents.Restore(profiles.Default, state)
 		time.Sleep(500 * time.Millisecond)
 	}
 }
 
-// agree returns an error unless the disk and the gateway are as the newest order wants.
+// agree returns an error unless the disk and the gateway match the newest order.
 func (w *world) agree(want string) error {
 	state, err := w.store.ReadState(profiles.Default)
 	w.mu.Lock()
@@ -189,9 +187,9 @@ func (w *world) agree(want string) error {
 	return err
 }
 
-// TestDiskAndGatewayAgreeWhateverHappens checks with random schedules that the disk and the gateway agree with the
-// newest order within a second after the volume has answered. A schedule has orders, clients that give up, freezes,
-// refused writes and gateways that write their state file.
+// TestDiskAndGatewayAgreeWhateverHappens runs random schedules. Disk and gateway must match the newest order within a second
+// after the volume has answered. A schedule has orders, clients that give up, freezes, refused writes and gateways that write
+// their state file.
 func TestDiskAndGatewayAgreeWhateverHappens(t *testing.T) {
 	root := t.TempDir()
 	if dir, err := os.MkdirTemp("/dev/shm", "orders"); err == nil { //nolint:usetesting // a write to /dev/shm waits for no disk
@@ -282,8 +280,8 @@ func (w *world) schedule(r *rand.Rand) {
 	}
 }
 
-// settles fails the test unless disk, gateway and newest order agree a second after the volume has answered. A delayed
-// write of a gateway counts as an answer.
+// settles fails the test unless disk, gateway and newest order agree a second after the volume has answered. A delayed write of
+// a gateway counts as an answer.
 func (w *world) settles(want string, note func(string, ...any)) {
 	time.Sleep(800*time.Millisecond + recordEvery)
 	synctest.Wait()
@@ -293,8 +291,8 @@ func (w *world) settles(want string, note func(string, ...any)) {
 	}
 }
 
-// client waits for the result of an order for at most its patience, and checks that the result is true. before is the
-// number of orders that had been carried out when this one was given.
+// client waits for the result of an order, at most for patience, and checks that the result is true. before is the number of
+// orders carried out before this one.
 func (w *world) client(o *Order, verb client.Verb, patience time.Duration, before int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -331,7 +329,6 @@ func (w *world) queues() int {
 	return len(w.orders.queues)
 }
 
-// newest returns the newest order. The caller holds the mutex of the orders.
 func (w *world) newest() *Order {
 	if q := w.orders.queues[profiles.Default]; q != nil {
 		return q.newest()
@@ -339,8 +336,7 @@ func (w *world) newest() *Order {
 	return nil
 }
 
-// TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo checks that a stop whose record waits for a frozen volume still
-// signals the gateway, and that the answer says both.
+// A stop whose record waits for a frozen volume must still signal the gateway, and the answer must say both.
 func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,8 +369,8 @@ func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 	})
 }
 
-// TestAFrozenVolumeBuildsUpNoWork checks that only one of a thousand orders for one profile on a frozen volume is
-// carried out. The clients of the others must be told which order replaced theirs.
+// Of a thousand orders for one profile on a frozen volume, only one is carried out. The other clients must learn which order
+// replaced theirs.
 func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -389,7 +385,7 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 			}
 		}
 		time.Sleep(stopTimeout / 2)
-		for range 3 { // a start must replace the stop before the time limit of the stop is over
+		for range 3 { // a start must replace the stop before the time limit of the stop
 			given = append(given, w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil))
 		}
 		time.Sleep(stopTimeout)
@@ -409,8 +405,8 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 	})
 }
 
-// TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers checks that all orders are carried out in order while nothing
-// delays them. If a newer start replaced a restart, that restart would be lost.
+// While nothing delays them, all orders must be carried out in order. If a newer start replaced a restart, that restart would
+// be lost.
 func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -436,8 +432,7 @@ func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 	})
 }
 
-// TestAnImageTakesOverWhatIsNotDone checks that a re-executed hinit carries out the orders that were waiting, although
-// no client waits for their results.
+// A re-executed hinit must carry out waiting orders, although no client waits for their results.
 func TestAnImageTakesOverWhatIsNotDone(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -28,7 +28,6 @@ func Keys() map[string][]Key {
 	}
 }
 
-// keysOf returns the keys of the mapping that root holds.
 func keysOf[T any](root *T) (keys []Key) {
 	for _, k := range config.Keys[T]() {
 		keys = append(keys, Key{k, k.ValuePointer(root)})

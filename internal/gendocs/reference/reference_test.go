@@ -36,7 +36,7 @@ func TestEveryKeyInForceIsOneOfTheSchema(t *testing.T) {
 	}
 }
 
-// TestEveryValueCanBeShown checks that each key has a type that can be decoded and printed.
+// Each key must have a type that can be decoded and printed.
 func TestEveryValueCanBeShown(t *testing.T) {
 	for base, keys := range Keys() {
 		for _, k := range keys {

@@ -16,8 +16,8 @@ import (
 type rules struct {
 	programID                              [2]uint64 // inode and modification time of hinit-isolate
 	fs, net, scoped                        uint64    // accesses that Landlock restricts, as in struct landlock_ruleset_attr
-	firstPort, lastPort                    uint64    // from these ports the kernel chooses one for a socket without a port (ip(7))
-	writeDir, writeFile, readDir, readFile uint64    // rights on an allowed path and on everything below it
+	firstPort, lastPort                    uint64    // range of the ports that the kernel chooses for a socket without a port (ip(7))
+	writeDir, writeFile, readDir, readFile uint64    // rights on an allowed path and everything below it
 	mounts, hidden, paths, filter          uint64    // lengths of the parts: mounts, hidden paths, allowed paths, filter of system calls
 }
 
@@ -25,8 +25,8 @@ const rulesHeaderSize = int(unsafe.Sizeof(rules{}))
 
 // Static buffers, because there is no heap before the Go runtime starts.
 var (
-	ruleBuffer  [256 << 10]byte // the rules of this container; ruleHeader is its beginning
-	fileBuffer  [64 << 10]byte  // content of the file that was read last
+	ruleBuffer  [256 << 10]byte // the rules of this container, beginning with ruleHeader
+	fileBuffer  [64 << 10]byte  // content of the last file
 	envp        [16 << 10]uintptr
 	line        bare.Text
 	tempVar     bare.Text // the variable TMPDIR of the command
@@ -35,8 +35,8 @@ var (
 	noFilter    = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
 )
 
-// isolate confines the process and executes the command, without the Go runtime, if the file that the argument rules= names has
-// current rules. Otherwise it returns.
+// isolate confines the process and executes the command, without the Go runtime, if the file in the argument rules= has current
+// rules. Otherwise it returns.
 func isolate(argv, env bare.CStrings) {
 	i := 1
 	for ; argv.At(i) != "--"; i++ {
@@ -50,8 +50,8 @@ func isolate(argv, env bare.CStrings) {
 	}
 }
 
-// readRules reads saved rules into ruleBuffer. It returns false if the file is not complete, or if a user other than root may
-// have written it.
+// readRules reads saved rules into ruleBuffer. It returns false for an incomplete file, or if a user other than root may have
+// written it.
 func readRules(file string) bool {
 	var st unix.Statx_t
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.CurrentDir, address(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0, 0)
@@ -71,9 +71,9 @@ func rulesPart(size uint64, before ...uint64) string {
 	return unsafe.String(&ruleBuffer[at], size)
 }
 
-// rulesAreCurrent reports whether the rules are valid: this program made them for the present mounts, and for the hidden
-// paths in plan. It is also false if the kernel may choose a port in plan for any socket, because [Main] must then check
-// whether the port is reserved.
+// rulesAreCurrent reports whether the rules are valid: this program made them for the present mounts, and for the hidden paths
+// in plan. It is also false if the kernel may choose a port in plan for any socket, because [Main] must then check whether the
+// port is reserved.
 func rulesAreCurrent(plan bare.CStrings) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.programID != programOf(&st) {
@@ -101,9 +101,9 @@ func programOf(st *unix.Statx_t) [2]uint64 {
 	return [2]uint64{st.Ino, uint64(st.Mtime.Sec)*1e9 + uint64(st.Mtime.Nsec)}
 }
 
-// confine isolates this process for ever, according to the rules and to the plan in argv (see isolation.Argv). Then it
-// executes the program at path, with the command in argv as its arguments. It does not return. If the Go runtime is running,
-// the goroutine must be locked to its thread.
+// confine isolates this process for ever, by the rules and by the plan in argv (see isolation.Argv). Then it executes the
+// program at path, with the command in argv as its arguments. It does not return. If the Go runtime is running, the goroutine
+// must be locked to its thread.
 func confine(path string, argv, env bare.CStrings) {
 	var control, marked, degrade bool
 	end := 1
@@ -114,7 +114,7 @@ func confine(path string, argv, env bare.CStrings) {
 	plan := bare.CStrings{First: argv.First, N: end}
 	profileName = plan.Get("name")
 	temp := makeTempDir()
-	// a process that is not root has no capabilities, unless the container gives some to every user
+	// a process that is not root has no capabilities, except in containers that give some to every user
 	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL
 	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
 		check("drop the capabilities", r)
@@ -127,7 +127,7 @@ func confine(path string, argv, env bare.CStrings) {
 	}
 	filters := []string{rulesPart(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
-		filters = filters[:1] // the second filter marks a process that may not use the control socket of PID 1, and this one may
+		filters = filters[:1] // the second filter marks a process that may not use the control socket of PID 1
 	}
 	for _, filter := range filters {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
@@ -147,8 +147,8 @@ func confine(path string, argv, env bare.CStrings) {
 // gateways.
 const webToken = "HINIT_WEB_TOKEN="
 
-// environ returns the environment of the command: env without the web token, with its own TMPDIR, and with the HOME of plan
-// if it has one.
+// environ returns the environment of the command: env without the web token, with the command's TMPDIR, and with the HOME of
+// plan if set.
 func environ(plan, env bare.CStrings) uintptr {
 	n, home := 0, plan.Get("HOME")
 	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
@@ -186,9 +186,9 @@ func execute(path string, argv bare.CStrings, at int, env uintptr) {
 	exitWith(126)
 }
 
-// makeTempDir makes a directory for temporary files that only this user can use, and returns it open. If the usual name
-// belongs to another user, it appends a random number. It sets the mode of an existing directory again, because the agent may
-// have changed it.
+// makeTempDir makes a directory for temporary files that only this user can use, and returns it open. If the usual name belongs
+// to another user, it appends a random number. It sets the mode of an existing directory again, because the agent may have
+// changed it.
 func makeTempDir() (fd int) {
 	var st unix.Statx_t
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
@@ -205,7 +205,7 @@ func makeTempDir() (fd int) {
 	}
 	check("open the directory for temporary files", fd)
 	r := bare.Syscall3(unix.SYS_FCHMODAT, bare.CurrentDir, address(line.Add("/proc/self/fd/").AddNumber(fd).Add("\x00").String()), 0o700)
-	line.N = 0 // check may have written a message to this buffer
+	line.N = 0
 	check("change the mode of the directory for temporary files", r)
 	return fd
 }
@@ -222,7 +222,7 @@ func applyLandlock(plan bare.CStrings, temp int) {
 		rest = others
 	}
 	if ruleHeader.net != 0 {
-		allowPort(set, 0) // allow port 0, with which a program lets the kernel choose a free port
+		allowPort(set, 0) // with port 0, a program lets the kernel choose a free port
 	}
 	for i := range plan.N {
 		if path, is := strings.CutPrefix(plan.At(i), "share="); is {
@@ -270,8 +270,6 @@ func allowOpen(set, fd int, write bool) {
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 }
 
-// allowBeneath allows the accesses in rights on the file or directory fd and everything below it. After an error it returns a
-// negative errno.
 func allowBeneath(set, fd int, rights uint64) int {
 	attr := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
 	return bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0)
@@ -315,8 +313,6 @@ func beneath(path, dir string) bool {
 // address returns the address of a text, which must end in a NUL.
 func address(text string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(text))) }
 
-// stat stores the attributes of the file at path, relative to the open directory fd, in st (statx(2)). With AT_EMPTY_PATH
-// these are the attributes of fd itself. After an error it returns a negative errno.
 func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
 	return bare.Syscall6(unix.SYS_STATX, uintptr(fd), address(path), flags, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(st)))
 }
@@ -334,7 +330,7 @@ func check(what string, r int) {
 	}
 }
 
-// fail ends the process with exit code 126. Before, it writes to stderr what the process can't do, and why.
+// fail ends the process with exit code 126, after a message to stderr with the failed action and the reason.
 func fail(what string, errno syscall.Errno) {
 	line.Add("[hinit] cannot isolate ").Add(profileName).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
 	exitWith(126)

@@ -16,8 +16,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers checks that a gateway with saved rules starts without the Go
-// runtime, whose start the output of inittrace would show. Only rules that root has saved may be used.
+// A gateway with saved rules must start without the Go runtime, whose start the output of inittrace would show. Only rules that
+// root has saved may be used.
 func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	testkit.NeedRoot(t)
 	if checkLandlock(isolation.LandlockABI()) != nil {
@@ -104,8 +104,8 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	}
 }
 
-// Each isolated gateway executed hinit, then hinit-isolate, and then its command. Now hinit-isolate changes the user itself. Here the
-// second execution of hinit-isolate would fail. Without valid rules or with settings that need hinit-tools, there is one.
+// hinit-isolate itself changes the user of an isolated gateway. A second execution of hinit-isolate, which fails here, is
+// needed only without valid rules or with settings that need hinit-tools.
 func TestAnIsolatedGatewayExecutedAProgramMore(t *testing.T) {
 	testkit.NeedRoot(t)
 	if checkLandlock(isolation.LandlockABI()) != nil {
@@ -155,8 +155,8 @@ func TestAnIsolatedGatewayExecutedAProgramMore(t *testing.T) {
 	}
 }
 
-// TestAnotherProfileTookAPortThatTheKernelChooses checks that a gateway does not start whose port the kernel may choose for a program
-// of another profile. A profile took such a port within 0.01 s: it bound sockets to any port until the kernel chose the right one.
+// A gateway must not start if the kernel may choose its port for a program of another profile. A profile took such a port
+// within 0.01 s: it bound sockets to any port until the kernel chose the right one.
 func TestAnotherProfileTookAPortThatTheKernelChooses(t *testing.T) {
 	dir := place(t, "own")
 	if err := testkit.Build(dir, isolation.Program); err != nil {

@@ -76,7 +76,7 @@ var alwaysAllowed = []string{
 // processes see none of these directories, except for alwaysAllowed.
 var sharedDirs = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
-// hiddenPaths are files and directories that are hidden from isolated processes, because they are not part of the image.
+// hiddenPaths are files and directories outside the image that isolated processes can't see.
 type hiddenPaths []string
 
 // findHiddenPaths returns the paths in more, sharedDirs, and the mount points of the container. A path with symbolic links is
@@ -109,9 +109,9 @@ func unescape(path string) string {
 	return path
 }
 
-// imagePaths returns the paths below dir that isolated processes may read, each after the letter r. A directory without
-// hidden entries is one path. For any other directory, imagePaths returns the entries that are not hidden. It skips symbolic
-// links, because their targets are found under their own names, or are hidden.
+// imagePaths returns the paths below dir that isolated processes may read, each after the letter r. A directory without hidden
+// entries is one path. For any other directory, imagePaths returns the visible entries. It skips symbolic links, because their
+// targets are found under their own names, or are hidden.
 func (p hiddenPaths) imagePaths(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -36,7 +36,7 @@ func isolated(t *testing.T, p testkit.Plan, script string, caps ...uintptr) stri
 	if checkLandlock(isolation.LandlockABI()) != nil {
 		testkit.SkipOrFail(t, "the kernel's Landlock lacks a part")
 	}
-	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") }) // the command makes this directory
+	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") })
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = p.Argv(isolation.Program, []string{"/bin/sh", "-c", script})
 	cmd.Env = []string{mainVar + "=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -48,7 +48,6 @@ func isolated(t *testing.T, p testkit.Plan, script string, caps ...uintptr) stri
 	return string(out)
 }
 
-// place makes directories that belong to the user of isolated.
 func place(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -186,8 +185,7 @@ func TestAGatewayThatTheKernelCannotMarkDoesNotStart(t *testing.T) {
 	}
 }
 
-// The filter must refuse the system calls that it names and no others. The test executes its BPF program as the kernel
-// would.
+// The filter must refuse the system calls that it names and no others. The test executes its BPF program as the kernel would.
 func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	vm, err := bpf.NewVM(filter())
 	if err != nil {
@@ -195,7 +193,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	}
 	ask := func(arch, number uint32, args ...uint64) int {
 		data := make([]byte, 64)
-		put := func(at int, v uint32) { // the BPF machine was made for network packets, so it reads numbers in network byte order
+		put := func(at int, v uint32) {
 			data[at], data[at+1], data[at+2], data[at+3] = byte(v>>24), byte(v>>16), byte(v>>8), byte(v)
 		}
 		put(dataNumber, number)
@@ -253,7 +251,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 }
 
 // The kernel runs a filter once for each system call when a process installs it. With a list of system calls in the filter, the
-// kernel spent 0.3 ms there, a quarter of the time that isolation added.
+// kernel spent 0.3 ms on it, a quarter of the time for isolation.
 func TestTheFilterTookAQuarterOfTheStart(t *testing.T) {
 	program := filter()
 	for number := range uint32(600) {

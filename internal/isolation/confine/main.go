@@ -31,8 +31,8 @@ import (
 // exitParked is an exit code after which PID 1 parks a gateway until its inputs change or an operator starts it.
 const exitParked = 78
 
-// Main confines this process according to the plan in argv (see isolation.Argv), and executes the command there. With the
-// word "save" it writes the rules of the container to a file instead, for later processes. It returns the exit code.
+// Main confines this process by the plan in argv (see isolation.Argv), and executes the command. With the word "save" it writes
+// the rules of the container to a file instead, for later processes. It returns the exit code.
 func Main(argv, env []string) int {
 	runtime.LockOSThread()          // filter and capabilities belong to one thread, which execve(2) keeps
 	if argv[0] == proc.LimitsName { // begin could not carry out all arguments
@@ -89,7 +89,6 @@ func wordsOf(words []string) bare.CStrings {
 	return bare.CStrings{First: (*uintptr)(unsafe.Pointer(&list[0])), N: len(words)}
 }
 
-// values returns all values of a key in the plan.
 func values(words []string, key string) (list []string) {
 	for _, word := range words {
 		if value, is := strings.CutPrefix(word, key+"="); is {
@@ -120,8 +119,8 @@ func saveRules(file string) int {
 	return 0
 }
 
-// checkFilterCount returns an error if the kernel does not report the number of filters of system calls in status, the
-// content of /proc/self/status. PID 1 recognizes isolated processes by this number. Every kernel with Landlock reports it.
+// checkFilterCount returns an error if the kernel does not report the number of filters of system calls in status, the content
+// of /proc/self/status. PID 1 recognizes isolated processes by this number. Every kernel with Landlock reports it.
 func checkFilterCount(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +

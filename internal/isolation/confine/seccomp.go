@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusedCalls lists system calls that tools of an agent do not need, and that could break the isolation or expose large
-// parts of the kernel to attacks.
+// refusedCalls lists system calls that an agent's tools do not need, and that could break the isolation or expose large parts
+// of the kernel to attacks.
 var refusedCalls = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
@@ -36,22 +36,21 @@ var refusedCallsByArch = map[string][]uint32{"amd64": {154, 320, 65, 220}, "arm6
 
 // refusedControls lists requests of ioctl(2) that the filter refuses.
 var refusedControls = []uint32{
-	unix.TIOCSTI, unix.TIOCLINUX, // these put input into a terminal from which another process may read
-	unix.TIOCSETD, // this sets the line discipline of a terminal, which is a driver in the kernel
-	// With these the owner of a file could evade the quota of its project or Btrfs subvolume.
+	unix.TIOCSTI, unix.TIOCLINUX, // requests that put input into a terminal from which another process may read
+	unix.TIOCSETD, // sets the line discipline of a terminal, a driver in the kernel
+	// With these requests the owner of a file could evade the quota of its project or Btrfs subvolume.
 	unix.FS_IOC_SETFLAGS, fsSetXattr, btrfsSnapshot, btrfsSubvolume, btrfsSnapshotV2, btrfsSubvolumeV2,
 }
 
-// Requests of ioctl(2) that package unix lacks (linux/fs.h, linux/btrfs.h).
 const (
-	fsSetXattr       = 0x401c5820 // value of FS_IOC_FSSETXATTR
-	btrfsSnapshot    = 0x50009401 // value of BTRFS_IOC_SNAP_CREATE
-	btrfsSubvolume   = 0x5000940e // value of BTRFS_IOC_SUBVOL_CREATE
-	btrfsSnapshotV2  = 0x50009417 // value of BTRFS_IOC_SNAP_CREATE_V2
-	btrfsSubvolumeV2 = 0x50009418 // value of BTRFS_IOC_SUBVOL_CREATE_V2
+	fsSetXattr       = 0x401c5820
+	btrfsSnapshot    = 0x50009401
+	btrfsSubvolume   = 0x5000940e
+	btrfsSnapshotV2  = 0x50009417
+	btrfsSubvolumeV2 = 0x50009418
 )
 
-// allowedFamilies lists the address allowedFamilies of sockets that programs need. The filter refuses all others.
+// allowedFamilies lists the address families of sockets that programs need. The filter refuses all others.
 var allowedFamilies = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
 // Offsets in seccomp_data of the fields that the filter reads (seccomp(2)). Arguments have 64 bits, the low half first. The
@@ -85,8 +84,8 @@ func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, 
 // filter returns the BPF program that the kernel runs before each system call of an isolated process. Calls of another
 // architecture fail, because their numbers mean other calls.
 //
-// To install a filter, the kernel runs it once for each number of a system call. So the program finds the number by binary
-// search, which makes the start of each isolated process 0.2 ms faster than a list.
+// To install a filter, the kernel runs it once for each number of a system call. Binary search for the number makes the start
+// of each isolated process 0.2 ms faster than a list.
 func filter() []bpf.Instruction {
 	program := []bpf.Instruction{
 		load(dataArch),
@@ -100,8 +99,8 @@ func filter() []bpf.Instruction {
 	return append(program, searchNumbers(slices.Sorted(maps.Keys(checks)), checks)...)
 }
 
-// searchNumbers returns instructions that search the loaded number of a system call in numbers, which must be sorted. For a number
-// that they find, they execute its checks. They permit any other number.
+// searchNumbers returns instructions that search the loaded number of a system call in numbers, which must be sorted. For a
+// found number, they execute its checks. They permit any other number.
 func searchNumbers(numbers []uint32, checks map[uint32][]bpf.Instruction) (program []bpf.Instruction) {
 	if half := len(numbers) / 2; half > 1 {
 		lower := searchNumbers(numbers[:half], checks)
@@ -121,7 +120,7 @@ func callChecks() map[uint32][]bpf.Instruction {
 	for _, number := range slices.Concat(refusedCalls, refusedCallsByArch[runtime.GOARCH]) {
 		checks[number] = []bpf.Instruction{fails(unix.EPERM)}
 	}
-	// The flags of clone3 are in memory, where a filter can't read them. So clone3 fails, and programs use clone.
+	// A filter can't read the flags of clone3, which are in memory. So clone3 fails, and programs use clone.
 	checks[unix.SYS_CLONE3] = []bpf.Instruction{fails(unix.ENOSYS)}
 	failIf := func(number, argument uint32, errno unix.Errno, values ...uint32) {
 		checks[number] = append(checks[number], checkArgument(argument, values, bpf.Jump{Skip: 1}, fails(errno))...)
@@ -139,8 +138,9 @@ func callChecks() map[uint32][]bpf.Instruction {
 		failUnless(number, dataArg1, unix.EPERM, 0)
 		failIf(number, dataArg0, unix.EPERM, ofUser)
 	}
-	// The value of RLIMIT_RTTIME is the mark by which hinit finds the processes of a run (package proc). With another value,
-	// a process could pass for one of another profile. A process may read the value: then the address of the new limit is 0.
+	// The value of RLIMIT_RTTIME is the mark by which hinit finds the processes of a run (package proc). With another value, a
+	// process could pass for a process of another profile. A process may read the value: then the address of the new limit is
+	// 0.
 	failIf(unix.SYS_SETRLIMIT, dataArg0, unix.EPERM, unix.RLIMIT_RTTIME)
 	checks[unix.SYS_PRLIMIT64] = append(
 		checks[unix.SYS_PRLIMIT64],
@@ -166,7 +166,8 @@ func callChecks() map[uint32][]bpf.Instruction {
 	return checks
 }
 
-// checkArgument returns instructions that skip the first of next if the argument at this offset of seccomp_data is one of values.
+// checkArgument returns instructions that skip the first of next if the argument at this offset of seccomp_data is one of
+// values.
 func checkArgument(argument uint32, values []uint32, next ...bpf.Instruction) []bpf.Instruction {
 	program := []bpf.Instruction{load(argument)}
 	for i, value := range values {

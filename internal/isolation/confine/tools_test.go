@@ -10,8 +10,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTheToolsOfTheAgentWorkAsThePageSays checks with real programs that what tools of the agent may do in an isolated
-// profile is as docs/tutorial/two-customers.md says.
+// Real programs must be able to do in an isolated profile what docs/tutorial/two-customers.md says.
 func TestTheToolsOfTheAgentWorkAsThePageSays(t *testing.T) {
 	const python = `import os, subprocess, threading, multiprocessing
 done = []

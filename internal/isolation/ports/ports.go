@@ -1,4 +1,4 @@
-// Package ports tells which ports of an isolated profile another one could take, because the kernel may choose them for any
+// Package ports finds ports of an isolated profile that another profile could take, because the kernel may choose them for any
 // program. It owns no goroutine.
 package ports
 
@@ -16,11 +16,11 @@ func Range() (first, last int) {
 	return first, last
 }
 
-// Check returns an error if the kernel may choose port for a socket of another profile. Landlock permits bind(2) with port 0, which
-// programs need, and listen(2) without a port. The kernel never chooses reserved ports.
+// Check returns an error if the kernel may choose port for a socket of another profile. Landlock permits bind(2) with port 0,
+// which programs need, and listen(2) without a port. The kernel never chooses reserved ports.
 func Check(port int) error {
 	first, last := Range()
-	reserved, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports") // a list such as 8080,9148-9150; without it, the kernel reserves none
+	reserved, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports")
 	isReserved := func(part string) bool {
 		var first, last int
 		if got, _ := fmt.Sscanf(part, "%d-%d", &first, &last); got == 1 {

@@ -1,6 +1,6 @@
 // Package limits is the program that a new process executes before its command. The program sets limits and other properties of
-// its own process, and then executes the command. PID 1 starts the program as [proc.LimitsName]; the words of the command line
-// say what to set. Package entry carries out some of the words before the Go runtime starts. The program reads environment files
+// its own process, and then executes the command. PID 1 starts it as [proc.LimitsName], and the words of the command line are
+// the settings. Package entry carries out some of the words before the Go runtime starts. The program reads environment files
 // as the command's user. The binary of PID 1 does not contain this package. The package owns no goroutine.
 package limits
 
@@ -29,7 +29,7 @@ import (
 // Main is the program behind [proc.LimitsName]: it applies the settings that argv lists, and then executes the command. It
 // returns only on failure, with the exit code and the reason.
 func Main(argv []string) (int, error) {
-	runtime.LockOSThread() // priorities are set on the thread that later executes the command
+	runtime.LockOSThread()
 	var limits []proc.Limit
 	var later deferredSettings
 	i := 1
@@ -65,7 +65,7 @@ func Main(argv []string) (int, error) {
 			return 126, fmt.Errorf("cannot set no_new_privs: %w", err)
 		}
 	}
-	path, err := proc.LookPath(argv[i+1], env) // PID 1 has already searched the PATH, unless its search took too long
+	path, err := proc.LookPath(argv[i+1], env) // PID 1 has already searched the PATH, except after a slow search
 	if err == nil {
 		err = syscall.Exec(path, argv[i+2:], env)
 	}
@@ -78,11 +78,11 @@ func (p *deferredSettings) apply(word string) error {
 	name, value, _ := strings.Cut(word, "=")
 	var err error
 	switch name + "=" {
-	case "=": // internal/entry has already carried out this word
+	case "=":
 	case proc.WordNice:
 		var n int
 		if n, err = strconv.Atoi(value); err == nil {
-			own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0) // the system call returns 20 minus the nice value
+			own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0)
 			err = unix.Setpriority(unix.PRIO_PROCESS, 0, max(-20, min(20-own+n, 19)))
 		}
 	case proc.WordIO:
@@ -104,7 +104,7 @@ func (p *deferredSettings) apply(word string) error {
 			unix.Umask(int(mask))
 		}
 	case proc.WordGroup:
-		_ = os.Remove(value) // the group is created again below, so that its counters start at 0
+		_ = os.Remove(value) // create the group again below, so that its counters start at 0
 		if err = os.Mkdir(value, 0o755); errors.Is(err, os.ErrExist) {
 			err = nil
 		}
@@ -113,7 +113,7 @@ func (p *deferredSettings) apply(word string) error {
 		err = proc.WriteKernelFile(file, text)
 	case proc.WordOOM:
 		text, file, _ := strings.Cut(value, ":")
-		_ = proc.WriteKernelFile(file, text) // the kernel then kills hinit earlier, which is no reason not to start
+		_ = proc.WriteKernelFile(file, text) // without this value the kernel kills hinit earlier, which must not prevent the start
 	case proc.WordUser:
 		err = changeUser(value)
 	case proc.WordDir:

@@ -16,21 +16,21 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// The exit codes of s6's tools.
+// The exit codes of the tools of s6.
 const (
 	exitDone     = 0
 	exitNo       = 1 // the answer to the question is no
 	exitTimeout  = 99
 	exitUsage    = 100
 	exitNotAlive = 102 // s6-svc: the directory is not supervised
-	exitSystem   = 111 // a system call failed
+	exitSystem   = 111
 	exitNoExec   = 126
 	exitNotFound = 127
 )
 
 // Invocation is one run of a tool of s6 in this package.
 type Invocation struct {
-	Name     string   // last element of argv[0], for messages
+	Name     string
 	Args     []string // words after the name; while the tool runs, only the words after its options
 	Env      []string
 	In       *os.File
@@ -46,7 +46,7 @@ func (c *Invocation) fatal(code int, text string) int { return c.printMessage(co
 func (c *Invocation) warn(text string) { c.printMessage(0, "warning: "+text) }
 
 func (c *Invocation) printMessage(code int, text string) int {
-	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error means that nothing reads stderr
+	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n")
 	return code
 }
 
@@ -77,9 +77,9 @@ func strerror(err error) string {
 
 const defaultPath = "/usr/bin:/bin"
 
-// exec replaces this process by a program from PATH, as execvp(3) does, but it runs no shell for files without a magic number. If
-// it fails, it prints a message in the name of the tool who, and returns the exit code. Where s6 uses a chain of tools, who is
-// the last tool of that chain.
+// exec replaces this process by a program from PATH, as execvp(3) does, but runs no shell for files without a magic number.
+// After a failure, it prints a message in the name of the tool who, and returns the exit code. Where s6 uses a chain of tools,
+// the parameter who is the last tool of the chain.
 func (c *Invocation) exec(who string, argv, env []string) int {
 	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
 	if err == nil {
@@ -126,7 +126,7 @@ func Find(argv0 string) (name string, run func(*Invocation) int, ok bool) {
 // Names returns the names of all tools. The program must be installed under each name.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }
 
-// wrongUsage is what a tool returns for an invalid value of an option. main then prints the usage.
+// wrongUsage is the result of a tool for an invalid value of an option. main then prints the usage.
 const wrongUsage = -1
 
 func (t tool) main(c *Invocation) int {
@@ -142,15 +142,14 @@ func (t tool) main(c *Invocation) int {
 	return code
 }
 
-// option is one option of a tool, with its value if it has one.
 type option struct {
 	letter byte
 	value  string
 }
 
 // split parses options as the programs of s6 do. Several letters may follow one "-". A value is the rest of the word after its
-// letter, or else the next word. The options end at "--", or at the first word that is no option. If a letter is unknown or a
-// value is missing, ok is false.
+// letter, or else the next word. The options end at "--", or at the first word that is no option. ok is false for an unknown
+// letter or a missing value.
 func (t tool) split(args []string) (options []option, words []string, ok bool) {
 	for words = args; len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-'; {
 		word := words[0][1:]

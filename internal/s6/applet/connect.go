@@ -13,7 +13,7 @@ import (
 	"hinit/client/dial"
 )
 
-// Supervisor is what the tools need of PID 1. [dial.Client] implements it.
+// Supervisor is the part of PID 1 that the tools need. [dial.Client] implements it.
 type Supervisor interface {
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	SlotControl(ctx context.Context, dir, flags string) error
@@ -21,7 +21,7 @@ type Supervisor interface {
 	ControlScanner(ctx context.Context, flags string) error
 }
 
-// errNotListening means that nothing supervises a directory. Without an init, this is true of every directory.
+// errNotListening means that no supervisor watches a directory. Without an init, this is true of every directory.
 var errNotListening = errors.New("supervisor not listening")
 
 // connect connects to PID 1. path is the path for requests: dir, made absolute and clean, but with its links.
@@ -45,7 +45,7 @@ func (c *Invocation) slot(ctx context.Context, dir string) (client.Slot, error) 
 	return s, s6Error(dir, err)
 }
 
-// s6Error converts an error of PID 1 about the directory dir to the error that s6 would report.
+// s6Error converts an error of PID 1 about the directory dir to the error of s6.
 func s6Error(dir string, err error) error {
 	switch {
 	case err == nil:

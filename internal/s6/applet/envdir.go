@@ -45,8 +45,8 @@ func withContenv(c *Invocation, _ []option) int {
 	return c.exec(c.Name, c.Args, env)
 }
 
-// safeRootEnv returns the variables of env that are safe for root. It removes directories from PATH in which other users can write.
-// It also removes variables whose paths lead into the data volume, except HERMES_*, by which scripts find the volume.
+// safeRootEnv returns the variables of env that are safe for root. It removes directories from PATH in which other users can
+// write. It also removes variables with paths into the data volume, except HERMES_*, by which scripts find the volume.
 func safeRootEnv(env []string) []string {
 	volume := filepath.Clean(proc.Getenv(env, "HERMES_HOME"))
 	if !filepath.IsAbs(volume) {

@@ -17,8 +17,8 @@ import (
 const (
 	// partialTime is how long s6-log waits for the rest of an incomplete line after a signal to end.
 	partialTime = 2 * time.Second
-	// maxPending is the maximum number of bytes in memory for a directory that can't be written. At this limit s6-log stops
-	// reading, so the program that writes its input blocks.
+	// maxPending is the maximum number of bytes in memory for an unwritable directory. At this limit s6-log stops reading, so
+	// the program that writes its input blocks.
 	maxPending = 4 << 20
 )
 
@@ -27,12 +27,12 @@ type logger struct {
 	invocation     *Invocation
 	steps          []scriptStep
 	dirs           []*logDir
-	maxLineLength  int // length at which lines are split; 0: never
+	maxLineLength  int
 	verbose        int
 	ignoreTerm     bool // SIGTERM doesn't end s6-log
 	waitsForOutput bool // option -b: read no input while output waits
 
-	partialLine  []byte // the incomplete last line
+	partialLine  []byte // last, incomplete line
 	out          []byte // output that is not yet written to stdout
 	stdoutClosed bool   // the reader of stdout has closed it
 	// Time of the current input, as local time and as a TAI64N label.
@@ -76,7 +76,7 @@ func logMain(c *Invocation, options []option) int {
 		if _, err := unix.Write(notify, []byte("\n")); err != nil {
 			l.warn("unable to notify readiness: " + strerror(err))
 		}
-		_ = unix.Close(notify) // one newline reports that s6-log is ready
+		_ = unix.Close(notify)
 	}
 	return l.run(wake)
 }
@@ -128,12 +128,12 @@ func signalPipe() (int, error) {
 		return 0, err
 	}
 	signals := make(chan os.Signal, 16)
-	// SIGPIPE is in the list so that a write to a closed stdout fails instead of ending this process.
+	// With SIGPIPE in the list, a write to a closed stdout fails instead of ending this process.
 	signal.Notify(signals, unix.SIGTERM, unix.SIGHUP, unix.SIGALRM, unix.SIGPIPE)
 	go func() {
 		for s := range signals {
 			if n := s.(unix.Signal); n != unix.SIGPIPE {
-				_, _ = unix.Write(p[1], []byte{byte(n)}) // if the pipe is full, enough signals are waiting already
+				_, _ = unix.Write(p[1], []byte{byte(n)})
 			}
 		}
 	}()
@@ -177,7 +177,7 @@ func (l *logger) run(wake int) int {
 		}
 		l.flush(now)
 		if !ending.IsZero() && !readable && len(l.partialLine) == 0 {
-			break // all input from before the signal has been read
+			break
 		}
 	}
 	return l.finishAll()
@@ -187,8 +187,8 @@ func (l *logger) mayRead() bool {
 	return !slices.ContainsFunc(l.dirs, func(d *logDir) bool { return len(d.pending) > maxPending || l.waitsForOutput && len(d.pending) > 0 })
 }
 
-// pollTimeout returns for how many milliseconds to wait for input: until the next attempt to write to a directory, or until
-// s6-log must end. -1 means no limit.
+// pollTimeout returns how many milliseconds to wait for input: until the next attempt to write to a directory, or until s6-log
+// must end. -1 means no limit.
 func (l *logger) pollTimeout(now, ending time.Time) int {
 	if !ending.IsZero() && len(l.partialLine) == 0 {
 		return 0
@@ -205,10 +205,10 @@ func (l *logger) pollTimeout(now, ending time.Time) int {
 	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
 }
 
-// handleSignals handles the signals that have come. end says that s6-log must end.
+// handleSignals handles the pending signals. end means that s6-log must end.
 func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
 	var came [64]byte
-	n, _ := unix.Read(wake, came[:]) // after an error, n is not positive, and no signal is handled
+	n, _ := unix.Read(wake, came[:])
 	for _, s := range came[:max(n, 0)] {
 		switch s := unix.Signal(s); {
 		case s == unix.SIGALRM:
@@ -223,7 +223,6 @@ func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
 	return end
 }
 
-// splitLines splits input into lines at newlines and NUL bytes.
 func (l *logger) splitLines(input []byte, now time.Time) {
 	l.local, l.label = l.local[:0], l.label[:0]
 	for len(input) > 0 {
@@ -245,8 +244,8 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 	}
 }
 
-// cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly this length stays whole, because its
-// newline may come next.
+// cutLongLine splits an incomplete line above the limit. A line of exactly this length stays whole, because its newline may
+// come next.
 func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partialLine
 	for l.maxLineLength > 0 && len(rest) > l.maxLineLength {
@@ -257,7 +256,7 @@ func (l *logger) cutLongLine(now time.Time) {
 }
 
 // handleLine carries out the script for one line. The steps + and - select or deselect the line. The step f selects it if no
-// action was carried out for it yet. All other steps are actions, which are carried out only for a selected line.
+// earlier action was carried out for it. All other steps are actions for selected lines.
 func (l *logger) handleLine(line []byte, now time.Time) {
 	selected, acted := true, false
 	for i := range l.steps {
@@ -280,7 +279,7 @@ func (l *logger) handleLine(line []byte, now time.Time) {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
-				// An error means that nothing reads stderr.
+				// An error means that stderr has no reader.
 				_, _ = l.invocation.Err.Write(bytes.Join([][]byte{[]byte(l.invocation.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
 			default:
 				s.logDir.add(stamp, line)
@@ -306,7 +305,6 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	return append(append([]byte(nil), l.label...), l.local...)
 }
 
-// flush writes the pending output. It writes to the files first, because the reader of stdout may be slow.
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		d.flush(now)
@@ -320,7 +318,8 @@ func (l *logger) flush(now time.Time) {
 	l.out = l.out[:0]
 }
 
-// finishAll writes all pending output, with the incomplete line, and marks the log files as complete. It returns the exit code.
+// finishAll writes all pending output, including the incomplete line, and marks the log files as complete. It returns the exit
+// code.
 func (l *logger) finishAll() int {
 	now := time.Now()
 	if len(l.partialLine) > 0 {

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// logTo runs s6-log with the text that write writes as input. It returns the output and the exit code.
+// logTo runs s6-log with the input from write. It returns the output and the exit code.
 func logTo(t *testing.T, script string, write func(w *os.File)) (out string, code int) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -30,7 +30,7 @@ func logTo(t *testing.T, script string, write func(w *os.File)) (out string, cod
 		write(w)
 	}()
 	var stdout, stderr bytes.Buffer
-	words, dir, named := strings.Cut(script, "/") // the name of the directory may contain blanks
+	words, dir, named := strings.Cut(script, "/")
 	args := strings.Fields(words)
 	if named {
 		args = append(args, "/"+dir)
@@ -160,7 +160,7 @@ func FuzzScriptsNeverHurt(f *testing.F) {
 	})
 }
 
-// stuck is an output that blocks until it is released.
+// stuck is an output that blocks until its release.
 type stuck struct{ release chan struct{} }
 
 func (s stuck) Write(b []byte) (int, error) {
@@ -238,7 +238,7 @@ func TestRootWritesNoLogWhereALinkOfTheAgentsLeads(t *testing.T) {
 		t.Errorf("root's directory holds %v, and its current %q: %v, %v", entries, text, err, readErr)
 	}
 
-	// A link of root's to the agent's directory must be followed.
+	// A link of root to the agent's directory must be followed.
 	if err := os.Symlink(agents, filepath.Join(roots, "to")); err != nil {
 		t.Fatal(err)
 	}

@@ -21,14 +21,14 @@ const (
 	liveMode  = 0o644
 )
 
-// logDir is a log directory of s6-log: the file current, a lock file, and archives, which are rotated files named by the time of
-// their rotation. s6-log follows no symbolic links in it.
+// logDir is a log directory of s6-log: the file current, a lock file, and archives, which are rotated files with the time of
+// their rotation as name. s6-log follows no symbolic links in it.
 type logDir struct {
 	rules   dirRules
 	warn    func(string)
 	dir     int // descriptor of the directory; lock and current are descriptors of files in it
 	lock    int
-	current int    // -1 while the file current can't be opened
+	current int    // -1 if the file current can't be opened
 	size    uint64 // bytes in current, with the pending output
 
 	pending    []byte    // output that isn't written yet
@@ -37,8 +37,8 @@ type logDir struct {
 }
 
 // openLogDir opens and locks a log directory, and creates its last component if it is missing. For root, it follows only safe
-// links, see [wholefile.OpenForRoot]. others are the directories that this process has already locked; it may open such a
-// directory again. After an error, what says which action has failed, in the words of s6.
+// links, see [wholefile.OpenForRoot]. others are the directories that this process has locked; it may open such a directory
+// again. After an error, what is the failed action in the words of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -55,11 +55,11 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.isSameDir)) {
 		return nil, "unable to lock " + rules.path + "/lock", err
 	}
-	// The file state belongs to processors, programs of s6-log that filter archives. hinit's version has no processors, but makes
-	// this file in a new directory.
+	// Programs of s6-log that filter archives use the file state. hinit has no such programs, but makes this file in a new
+	// directory.
 	if !l.isComplete() {
 		if fd, err := l.open("state", unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK); err == nil {
-			_ = unix.Close(fd) // the file need only exist
+			_ = unix.Close(fd) // an empty file is enough
 		}
 	}
 	if err := l.openCurrent(now); err != nil {
@@ -112,7 +112,7 @@ func (l *logDir) isSameDir(other *logDir) bool {
 	return err1 == nil && err2 == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// lockFile takes two locks, and returns EBUSY if another process holds one. The first is the lock that s6 uses; it belongs to the
+// lockFile takes two locks, and returns EBUSY if another process holds one. The first is the lock of s6, which belongs to the
 // process. The second belongs to the open file, so that the same process can't take it twice.
 func lockFile(fd int) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
@@ -130,8 +130,8 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// openCurrent opens the file current. If the last s6-log has completed this file, new lines are appended. If the last s6-log was
-// killed, begin archives the file with the suffix ".u" and makes a new one.
+// openCurrent opens the file current. If the last s6-log has completed this file, new lines are appended. After a kill of
+// s6-log, openCurrent archives the file with the suffix ".u" and makes a new one.
 func (l *logDir) openCurrent(now time.Time) error {
 	if !l.isComplete() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -146,7 +146,7 @@ func (l *logDir) openCurrent(now time.Time) error {
 		err = unix.Fchmod(fd, liveMode)
 	}
 	if err != nil {
-		_ = unix.Close(fd) // the first error already says why the file is unusable
+		_ = unix.Close(fd)
 		return err
 	}
 	l.current = fd
@@ -172,8 +172,7 @@ func (l *logDir) isComplete() bool {
 	return unix.Fstatat(l.dir, "current", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&0o100 != 0
 }
 
-// archive renames current to the TAI64N label of now. If that name is taken, it uses the next nanosecond with a free name. Then
-// it removes archives beyond the limits.
+// archive renames current to the TAI64N label of now, or to the next free label. Then it removes archives beyond the limits.
 func (l *logDir) archive(now time.Time, suffix string) error {
 	for range 1000 {
 		err := fsutil.RenameNoReplace(l.dir, "current", formats.TAI64N(now)+suffix)
@@ -189,14 +188,13 @@ func (l *logDir) archive(now time.Time, suffix string) error {
 	return unix.EEXIST
 }
 
-// removeOldest removes the oldest archives until the rest is within the limits.
 func (l *logDir) removeOldest() {
 	names, err := l.archives()
 	if err != nil {
 		l.warn("unable to list " + l.rules.path + ": " + strerror(err))
 		return
 	}
-	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) }) // newest first
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) })
 	var total uint64
 	for i, name := range names {
 		var st unix.Stat_t
@@ -293,7 +291,7 @@ func (l *logDir) recordFailure(now time.Time, verb string, err error) {
 	l.warn("unable to " + verb + " " + l.rules.path + "/current: " + strerror(err))
 }
 
-// rotate marks current as complete and archives it. It does not open a new file.
+// rotate marks current as complete and archives it, without opening a new file.
 func (l *logDir) rotate(now time.Time) error {
 	if err := l.markComplete(); err != nil {
 		return err
@@ -301,7 +299,7 @@ func (l *logDir) rotate(now time.Time) error {
 	if err := l.archive(now, ".s"); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	_ = unix.Close(l.current) // all data has been written
+	_ = unix.Close(l.current)
 	l.current = -1
 	return nil
 }
@@ -316,7 +314,6 @@ func (l *logDir) markComplete() error {
 	return nil
 }
 
-// finish writes the pending output and marks current as complete. If it returns false, lines are lost.
 func (l *logDir) finish(now time.Time) bool {
 	l.retryAt = time.Time{}
 	l.flush(now)

@@ -17,12 +17,12 @@ const (
 
 // scriptStep is one step of a logging script. A step either selects lines, or prints or stores the selected lines.
 type scriptStep struct {
-	action byte // '+', '-' and 'f' select lines, '1' and '2' print them, and '/' writes them to a directory
+	action byte
 	match  *regexp.Regexp
 	stamp  stampKind
 	label  string // text between the time and the line
 	dir    dirRules
-	logDir *logDir // the directory, once it is open
+	logDir *logDir // the open directory; nil before
 }
 
 type stampKind struct{ tai64n, local bool }
@@ -69,7 +69,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 				steps = append(steps, scriptStep{action: kind, stamp: stamp, label: label})
 				stamp, acts = stampKind{}, true
 			}
-		case 'p': // 'p' applies to all actions that follow
+		case 'p': // 'p' applies to all later actions
 			if label = value; label != "" {
 				label += " "
 			}
@@ -93,7 +93,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// stepsWithoutAction returns how many steps at the end of a script have no effect because no action follows them.
+// stepsWithoutAction returns the number of steps at the end of a script that no action follows.
 func stepsWithoutAction(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].action) >= 0 {
@@ -102,7 +102,7 @@ func stepsWithoutAction(steps []scriptStep) int {
 	return len(steps) - n
 }
 
-// parseDirective parses a directive with a number. The directive applies to all directories that follow in the script.
+// parseDirective parses a directive with a number. The directive applies to all later directories in the script.
 func (r *dirRules) parseDirective(kind byte, value, word string) (wrong string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {

@@ -21,7 +21,7 @@ import (
 type fakeInit struct {
 	Supervisor
 	slots    map[string]client.Slot
-	refuse   error // error that each request gets
+	refuse   error // error of each request
 	waits    map[string]error
 	commands []string
 }
@@ -51,7 +51,7 @@ func (f *fakeInit) SlotWait(ctx context.Context, dir, until string) (client.Slot
 		return s, err
 	}
 	if run, err := strconv.ParseUint(until[1:], 10, 64); err == nil && s.Run > run {
-		return s, nil // the slot has left the run for which the client waits
+		return s, nil // the slot has left the run that the client waits for
 	}
 	if err, known := f.waits[filepath.Base(dir)+" "+until[:1]]; known {
 		return s, err
@@ -78,8 +78,7 @@ func lockScanDir(t *testing.T, dir string) {
 	}
 }
 
-// A command to a directory in which no scanner works must not end the container. An s6-svscan that has ended leaves such a
-// directory.
+// A command to a directory without a scanner must not end the container. A dead s6-svscan leaves such a directory.
 func TestACommandToAnotherScanDirectoryDoesNotReachTheContainer(t *testing.T) {
 	init := scanDir(t)
 	for _, dir := range []string{"up", "down"} {
@@ -99,7 +98,7 @@ func TestACommandToAnotherScanDirectoryDoesNotReachTheContainer(t *testing.T) {
 }
 
 // scanDir makes a scan directory and its PID 1. The slots are up, down, told (which announces readiness) and stray (not
-// supervised). There is also a regular file.
+// supervised). The directory also contains a regular file.
 func scanDir(t *testing.T) *fakeInit {
 	t.Helper()
 	dir := t.TempDir()

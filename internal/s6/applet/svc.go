@@ -15,7 +15,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svc sends commands to services. It returns when PID 1 has accepted them. With -w it returns when they have taken effect.
+// svc sends commands to services. It returns when PID 1 has accepted them, with -w when they have taken effect.
 func svc(c *Invocation, options []option) int {
 	var letters []byte
 	var until byte
@@ -43,9 +43,9 @@ func svc(c *Invocation, options []option) int {
 			letters = append(letters, o.letter)
 		}
 	}
-	ctx := context.Background() // catch no signal: it must end this tool like any other program
+	ctx := context.Background() // a signal must end this tool like any other program
 	before := make(map[string]uint64)
-	// Store the numbers of the runs before the command, so that the end of a run counts even if it comes before the wait begins.
+	// Store the run numbers before the command, so that the end of a run counts even if it precedes the wait.
 	if until = c.reachableState(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
@@ -75,7 +75,8 @@ func svc(c *Invocation, options []option) int {
 	return c.waitFor(c.Args, until, limit, true, before)
 }
 
-// reachableState returns the state to wait for. If a service can't report readiness, it replaces U by u and R by r, as s6 does.
+// reachableState returns the state to wait for. For a service that can't report readiness, it replaces U by u and R by r, as s6
+// does.
 func (c *Invocation) reachableState(until byte) byte {
 	if until != 'U' && until != 'R' {
 		return until
@@ -126,7 +127,7 @@ func (c *Invocation) controlScanner(dir, letters string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return errNotListening
 	}
-	if err == nil { // if the lock can't be opened, PID 1 decides whether this user may send commands
+	if err == nil { // PID 1 decides whether a user without access to the lock may send commands
 		defer lock.Close()
 		if unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
 			return errNotListening // hinit itself holds the lock of its scan directory
@@ -171,11 +172,11 @@ func svwait(c *Invocation, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in the state until, or until any of them is if all is false. It returns the exit code.
-// before has the number of each service's run before the command. The end of such a run counts even if it came before the wait.
-// If before is nil, only changes during the wait count.
+// waitFor waits until all services are in the state until, or any of them if all is false. It returns the exit code. before has
+// the number of each service's run before the command: the end of such a run counts even if it precedes the wait. If before is
+// nil, only changes during the wait count.
 func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
-	ctx, cancel := context.WithCancel(context.Background()) // catch no signal: it must end this tool like any other program
+	ctx, cancel := context.WithCancel(context.Background()) // a signal must end this tool like any other program
 	defer cancel()
 	if limit > 0 {
 		ctx, cancel = context.WithTimeout(ctx, limit)
@@ -190,7 +191,6 @@ func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all
 		dir string
 		err error
 	}
-	// The channel has room for all results, because this function may return before it has read them.
 	results := make(chan result, len(dirs))
 	for _, dir := range dirs {
 		goal := string(until)

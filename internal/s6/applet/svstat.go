@@ -58,7 +58,7 @@ func svok(c *Invocation, _ []option) int {
 	return code
 }
 
-// slotOfArgs returns the slot whose path is the first argument. If the directory is not supervised, code is exitNo.
+// slotOfArgs returns the slot with the path in the first argument. If the directory is not supervised, code is exitNo.
 func (c *Invocation) slotOfArgs() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {
@@ -72,8 +72,8 @@ func (c *Invocation) slotOfArgs() (slot client.Slot, code int) {
 
 // statusLine returns the output of s6-svstat without the newline. If numbers is true, it prints signals as numbers.
 //
-// Older callers search for "(pid N)", so the line has no process group, which s6 has printed since version 2.13. The text "down
-// (not started yet) " ends with a space, as in s6 since version 2.13.2.
+// Older callers search for "(pid N)", so the line lacks the process group, which s6 has printed since version 2.13. The text
+// "down (not started yet) " ends with a space, as in s6 since version 2.13.2.
 func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	var b strings.Builder
 	other := "up"
@@ -99,7 +99,7 @@ func appendIf(b *strings.Builder, is bool, text string) {
 	}
 }
 
-// endText describes how a run has ended. signal is 0 if no signal has ended it.
+// endText describes the end of a run. signal is 0 without a signal.
 func endText(exitCode, signal int, numbers bool) string {
 	switch {
 	case signal == 0:
@@ -170,8 +170,8 @@ func signalName(number int) string {
 	return cmp.Or(unix.SignalName(syscall.Signal(number)), "SIG"+strconv.Itoa(number))
 }
 
-// svdt prints when and how the runs of a service have ended, oldest first. -n limits the number of lines, and -s prints signals
-// as numbers. For gateways no such record exists; `hinit events` shows their exits.
+// svdt prints the times and exits of the runs of a service, oldest first. -n limits the number of lines, and -s prints signals
+// as numbers. Gateways have no such record; `hinit events` shows their exits.
 func svdt(c *Invocation, options []option) int {
 	most, numbers := formats.MaxTally, false
 	for _, o := range options {
@@ -197,13 +197,13 @@ func svdt(c *Invocation, options []option) int {
 	return exitDone
 }
 
-// readTally reads the file in which s6 records the ends of runs. Users other than root may have made the file, so readTally never
-// blocks, and follows no link out of dir.
+// readTally reads the file in which s6 records the ends of runs. Users other than root may have made the file, so readTally
+// never blocks, and follows no link out of dir.
 func readTally(dir string) ([]byte, error) {
 	d, err := fsutil.OpenDir(dir, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close() // closing a file that was only read can't lose data
+	defer d.Close() // closing a file after reading can't lose data
 	return d.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 }

@@ -86,7 +86,7 @@ func TestFieldsAreThoseOfS6(t *testing.T) {
 	}
 }
 
-// pidInParentheses is the older expression by which the agent reads a status.
+// pidInParentheses is the expression by which older agents read a status.
 var pidInParentheses = regexp.MustCompile(`\(pid (\d+)\)`)
 
 func FuzzBothKindsOfCallersUnderstandEveryStatus(f *testing.F) {

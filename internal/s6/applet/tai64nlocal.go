@@ -10,7 +10,7 @@ import (
 )
 
 // tai64nlocal copies lines, and replaces a TAI64N label at the beginning of a line by the local time, or with -g by UTC. It
-// writes everything that it has read before it waits for more input.
+// writes all lines that it has read before it waits for more input.
 func tai64nlocal(c *Invocation, options []option) int {
 	greenwich := len(options) > 0
 	in := bufio.NewReaderSize(c.In, 1<<16)
@@ -24,11 +24,11 @@ func tai64nlocal(c *Invocation, options []option) int {
 					t = t.UTC()
 				}
 				stamp = appendLocalTime(stamp[:0], t)
-				_, _ = out.Write(stamp) // Flush returns the error
+				_, _ = out.Write(stamp)
 				piece = rest
 			}
 		}
-		_, _ = out.Write(piece) // Flush returns the error
+		_, _ = out.Write(piece)
 		start = err == nil
 		if in.Buffered() == 0 || err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			if err := out.Flush(); err != nil {

@@ -17,9 +17,9 @@ const (
 	maxDepth = 16
 )
 
-// writtenByOthers searches a service directory for files that users other than root may have written. It describes the first such
-// file in what; "" means that there is none. It checks all files, because programs also read files in the subdirectories env and
-// data. owned reports whether the directory itself belongs to root.
+// writtenByOthers searches a service directory for files that users other than root may have written. The result what describes
+// the first such file; "" without such a file. It checks all files, because programs also read files in the subdirectories env
+// and data. owned reports whether the directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
@@ -44,15 +44,15 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	return writtenByOthersIn(d, "", 0, &left), true
 }
 
-// writtenByOthersIn describes a file in the directory rel that a user other than root can write, or returns "" if there is none.
-// left is the number of files that may still be examined.
+// writtenByOthersIn describes a file in the directory rel that a user other than root can write, or returns "". left is the
+// number of files that may still be examined.
 func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	if depth > maxDepth {
 		return fmt.Sprintf("%s lies deeper than %d directories", rel, maxDepth)
 	}
 	entries, more, err := d.ReadAtMost(rel, *left)
 	switch {
-	case rel != "" && errors.Is(err, fs.ErrNotExist): // another process has just removed it
+	case rel != "" && errors.Is(err, fs.ErrNotExist): // another process has just removed the directory
 		return ""
 	case err != nil:
 		return err.Error()
@@ -62,7 +62,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 		return fmt.Sprintf("it holds more than %d files", maxFiles)
 	}
 	for _, e := range entries {
-		if rel == "" && slices.Contains([]string{"supervise", "event", formats.LogDir}, e.Name()) { // s6 makes the first two; the directory of the logger is checked separately
+		if rel == "" && slices.Contains([]string{"supervise", "event", formats.LogDir}, e.Name()) { // s6 makes the first two; the directory of the logger has its own check
 			continue
 		}
 		name := path.Join(rel, e.Name())
@@ -85,7 +85,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	return ""
 }
 
-// whyWritable says why users other than root can change a file, or returns "" if they can't.
+// whyWritable says why users other than root can change a file, or returns "".
 func whyWritable(info fs.FileInfo) string {
 	switch {
 	case fsutil.UID(info) != 0:

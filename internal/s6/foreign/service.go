@@ -23,7 +23,7 @@ const (
 	loggerPoll = 100 * time.Millisecond // time between two checks whether the logger has ended
 )
 
-// Supervisor is what a Service needs of PID 1.
+// Supervisor is the part of PID 1 that a Service needs.
 type Supervisor interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
@@ -34,7 +34,7 @@ type Supervisor interface {
 	Say(format string, args ...any)
 }
 
-// Scanner is what a Service needs of a scandir.Scanner.
+// Scanner is the part of a scandir.Scanner that a Service needs.
 type Scanner interface {
 	Supervisor
 	// Publish shows the present state of the scanner to readers in other goroutines.
@@ -47,19 +47,19 @@ type Scanner interface {
 	Agent() (context.Context, *fsutil.Actor)
 }
 
-// Service is a foreign service: its directory was made by another program. It includes the logger of the service. A re-execution
-// hands over all fields except those with the tag "-".
+// Service is a foreign service, with its logger: another program made its directory. A re-execution hands over all fields
+// except those with the tag "-".
 type Service struct {
 	Name string
 	// Main is the directory of the service itself.
 	Main      Directory  `reexec:"Service"`
 	LoggerDir *Directory `reexec:"Logger"` // directory of the logger; nil if there is none
-	// Read and Write are the two ends of the pipe from the service to its logger. They are open while there is a logger.
+	// Read and Write are the two ends of the pipe from the service to its logger. They are open while the service has a logger.
 	Read      *os.File
 	Write     *os.File
-	Leaving   bool // the directory is gone, and the service is still ending
-	Forgotten bool `reexec:"-"` // the directory is gone, the service has ended, and the supervisor has forgotten it
-	// LoggerEnds is set if a logger has lost its service. At this time the logger is removed even if it still runs.
+	Leaving   bool // the directory is gone, but the service has not ended
+	Forgotten bool `reexec:"-"` // the service of a removed directory has ended, and the supervisor has forgotten it
+	// LoggerEnds is the time at which a logger without its service is removed even if it runs; zero otherwise.
 	LoggerEnds time.Time `reexec:"-"`
 
 	scanner Scanner `reexec:"-"`
@@ -98,13 +98,13 @@ func (s *Service) openPipe() (err error) {
 
 func (s *Service) closePipe() {
 	if s.Read != nil {
-		_ = errors.Join(s.Read.Close(), s.Write.Close()) // this process never writes to the pipe, so no data is lost
+		_ = errors.Join(s.Read.Close(), s.Write.Close())
 		s.Read, s.Write = nil, nil
 	}
 }
 
-// OpenDirectory opens the directory at path for the service. link says that path is a symbolic link. If a previous service of
-// this name is still ending, the new service takes over its pipe. Call Supervise next.
+// OpenDirectory opens the directory at path for the service. link means that path is a symbolic link. If an older service of
+// this name has not ended, the new service takes over its pipe. Call Supervise next.
 func (s *Service) OpenDirectory(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Service) superviseAll() {
 	if s.Main.unregistered || had != s.LoggerDir || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.LoggerDir != nil { // drop the logger last: the service must first get another output
+	if !def.Logger && s.LoggerDir != nil {
 		s.dropLogger()
 		s.scanner.Publish()
 	}
@@ -178,7 +178,7 @@ func (s *Service) defineLogger() {
 		s.scanner.Watch(logs.Path)
 	}
 	if logs.dir == nil {
-		return // after a re-execution, the directory could not be opened; the running logger continues
+		return // the directory could not be opened after a re-execution; the running logger continues
 	}
 	s.LoggerDir = logs
 	if def := formats.ReadDefinition(logs.dir); logs.unregistered || !reflect.DeepEqual(def, logs.Definition) {
@@ -187,8 +187,8 @@ func (s *Service) defineLogger() {
 }
 
 // supervise registers a service or logger with the supervisor. It publishes the state first, because a re-execution must hand
-// over each directory that the supervisor knows. If the last start has failed and the definition is now repaired, the service
-// starts at once.
+// over each directory that the supervisor knows. After a failed start and a repair of the definition, the service starts at
+// once.
 func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 	s.reportProblems(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
@@ -212,7 +212,7 @@ func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		_ = s.do(supervisor.Start{Name: name}) // without this order, the service starts after its restart delay
+		_ = s.do(supervisor.Start{Name: name}) // otherwise the service starts after its restart delay
 	}
 }
 
@@ -237,8 +237,8 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// BeginRemoval tells the supervisor to end a service whose directory was removed. Once the service has ended, its logger finds
-// the end of its input.
+// BeginRemoval tells the supervisor to end the service of a removed directory. After that, its logger finds the end of its
+// input.
 func (s *Service) BeginRemoval() {
 	s.Leaving = true
 	s.Main.closeDir()
@@ -248,7 +248,7 @@ func (s *Service) BeginRemoval() {
 	}
 }
 
-// releaseRemoved is called when the service of a removed directory has ended. It releases the directory and lets the logger end.
+// releaseRemoved releases a removed directory after the end of its service, and lets the logger end.
 func (s *Service) releaseRemoved() {
 	s.dropLogger()
 	s.Main.close()
@@ -256,7 +256,7 @@ func (s *Service) releaseRemoved() {
 	s.scanner.Publish()
 }
 
-// dropLogger lets the logger read its input to the end, and keeps it from starting again.
+// dropLogger lets the logger read its input to the end, without another start.
 func (s *Service) dropLogger() {
 	if s.LoggerDir == nil {
 		return
@@ -270,8 +270,8 @@ func (s *Service) dropLogger() {
 	s.endLogger()
 }
 
-// endLogger removes the logger from the supervisor if it has ended or its time is over. Otherwise it asks the scanner for another
-// check.
+// endLogger removes the logger from the supervisor if it has ended or its time is over. Otherwise it asks the scanner for
+// another check.
 func (s *Service) endLogger() {
 	if s.LoggerDir != nil { // a new logger has replaced this one
 		s.LoggerEnds = time.Time{}
@@ -287,8 +287,8 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// RepairLost does the work of calls of Observe that were lost with records of the supervisor. It releases a removed service that
-// the supervisor no longer knows. It also removes a logger that has ended or whose time is over.
+// RepairLost repeats the work of calls of Observe that were lost with records of the supervisor. It releases a removed service
+// that the supervisor no longer knows. It also removes a logger that has ended or whose time is over.
 func (s *Service) RepairLost() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.releaseRemoved()
@@ -304,7 +304,7 @@ func (s *Service) Observe(r supervisor.Record) {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.releaseRemoved()
 	case r.Exit != nil && !s.Forgotten:
-		s.Refresh() // refresh before countDeath: the directory may no longer belong to root
+		s.Refresh() // refresh first, because the directory may no longer belong to root
 		s.countDeath(r)
 	}
 }
@@ -320,7 +320,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // an error means that the directory exists, or Replace fails too
+		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // the directory exists, or Replace also fails
 	} else if err != nil {
 		return
 	}
@@ -328,8 +328,8 @@ func (s *Service) countDeath(r supervisor.Record) {
 	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // after an error, the file keeps its old content
 }
 
-// TakeOver opens the directories of the service again after a re-execution. link says that the path of the service directory is a
-// symbolic link.
+// TakeOver opens the directories of the service again after a re-execution. link means that the path of the service directory
+// is a symbolic link.
 func (s *Service) TakeOver(link bool) {
 	_, agent := s.scanner.Agent()
 	if !s.Leaving && !s.Forgotten {
@@ -339,12 +339,12 @@ func (s *Service) TakeOver(link bool) {
 	if s.LoggerDir != nil {
 		s.LoggerDir.reopen(false, agent)
 		s.scanner.Watch(s.LoggerDir.Path)
-		// The supervisor may lack the logger; then register it again.
+		// A logger that the supervisor does not know must be registered again.
 		s.LoggerDir.unregistered = s.scanner.Snapshot().Find(s.LoggerName()) == nil
 	}
 }
 
-// Adopt connects a service that a re-execution has handed over with its new scanner. Call TakeOver next.
+// Adopt connects a service from a re-execution with its new scanner. Call TakeOver next.
 func (s *Service) Adopt(scanner Scanner) { s.scanner = scanner }
 
 const (
@@ -359,7 +359,7 @@ const (
 func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 	spec := s.scanner.ForeignSpec(p.Root)
 	dir, def := p.Path, p.Definition
-	if p.Pin != nil { // a pinned directory can't be replaced by another one
+	if p.Pin != nil { // no other directory can replace a pinned one
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
 	spec.Argv, spec.Dir, spec.DirIsFD = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil

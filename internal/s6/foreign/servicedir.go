@@ -18,12 +18,12 @@ import (
 type Directory struct {
 	Path      string // path in the scan directory
 	ID        fsutil.ID
-	Root      bool     // the service in this directory runs as root
-	Pin       *os.File // if Root: the open directory from which the service runs, even if another directory now has its name
-	Complaint string   `reexec:"Said"` // last reported error about the directory
+	Root      bool // the service in this directory runs as root
+	Pin       *os.File
+	Complaint string `reexec:"Said"` // last reported error about the directory
 
 	Definition   formats.Definition `reexec:"-"` // content of the directory when it was last read
-	dir          *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil if it could not be opened after a re-execution
+	dir          *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil after a failure in a re-execution
 	isSymlink    bool               `reexec:"-"` // Path is a symbolic link
 	unregistered bool               `reexec:"-"` // the supervisor doesn't know this directory yet
 }
@@ -33,7 +33,7 @@ func (p *Directory) Dir() *fsutil.Dir { return p.dir }
 
 func (p *Directory) closeDir() {
 	if p.dir != nil {
-		_ = p.dir.Close() // for a directory, an error means nothing
+		_ = p.dir.Close()
 		p.dir = nil
 	}
 }
@@ -43,12 +43,12 @@ func (p *Directory) close() {
 		return
 	}
 	p.closeDir()
-	// The pin stays open: the supervisor may still run the finish program from it. The garbage collector closes it.
+	// The supervisor may still run the finish program from the pin. The garbage collector closes it.
 	p.Pin = nil
 }
 
-// open opens a service directory, and decides whether its service runs as root or as the agent. It opens a link with the identity
-// of the agent's user, because the agent may have made the link.
+// open opens a service directory, and decides whether its service runs as root or as the agent. It opens a link with the
+// identity of the agent's user, because the agent may have made the link.
 func (s *Service) open(path string, link bool) (*Directory, error) {
 	_, agent := s.scanner.Agent()
 	p := &Directory{Path: path, isSymlink: link, unregistered: true}
@@ -95,9 +95,9 @@ func (p *Directory) checkLogger(logs *Directory) error {
 	return err
 }
 
-// openIfRootsAlone opens a service directory and its pin, if only root can have written to the directory, so that its service may
-// run as root. The service runs from the pin, an open directory that no other directory can replace. For any other directory
-// openIfRootsAlone returns nil.
+// openIfRootsAlone opens a service directory and its pin if only root can have written to the directory, so that its service
+// may run as root. The service runs from the pin, an open directory that no other directory can replace. For any other
+// directory it returns nil.
 func (s *Service) openIfRootsAlone(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().Limited(blocking.Foreign))
 	if err != nil {
@@ -121,8 +121,8 @@ func (s *Service) openIfRootsAlone(path string) (*fsutil.Dir, fsutil.ID, *os.Fil
 	return d, id, pin, nil
 }
 
-// recheckOwner repeats the ownership check of a directory. If its service must now run as another user, reopened closes p and
-// returns a new Directory. Otherwise it returns nil.
+// recheckOwner repeats the ownership check of a directory. If its service must now run as another user, it closes p and returns
+// a new Directory. Otherwise it returns nil.
 func (s *Service) recheckOwner(p *Directory) *Directory {
 	if _, agent := s.scanner.Agent(); p.dir == nil || p.isSymlink || !agent.Switches() {
 		return nil
@@ -133,13 +133,13 @@ func (s *Service) recheckOwner(p *Directory) *Directory {
 	}
 	next, err := s.open(p.Path, false)
 	switch {
-	case err != nil && p.Root: // the agent's user can't open it, so the service can't run as the agent either
+	case err != nil && p.Root: // the service can't run as the agent, because the agent's user can't open the directory
 		return &Directory{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, unregistered: true}
 	case err != nil:
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
 		next.close()
-		return nil // the directory is being replaced or changed: wait for the next check
+		return nil // another program is changing the directory: wait for the next check
 	}
 	p.close()
 	next.Complaint = p.Complaint
@@ -147,7 +147,7 @@ func (s *Service) recheckOwner(p *Directory) *Directory {
 }
 
 // reopen opens the directory of p again after a re-execution. If another directory now has its name, p stays without an open
-// directory. A symbolic link may lead to a new target.
+// directory. A symbolic link may have a new target.
 func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().Limited(blocking.Foreign)
@@ -171,7 +171,7 @@ func (p *Directory) mayRecordDeaths() bool {
 	for _, name := range []string{"", filepath.Dir(formats.TallyFile)} {
 		info, err := p.dir.Lstat(name)
 		if name != "" && errors.Is(err, fs.ErrNotExist) {
-			continue // root creates a missing directory itself
+			continue
 		}
 		if err != nil || whyWritable(info) != "" {
 			return false

@@ -8,8 +8,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// A service must not get the logger of another one, although its directory gets another's name between the two
-// openings.
+// A service must not get the logger of another service, although its directory gets the other's name between the two openings.
 func TestAServiceDoesNotGetTheLoggerOfAnother(t *testing.T) {
 	base := t.TempDir()
 	open := func(path string) *Directory {

@@ -36,7 +36,7 @@ func TestAUnitOfRootIsRunFromItsDirectoryAsLongAsThereIsTheUnit(t *testing.T) {
 		}
 		p := &Directory{dir: dir, Root: true, Pin: pin, Path: path}
 		u := s.unit("foo/log", p)
-		p.close() // the unit must keep the directory open after this, because the logger and its finish program may still need it
+		p.close()
 		return u, want
 	}
 	u, want := begin()

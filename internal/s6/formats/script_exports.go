@@ -32,7 +32,7 @@ func Exports(script []byte) (set map[string]string, unclear []string) {
 			} else {
 				dark[name] = true
 			}
-			found = clear // the next words may belong to a value that is not literal
+			found = clear
 		}
 		if !found {
 			rest = text
@@ -58,7 +58,7 @@ func parseAssignment(text string) (name, value string, clear bool, rest string) 
 		return "", "", false, text
 	}
 	value, rest, clear = parseLiteral(text[n+1:])
-	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // no variable can have a NUL
+	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest
 }
 
 // parseLiteral parses a shell word at the beginning of text. If only a shell could expand it, ok is false.

@@ -37,8 +37,8 @@ func TestExports(t *testing.T) {
 	}
 }
 
-// FuzzExports checks that a script of exports means the same to hinit and to a real shell. It skips lines that the
-// shell refuses or that do more than export.
+// FuzzExports checks that a script of exports means the same to hinit and to a real shell. It skips lines that the shell
+// refuses or that do more than export.
 func FuzzExports(f *testing.F) {
 	for _, word := range []string{"/opt/data", "'a b'", `"it's"`, `a\ b`, `'it'"'"'s'`, "$HOME", "~", "a*", `"a\
 b"`, "x;y", "a#b", "a=b", "ä", "{a,b}", "\x01"} {
@@ -48,7 +48,7 @@ b"`, "x;y", "a#b", "a=b", "ä", "{a,b}", "\x01"} {
 	if err != nil {
 		f.Skip("there is no shell")
 	}
-	dir := f.TempDir() // a redirection in the line may make a file
+	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, word string) {
 		if strings.ContainsAny(word, "\x00\r") || strings.Contains(word, "\n") && !strings.HasPrefix(word, "'") {
 			return
@@ -56,9 +56,9 @@ b"`, "x;y", "a#b", "a=b", "ä", "{a,b}", "\x01"} {
 		set, _ := formats.Exports([]byte("export WORD=" + word + "\n"))
 		value, understood := set["WORD"]
 		if !understood || len(set) > 1 || strings.ContainsAny(word, ";&|") {
-			return // the shell would execute the rest of such a line
+			return
 		}
-		// Only literal words and redirections are left, so the shell executes nothing.
+		// Only literal words and redirections remain, so the shell executes nothing.
 		cmd := exec.Command(shell, "-c", "export WORD="+word+"\nprintf '%sx' \"$WORD\"")
 		cmd.Env, cmd.Dir = []string{}, dir
 		out, err := cmd.Output()

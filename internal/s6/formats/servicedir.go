@@ -19,7 +19,7 @@ const (
 	TypeFile   = "type"
 )
 
-// Files in a service directory that contain a setting, or whose mere existence is a setting.
+// Files in a service directory with a setting. Of some files only the existence matters.
 const (
 	killGroupFile     = "flag-timeout-killpg"
 	finishTimeoutFile = "timeout-finish"
@@ -55,7 +55,7 @@ type Files interface {
 	ReadFile(name string, max int64) ([]byte, error)
 }
 
-// Definition is the content of a service directory: what it says about its service.
+// Definition is the content of a service directory, the settings of its service.
 type Definition struct {
 	Broken        string        // why the service can't run; "" if it can
 	FinishTimeout time.Duration // time limit of the finish program; 0: no limit
@@ -71,8 +71,8 @@ type Definition struct {
 	Warnings []string
 }
 
-// ReadDefinition reads the settings in a service directory. It never fails: a file that can't be read or parsed causes a warning,
-// and without an executable run file the field Broken says why.
+// ReadDefinition reads the settings in a service directory. It never fails: an unreadable or invalid file causes a warning, and
+// without an executable run file the field Broken says why.
 func ReadDefinition(dir Files) Definition {
 	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, MaxDeaths: defaultTally}
 	d.Broken = whyUnrunnable(dir)
@@ -103,7 +103,7 @@ func whyUnrunnable(dir Files) string {
 		return "it has no run"
 	case err != nil:
 		return fmt.Sprintf("its run cannot be looked at: %v", err)
-	case info.Mode()&fs.ModeSymlink != 0: // a broken link causes an error of the kernel at the start
+	case info.Mode()&fs.ModeSymlink != 0: // the kernel reports a broken link at the start
 		return ""
 	case !info.Mode().IsRegular():
 		return "its run is no file"
@@ -118,8 +118,8 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// parseSetting parses the first line of a file with a setting into *into. If the file is missing, *into stays unchanged. wrong is
-// the warning about an invalid line.
+// parseSetting parses the first line of a file with a setting into *into. If the file is missing, *into stays unchanged. wrong
+// is the warning about an invalid line.
 func parseSetting[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// files is a service directory in memory. All files are executable. A name that ends in a slash is a directory.
 type files map[string]string
 
 func (f files) Lstat(name string) (fs.FileInfo, error) {

@@ -33,7 +33,6 @@ func ParseMilliseconds(text string) (time.Duration, bool) {
 	return time.Duration(ms) * time.Millisecond, err == nil
 }
 
-// signalSynonyms are more names of signals for ParseSignal.
 var signalSynonyms = map[string]int{"IOT": 6, "CLD": 17, "POLL": 29}
 
 const lastSignal = 64

@@ -11,7 +11,7 @@ const (
 	MaxTally = 4096
 	// deathSize is the size of one death: a binary TAI64N label, the exit code, and the signal.
 	deathSize = binarySize + 2
-	// signalledCode plus the number of a signal is the exit code of a process that this signal has ended, as in shells.
+	// signalledCode plus a signal number is the exit code of a process that the signal has ended, as in shells.
 	signalledCode = 128
 )
 

@@ -18,8 +18,8 @@ import (
 	"hinit/supervisor"
 )
 
-// intentTime is how long a command to a slot waits until the operator's intent is recorded on the data volume. After this time,
-// hinit confirms only that it has received the command, which is all that s6 promises (contract of s6, section 1).
+// intentTime is how long a command to a slot waits for the record of the operator's intent on the data volume. After this time,
+// hinit only confirms the receipt of the command. s6 promises no more (contract of s6, section 1).
 const intentTime = 2 * time.Second
 
 // Slots implements control.Slots. It returns nil if the scan directory doesn't answer before ctx ends.
@@ -65,8 +65,7 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return out, nil
 }
 
-// viewSlot returns a slot in the form that the programs of s6 expect. A fixed slot has no service, so hinit itself appears as its
-// process.
+// viewSlot returns a slot in the form for the programs of s6. A fixed slot has no service, so hinit appears as its process.
 func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	if slot.IsFixed() {
 		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), ProcessSince: s.startedAt}
@@ -74,8 +73,8 @@ func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	return viewOf(v, slot.Dir, slot.NormallyUp())
 }
 
-// viewOf returns a service in the form that the programs of s6 expect. A service that is parked or has failed won't start again
-// by itself, so it appears as wanted down.
+// viewOf returns a service in the form for the programs of s6. A parked or failed service won't start again by itself, so it
+// appears as wanted down.
 func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	s := client.Slot{
 		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.ReportsReadiness,
@@ -97,7 +96,7 @@ func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	return s
 }
 
-// SlotControl implements control.Slots. If ctx ends first, it returns, and hinit still carries out the commands.
+// SlotControl implements control.Slots. It returns when ctx ends, but hinit still carries out the commands.
 func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)
@@ -113,7 +112,7 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 }
 
 // carryOutLetter carries out one command letter of s6-svc. For hinit's own services, it also records the operator's intent. For
-// foreign services, it does what s6 does.
+// foreign services, it follows s6.
 func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte) error {
 	name, native := slot.Name, slot.IsNative()
 	switch letter {
@@ -157,13 +156,13 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	case 'c', 'C':
 		return s.host.Do(ctx, supervisor.Continue{Name: name, Group: letter == 'C'})
 	case 'x':
-		return nil // s6 would restart its supervisor process here, which hinit doesn't have
+		return nil
 	case 'l':
 		return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: slot.ReloadSignal()})
 	case 't', 'r':
 		v := s.host.Snapshot().Find(name)
 		if native && v != nil && v.State == supervisor.Up && v.Want == supervisor.WantUp {
-			// A gateway answers this signal with an exit code that looks like a failure. So restart it through the supervisor.
+			// A gateway answers this signal with an exit code that looks like a failure, so restart it through the supervisor.
 			return s.host.Do(ctx, supervisor.Restart{Name: name})
 		}
 		signal := int(unix.SIGTERM)
@@ -179,8 +178,8 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// recordIntent carries out an order that changes one of hinit's services, and records the operator's intent. It waits at most
-// intentTime. If the volume is slower, recordIntent prints a message and returns nil, and the intent is recorded later.
+// recordIntent carries out an order that changes one of hinit's services, and records the operator's intent. After intentTime
+// it prints a message and returns nil, and the intent is recorded later.
 func (s *S6) recordIntent(ctx context.Context, verb client.Verb, name string) error {
 	patience, cancel := context.WithTimeout(ctx, intentTime)
 	defer cancel()

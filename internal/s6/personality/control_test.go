@@ -20,12 +20,12 @@ import (
 	"hinit/supervisor"
 )
 
-// host is a PID 1 that records the calls that it gets. Every registered service is up.
+// host is a PID 1 that records its calls. Every registered service is up.
 type host struct {
 	mu       sync.Mutex
 	services []*supervisor.Service
 	asked    []string
-	slow     chan struct{} // while this channel is open, commands wait for their context
+	slow     chan struct{}
 }
 
 func (h *host) note(format string, args ...any) error {
@@ -81,7 +81,7 @@ func (h *host) take() string {
 	return asked
 }
 
-// begin opens an S6 with a gateway, the slot of the container's CMD and a service of the agent's.
+// begin opens an S6 with a gateway, the slot of the container's CMD and a service of the agent.
 func begin(t *testing.T, h *host) (s *S6, scan string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -157,7 +157,7 @@ func TestACommandIsTakenInAlthoughTheVolumeDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// After a full disk, hinit status warned for ever that the slot of a service can't be made, although the slot was there.
+// After a full disk, hinit status warned for ever that the slot of a service can't be made, although the slot existed.
 func TestASlotThatIsMadeLaterWasWarnedAboutForEver(t *testing.T) {
 	h := &host{}
 	s, scan := begin(t, h)

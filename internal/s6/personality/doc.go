@@ -7,7 +7,7 @@
 // # Promises
 //
 //   - Commands of s6 start and stop hinit's services just as hinit's own commands do. They also record the operator's intent.
-//   - A directory that another program has made is treated as s6 would treat it, see package foreign.
+//   - A directory of another program is treated as in s6, see package foreign.
 //   - A command waits for the data volume for at most two seconds. It is carried out even if it takes longer.
 //
 // # Goroutines

@@ -27,7 +27,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Host is what the personality needs of PID 1. Any goroutine may call its methods.
+// Host is the part of PID 1 that the personality needs. Any goroutine may call its methods.
 type Host interface {
 	scandir.Host
 	// Command carries out an operator's order to a service. It also records the state that the operator wants.
@@ -44,7 +44,7 @@ type Settings struct {
 	Cred        *proc.Cred    // user of services; nil for hinit's own user
 	Env         []string      // environment of the container
 	StartedAt   time.Time     // start time of the container
-	HasMainSlot bool          // whether to make a slot main-hermes, which stands for the CMD; no service has this name
+	HasMainSlot bool          // whether to make the slot main-hermes for the CMD; no service has this name
 }
 
 // S6 makes PID 1 act as s6, for the programs of s6 and for the agent.
@@ -66,7 +66,7 @@ func (w Settings) layout() scandir.Layout {
 // Publish implements [registry.SlotMaker].
 func (s *S6) Publish(ctx context.Context, d registry.Slot) {
 	if err := s.Scanner.Publish(ctx, d.Name, s.slotFiles(d), d.Down); err != nil && !errors.Is(err, context.Canceled) {
-		s.host.Say("%v", err) // only a message: a warning would stay in the status even after the scanner has made the slot
+		s.host.Say("%v", err) // a warning would stay in the status even after the scanner has made the slot
 	}
 }
 
@@ -78,12 +78,12 @@ const (
 	enableVar = "HINIT_S6"
 	// commandDir is the directory of the programs of s6 in an image that was made for s6.
 	commandDir = "/command"
-	// processName is the process name of PID 1 by which the agent's commands recognise s6.
+	// processName is the name of PID 1's process by which the agent's commands recognise s6.
 	processName = "s6-svscan"
 )
 
-// ActsAsS6 reports whether this init must act as s6. The variable HINIT_S6 decides. If it isn't set, the init acts as s6 if it is
-// PID 1 in an image made for s6.
+// ActsAsS6 reports whether this init must act as s6. The variable HINIT_S6 decides. Without it, an init with PID 1 acts as s6
+// in an image made for s6.
 func ActsAsS6() bool {
 	if v, set := os.LookupEnv(enableVar); set && v != "" {
 		return config.IsTruthy(v)
@@ -119,7 +119,7 @@ func withS6Commands(path string) string {
 // Handover is the state of the scan directory that a re-execution passes to the next program.
 type Handover = scandir.Handover
 
-// Emulation holds the personality of a container, which a successful Open or TakeOver turns on. Until then, the other methods do
+// Emulation holds the personality of a container. A successful Open or TakeOver turns it on. Before that, the other methods do
 // nothing. Any goroutine may call them.
 type Emulation struct {
 	host         Host
@@ -128,9 +128,9 @@ type Emulation struct {
 	s6           atomic.Pointer[S6]
 }
 
-// NewEmulation returns an Emulation whose personality is off. When the personality is turned on, the Emulation passes it to setSlotMaker,
-// together with the variables that the script of each slot exports. setSlotMaker must make the registry report all slots to the
-// personality.
+// NewEmulation returns an Emulation whose personality is off. When the personality is turned on, the Emulation passes it to
+// setSlotMaker, together with the variables that the script of each slot exports. setSlotMaker must make the registry report
+// all slots to the personality.
 func NewEmulation(host Host, setSlotMaker func(registry.SlotMaker, map[string]map[string]string), with func() Settings) *Emulation {
 	return &Emulation{host: host, setSlotMaker: setSlotMaker, settings: with}
 }
@@ -159,7 +159,7 @@ func (w *Emulation) Open(ctx context.Context) error {
 	return nil
 }
 
-// TakeOver continues to act as s6 after a re-execution, if the previous program did. It changes no file. Call it before the
+// TakeOver continues to act as s6 after a re-execution, if the old program did. It changes no file. Call it before the
 // supervisor's loop runs, and call Start after that.
 func (w *Emulation) TakeOver(old *Handover) {
 	if old == nil {
@@ -210,8 +210,8 @@ func (w *Emulation) Observe(r supervisor.Record) {
 	}
 }
 
-// SlotsMade returns a channel that is closed when all slots that are queued now have been made. While the personality is off, it
-// returns nil.
+// SlotsMade returns a channel that is closed when all queued slots have been made. While the personality is off, it returns
+// nil.
 func (w *Emulation) SlotsMade() <-chan struct{} {
 	if s6 := w.S6(); s6 != nil {
 		return s6.WhenQueued()
@@ -219,7 +219,7 @@ func (w *Emulation) SlotsMade() <-chan struct{} {
 	return nil
 }
 
-// slotFiles returns the scripts of a slot. hinit never runs them; they are for people. The agent can read them, so they contain no
+// slotFiles returns the scripts of a slot, for people: hinit never runs them. The agent can read them, so they contain no
 // variables of services that run as root or another user: the values may be secrets.
 func (s *S6) slotFiles(d registry.Slot) scandir.Files {
 	if !reflect.DeepEqual(d.Cred, s.cred) {
@@ -253,7 +253,7 @@ func shellScript(cred *proc.Cred, env map[string]string, dir string, argv []stri
 		words[i] = shellQuote(word)
 	}
 	command := strings.Join(words, " ")
-	if cred != nil { // use numbers, because the user may have another name in the image
+	if cred != nil {
 		fmt.Fprintf(&b, "[ \"$(id -u)\" != 0 ] || exec %s/s6-setuidgid %d:%d %s\n", commandDir, cred.UID, cred.GID, command)
 	}
 	b.WriteString("exec " + command + "\n")

@@ -38,7 +38,8 @@ func TestTheScriptOfASlotRunsTheCommandAsItIs(t *testing.T) {
 	}
 }
 
-// Only root could read hinit.yaml, but the agent read the variables of root's services and of other profiles in their run scripts.
+// Only root could read hinit.yaml, but the agent read the variables of root's services and of other profiles in their run
+// scripts.
 func TestTheAgentReadNoVariablesOfOtherUsersInRunScripts(t *testing.T) {
 	agent := &proc.Cred{UID: 10000, GID: 10000, Groups: []uint32{10000}}
 	for _, tt := range []struct {
@@ -48,7 +49,7 @@ func TestTheAgentReadNoVariablesOfOtherUsersInRunScripts(t *testing.T) {
 		{agent, &proc.Cred{UID: 10000, GID: 10000, Groups: []uint32{10000}}, true},
 		{agent, &proc.Cred{UID: 20001, GID: 20001, Groups: []uint32{20001}}, false},
 		{agent, nil, false}, // the service runs as root
-		{nil, nil, true},    // hinit runs as the agent
+		{nil, nil, true},
 	} {
 		s := &S6{cred: tt.agent}
 		run := s.slotFiles(registry.Slot{Name: "vpn", Argv: []string{"true"}, Env: map[string]string{"VPN_TOKEN": "secret"}, Cred: tt.service}).Run

@@ -18,8 +18,8 @@ import (
 	"hinit/profiles"
 )
 
-// Scan begins to supervise new directories, and tells the services of removed directories to end. It returns when all this is
-// done. Calls that arrive before a scan begins share this scan.
+// Scan begins to supervise new directories, and tells the services of removed directories to end. It returns after all this.
+// Calls before the begin of a scan share the scan.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.doInScanner(ctx, func() {
@@ -60,7 +60,7 @@ func (s *Scanner) checkSlots() {
 		if e.Service != nil {
 			e.Service.RepairLost()
 		}
-		if e.Refused != (fsutil.ID{}) { // if another directory has the name now, its faults must be reported, too
+		if e.Refused != (fsutil.ID{}) {
 			if info, err := s.dir.Lstat(name); err != nil || fsutil.IDOf(info) != e.Refused {
 				e.Refused = fsutil.ID{}
 			}
@@ -77,7 +77,7 @@ func (s *Scanner) checkSlots() {
 // slots.
 func (s *Scanner) removedSlots() map[string]bool {
 	gone := make(map[string]bool)
-	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // if the scan directory can't be used, no slot counts as removed
+	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // no slot counts as removed if the scan directory can't be used
 		for name, e := range s.entries {
 			if e.Slot != nil && !e.Slot.hasName(d) {
 				gone[name] = true
@@ -88,8 +88,8 @@ func (s *Scanner) removedSlots() map[string]bool {
 	return gone
 }
 
-// handleRemoved forgets a slot whose directory is gone. If the slot belongs to one of hinit's services, it tells the host; it
-// makes a foreign service end.
+// handleRemoved forgets a slot whose directory is gone. It tells the host about a slot of hinit's own service, and ends a
+// foreign service.
 func (s *Scanner) handleRemoved(e *entry) {
 	slot := e.Slot
 	s.forget(e)
@@ -103,8 +103,8 @@ func (s *Scanner) handleRemoved(e *entry) {
 	}
 }
 
-// superviseNew begins to supervise new directories. It reads a limited number of names and reports a limited number of problems.
-// If a limit is exceeded, one message says so.
+// superviseNew begins to supervise new directories. It limits the number of names and of reported problems. One message reports
+// an exceeded limit.
 func (s *Scanner) superviseNew() {
 	names, refused := 16*s.layout.mostServices, s.layout.mostServices/10
 	entries, more, err := s.dir.ReadAtMost("", names)
@@ -112,7 +112,7 @@ func (s *Scanner) superviseNew() {
 		s.host.Say("cannot scan for services: %v", err)
 		return
 	}
-	// Put directories before symbolic links. A link to a service directory is then refused, and not the directory itself.
+	// With directories before symbolic links, hinit refuses a link to a service directory, and not the directory itself.
 	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Type()&fs.ModeSymlink, b.Type()&fs.ModeSymlink) })
 	partial := ""
 	if more {
@@ -139,7 +139,7 @@ func (s *Scanner) superviseNew() {
 	s.limitMessage = partial
 }
 
-// whyLimitReached says why no more services can be supervised. If there is room, it returns "".
+// whyLimitReached says why no more services can be supervised. It returns "" below the limit.
 func (s *Scanner) whyLimitReached() string {
 	services := 0
 	for _, e := range s.entries {
@@ -147,7 +147,7 @@ func (s *Scanner) whyLimitReached() string {
 			services++
 		}
 		if e.Service != nil && e.Service.Leaving {
-			services++ // a removed service still counts, because it may have a process
+			services++
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			services++
@@ -162,12 +162,13 @@ func (s *Scanner) whyLimitReached() string {
 	return ""
 }
 
-// refuse reports that a directory can't be a slot, once for each directory. If most reports were already made, it returns false.
+// refuse reports that a directory can't be a slot, once for each directory. It returns false after the maximum number of
+// reports.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()[:min(len(e.Name()), formats.MaxName)]
 	info, err := e.Info()
 	if err != nil {
-		return true // another program has just removed it
+		return true
 	}
 	known := s.entryOf(e.Name())
 	defer s.removeUnused(e.Name())
@@ -188,8 +189,8 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	return true
 }
 
-// accept begins to supervise the new directory name in the scan directory. link says that the name is a symbolic link. The error
-// says why the directory can't be a service.
+// accept begins to supervise the new directory name in the scan directory. link means that the name is a symbolic link. The
+// error says why the directory can't be a service.
 func (s *Scanner) accept(name string, link bool) error {
 	if len(name) > formats.MaxName {
 		return fmt.Errorf("its name is longer than %d characters", formats.MaxName)
@@ -207,8 +208,7 @@ func (s *Scanner) accept(name string, link bool) error {
 	return s.acceptForeignSlot(name, link)
 }
 
-// acceptGateway accepts a slot that the agent has made for a gateway. It uses only the variables that the slot's run script
-// exports.
+// acceptGateway accepts the agent's slot for a gateway. It uses only the variables that the slot's run script exports.
 func (s *Scanner) acceptGateway(name, profile string) error {
 	slot, err := s.openSlot(name, nativeSlot)
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	e.Slot = slot
-	s.publish() // publish first: a client that sees the service must also find its slot
+	s.publish() // a client that sees the service must also find its slot, so publish first
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
 		s.forget(e)
 		s.publish()
@@ -241,14 +241,14 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 			return err
 		}
 		slot.Link = fsutil.IDOf(info)
-		if same := s.slotOfPath(filepath.Join(s.layout.Scan, name)); same != nil { // the directory is already supervised under another name; s6 would not run it twice either
+		if same := s.slotOfPath(filepath.Join(s.layout.Scan, name)); same != nil { // the directory already has a service under another name, and s6 would not run it twice either
 			return fmt.Errorf("it leads to the directory of %s, which is supervised already", same.Name)
 		}
 	}
 	service := e.Service
 	if service == nil {
 		service = foreign.New(serviceHost{s.host, s}, name)
-		s.scheduleCheck() // from now on, the directory must be checked more often
+		s.scheduleCheck() // this directory needs more frequent checks
 	}
 	if err := service.OpenDirectory(filepath.Join(s.layout.Scan, name), link); err != nil {
 		return err

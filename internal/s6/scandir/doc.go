@@ -2,8 +2,8 @@
 // consistent.
 //
 // For each service of hinit, the scan directory has a service directory (slot), for the programs of s6 and for the agent. Like
-// s6, hinit also supervises service directories that other programs make, see package foreign. A directory contains a definition,
-// but never a state.
+// s6, hinit also supervises service directories of other programs, see package foreign. A directory contains a definition, but
+// never a state.
 //
 // # Promises
 //

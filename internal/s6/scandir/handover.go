@@ -21,15 +21,15 @@ import (
 type Handover struct {
 	Slots  []*Slot
 	Pairs  []*foreign.Service   // services of foreign directories that the supervisor knows
-	Ending map[string]time.Time // when the wait for a logger without a service ends, by name of the logger
-	// Later has the slots that are still in the queue. Refused has the directories whose faults were already reported.
+	Ending map[string]time.Time // end of the wait for each logger without a service, by name of the logger
+	// Later has the slots in the queue. Refused has the directories whose faults are reported.
 	Later   map[string]definition
 	Refused map[string]fsutil.ID
 	Lock    *os.File
 }
 
-// Hold pauses the scanner between two tasks until release is called. Meanwhile, HandOver returns the complete state. If the
-// current task takes too long, Hold returns an error.
+// Hold pauses the scanner between two tasks until the call of release. HandOver then returns the complete state. If the current
+// task takes too long, Hold returns an error.
 func (s *Scanner) Hold() (release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.layout.holdTimeout)
 	defer cancel()
@@ -44,8 +44,7 @@ func (s *Scanner) Hold() (release func(), err error) {
 	return func() { close(released) }, nil
 }
 
-// HandOver returns the state for the next program. It doesn't block. Unless Hold is in effect, the state may be older: it is the
-// last published one.
+// HandOver returns the state for the next program, without blocking. Without Hold, it is the last published state.
 func (s *Scanner) HandOver() *Handover {
 	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.definitions(), Refused: make(map[string]fsutil.ID), Lock: s.lock}
 	t := s.table.Load()
@@ -68,8 +67,7 @@ func (s *Scanner) HandOver() *Handover {
 }
 
 // TakeOver returns a scanner that continues the work of the program before a re-execution. It changes no file; the first check
-// finds changes that were made in between. Readers see the slots as soon as TakeOver returns. Call [Scanner.Start] to begin the
-// work.
+// finds changes from in between. Readers see the slots as soon as TakeOver returns. Call [Scanner.Start] to begin the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.withLimits()
 	dir, err := fsutil.OpenNoLink(layout.Scan, layout.Agent)
@@ -123,8 +121,8 @@ func (s *Scanner) Start(ctx context.Context) {
 	}
 }
 
-// reopen opens the directories of all slots again, and schedules a check of the whole scan directory. It registers every foreign
-// service again, because the supervisor may lack the last changes. The check finds slots that can't be opened.
+// reopen opens the directories of all slots again, and schedules a check of the whole scan directory. It registers every
+// foreign service again, because the supervisor may lack the last changes. The check finds slots that can't be opened.
 func (s *Scanner) reopen() {
 	s.observeFiles()
 	for name, e := range s.entries {

@@ -17,8 +17,8 @@ import (
 	"hinit/supervisor"
 )
 
-// successor ends a scanner and opens another with its handover. It duplicates the files first, because the end of the
-// old scanner closes them.
+// successor ends a scanner and opens another with its handover. It duplicates the files first, because the end of the old
+// scanner closes them.
 func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.CancelFunc) *Scanner {
 	t.Helper()
 	release, err := old.Hold()
@@ -54,7 +54,7 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 	return resume(t, h, g, next)
 }
 
-// lent keeps the files whose descriptors a successor owns, because the garbage collector would close them.
+// lent keeps the files whose descriptors a successor owns from the garbage collector, which would close them.
 var lent []map[*os.File]*os.File
 
 // files returns pointers to all files in a handover.
@@ -93,7 +93,7 @@ func first(t *testing.T, h *host, g Layout) (*Scanner, context.CancelFunc) {
 var loggedFiles = map[string]string{"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"}
 
 func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	g, h := newLayout(t), newHost()
 	g.Env = []string{"A=1"}
 	s, stop := first(t, h, g)
@@ -178,7 +178,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	release()
 	<-s.Ended()
 
-	h = newHost() // a new host, which has recorded no calls yet
+	h = newHost()
 	for _, name := range []string{"gone", "replaced"} {
 		must(t, h.Register(t.Context(), supervisor.Unit{Name: name}, supervisor.WantUp))
 	}
@@ -208,7 +208,7 @@ func names(s *Scanner) [5]string {
 	return out
 }
 
-// The names in the JSON must stay. Older versions wrote them, and a changed name would lose their state.
+// The names in the JSON must stay, because older versions wrote them.
 func TestTheNamesOnTheWireStay(t *testing.T) {
 	const wire = `{"Slots":[{"Name":"a","Kind":2,"ID":{"dev":1,"ino":2},"Link":{"dev":3,"ino":4},"Exports":[["K","v"]]}],` +
 		`"Pairs":[{"Name":"a","Leaving":true,"Service":{"Path":"/a","ID":{"dev":1,"ino":2},"Root":true,"Pin":-1,"Said":"x"},` +

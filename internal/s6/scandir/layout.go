@@ -49,7 +49,7 @@ type Layout struct {
 	mostServices  int           // largest number of services
 	clearTimeout  time.Duration // longest wait for the removal of old files
 	completeAfter time.Duration // time from the last new slot until the slots are completed
-	holdTimeout   time.Duration // time limit in a re-execution, once for the pause of the scanner and once for opening the slots again
+	holdTimeout   time.Duration // time limit in a re-execution, for the pause of the scanner and again for reopening the slots
 
 	self    *fsutil.Actor // identity of this process
 	foreign *fsutil.Actor // identity of the agent's user, for paths that other programs have chosen
@@ -64,8 +64,8 @@ func (l Layout) withLimits() Layout {
 	return l
 }
 
-// prepare creates both directories, or empties them. It returns the scan directory, opened as the agent's user, and its lock. If
-// another hinit uses the scan directory, it changes nothing and returns an error.
+// prepare creates both directories, or empties them. It returns the scan directory, opened as the agent's user, and its lock.
+// If another hinit uses the scan directory, it changes nothing and returns an error.
 func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := l.checkFree(); err != nil {
 		return nil, nil, err
@@ -89,22 +89,22 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 		lock, err = l.takeLock()
 	}
 	if err != nil {
-		_ = dir.Close() // nothing was written through it
+		_ = dir.Close()
 		return nil, nil, err
 	}
 	return dir, lock, nil
 }
 
-// emptyDir returns the directory at path, opened as its owner. The directory is empty and has mode 0755. If the existing
-// directory is not empty, emptyDir replaces it by a new one.
+// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It replaces a directory that is not
+// empty.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
-	by := l.removerAt(path, owner) // determine the identity before the owner changes
+	by := l.removerAt(path, owner)
 	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
 		if l.useEmptyDir(dir, id.UID) {
 			return dir, nil
 		}
-		_ = dir.Close() // nothing was written through it
+		_ = dir.Close()
 	}
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -134,8 +134,8 @@ func (l Layout) useEmptyDir(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil && len(entries) == 0
 }
 
-// removerAt is removerOf for a path. If the parent of path can't be opened, for instance because it is a link, it returns the
-// identity of this process.
+// removerAt calls removerOf for a path. If the parent of path can't be opened, for instance because it is a link, it returns
+// the identity of this process.
 func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -145,9 +145,8 @@ func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	return l.removerOf(parent, filepath.Base(path), owner)
 }
 
-// removerOf returns the identity with which to remove the files in a directory: owner, if owner owns the directory, and otherwise
-// this process. The owner may have moved a directory of root into its own directory, and root must not remove that directory's
-// files.
+// removerOf returns the identity for removing the files in a directory: owner, if owner owns the directory, and otherwise this
+// process. The owner may have moved a directory of root into its own directory, and root must not remove the files in it.
 func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) *fsutil.Actor {
 	info, err := parent.Lstat(name)
 	if err == nil && owner.Switches() && fsutil.UID(info) == owner.Identity().UID {
@@ -156,7 +155,7 @@ func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) 
 	return l.self
 }
 
-// removeAll removes a directory: first its files, with the identity by, and then the empty directory, with the identity of this
+// removeAll removes a directory: first its files with the identity by, and then the empty directory with the identity of this
 // process.
 func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	if !by.Switches() {
@@ -170,15 +169,15 @@ func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 
 var errScanDirLocked = errors.New("another s6-svscan or hinit works there")
 
-// checkFree returns an error if another scanner has locked the scan directory. A scan directory other than DefaultScan must also
-// be empty, or have been used as a scan directory before.
+// checkFree returns an error if another scanner has locked the scan directory. A scan directory other than DefaultScan must
+// also be empty, or an old scan directory.
 func (l Layout) checkFree() error {
 	if !filepath.IsAbs(l.Scan) || filepath.Dir(filepath.Clean(l.Scan)) == "/" {
 		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.Scan)
 	}
 	lock, err := l.takeLock()
 	if lock != nil {
-		_ = lock.Close() // the lock was only a test
+		_ = lock.Close()
 	}
 	if errors.Is(err, errScanDirLocked) {
 		return err
@@ -217,15 +216,15 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 		err = errScanDirLocked
 	}
 	if err != nil {
-		_ = lock.Close() // nothing was written through it
+		_ = lock.Close()
 		return nil, fmt.Errorf("cannot lock the scan directory %q: %w", l.Scan, err)
 	}
 	return lock, nil
 }
 
 // recreateDir makes the directory name in parent anew, empty and with mode 0755, and closes parent. It moves an old directory
-// aside and removes it in the background. Files that the identity by may not remove stay. If the old directory can't be moved,
-// for instance because it is a mount point, recreateDir empties it instead.
+// aside and removes it in the background. Files that the identity by may not remove stay. It empties an old directory that
+// can't be moved, for instance a mount point.
 func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	cleared := make(chan error, 1)
@@ -248,7 +247,7 @@ func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (
 	case err = <-cleared:
 	case <-time.After(l.clearTimeout): // the removal continues in the background
 		guard.Go("removing what an s6 directory had", func() {
-			if err := <-cleared; err == nil { // if the removal has failed, the next boot tries again
+			if err := <-cleared; err == nil { // after a failed removal, the next boot tries again
 				l.removeOld(parent, name)
 			}
 		})
@@ -279,7 +278,7 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	if err == nil && fsutil.UID(info) != l.Agent.Identity().UID {
 		return parent, nil
 	}
-	_ = parent.Close() // nothing was written through it
+	_ = parent.Close()
 	if err != nil {
 		return nil, err
 	}
@@ -321,10 +320,10 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	}
 }
 
-// envFiles returns a file for each variable, in the form that with-contenv reads. It adds a newline to a value that is empty or
-// ends with a newline. It leaves out variables whose names with-contenv can't read.
+// envFiles returns a file for each variable, in the form for with-contenv. It adds a newline to a value that is empty or ends
+// with a newline. It leaves out variables whose names with-contenv can't read.
 func envFiles(env []string) []fsutil.Node {
-	values := make(map[string]string, len(env)) // the map removes repeated names
+	values := make(map[string]string, len(env))
 	for _, kv := range env {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || name == "" || name[0] == '.' || len(name) > 255 || strings.Contains(name, "/") {

@@ -62,8 +62,7 @@ func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
 	}
 }
 
-// A scan directory that the image has made must be used as it is. A user who may not write in its parent can act as s6,
-// too.
+// A scan directory of the image must be used as it is. Even a user who may not write in its parent can act as s6.
 func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
 	g := newLayout(t)
 	must(t, os.MkdirAll(g.Scan, 0o755))
@@ -78,7 +77,7 @@ func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
 	}
 }
 
-// A scan directory in /var/run, which is a link to /run, must be used as it is.
+// A scan directory in /var/run, a link to /run, must be used as it is.
 func TestAScanDirectoryBelowALinkOfRootIsUsed(t *testing.T) {
 	testkit.NeedRoot(t)
 	g := newLayout(t)
@@ -119,8 +118,7 @@ func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
 	}
 }
 
-// The container must start although the agent has filled a scan directory that can't be moved aside and takes long to
-// empty.
+// The container must start although the agent has filled a scan directory that can't be moved aside and takes long to empty.
 func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(t *testing.T) {
 	g := newLayout(t)
 	for i := range 2000 {
@@ -131,7 +129,7 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	g.clearTimeout = time.Millisecond
 	parent, err := g.withLimits().openParent(g.Scan)
 	must(t, err)
-	answer := make(chan struct{}) // closed when the disk may answer; before that, the time limit is always reached first
+	answer := make(chan struct{})
 	for blocking.HasTurn(blocking.Runtime) {
 		holds := make(chan struct{})
 		go blocking.Run(blocking.Runtime, func() { close(holds); <-answer })
@@ -150,8 +148,8 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	open(t, newHost(), g)
 }
 
-// Root must not remove a directory because of its name. The agent owns the directory around the scan directory, and can
-// give root's directory the name of an old scan directory that hinit has moved aside.
+// Root must not remove a directory because of its name. The agent owns the directory around the scan directory, and can give
+// root's directory the name of an old scan directory.
 func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -181,8 +179,8 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	}
 }
 
-// Root must not remove a directory of root's in the scan directory. The agent can move one there, although it can't
-// remove it.
+// Root must not remove a directory of root in the scan directory. The agent can move such a directory into it, although it
+// can't remove it.
 func TestRootRemovesNothingThatTheAgentHasMovedIntoTheScanDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
 	g := newLayout(t)

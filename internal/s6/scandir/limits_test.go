@@ -12,7 +12,6 @@ import (
 
 const fewServices = 50
 
-// makeMany makes n service directories. With run, each has a run script.
 func makeMany(t *testing.T, g Layout, format string, n int, run bool) {
 	t.Helper()
 	must(t, g.Agent.Do(func() error {
@@ -75,14 +74,14 @@ func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
 }
 
 func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	g, h := newLayout(t), newHost()
 	g.mostServices = fewServices
 	s := open(t, h, g)
 	makeMany(t, g, "first-%d", fewServices, true)
 	must(t, s.Scan(t.Context()))
 	var names []string
-	for i := range fewServices { // the host forgets ended services only when the test calls Observe
+	for i := range fewServices {
 		names = append(names, fmt.Sprintf("first-%d", i))
 		must(t, os.RemoveAll(filepath.Join(g.Scan, names[i])))
 	}

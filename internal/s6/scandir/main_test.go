@@ -26,7 +26,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// agentUID and agentGID are the owners of the scan directory when root runs the tests.
 const agentUID, agentGID = 10000, 10000
 
 // mainHermes is the name of a slot without a service.
@@ -38,7 +37,7 @@ type host struct {
 	services map[string]*supervisor.Service
 	units    map[string]supervisor.Unit
 	taken    map[string]string
-	gateways []string // registered gateways, with "+" if they are to start
+	gateways []string // registered gateways, with "+" if they must start
 	gone     []string
 	events   []string
 	said     []string
@@ -243,8 +242,6 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// makeServiceDir makes a service directory as its owner would. A name that ends in a slash is a directory. A text
-// that begins with #! is a program.
 func makeServiceDir(t *testing.T, g Layout, name string, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(g.Scan, name)

@@ -18,8 +18,8 @@ import (
 	"hinit/profiles"
 )
 
-// Publish makes the slot of one of hinit's services. It keeps an existing directory of hinit. It also accepts a slot that the
-// agent has made for a gateway without asking for a scan.
+// Publish makes the slot of one of hinit's services. It keeps an existing directory of hinit. It also accepts a gateway's slot
+// that the agent has made without asking for a scan.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
 	return s.publishSlot(ctx, name, nativeSlot, files, down)
 }
@@ -32,7 +32,7 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 func (s *Scanner) publishSlot(ctx context.Context, name string, k slotKind, files Files, down bool) error {
 	var err error
 	if lost := s.doInScanner(ctx, func() {
-		// The new definition replaces one that Enqueue may have stored.
+		// The new definition replaces an earlier one from Enqueue.
 		s.queue.storeDefinition(name, definition{Kind: k, Files: files, Down: down, definingFilesOnly: k == fixedSlot})
 		err = s.makeQueued(name)
 		s.publish()
@@ -44,11 +44,10 @@ func (s *Scanner) publishSlot(ctx context.Context, name string, k slotKind, file
 
 var errForeign = errors.New("a directory of that name defines another service; remove it")
 
-// slotRetry is the time from a failed attempt to make a slot, for instance on a full disk, to the next attempt.
 const slotRetry = time.Second
 
-// makeQueued makes the slot name if it is in the queue. If it succeeds, the slot leaves the queue at the next publish. If it
-// fails, the slot stays for another attempt; makeQueued returns only the first error of a slot.
+// makeQueued makes the slot name if it is in the queue. A finished slot leaves the queue at the next publish. After a failure
+// the slot stays for another attempt; makeQueued returns only the first error of a slot.
 func (s *Scanner) makeQueued(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -75,8 +74,8 @@ func (s *Scanner) makeQueued(name string) error {
 	return nil
 }
 
-// makeSlot makes the slot name, unless its directory exists and is unchanged. If another program has removed or replaced the
-// directory, makeSlot makes a new slot.
+// makeSlot makes the slot name, unless its directory exists and is unchanged. It replaces a directory that another program has
+// removed or replaced.
 func (s *Scanner) makeSlot(name string, d definition) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
@@ -94,7 +93,7 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 	}
 	err := s.makeDir(name, d)
 	if profile, ok := profiles.SlotProfile(name); ok && errors.Is(err, fs.ErrExist) {
-		err = s.acceptGateway(name, profile) // the slot was made by another program that has not yet asked for a scan
+		err = s.acceptGateway(name, profile) // another program has made the slot, and has not yet asked for a scan
 	} else if err == nil {
 		var slot *Slot
 		if slot, err = s.openSlot(name, d.Kind); err == nil {
@@ -110,8 +109,8 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 
 var errAgentIsMaking = errors.New("somebody else is making it")
 
-// makeDir makes the directory of a slot. If the agent is making the same slot at this moment, it returns errAgentIsMaking. The
-// agent has already checked that the name is free, and its rename would now fail (contract, section 9.3).
+// makeDir makes the directory of a slot. If the agent is making the same slot, it returns errAgentIsMaking. The agent has
+// already checked that the name is free, and its rename would now fail (contract, section 9.3).
 func (s *Scanner) makeDir(name string, d definition) error {
 	nodes := d.Files.definingFiles(d.Down)
 	if !d.definingFilesOnly {
@@ -178,14 +177,13 @@ func (s *Scanner) openSlot(name string, k slotKind) (*Slot, error) {
 	}
 	info, err := d.Lstat("")
 	if err != nil {
-		_ = d.Close() // nothing was written through it
+		_ = d.Close()
 		return nil, err
 	}
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: fsutil.IDOf(info), dir: d}, nil
 }
 
-// RemoveSlot removes the slot of one of hinit's services. If another directory has the slot's name by now, RemoveSlot keeps that
-// directory.
+// RemoveSlot removes the slot of one of hinit's services, unless another directory now has its name.
 func (s *Scanner) RemoveSlot(ctx context.Context, name string) error {
 	var err error
 	if lost := s.doInScanner(ctx, func() {
@@ -214,7 +212,7 @@ func (s *Scanner) forget(e *entry) {
 	e.Slot, e.missingFiles = nil, nil
 }
 
-// SetDown creates or removes the down file of a slot. If the slot doesn't exist, it does nothing.
+// SetDown creates or removes the down file of an existing slot.
 func (s *Scanner) SetDown(name string, down bool) {
 	if s.queue.change(name, func(d *definition) { d.Down = down }) {
 		return
@@ -232,7 +230,7 @@ func (s *Scanner) setDown(slot *Slot, down bool) {
 	}
 }
 
-// checkPresent returns an error if the directory of a slot was removed. In this case it also starts a check of all slots.
+// checkPresent returns an error if the directory of a slot was removed, and then starts a check of all slots.
 func (s *Scanner) checkPresent(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]
@@ -248,17 +246,17 @@ func (s *Scanner) checkPresent(slot *Slot) error {
 // nameUnchanged reports whether the slot's name still leads to the slot's own directory.
 func (s *Scanner) nameUnchanged(slot *Slot) bool { return slot.hasName(s.dir) }
 
-// queue has the slots that must still be made. The scanner makes a slot when it is idle, or earlier if a reader needs the slot.
-// If making a slot fails, the slot stays in the queue.
+// queue has the slots that must still be made. The scanner makes a slot when it is idle, or earlier for a reader. After a
+// failure, the slot stays in the queue.
 type queue struct {
-	wake chan struct{} // holds a token while order has elements
+	wake chan struct{}
 
 	mu                sync.Mutex
-	items             []queueItem           // items in the order in which the scanner processes them
-	definitionsByName map[string]definition // definitions by name, of slots in the queue and of slots that are made but not yet published
+	items             []queueItem           // items in the order of processing
+	definitionsByName map[string]definition // definitions by name, of queued slots and of finished slots that are not yet published
 }
 
-// queueItem is either the name of a slot to make, or a channel to close when all earlier items are processed.
+// queueItem is either the name of a slot to make, or a channel to close after all earlier items.
 type queueItem struct {
 	name string
 	done chan<- struct{}
@@ -270,7 +268,7 @@ func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: nativeSlot, Files: files, Down: down, definingFilesOnly: true})
 }
 
-// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is queued now.
+// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is now in the queue.
 func (s *Scanner) WhenQueued() <-chan struct{} {
 	reached := make(chan struct{})
 	s.queue.appendItem(queueItem{done: reached})
@@ -297,7 +295,6 @@ func (q *queue) add(name string, d definition) {
 	q.appendItem(queueItem{name: name})
 }
 
-// storeDefinition stores the definition of a slot, but adds no item to the queue, because the caller makes the slot itself.
 func (q *queue) storeDefinition(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -323,7 +320,7 @@ func (q *queue) get(name string) (d definition, open bool) {
 	return d, open
 }
 
-// change changes the stored definition of a slot. If the queue has none, it returns false.
+// change changes the stored definition of a slot. It returns false if the queue has none.
 func (q *queue) change(name string, change func(*definition)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -360,12 +357,12 @@ func (q *queue) definitions() map[string]definition {
 	return maps.Clone(q.definitionsByName)
 }
 
-// maxUnpublished is the maximum number of slots that are made before the next publish. A publish copies the whole table, so a
+// maxUnpublished is the maximum number of finished slots before the next publish. A publish copies the whole table, so a
 // publish after each slot would be expensive.
 const maxUnpublished = 64
 
-// serveQueue processes the first item of the queue: it makes a slot, or tells a caller of WhenQueued that the queue has come to
-// its item. It publishes new slots in batches, because a publish copies the whole table.
+// serveQueue processes the first item of the queue: it makes a slot, or closes a channel of WhenQueued. It publishes new slots
+// in batches, because a publish copies the whole table.
 func (s *Scanner) serveQueue() {
 	first, more := s.queue.next()
 	if first.name != "" {
@@ -393,8 +390,8 @@ type madeSlot struct {
 	down bool // the slot was made with a down file
 }
 
-// removePublished removes from the queue the slots that were just published. If SetDown was called for a slot after it was made,
-// removePublished now changes its down file.
+// removePublished removes newly published slots from the queue. If SetDown was called for a slot after it was made, it now
+// changes the down file.
 func (s *Scanner) removePublished() {
 	unseen := s.unpublished
 	s.unpublished = nil
@@ -407,8 +404,8 @@ func (s *Scanner) removePublished() {
 	}
 }
 
-// addNextMissingFiles adds the remaining files to one slot. The scanner calls it only when it is idle, because it must not delay
-// the end of the container. On an overlay file system it can take longer than a short CMD.
+// addNextMissingFiles adds the remaining files to one slot. Only an idle scanner calls it, because it must not delay the end of
+// the container. On an overlay file system it can take longer than a short CMD.
 func (s *Scanner) addNextMissingFiles() {
 	for _, e := range s.entries {
 		if e.missingFiles != nil {

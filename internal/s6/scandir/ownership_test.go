@@ -9,7 +9,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-// makeRootsDir makes a service directory that only root can change.
 func makeRootsDir(t *testing.T, g Layout, name string) string {
 	t.Helper()
 	dir := filepath.Join(g.Scan, name)
@@ -21,7 +20,7 @@ func makeRootsDir(t *testing.T, g Layout, name string) string {
 }
 
 func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	testkit.NeedRoot(t)
 	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
@@ -52,7 +51,7 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 	must(t, os.Symlink("x", g.Scan+"/link-env/env"))
 	must(t, os.Chmod(g.Scan+"/loose-down-signal/down-signal", 0o666))
 	kept := makeRootsDir(t, g, "kept")
-	must(t, os.MkdirAll(kept+"/event", 0o755)) // s6-supervise leaves such a directory
+	must(t, os.MkdirAll(kept+"/event", 0o755))
 	must(t, os.Chmod(kept+"/event", 0o1730))
 	logged := makeRootsDir(t, g, "agents-logger")
 	must(t, os.Chown(logged+"/log/run", agentUID, agentGID))

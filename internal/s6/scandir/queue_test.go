@@ -24,10 +24,10 @@ func (l Layout) exists(name string) bool {
 	return err == nil
 }
 
-// A slot that the status shows but that is still queued must be made as soon as a client asks for it. With 2,000
-// services the queue takes long, and s6-svc would say "no such directory".
+// A slot that the status shows but that is still in the queue must be made as soon as a client asks for it. With 2,000 services
+// the queue takes long, and s6-svc would say "no such directory".
 func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	names := enqueueMany(s, 300)
@@ -81,8 +81,8 @@ func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
 	}
 }
 
-// The queue must first make the run scripts of all slots. Other files have no early reader, and writing them at once
-// delayed docker run IMAGE true by 0.05 s.
+// The queue must first make the run scripts of all slots. Other files have no early reader, and writing them at once delayed
+// docker run IMAGE true by 0.05 s.
 func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	g, h := newLayout(t), newHost()
 	g.completeAfter = time.Hour
@@ -119,7 +119,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	g, h := newLayout(t), newHost()
 	s, stop := first(t, h, g)
-	// One step enqueues all slots, so that the queue makes none of them before the last is in it.
+	// With one step for all slots, the queue makes none before the last is in it.
 	must(t, s.doInScanner(context.Background(), func() { enqueueMany(s, 40) }))
 	next := successor(t, h, g, s, stop)
 	<-next.WhenQueued()
@@ -128,12 +128,12 @@ func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	}
 }
 
-// A slot that could not be made because the disk of /run was full must be made when the disk has space again.
+// A slot that could not be made on a full /run must be made when the disk has space again.
 func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	must(t, os.Chmod(g.Scan, 0o555)) // now only root can make files there, but slots are made as the agent's user, so this fails
+	must(t, os.Chmod(g.Scan, 0o555)) // slots are made as the agent's user, so this fails now
 	if err := s.Publish(t.Context(), "gateway-a", gatewayFiles, true); err == nil {
 		t.Fatal("a slot was made where nothing can be")
 	}

@@ -21,13 +21,13 @@ import (
 
 const (
 	maxServices       = 1000
-	agentMakingTime   = 5 * time.Second        // how long to wait for another program that is making the same slot
-	agentMakingPoll   = 100 * time.Millisecond // time between two checks whether that program has finished
+	agentMakingTime   = 5 * time.Second // how long to wait for another program that is making the same slot
+	agentMakingPoll   = 100 * time.Millisecond
 	agentMakingLimit  = 3 * agentMakingTime    // longest wait for a program that makes its temporary directory again and again
 	idlePoll          = time.Hour              // time between checks if file notifications work and all slots are hinit's own
 	foreignPoll       = time.Minute            // time between checks if another program has made a slot
 	busyPoll          = 5 * time.Second        // time between checks if file notifications don't work
-	settleTime        = 50 * time.Millisecond  // time from a notification to the check that it causes
+	settleTime        = 50 * time.Millisecond  // time from a notification to its check
 	checkGap          = time.Second            // shortest time between two checks that notifications cause
 	missingFilesDelay = 100 * time.Millisecond // after this time without a new slot, the scanner adds missing files to slots
 	holdTime          = 3 * time.Second        // how long each of the two programs of a re-execution waits for its scanner
@@ -38,11 +38,9 @@ type Host interface {
 	// SlotMade registers the gateway of a profile whose slot a client has made. If start is set, it also starts the gateway.
 	// exports are the variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
-	// SlotRemoved reports that a client has removed the slot of one of hinit's services.
 	SlotRemoved(ctx context.Context, service string)
-	// WhyReserved says why no service may have this name. If the name is free, it returns "".
+	// WhyReserved says why no service may have this name. For a free name it returns "".
 	WhyReserved(name string) string
-	// CheckCapacity returns an error if no more services can be supervised.
 	CheckCapacity() error
 	// Register must also create a log for the service.
 	foreign.Supervisor
@@ -60,7 +58,7 @@ func (a serviceHost) Unwatch(path string)                     { a.s.watches.Remo
 func (a serviceHost) CheckAfter(d time.Duration)              { a.s.checkTimer.Reset(d) }
 func (a serviceHost) Agent() (context.Context, *fsutil.Actor) { return a.s.ctx, a.s.layout.foreign }
 
-// Scanner keeps the scan directory consistent with the services that the supervisor knows.
+// Scanner keeps the scan directory consistent with the services of the supervisor.
 type Scanner struct {
 	host           Host
 	layout         Layout
@@ -77,10 +75,10 @@ type Scanner struct {
 	// Only the scanner's goroutine uses the fields from here on.
 	ctx            context.Context   //nolint:containedctx // ends the goroutine
 	entries        map[string]*entry // entries by their name in the scan directory
-	unpublished    []madeSlot        // slots from the queue that are made but not yet published
-	retries        map[string]bool   // names of slots in the queue whose last attempt has failed
+	unpublished    []madeSlot        // finished slots of the queue that are not yet published
+	retries        map[string]bool   // queued slots whose last attempt has failed
 	idleTimer      *time.Timer       // fires when the scanner has been idle for a while
-	limitMessage   string            // last message that the limit of services is reached
+	limitMessage   string            // last message about the limit of services
 	watches        watch.Set
 	checkTimer     *time.Timer
 	pollInterval   time.Duration
@@ -114,8 +112,7 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 	}
 }
 
-// observeFiles turns on file notifications for the scan directory. If they don't work, the scanner checks the directory more
-// often.
+// observeFiles turns on file notifications for the scan directory. Without them, the scanner checks the directory more often.
 func (s *Scanner) observeFiles() {
 	if s.watches.Open() == nil && blocking.Do(blocking.Runtime, func() error { return s.watches.AddPath(s.layout.Scan) }) == nil {
 		s.pollInterval = idlePoll
@@ -137,7 +134,6 @@ func (s *Scanner) entryOf(name string) *entry {
 	return e
 }
 
-// removeUnused removes a foreign service that has ended from its entry, and removes the entry if it is then empty.
 func (s *Scanner) removeUnused(name string) {
 	e := s.entries[name]
 	if e == nil {
@@ -167,7 +163,7 @@ func (s *Scanner) service(name string) *foreign.Service {
 	return nil
 }
 
-// Observe passes a record of the supervisor to the scanner. It doesn't block: if the channel is full, it drops the record, and
+// Observe passes a record of the supervisor to the scanner, without blocking: if the channel is full, it drops the record, and
 // the next check finds the change.
 func (s *Scanner) Observe(r supervisor.Record) {
 	if !r.Dropped && r.Exit == nil && (r.To != supervisor.Down || r.From == r.To) {
@@ -251,13 +247,13 @@ func (s *Scanner) scheduleCheck() {
 	}
 }
 
-// needsCheck reports whether a file notification requires a check. Most notifications don't: they are about temporary names, or
-// about files that services write in their own directories.
+// needsCheck reports whether a file notification requires a check. Most concern temporary names, or files that services write
+// in their own directories.
 func (s *Scanner) needsCheck(ev watch.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
-		slot := s.slot(name)                                                   // nil for a new directory, which must wait for a scan
-		return slot != nil && !(ev.Has(watch.Create) && s.nameUnchanged(slot)) // hinit itself has created the slot
+		slot := s.slot(name)
+		return slot != nil && !(ev.Has(watch.Create) && s.nameUnchanged(slot))
 	}
 	return formats.IsDefinitionFile(name)
 }
@@ -273,13 +269,13 @@ func (s *Scanner) closeFiles() {
 			e.Slot.close()
 		}
 	}
-	_ = s.dir.Close()  // for a directory, an error means nothing
-	_ = s.lock.Close() // releases the lock
+	_ = s.dir.Close()
+	_ = s.lock.Close()
 }
 
 var errScannerEnded = errors.New("the scanner has ended")
 
-// doInScanner runs f in the scanner's goroutine and waits until f returns. If ctx ends first, do returns an error, and f may still
+// doInScanner runs f in the scanner's goroutine and waits for its end. If ctx ends first, it returns an error, and f may still
 // run.
 func (s *Scanner) doInScanner(ctx context.Context, f func()) error {
 	done := make(chan struct{})
@@ -296,7 +292,8 @@ func (s *Scanner) doInScanner(ctx context.Context, f func()) error {
 	}
 }
 
-// sendToScanner passes f to the scanner's goroutine. It returns when that goroutine has received f, without waiting until f returns.
+// sendToScanner passes f to the scanner's goroutine. It returns when the goroutine has received f, and does not wait for its
+// end.
 func (s *Scanner) sendToScanner(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:

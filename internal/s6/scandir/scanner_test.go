@@ -105,7 +105,7 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 	if !s.Has("gateway-half") || !s.Has("gateway-up") || s.Has("gateway-new.tmp") {
 		t.Errorf("slots: %v", s.Slots())
 	}
-	// A slot that the agent has made must stay as it is when its profile appears.
+	// When the profile appears, a slot of the agent must stay as it is.
 	must(t, s.Publish(t.Context(), "gateway-up", gatewayFiles, true))
 	if _, err := os.Stat(g.Scan + "/gateway-up/down"); err == nil {
 		t.Error("a slot of the agent's was changed")
@@ -134,7 +134,7 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 	if h.heard("exports C with words that only a shell understands") != 1 {
 		t.Errorf("nobody was told of C: %v", h.said)
 	}
-	// A slot that hinit made has no exports, and neither has it after a restart of the scanner.
+	// A slot of hinit has no exports, even after a restart of the scanner.
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, true))
 	if got := s.Exports()["gateway-b"]; got != nil {
 		t.Errorf("a slot of hinit's own exports %v", got)
@@ -182,7 +182,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 			t.Errorf("%s: %v, known: %v", name, err, s.Has(name))
 		}
 	}
-	// A temporary name that is old, or that disappears, must not delay the slot.
+	// An old or vanishing temporary name must not delay the slot.
 	temp := makeServiceDir(t, g, ".gateway-c.tmp", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Publish(t.Context(), "gateway-c", gatewayFiles, true))
 	past := time.Now().Add(-time.Hour)
@@ -280,7 +280,7 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 }
 
 func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	dir := makeServiceDir(t, g, "foo", map[string]string{
@@ -323,7 +323,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 		t.Errorf("what another supervisor counted is still there: %v", err)
 	}
 	deaths := func(dir string) []formats.Death {
-		tally, _ := os.ReadFile(dir + "/" + formats.TallyFile) // the file does not exist at first
+		tally, _ := os.ReadFile(dir + "/" + formats.TallyFile)
 		return formats.Deaths(tally)
 	}
 	for code := range 4 {
@@ -338,7 +338,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	if got := deaths(dir); len(got) != 2 || got[0].Code != 2 || got[1].Code != 3 {
 		t.Errorf("the last two deaths are %+v", got)
 	}
-	// A link that leads out of the directory must not be followed, and must affect no other service.
+	// A link out of the directory must not be followed, and must affect no other service.
 	outside := t.TempDir()
 	must(t, os.RemoveAll(dir+"/supervise"))
 	must(t, os.Symlink(outside, dir+"/supervise"))
@@ -352,8 +352,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	}
 }
 
-// Root must not write the death tally where the agent can put a link to root's file, as in a supervise directory of its
-// own.
+// Root must not write the death tally where the agent can put a link to root's file, as in the agent's own supervise directory.
 func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	g, h := newLayout(t), newHost()
 	if !g.Agent.Switches() {
@@ -369,7 +368,7 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	must(t, s.Scan(t.Context()))
 	must(t, os.Link(secret, dir+"/"+formats.TallyFile))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10, Code: 1, At: time.Now()}})
-	must(t, s.HandleRemoved(t.Context())) // returns when the tally would have been written
+	must(t, s.HandleRemoved(t.Context()))
 	must(t, s.HandleRemoved(t.Context()))
 	info, err := os.Lstat(dir + "/" + formats.TallyFile)
 	if err != nil || info.Size() != 28 || info.Mode().Perm() != 0o600 {
@@ -378,7 +377,7 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	if u := h.unit("foo"); u.Spec.Cred != nil {
 		t.Errorf("the service was to be root's: %+v", u.Spec.Cred)
 	}
-	// If supervise belongs to root, root must write the tally.
+	// Root must write the tally into its own directory supervise.
 	must(t, os.Remove(dir+"/"+formats.TallyFile))
 	must(t, os.Chown(dir+"/supervise", 0, 0))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 11, Code: 1, At: time.Now()}})
@@ -397,7 +396,7 @@ func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
 }
 
 func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	dir := makeServiceDir(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
@@ -427,8 +426,7 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	until(t, "the logger is removed though it does not end", func() bool { return !h.has("foo/log") })
 }
 
-// TestTwoLinksToOneServiceDirectoryRanTwoCopies checks that a service directory is supervised once, as by s6-svscan. A directory
-// in the scan directory comes before a link to it.
+// A service directory must be supervised once, as by s6-svscan. A directory in the scan directory comes before a link to it.
 func TestTwoLinksToOneServiceDirectoryRanTwoCopies(t *testing.T) {
 	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
@@ -455,7 +453,7 @@ func TestTwoLinksToOneServiceDirectoryRanTwoCopies(t *testing.T) {
 }
 
 func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	h.taken["taken"] = "the name is taken"
@@ -518,7 +516,6 @@ func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 			t.Errorf("%s runs as root: %v (known: %v)", name, root, h.has(name))
 		}
 	}
-	// The directory that was checked must be run, although its name now leads to another one.
 	u := h.unit("roots")
 	must(t, os.Rename(g.Scan+"/roots", g.Scan+"/.roots"))
 	makeServiceDir(t, g, "roots", map[string]string{"run": "#!/bin/sh\nevil\n"})

@@ -21,8 +21,8 @@ import (
 type slotKind int
 
 const (
-	nativeSlot  slotKind = iota // hinit itself defines the service
-	fixedSlot                   // hinit has no service for the slot, which always appears as up
+	nativeSlot  slotKind = iota // hinit defines the service
+	fixedSlot                   // the slot has no service, and always appears as up
 	foreignSlot                 // another program has made the directory, which defines a foreign service (package foreign)
 )
 
@@ -33,16 +33,16 @@ type Slot struct {
 	Kind    slotKind          // who defines the service
 	ID      fsutil.ID         // identity of the directory
 	Link    fsutil.ID         // identity of the link, if the name is a symbolic link
-	Exports map[string]string // variables that the run script exports, if a client has made the slot of this gateway
+	Exports map[string]string // exports of the run script, if a client has made the slot of this gateway
 
 	Dir    string      `reexec:"-"` // absolute path in the scan directory
 	dir    *fsutil.Dir `reexec:"-"` // the open directory; opened as a user who may read it
 	reload int         `reexec:"-"` // signal that asks the service to read its configuration again; 0: SIGHUP
 }
 
-// entry is what the scanner knows about one name in the scan directory. The scanner removes empty entries.
+// entry is the scanner's record of one name in the scan directory. The scanner removes empty entries.
 type entry struct {
-	Slot    *Slot            // the slot in this directory; nil if there is none
+	Slot    *Slot            // the slot in this directory; may be nil
 	Service *foreign.Service // service of a foreign directory; stays until the service has ended
 	Refused fsutil.ID        // identity of a directory that was refused and reported
 
@@ -56,24 +56,24 @@ func (e *entry) isEmpty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.missingFiles = nil // only the scanner reads this field
+	c.missingFiles = nil
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}
 	return &c
 }
 
-// IsNative reports whether hinit itself defines the service: a gateway, or a service of hinit.yaml.
+// IsNative reports whether hinit defines the service: a gateway, or a service of hinit.yaml.
 func (s *Slot) IsNative() bool { return s.Kind == nativeSlot }
 
 // IsFixed reports whether the slot has no service. Such a slot ignores commands and always appears as up.
 func (s *Slot) IsFixed() bool { return s.Kind == fixedSlot }
 
-// ReloadSignal returns the signal that asks the service to read its configuration again.
+// ReloadSignal returns the signal for reading the configuration of the service again.
 func (s *Slot) ReloadSignal() int { return cmp.Or(s.reload, int(syscall.SIGHUP)) }
 
-// NormallyUp reports whether the service starts with the container, which is the case if the slot has no down file. It blocks on
-// the file system of the scan directory.
+// NormallyUp reports whether the service starts with the container: the slot has no down file. It blocks on the file system of
+// the scan directory.
 func (s *Slot) NormallyUp() bool {
 	if s.dir == nil {
 		return true
@@ -101,7 +101,7 @@ func (s *Slot) SetDown(down bool) error {
 func (s *Slot) hasName(in *fsutil.Dir) bool {
 	info, err := in.Lstat(s.Name)
 	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist) // after other errors, the directory counts as unchanged
+		return !errors.Is(err, fs.ErrNotExist)
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
 		return fsutil.IDOf(info) == s.Link
@@ -111,7 +111,7 @@ func (s *Slot) hasName(in *fsutil.Dir) bool {
 
 func (s *Slot) close() {
 	if s.dir != nil && s.Kind != foreignSlot {
-		_ = s.dir.Close() // an error means that the directory is already closed
+		_ = s.dir.Close()
 	}
 }
 
@@ -127,7 +127,7 @@ func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	return slots
 }
 
-// Files are the scripts that hinit writes into a slot. hinit never runs them; people can.
+// Files are the scripts that hinit writes into a slot, for people: hinit never runs them.
 type Files struct {
 	Run    string
 	Finish string // script finish; "" for none

@@ -74,8 +74,7 @@ func (f *Feed) FollowStatus(ctx context.Context, change func(client.StatusChange
 	})
 }
 
-// FollowEvents follows the events until ctx ends, and calls event for each one. It begins with the last past events, at most as
-// many as last says.
+// FollowEvents follows the events until ctx ends, and calls event for each one. It begins with at most last past events.
 func (f *Feed) FollowEvents(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
 	f.callRepeatedly(ctx, func(error) {}, func() error {
@@ -89,7 +88,7 @@ func (f *Feed) FollowEvents(ctx context.Context, last int, event func(client.Eve
 			return nil
 		})
 		if errors.Is(err, client.ErrBadRequest) {
-			seen = 0 // another hinit runs now, and counts its events from 1
+			seen = 0 // another hinit now counts its events from 1
 		}
 		return err
 	})
@@ -171,7 +170,7 @@ func environment(environ []byte) []string {
 }
 
 const (
-	// logHistory is how many past lines Log begins with.
+	// logHistory is the number of past lines at the begin of Log.
 	logHistory = 500
 	// logEvery is the time between two batches of lines from Log. A batch has at most logBatch lines, the newest.
 	logEvery = 200 * time.Millisecond
@@ -181,7 +180,7 @@ const (
 )
 
 // FollowLog follows a log file, across rotations, until ctx ends. If of is the log of an earlier run, FollowLog reads the last
-// lines of this run instead. It first calls lines with nil, and then with new lines, at most five times a second. If too many
+// lines of the run instead. It first calls lines with nil, and then with new lines, at most five times a second. If too many
 // lines arrive, it drops the oldest. Another goroutine reads the file, so FollowLog returns in time even if the volume hangs.
 func (f *Feed) FollowLog(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
 	as, err := f.logReader()
@@ -237,8 +236,8 @@ func (f *Feed) FollowLog(ctx context.Context, of model.Log, lines func([]model.L
 // errLaterRun stops reading the log of an earlier run at the first line of a later run.
 var errLaterRun = errors.New("the lines are of a later run")
 
-// logReader returns the identity with which to read the logs. hinit names a log by its path in its own file system. If the user
-// has named a socket, logReader allows reading only if this process has the same file system as that hinit, and never as root.
+// logReader returns the identity for reading the logs. hinit names a log by its path in its own file system. If the user has
+// named a socket, logReader allows reading only if this process has the same file system as that hinit, and never as root.
 func (f *Feed) logReader() (*fsutil.Actor, error) {
 	st := f.status.Load()
 	if st == nil {
@@ -261,12 +260,12 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 const (
 	// measureEvery is the shortest time between two measurements of the usage.
 	measureEvery = time.Second
-	// measureShare times the processor time of one measurement is the shortest pause until the next. So measuring takes at most a
-	// hundredth of a processor.
+	// measureShare times the processor time of one measurement is the minimum pause until the next. So measuring takes at most
+	// a hundredth of a processor.
 	measureShare = 100
 )
 
-// procPath returns the path of a /proc that shows the processes of the services, or "" if this process can see none.
+// procPath returns the path of a /proc with the processes of the services, or "" if this process can see none.
 func (f *Feed) procPath() string {
 	if st := f.status.Load(); st != nil && st.Init.PID > 0 {
 		return procusage.FindProc(f.client.Socket(), st.Init.PID)
@@ -274,8 +273,8 @@ func (f *Feed) procPath() string {
 	return ""
 }
 
-// FollowUsage measures the processor time and the memory of the services until ctx ends, once a second. It measures less often if
-// that would take more than a hundredth of a processor. It calls used with the results by service, or with nil if it can't
+// FollowUsage measures the processor time and the memory of the services until ctx ends, once a second. It measures less often
+// if that would take more than a hundredth of a processor. It calls used with the results by service, or with nil if it can't
 // measure.
 func (f *Feed) FollowUsage(ctx context.Context, used func(map[string]procusage.Usage)) {
 	runtime.LockOSThread() // stay on one thread, because threadTime measures the current thread

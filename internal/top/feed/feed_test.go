@@ -9,8 +9,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestSecretsStayOut checks that secrets in variables are hidden: by the variable's name, in URLs, and by the form of
-// tokens.
 func TestSecretsStayOut(t *testing.T) {
 	const token = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 	got := strings.Join(environment([]byte("Z=1\x00API_KEY=hush\x00DB=postgres://u:hush@h/d\x00NOTE="+token+"\x00junk\x00")), "\n")

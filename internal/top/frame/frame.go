@@ -1,7 +1,8 @@
-// Package frame describes the content of a screen: lines that consist of spans, which are texts with roles. When a terminal or a
-// picture shows a span, the role determines its colour.
+// Package frame describes the content of a screen: lines that consist of spans, which are texts with roles. On a terminal or in
+// a picture, the role of a span determines its colour.
 //
-// A drawn span has no control characters, and no line is wider than the screen. The package has no state and starts no goroutine.
+// A drawn span has no control characters, and no line is wider than the screen. The package has no state and starts no
+// goroutine.
 package frame
 
 import (
@@ -18,16 +19,16 @@ type Role uint8
 
 // The values of Role.
 const (
-	Plain    Role = iota
-	Dim           // unimportant text
-	Title         // heading of the screen, of a table or of a pane
-	Good          // a service that works
-	Changing      // a service that is starting or stopping
-	Bad           // a service that needs attention
-	Key           // a key to press
-	Marked        // a service that is marked for an order
-	Found         // text that matches a search
-	Graph         // part of a graph
+	Plain Role = iota
+	Dim        // unimportant text
+	Title
+	Good
+	Changing
+	Bad // a service that needs attention
+	Key
+	Marked
+	Found // text that matches a search
+	Graph // part of a graph
 	numRoles
 )
 

@@ -79,9 +79,9 @@ type column struct {
 }
 
 const (
-	noteMinimum = 8  // minimum width of the note; with less room, the note is not shown
+	noteMinimum = 8  // minimum width of the note; a narrower note is not shown
 	shortNote   = 20 // width that the five most useful optional columns must leave for the note
-	longNote    = 40 // width that the other optional columns must leave for the note
+	longNote    = 40
 	widestName  = 40 // maximum width of the name column
 )
 
@@ -93,8 +93,7 @@ func shortName(s Service) string {
 	return s.Name
 }
 
-// columns returns the columns that fit on the screen, where more important columns come first in the choice. The note gets the
-// remaining width.
+// columns returns the columns that fit on the screen, the more important first. The note gets the remaining width.
 func (m *Model) columns() []column {
 	longest, short := 4, 4
 	for _, s := range m.services {
@@ -148,7 +147,7 @@ func (m *Model) hostColumn() column {
 	}}
 }
 
-// optionalColumns returns the columns between the state and the note. They are shown only if there is room.
+// optionalColumns returns the columns between the state and the note, which a narrow screen leaves out.
 func optionalColumns() []column {
 	const figures = 10
 	used := func(text func(r *usageHistory, width int) string) func(*Model, Service, int) (string, frame.Role) {
@@ -192,7 +191,7 @@ func optionalColumns() []column {
 	}
 }
 
-// formatAge formats a duration in whole seconds. Such a text changes less often, so fewer bytes go over a slow connection.
+// formatAge formats a duration in whole seconds. Such a text changes less often, which saves bytes on a slow connection.
 func formatAge(d time.Duration) string { return show.Duration(d.Truncate(time.Second)) }
 
 func formatPercent(cpu float64) string {

@@ -26,7 +26,7 @@ const minTableRows = 4
 
 func (m *Model) layout() (at screenLayout) {
 	at.headLine = len(m.hostLines())
-	body := max(m.height-at.headLine-2, 0) // number of lines besides the column titles and the last line
+	body := max(m.height-at.headLine-2, 0) // lines besides the column titles and the last line
 	at.rows = body
 	if m.pane.kind == noPane {
 		return at

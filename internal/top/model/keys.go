@@ -15,7 +15,7 @@ import (
 // pageLines is the number of lines by which the keys pgup and pgdn scroll.
 const pageLines = 10
 
-// Key handles a key, such as "a", "up" or "ctrl+c". It returns the orders that the caller must now carry out.
+// Key handles a key, such as "a", "up" or "ctrl+c". It returns the orders to carry out.
 func (m *Model) Key(key string) []Order {
 	if key == "ctrl+c" {
 		m.quitting = true
@@ -54,7 +54,7 @@ func (m *Model) Key(key string) []Order {
 	return m.handleOrder(key)
 }
 
-// Paste handles one letter of pasted text. If the user is typing a text, Paste appends the letter. Otherwise it ignores the
+// Paste handles one letter of pasted text: it appends the letter to a text that the user is typing. Otherwise it ignores the
 // letter, so that pasted text doesn't trigger commands.
 func (m *Model) Paste(letter rune) {
 	if m.prompt > noPrompt && m.prompt < orderAsked && letter >= ' ' {
@@ -284,7 +284,7 @@ type pendingOrder struct {
 	rollout bool
 }
 
-// rollout restarts several services one after the other. Each restart begins when the service before is ready.
+// rollout restarts several services one after the other. Each restart begins when the previous service is ready.
 type rollout struct {
 	queue   []ID
 	running ID
@@ -328,8 +328,7 @@ func (m *Model) confirmationQuestion() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// handleWord applies a key to the word that the user is typing. When the word is complete, handleWord returns the orders to carry
-// out.
+// handleWord applies a key to the word that the user is typing. It returns the orders to carry out when the word is complete.
 func (m *Model) handleWord(key string) []Order {
 	was := m.prompt
 	m.editText(key, &m.typedWord)
@@ -344,7 +343,7 @@ func (m *Model) handleWord(key string) []Order {
 	return m.confirmedOrders()
 }
 
-// confirmedOrders returns the orders to carry out now that the user has confirmed the pending order.
+// confirmedOrders returns the orders of the pending order that the user has just confirmed.
 func (m *Model) confirmedOrders() []Order {
 	p := m.pending
 	m.pending, m.prompt = pendingOrder{}, noPrompt
@@ -359,8 +358,8 @@ func (m *Model) confirmedOrders() []Order {
 	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.typedWord} })
 }
 
-// nextOfRollout returns the order for the next service of the rollout. If no service is left, or the user has stopped the
-// rollout, the rollout ends.
+// nextOfRollout returns the order for the next service of the rollout. Without a next service, or if the user has stopped the
+// rollout, it ends the rollout.
 func (m *Model) nextOfRollout() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {
@@ -372,8 +371,7 @@ func (m *Model) nextOfRollout() []Order {
 	return []Order{{Verb: client.VerbRestart, ID: r.running}}
 }
 
-// advanceRollout continues the rollout after a restart: it returns the next order. If the restart has failed, it stops the
-// rollout.
+// advanceRollout continues the rollout after a restart: it returns the next order. A failed restart stops the rollout.
 func (m *Model) advanceRollout(failed error) []Order {
 	r := m.rollout
 	if failed != nil {

@@ -22,18 +22,18 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// MaxSilence is the time without a line of the status after which the screen shows a host as not answering. A working host sends
-// lines more often.
+// MaxSilence is the time without a line of the status after which the screen shows a host as not answering. A working host
+// sends lines more often.
 const MaxSilence = 2*client.WatchInterval + time.Second
 
-// Process is a process of a service. Depth is the number of its ancestors in the same list; the screen indents the process by it.
+// Process is a process of a service. Depth is the number of its ancestors in the same list, for the indentation on the screen.
 type Process struct {
 	PID, Depth int
 	Memory     uint64
 	Command    string // command line, not escaped
 }
 
-// ProcessDetails is what the detail pane shows about the processes of a service.
+// ProcessDetails contains the processes of a service for the detail pane.
 type ProcessDetails struct {
 	ID
 	Processes   []Process
@@ -85,7 +85,7 @@ type Log struct {
 	From, Until time.Time // start and end of an earlier run; zero: follow the newest lines
 }
 
-// paneKind says what the pane below the table shows.
+// paneKind is the content of the pane below the table.
 type paneKind int
 
 const (
@@ -95,7 +95,7 @@ const (
 	detailPane
 )
 
-// promptKind is the question that the screen is asking. It determines the effect of the next key.
+// promptKind is the question on the screen. It determines the effect of the next key.
 type promptKind int
 
 const (
@@ -189,12 +189,13 @@ func (m *Model) DataNeeds() (w DataNeeds) {
 	return w
 }
 
-// lastRun returns the start and the end of the last ended run of a service. If none has ended, both times are zero.
+// lastRun returns the start and the end of the last ended run of a service; zero times without an ended run.
 func lastRun(s Service) (from, until time.Time) {
 	if s.LastExit == nil {
 		return from, until
 	}
-	// The log stamps the last lines of a run with a time after the end of the run. By then, a new run has written only few lines.
+	// The log stamps the last lines of a run with a time after the end of the run. By then, a new run has written only few
+	// lines.
 	const early, late = time.Second, 100 * time.Millisecond
 	lasted := time.Duration(s.LastExit.UptimeSeconds * float64(time.Second))
 	ended := s.LastExit.At.UTC()
@@ -212,7 +213,7 @@ type host struct {
 	lostReason string
 }
 
-// ApplyChange applies one line of the status stream of the host of.
+// ApplyChange applies one line of the status stream of a host.
 func (m *Model) ApplyChange(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -232,7 +233,7 @@ func (m *Model) ApplyChange(of int, c client.StatusChange, now time.Time) {
 	m.rebuildRows()
 }
 
-// HostLost records that the host of does not answer; why is the reason.
+// HostLost records that a host does not answer; why is the reason.
 func (m *Model) HostLost(of int, why string, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -242,7 +243,7 @@ func (m *Model) HostLost(of int, why string, now time.Time) {
 	h.lostReason = why
 }
 
-// SetUsage stores the measured usage of the services on the host of, by name. A nil usage means that this program can't see the
+// SetUsage stores the measured usage of the services on a host, by name. A nil usage means that this program can't see the
 // host's processes.
 func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time) {
 	m.now = now
@@ -264,7 +265,7 @@ func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time
 	}
 }
 
-// hostSilence reports whether a host does not answer. since is when its silence began, and why is the reason, or "" if it is
+// hostSilence reports whether a host does not answer. since is the begin of its silence, and why is the reason, or "" if
 // unknown.
 func (m *Model) hostSilence(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
@@ -276,7 +277,6 @@ func (m *Model) hostSilence(of int) (since time.Time, why string, is bool) {
 	return time.Time{}, "", false
 }
 
-// anyAnswered reports whether any host has answered yet.
 func (m *Model) anyAnswered() bool {
 	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.lastLineAt.IsZero() })
 }
@@ -323,8 +323,8 @@ func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 	return l, true
 }
 
-// hostLines returns the first lines of the screen: a summary, and a line about each host that needs one. Silent hosts come first,
-// because a short terminal cuts the rest.
+// hostLines returns the first lines of the screen: a summary, and the status lines of hosts. Silent hosts come first, because a
+// short terminal cuts the rest.
 func (m *Model) hostLines() (out []frame.Line) {
 	var head frame.Line
 	head.Add(frame.Title, "hinit top ")
@@ -348,8 +348,8 @@ func (m *Model) hostLines() (out []frame.Line) {
 	return out
 }
 
-// addSummary appends to l the number of services in each grade, and their total usage. Services in trouble come first, so that even
-// the narrowest screen shows them.
+// addSummary appends to l the number of services in each grade, and their total usage. Services in trouble come first, so that
+// even the narrowest screen shows them.
 func (m *Model) addSummary(l *frame.Line) {
 	var count [numGrades]int
 	var all procusage.Usage

@@ -12,7 +12,6 @@ import (
 	"hinit/internal/top/model"
 )
 
-// names returns the services of a table in their order, and marks the one at the cursor and the marked ones.
 func names(m *model.Model) string {
 	var out []string
 	for line := range strings.SplitSeq(plain(m.Frame()), "\n") {
@@ -41,7 +40,6 @@ func typeIn(m *model.Model, keys ...string) (orders []model.Order) {
 	return orders
 }
 
-// given formats orders as text.
 func given(orders []model.Order) string {
 	words := make([]string, 0, len(orders))
 	for _, o := range orders {
@@ -58,8 +56,8 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 		{nil, "c a b"},
 		{[]string{">"}, "a b c"},
 		{[]string{">", "i"}, "c b a"},
-		{[]string{">", ">", ">", ">"}, "b c a"}, // the table is now sorted by restarts
-		{[]string{"<"}, "c a b"},                // the table is now sorted by memory
+		{[]string{">", ">", ">", ">"}, "b c a"},
+		{[]string{"<"}, "c a b"},
 		{[]string{"/", "D", "e", "a", "f"}, "c"},
 		{[]string{"/", "!", "d", "e", "a", "f"}, "a b"},
 		{[]string{"/", "u", "p", "space", "-", "a"}, "a"},
@@ -78,8 +76,7 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 	}
 }
 
-// TestTheCursorStaysWithItsService checks that the cursor stays on its service while others come, go and move. Before
-// its first move, the cursor stays on the first row.
+// The cursor must stay on its service while others come, go and move. Before its first move, it stays on the first row.
 func TestTheCursorStaysWithItsService(t *testing.T) {
 	m := scene(100, 20, few())
 	if !strings.Contains(plain(m.Frame()), "> gateway-c") {
@@ -113,7 +110,7 @@ func TestOrdersNeedAYes(t *testing.T) {
 		{[]string{"x", "y"}, "[{stop gateway-c}]"},
 		{[]string{"s", "enter"}, "[{start gateway-c}]"},
 		{[]string{"*", "r", "y"}, "[{restart gateway-c} {restart gateway-a} {restart gateway-b}]"},
-		{[]string{"r", "q"}, "[{}]"}, // every key except y means no
+		{[]string{"r", "q"}, "[{}]"},
 		{[]string{"space", "/", "b", "enter", "s", "y"}, "[{start gateway-c}]"},
 	} {
 		if got := given(typeIn(m, tt.keys...)); got != tt.want {
@@ -155,8 +152,6 @@ func TestARolloutGoesOneByOne(t *testing.T) {
 	}
 }
 
-// TestTheOrderForAGroupIsForItsServices checks that a command with the cursor on the head of a group, folded or not,
-// goes to the group's services.
 func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	services := few()
 	services[0].Group, services[2].Group = "payments", "payments"
@@ -168,7 +163,7 @@ func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	if got := given(typeIn(m, "r", "y")); got != "[{restart gateway-c} {restart gateway-a}]" {
 		t.Errorf("an order: %s", got)
 	}
-	typeIn(m, "down", "f") // fold the group of the service
+	typeIn(m, "down", "f")
 	if text = plain(m.Frame()); !strings.Contains(text, "> ▸ @payments: 2 of 2 up, 1 in trouble\n  ▾ of no group") || names(m) != "b" {
 		t.Errorf("folded:\n%s", text)
 	}
@@ -250,8 +245,7 @@ func TestALogHasALevelAndARunBefore(t *testing.T) {
 	}
 }
 
-// TestAHostThatDoesNotAnswerIsShown checks that the rows of a host that doesn't answer stay and count as unknown, and
-// that the rows of other hosts are updated.
+// The rows of a host that doesn't answer stay and count as unknown, and the rows of other hosts are updated.
 func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 	m := threeHosts(100, 30)
 	text := plain(m.Frame())
@@ -270,7 +264,7 @@ func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 	}
 }
 
-// TestTheKeyThatQuitsIsShown checks that every pane shows the keys to quit and for help, on 80 and on 40 columns.
+// Every pane must show the keys to quit and for help, on 80 and on 40 columns.
 func TestTheKeyThatQuitsIsShown(t *testing.T) {
 	for _, width := range []int{40, 80} {
 		for _, key := range []string{"esc", "d", "l", "e"} {
@@ -331,7 +325,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	}
 }
 
-// A frame must be made quickly although a service writes long lines. It must not wrap and measure all lines of the log.
+// A frame must be ready quickly although a service writes long lines. It must not wrap and measure all lines of the log.
 func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
 	m := scene(80, 24, few(), "l")
 	lines := make([]model.LogLine, 100)
@@ -353,11 +347,11 @@ func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
 
 func TestTheMouseChooses(t *testing.T) {
 	m := scene(100, 20, few(), "l")
-	m.Click(5, 3) // click on the second row
+	m.Click(5, 3)
 	if !strings.Contains(plain(m.Frame()), "> gateway-a") {
 		t.Errorf("a row:\n%s", plain(m.Frame()))
 	}
-	m.Click(3, 1)              // click on the head of the column NAME
+	m.Click(3, 1)
 	if names(m) != "a b c a" { // the last word is the title of the pane
 		t.Errorf("a head: %s\n%s", names(m), plain(m.Frame()))
 	}
@@ -373,8 +367,7 @@ func TestTheMouseChooses(t *testing.T) {
 	}
 }
 
-// TestAnyKeysOnAnyScreen checks with random keys, sizes and changes that the model never panics, and that each frame
-// has the size of the screen.
+// With random keys, sizes and changes, the model must never panic, and each frame must have the size of the screen.
 func TestAnyKeysOnAnyScreen(t *testing.T) {
 	keys := []string{
 		"up", "down", "pgup", "pgdown", "home", "end", "/", "esc", "enter", "tab", "space", "*", "a", "e", "l", "d", "p", "z", "t", "?", "n", "N",

@@ -36,7 +36,7 @@ type hostEvent struct {
 	host int
 }
 
-// pane is the lower part of the screen, with the data of everything that it can show.
+// pane is the lower part of the screen, with the data of all its views.
 type pane struct {
 	kind         paneKind
 	focused      bool
@@ -45,7 +45,7 @@ type pane struct {
 	search       string
 	showsLastRun bool           // show the log of the last ended run
 	minLevel     loglevel.Level // minimum level of the shown lines; 0: all lines
-	shownLog     Log            // the log from which lines come
+	shownLog     Log            // log that the lines come from
 	lines        []LogLine
 	levels       loglevel.Tracker
 	events       []hostEvent
@@ -60,12 +60,12 @@ func (m *Model) AddEvent(host int, e client.Event) {
 		p.events = append(p.events[:0], p.events[over:]...)
 	}
 	if p.kind == eventPane && p.scrollOffset > 0 {
-		p.scrollOffset++ // the visible lines must not move
+		p.scrollOffset++
 	}
 }
 
-// AddLogLines appends lines of a log, not escaped and without line ends. If lines is nil, the caller reads the log again from its
-// beginning, so AddLogLines first drops the earlier lines.
+// AddLogLines appends lines of a log, not escaped and without line ends. A nil lines means that the caller reads the log again
+// from its beginning, and drops the earlier lines.
 func (m *Model) AddLogLines(of Log, lines []LogLine) {
 	p := &m.pane
 	if p.shownLog != of || len(lines) == 0 { // another log, or the beginning of the same log
@@ -140,7 +140,7 @@ func (m *Model) scroll(by int) {
 	m.pane.scrollOffset = min(m.pane.scrollOffset, max(len(m.paneLines(m.pane.scrollOffset+1))-1, 0))
 }
 
-// jumpToMatch scrolls to the next match of the search. It goes towards the beginning if by is -1, and towards the end if by is 1.
+// jumpToMatch scrolls to the next match of the search, towards the beginning if by is -1, and towards the end if by is 1.
 func (m *Model) jumpToMatch(by int) {
 	lines := m.paneLines(math.MaxInt)
 	at := lo.Ternary(m.pane.kind == detailPane, m.pane.scrollOffset, len(lines)-1-m.pane.scrollOffset)
@@ -202,8 +202,8 @@ func plainLogText(text string) string {
 	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
 }
 
-// logLines returns the last lines of the log of the service at the cursor, wrapped, for [Model.paneLines]. If there is no line to
-// show, it returns a line that says why.
+// logLines returns the last lines of the log of the service at the cursor, wrapped, for [Model.paneLines]. Without lines, it
+// returns a line with the reason.
 func (m *Model) logLines(enough int) (out []frame.Line) {
 	s, is := m.serviceAtCursor()
 	if !is {
@@ -281,7 +281,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	if !is {
 		return nil
 	}
-	const logged = "           | " // heading of a log line, which is shown even if the line is empty
+	const logged = "           | " // heading of a log line, shown even for an empty line
 	say := func(role frame.Role, head, text string) {
 		if text != "" || head == logged {
 			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})

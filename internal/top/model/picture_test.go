@@ -25,7 +25,6 @@ var palettes = map[bool]palette{
 	}},
 }
 
-// Sizes in a picture, in pixels.
 const (
 	cellWidth  = 7.8
 	lineHeight = 18

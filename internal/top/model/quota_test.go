@@ -7,8 +7,7 @@ import (
 	"hinit/client"
 )
 
-// TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk checks that the rows of a stopped and of a warned profile name the
-// disk, and that the pane shows the whole reason.
+// The rows of a stopped and of a warned profile must name the disk, and the pane must show the whole reason.
 func TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk(t *testing.T) {
 	stopped, warned := up("coder"), up("writer")
 	code := 0

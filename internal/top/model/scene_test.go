@@ -14,7 +14,6 @@ import (
 	"hinit/internal/top/model"
 )
 
-// noon is the time of all scenes.
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func up(name string) client.Service {
@@ -25,7 +24,7 @@ func up(name string) client.Service {
 	}
 }
 
-// fifty returns fifty gateways, of which one is in a crash loop and one does not answer.
+// fifty returns fifty gateways: one is in a crash loop, and one does not answer.
 func fifty() []client.Service {
 	list := make([]client.Service, 0, 50)
 	for i := range 50 {
@@ -48,7 +47,6 @@ func fifty() []client.Service {
 	return list
 }
 
-// scene is a screen with these gateways.
 func scene(width, height int, services []client.Service, keys ...string) *model.Model {
 	m := model.New(0, "")
 	m.Resize(width, height)
@@ -75,8 +73,7 @@ func measure(m *model.Model, host int, services []client.Service) {
 	}
 }
 
-// TestThePictureIsTheScreen compares the pictures in the docs with the screen. With WRITE_PICTURE=1 it draws them
-// again.
+// TestThePictureIsTheScreen compares the pictures in the docs with the screen. With WRITE_PICTURE=1 it draws them again.
 func TestThePictureIsTheScreen(t *testing.T) {
 	for name, scene := range map[string]*model.Model{
 		"top":       scene(124, 26, fifty(), "d"),
@@ -87,7 +84,7 @@ func TestThePictureIsTheScreen(t *testing.T) {
 	}
 }
 
-// threeHosts returns hosts with a group each, of which one does not answer.
+// threeHosts returns hosts with a group each; one host does not answer.
 func threeHosts(width, height int, keys ...string) *model.Model {
 	m := model.New(0, "eu-1", "us-1", "us-2")
 	m.Resize(width, height)
@@ -107,7 +104,6 @@ func threeHosts(width, height int, keys ...string) *model.Model {
 	return m
 }
 
-// onePicture compares the pictures of a screen with those in docs.
 func onePicture(t *testing.T, name string, f frame.Frame) {
 	t.Helper()
 	title := map[string]string{
@@ -129,7 +125,7 @@ func onePicture(t *testing.T, name string, f frame.Frame) {
 	}
 }
 
-// TestTheTroublesAreSeenOnEverySize checks names, states and the last line, and that no line is too long and no frame too high.
+// Every screen size must show names, states and the last line, without too long lines and too high frames.
 func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 	for _, keys := range [][]string{nil, {"d"}, {"l"}, {"e"}, {"l", "tab", "z"}, {"?"}, {"p"}, {"/", "x"}, {"*", "R"}} {
 		for _, size := range [][2]int{{1, 1}, {2, 3}, {10, 5}, {40, 12}, {80, 24}, {124, 26}, {250, 70}} {
@@ -150,8 +146,7 @@ func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 	}
 }
 
-// TestNothingButColoursIsObeyed checks that a frame contains no other terminal sequences than colours, whatever names,
-// notes, log lines and commands contain.
+// A frame must contain no other terminal sequences than colours, whatever names, notes, log lines and commands contain.
 func TestNothingButColoursIsObeyed(t *testing.T) {
 	const bad = "\x1b]0;owned\a\x1b[2J\u202e\u0085\xff\u200b\r\n\t\x9b31m e\u0301\u0301\u0301\u0301"
 	s := up("x")

@@ -48,14 +48,14 @@ const (
 
 // table is the list of services and groups, with the cursor.
 type table struct {
-	rows        []row // visible rows, without those that the filter and folded groups hide
+	rows        []row
 	cursorRow   rowID // row at the cursor; zero: the first row
 	cursorIndex int   // index of the row at the cursor
 	firstShown  int   // index of the first visible row
 	sort        sortColumn
 	reversed    bool
 	groups      grouping
-	folded      map[string]bool // groups whose services are hidden
+	folded      map[string]bool
 	filter      string
 	marks       map[ID]bool
 }
@@ -63,8 +63,8 @@ type table struct {
 // row is a row of the table: a service, or the head of a group.
 type row struct {
 	service   Service
-	isService bool   // the row is a service
-	group     string // name of the group, for the head of a group
+	isService bool // the row is a service
+	group     string
 	members   []Service
 }
 
@@ -81,7 +81,7 @@ func (r row) rowID() rowID {
 	return rowID{groupHead: r.group + "\x00"}
 }
 
-// serviceAtCursor returns the service at the cursor. The second result is false if the cursor is not on a service.
+// serviceAtCursor returns the service at the cursor. is is false if the cursor is not on a service.
 func (m *Model) serviceAtCursor() (s Service, is bool) {
 	if r := m.table.cursorIndex; r >= 0 && r < len(m.table.rows) {
 		return m.table.rows[r].service, m.table.rows[r].isService
@@ -101,7 +101,7 @@ func (m *Model) gradeOf(s Service) grade {
 	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: changing, show.Off: off, show.Well: well}[verdict]
 }
 
-// rebuildRows makes the rows of the table again: it filters, sorts and groups the services. The cursor stays on its row.
+// rebuildRows filters, sorts and groups the services again. The cursor stays on its row.
 func (m *Model) rebuildRows() {
 	t := &m.table
 	words := strings.Fields(t.filter)
@@ -119,7 +119,7 @@ func (m *Model) rebuildRows() {
 	} else {
 		t.add(services)
 	}
-	// The cursor stays on its row. If this row no longer exists, the cursor stays at the same index, or goes to the last row.
+	// Without its row, the cursor stays at the same index, or goes to the last row.
 	at := slices.IndexFunc(t.rows, func(r row) bool { return r.rowID() == t.cursorRow })
 	switch {
 	case t.cursorRow == (rowID{}):
@@ -185,7 +185,6 @@ func (m *Model) compareServices(a, b Service) int {
 // is the service at the cursor, or each service of the group at the cursor.
 func (m *Model) orderTargets() (ids []ID) {
 	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
-	// the filter may hide a marked service, so look at all services
 	ids = lo.FilterMap(slices.Concat(shown, m.services), func(s Service, _ int) (ID, bool) { return s.ID(), m.table.marks[s.ID()] })
 	if at := m.table.cursorIndex; len(ids) == 0 && at < len(m.table.rows) {
 		r := m.table.rows[at]

@@ -10,7 +10,6 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// shapes returns services in all states, with and without each fault that a service can have.
 func shapes() (all []client.Service) {
 	for _, state := range []string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,

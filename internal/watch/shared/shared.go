@@ -1,11 +1,11 @@
-// Package shared lets any number of goroutines wait for changes of directories with one inotify instance. It is for clients; PID 1
+// Package shared lets any number of goroutines wait for changes of directories with one inotify instance. Clients use it; PID 1
 // does not contain it.
 //
-// A [Follower] keeps one bit, so a flood of changes needs no memory. An overflow of the kernel's queue wakes all followers. If
+// A [Follower] stores one bit, so a flood of changes needs no memory. An overflow of the kernel's queue wakes all followers. If
 // inotify does not work, only the time limit of [Follower.Wait] wakes.
 //
-// While a Follower exists, two goroutines serve all followers of a [Watch]. One of them belongs to package watch. Between events
-// they sleep.
+// While a Follower exists, two goroutines serve all followers of a [Watch]. One of them belongs to package watch. Between
+// events they sleep.
 package shared
 
 import (
@@ -40,11 +40,11 @@ type Follower struct {
 	shared *Watch
 	dir    string
 	wants  func(watch.Event) bool
-	woken  chan struct{} // channel of capacity 1 that holds a token when the directory may have changed
+	woken  chan struct{} // channel of capacity 1 with a token when the directory may have changed
 }
 
-// Follow returns a Follower of the directory dir, which need not exist yet. The Follower ignores events of files for which wants returns
-// false. If wants is nil, it ignores none. The function wants must not block.
+// Follow returns a Follower of the directory dir, which need not exist yet. The Follower ignores events of files for which
+// wants returns false. A nil wants accepts all events. wants must not block.
 func (s *Watch) Follow(dir string, wants func(watch.Event) bool) *Follower {
 	f := &Follower{shared: s, dir: filepath.Clean(dir), wants: wants, woken: make(chan struct{}, 1)}
 	s.mu.Lock()
@@ -71,8 +71,8 @@ func (f *Follower) Close() {
 	}
 }
 
-// Rearm watches the directory that is at the path now, and reports whether it is watched. If it is another directory than before,
-// Rearm wakes all followers of the path.
+// Rearm watches the directory that is now at the path, and reports whether it is watched. If the directory was replaced, Rearm
+// wakes all followers of the path.
 func (f *Follower) Rearm() bool {
 	s := f.shared
 	info, err := os.Stat(f.dir)
@@ -86,7 +86,7 @@ func (f *Follower) Rearm() bool {
 	}
 	if s.set.Events == nil {
 		if s.open(&s.set) != nil {
-			return false // the next call tries again
+			return false
 		}
 		events, lost := s.set.Events, s.set.Lost
 		guard.Go("watching directories", func() { s.run(events, lost) })
@@ -98,8 +98,8 @@ func (f *Follower) Rearm() bool {
 	return true
 }
 
-// Wait blocks until the directory may have changed, or until the time limit has passed. A limit of 0 means no limit. The result
-// changed is false after the limit. If ctx ends, Wait returns its error. Changes between two calls of Wait end the second call.
+// Wait blocks until the directory may have changed, or until the time limit has passed. A limit of 0 means no limit. changed is
+// false after the limit. If ctx ends, Wait returns its error. Changes between two calls of Wait end the second call.
 func (f *Follower) Wait(ctx context.Context, limit time.Duration) (changed bool, err error) {
 	f.Rearm()
 	var over <-chan time.Time
@@ -134,14 +134,14 @@ func (s *Watch) run(events <-chan watch.Event, lost <-chan error) {
 	}
 }
 
-// handle wakes the followers of the directory that contains the file of the event, and of the file itself if it is a directory.
+// handle wakes the followers of the directory with the file of the event, and of the file itself if it is a directory.
 func (s *Watch) handle(ev watch.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.set.IsDir(ev)
 	for _, dir := range []string{filepath.Dir(ev.Name), ev.Name} {
 		for _, f := range s.followers[dir] {
-			if dir == ev.Name || f.wants == nil || f.wants(ev) { // each Follower must know that the watch has ended
+			if dir == ev.Name || f.wants == nil || f.wants(ev) { // each Follower must learn that the watch has ended
 				pause.Wake(f.woken)
 			}
 		}

@@ -18,9 +18,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWatchWithoutInotify checks the fallback for file systems and kernels that report no changes.
+// The fallback must work for file systems and kernels that report no changes.
 func TestWatchWithoutInotify(t *testing.T) {
-	t.Parallel() // this test mostly waits, so it runs beside others
+	t.Parallel()
 	const pollEvery = time.Second
 	none := Watch{open: func(*watch.Set) error { return errors.New("too many instances") }, followers: make(map[string][]*Follower)}
 	w := none.Follow(t.TempDir(), nil)
@@ -38,8 +38,7 @@ func TestWatchWithoutInotify(t *testing.T) {
 	}
 }
 
-// TestWatchesAreWoken checks that a change wakes the followers of its directory, which would otherwise sleep for an
-// hour.
+// A change must wake the followers of its directory, which would otherwise sleep for an hour.
 func TestWatchesAreWoken(t *testing.T) {
 	h := Watch{open: (*watch.Set).Open, followers: make(map[string][]*Follower)}
 	root := t.TempDir()
@@ -74,8 +73,8 @@ func TestWatchesAreWoken(t *testing.T) {
 		woken(all[2*i], "a file")
 		woken(all[2*i+1], "a file")
 	}
-	// A directory is removed, and a new one gets its name and perhaps its inode number. No step of the test waits while
-	// the directory is missing.
+	// A new directory gets the name of a removed one, and perhaps its inode number. No step of the test waits while the
+	// directory is missing.
 	if err := errors.Join(os.RemoveAll(dirs[0]), os.Mkdir(dirs[0], 0o755)); err != nil {
 		t.Fatal(err)
 	}
