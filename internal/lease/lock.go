@@ -334,7 +334,7 @@ func relock(file *os.File) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES):
 		return errLocked
-	case slices.Contains([]error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL}, err):
+	case slices.Contains([]error{unix.ENOLCK, unix.EPERM, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL}, err):
 		return fmt.Errorf("%w: %w", errNoLocks, err)
 	}
 	return err

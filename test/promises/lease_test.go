@@ -419,3 +419,21 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 		}
 	}
 }
+
+// TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot checks that hinit serves a volume whose file system refuses flock(2), and says
+// that nothing protects it. With EPERM, it said for ever that it can't lock the volume yet.
+func TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	for _, errno := range []string{"EPERM", "ENOLCK"} {
+		b := newBox(t, setup{config: quick, faults: true})
+		b.profile("a", sleeper)
+		b.fail("lock " + b.home + " " + errno)
+		b.boot()
+		b.up("a")
+		if !b.said("err", "it can't be locked: ") || !b.said("err", "see to it that only one uses this volume") || b.said("err", "yet: ") {
+			t.Errorf("%s: %s", errno, b.lastWords())
+		}
+		b.kill()
+	}
+}

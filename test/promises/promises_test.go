@@ -106,7 +106,7 @@ func promises() []promise {
 			tests: []string{
 				"test/promises.TestContainersOnOneVolumeAtRandom", "test/promises.TestTwoContainersOnOneVolume", "test/promises.TestAPausedContainerKeepsItsVolume",
 				"test/promises.TestALeaseIsHandedOver", "test/promises.TestTheAgentCannotKeepAVolumeFromBeingServed", "test/promises.TestOnAServerALostLockEndsTheGateways",
-				"test/promises.TestAStandbyRunsItsHooksAfterAReexec", "test/promises.TestOnAVolumeFrozenAtTheBootNothingStartsTwice",
+				"test/promises.TestAStandbyRunsItsHooksAfterAReexec", "test/promises.TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot", "test/promises.TestOnAVolumeFrozenAtTheBootNothingStartsTwice",
 			},
 			tried: "{lease deeds} pauses, kills and restarts of 2, 3 and 10 containers, and {takeovers} takeovers of two",
 		},

@@ -239,7 +239,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 			}
 			t.setState(client.LeaseNone, a.err.Error())
 			if prepared && !errors.Is(a.err, fs.ErrNotExist) {
-				t.host.Warn("nothing keeps another container from serving the same profiles: %v", a.err)
+				t.host.Warn("nothing keeps another container from serving the same profiles: %v; see to it that only one uses this volume", a.err)
 			}
 			return ctx, true
 		case <-busy:
