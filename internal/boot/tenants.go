@@ -16,6 +16,7 @@ type Tenants struct {
 	AgentUID  uint32          `json:"Not"` // the agent's user, who is no tenant even if its id is in UIDs
 	All       bool            // all profiles are tenants
 	ByProfile map[string]bool `json:"Own"` // profiles with a setting of their own: whether each is a tenant
+	Marker    string          // file that the agent writes last when it makes a profile
 }
 
 // TenantsOf returns the tenants of a configuration. It returns none if hinit can't change owners, or if the agent's uid or gid
@@ -28,7 +29,7 @@ func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	if uids.Contains(own.UID) || uids.Contains(own.GID) {
 		return Tenants{UIDs: uids, AgentUID: own.UID}
 	}
-	t := Tenants{Enabled: true, UIDs: uids, AgentUID: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, ByProfile: map[string]bool{rootProfile: false}}
+	t := Tenants{Enabled: true, UIDs: uids, AgentUID: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, ByProfile: map[string]bool{rootProfile: false}, Marker: cfg.Profiles.Marker}
 	for name := range cfg.Profiles.Overrides {
 		t.ByProfile[name] = cfg.IsolationOf(name).Mode == config.IsolationUser
 	}
@@ -67,8 +68,7 @@ func (o Options) HasRightOwner(profile string) bool {
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0
 			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the owner of the original, so compare the owner with all homes
-				seen++
-				if seen > fsutil.MaxNames {
+				if seen++; seen > fsutil.MaxNames {
 					right = false // too many homes to compare; the boot program reports this case
 				} else if kind.IsDir() && name != profile {
 					other, err := d.Lstat(name)

@@ -261,17 +261,15 @@ func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, who pee
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
 		Ready: v.Ready, Announces: v.ReportsReadiness, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
-		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.DefinitionChanged, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.RestartCauses),
+		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.DefinitionChanged, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.RestartCauses), Isolation: s.core.Isolation(v), Limits: s.core.Limits(v),
+		Checks: s.checks(v, who), Output: s.core.Output(v.Name), Expected: added[v], Task: v.Task, Done: v.Done, Restart: string(v.RestartPolicy),
 	}
-	out.Checks, out.Output, out.Expected = s.checks(v, who), s.core.Output(v.Name), added[v]
-	out.Isolation, out.Limits = s.core.Isolation(v), s.core.Limits(v)
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
 	}
 	if !v.NextStart.IsZero() {
 		out.NextStart = new(wireTime(v.NextStart))
 	}
-	out.Task, out.Done, out.Restart = v.Task, v.Done, string(v.RestartPolicy)
 	if !v.NextRun.IsZero() {
 		out.NextRun = new(wireTime(v.NextRun))
 	}

@@ -248,12 +248,14 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	if names == nil {
 		names = slices.Collect(maps.Keys(homes)) // a random order, so that the time limit does not always hit the same homes
 	}
-	agents := r.walk.NewOwner
-	defer func() {
+	defer func(agents fsutil.Owner) {
 		r.walk.NewOwner, r.walk.RefuseHardLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil
-	}()
+	}(r.walk.NewOwner)
 	for _, name := range names {
 		r.walk.NewOwner, r.walk.RefuseHardLinked = HomeOwner(r.Options.Options, name, tenants, homes)
+		if _, err := all.Lstat(name + "/" + r.Tenants.Marker); r.walk.RefuseHardLinked && homes[name] != r.walk.NewOwner.UID && errors.Is(err, fs.ErrNotExist) {
+			continue // the agent is still making this profile, and hinit gives its home when it has the marker
+		}
 		r.walk.TopLast, r.walk.Top = r.walk.RefuseHardLinked, nil
 		if was, known := homes[name]; known {
 			r.walk.Top = &was

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -79,6 +80,36 @@ func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
 		if got := uidOf(t, home+"/profiles/"+name); got != want {
 			t.Errorf("%q is uid %d's, want %d", name, got, want)
 		}
+	}
+}
+
+// TestAProfileCouldNotBeMadeDuringARepair checks that a repair leaves a directory to the agent until it has the marker, which the
+// agent writes last. A repair gave the half home of a profile with its own user to this user. Then the agent could not make the
+// rest, and neither the agent nor hinit could remove it.
+func TestAProfileCouldNotBeMadeDuringARepair(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := volume(t)
+	o, _ := options(t, home, nil)
+	o.Tenants = someTenants
+	o.Tenants.Marker = "SOUL.md"
+	for _, name := range []string{"whole", "half"} {
+		fill(t, home+"/profiles/"+name+"/memories", 2)
+		must(t, exec.Command("chown", "-R", strconv.Itoa(agentUID), home+"/profiles/"+name).Run())
+	}
+	write(t, home+"/profiles/whole/SOUL.md", "")
+	res := Repair(context.Background(), o, noProgress)
+	if whole := uidOf(t, home+"/profiles/whole/memories"); res.Failed != 0 || !someTenants.HasUID(uint32(whole)) {
+		t.Errorf("the profile is uid %d's: %s", whole, res)
+	}
+	moveHomes(context.Background(), o.Options, "")
+	if half := uidOf(t, home+"/profiles/half/memories"); half != agentUID || uidOf(t, home+"/profiles/half") != agentUID {
+		t.Errorf("what the agent is making is uid %d's", half)
+	}
+	write(t, home+"/profiles/half/SOUL.md", "")
+	o.OnlyProfiles = []string{"half"}
+	Repair(context.Background(), o, noProgress)
+	if half := uidOf(t, home+"/profiles/half/memories"); !someTenants.HasUID(uint32(half)) {
+		t.Errorf("the finished profile is uid %d's", half)
 	}
 }
 
