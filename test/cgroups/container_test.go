@@ -31,7 +31,7 @@ func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
 				t.Errorf("%s%s is %s, not %s", dir, file, got, want)
 			}
 		}
-		s := c.of(tt.name)
+		s := c.service(tt.name)
 		if len(s.Limits) != 4 {
 			t.Errorf("%s has the limits %+v", tt.name, s.Limits)
 		}
@@ -60,7 +60,7 @@ func TestAStopEndsAForkBomb(t *testing.T) {
 		scripts: map[string]string{"bomb": "b() { (b & b &) 2>/dev/null; }\nb\nwhile :; do b; done\n"},
 	})
 	c.start("coder")
-	c.order(client.VerbStart, "bomb")
+	c.sendCommand(client.VerbStart, "bomb")
 	testkit.Until(t, "the bomb meets its limit", func() bool {
 		events, err := os.ReadFile(filepath.Join(c.group, "hinit-gateway-bomb/pids.events"))
 		n, _ := strings.CutPrefix(strings.TrimSpace(string(events)), "max ")
@@ -73,10 +73,10 @@ func TestAStopEndsAForkBomb(t *testing.T) {
 	if unix.Access(filepath.Join(c.group, "hinit-gateway-bomb"), unix.F_OK) == nil && !strings.Contains(c.file("hinit-gateway-bomb/cgroup.events"), "populated 0") {
 		t.Errorf("the stop has answered, and processes of the bomb live: %s", c.file("hinit-gateway-bomb/cgroup.procs"))
 	}
-	if s := c.of("bomb"); s.State != client.StateDown {
+	if s := c.service("bomb"); s.State != client.StateDown {
 		t.Errorf("the bomb is %s: %s", s.State, s.Reason)
 	}
-	c.lives("coder")
+	c.checkAlive("coder")
 }
 
 // TestAGatewayWithTooMuchMemoryEndsAlone checks that only the gateway that reaches its memory.max
@@ -88,10 +88,10 @@ func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
 		limits: map[string]string{"memory.max": "300000000", "memory.oom.group": "1"},
 	})
 	c.start("coder", "writer")
-	c.order(client.VerbStart, "eater")
+	c.sendCommand(client.VerbStart, "eater")
 	testkit.Until(t, "status and an event name the gateway", func() bool { return c.killedForMemory("eater") })
-	c.order(client.VerbStop, "eater")
-	c.lives("coder", "writer")
+	c.sendCommand(client.VerbStop, "eater")
+	c.checkAlive("coder", "writer")
 	testkit.Until(t, "the last words name it too", func() bool {
 		return strings.Contains(c.lastWords(), "gateway-eater: ") && strings.Contains(c.lastWords(), "oom")
 	})
@@ -108,16 +108,16 @@ func TestReadOnlyControlGroupsAreTold(t *testing.T) {
 		t.Errorf("the log doesn't say why there are no control groups")
 	}
 	c.start("coder")
-	for _, l := range c.of("coder").Limits {
+	for _, l := range c.service("coder").Limits {
 		want := map[string]string{"memory.high": client.LimitedByHinit, "memory.max": client.LimitedByHinit, "cpu.weight": client.LimitedByNice, "pids.max": client.LimitedByNothing}[l.Key]
 		if l.By != want {
 			t.Errorf("%+v, not %s", l, want)
 		}
 	}
-	c.order(client.VerbStart, "eater")
+	c.sendCommand(client.VerbStart, "eater")
 	testkit.Until(t, "status and an event name the gateway", func() bool { return c.killedForMemory("eater") })
-	c.order(client.VerbStop, "eater")
-	c.lives("coder")
+	c.sendCommand(client.VerbStop, "eater")
+	c.checkAlive("coder")
 }
 
 // fill is a gateway that uses tmpfs files until 85 % of the container's memory are used.
@@ -135,16 +135,16 @@ func TestStartsWaitWhileMemoryStalls(t *testing.T) {
 		profiles: map[string]string{"slow": "oom=400", "late": "", "vital": ""}, scripts: map[string]string{"fill": fill}, limits: map[string]string{"memory.max": "250000000"},
 		config: "profiles: {slow: {memory: {high: 36MiB}}, fill: {priority: critical}, vital: {priority: critical}}\n",
 	})
-	c.order(client.VerbStart, "slow")
+	c.sendCommand(client.VerbStart, "slow")
 	testkit.Until(t, "the kernel slows the gateway down", func() bool { return !strings.Contains(c.file("hinit-gateway-slow/memory.events"), "high 0\n") })
-	c.order(client.VerbStart, "fill")
+	c.sendCommand(client.VerbStart, "fill")
 	testkit.Until(t, "starts wait", func() bool { return strings.Contains(c.out.String(), "waits for memory: 8") })
-	c.order(client.VerbStart, "late")
+	c.sendCommand(client.VerbStart, "late")
 	testkit.Until(t, "the start waits", func() bool {
-		s := c.of("late")
+		s := c.service("late")
 		return s.State == client.StateWaiting && strings.HasPrefix(s.Reason, "waits for memory: ")
 	})
 	c.start("vital")
-	c.order(client.VerbStop, "slow")
-	testkit.Until(t, "starts continue", func() bool { return c.of("late").State == client.StateUp })
+	c.sendCommand(client.VerbStop, "slow")
+	testkit.Until(t, "starts continue", func() bool { return c.service("late").State == client.StateUp })
 }

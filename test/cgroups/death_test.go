@@ -18,14 +18,16 @@ func TestTheKernelEndsAWholeContainer(t *testing.T) {
 		limits: map[string]string{"memory.max": "120000000", "memory.oom.group": "1"},
 	})
 	c.start("coder")
-	c.order(client.VerbStart, "eater")
+	c.sendCommand(client.VerbStart, "eater")
 	if state := c.wait(); state != "signal: killed" {
 		t.Errorf("the container has ended: %s", state)
 	}
-	c.told(t, "killed from outside (out of memory, or ")
+	c.checkTerminationMessage(t, "killed from outside (out of memory, or ")
 	c.profile("eater", map[string]string{"agent.conf": ""})
 	c.boot()
-	testkit.Until(t, "both gateways are up again", func() bool { return c.of("coder").State == client.StateUp && c.of("eater").State == client.StateUp })
+	testkit.Until(t, "both gateways are up again", func() bool {
+		return c.service("coder").State == client.StateUp && c.service("eater").State == client.StateUp
+	})
 }
 
 // TestTheKernelEndsPID1Last checks that the kernel kills every gateway and the CMD before PID 1. An
@@ -34,24 +36,24 @@ func TestTheKernelEndsPID1Last(t *testing.T) {
 	c := begin(t, options{profiles: map[string]string{"coder": ""}, config: "profiles: {coder: {priority: critical}}\n", limits: map[string]string{"memory.max": "80000000"}})
 	c.start("coder")
 	exec := exec.Command("/bin/sh", "-c", `echo 0 >"$0/cgroup.procs"; echo -999 >/proc/self/oom_score_adj; exec cat /dev/zero >"/proc/$1/root/run/full"`, c.group, strconv.Itoa(c.cmd.Process.Pid))
-	c.must(exec.Start())
+	c.check(exec.Start())
 	t.Cleanup(func() { _, _ = exec.Process.Kill(), exec.Wait() })
 	switch state := c.wait(); state {
 	case "signal: killed":
-		c.told(t, "killed from outside (out of memory, or ")
+		c.checkTerminationMessage(t, "killed from outside (out of memory, or ")
 	case "exit status 137": // The CMD was killed, and PID 1 ended before the kernel chose the command.
-		c.told(t, "exit code 137, ")
+		c.checkTerminationMessage(t, "exit code 137, ")
 	default:
 		t.Errorf("the container has ended: %s", state)
 	}
-	c.must(exec.Process.Kill())
+	c.check(exec.Process.Kill())
 	_ = exec.Wait() // The kernel has killed the command, so the container must keep running.
 	c.boot()
-	testkit.Until(t, "the gateway is up again", func() bool { return c.of("coder").State == client.StateUp })
+	testkit.Until(t, "the gateway is up again", func() bool { return c.service("coder").State == client.StateUp })
 }
 
-// told fails the test unless the termination message names the container's end and its cause.
-func (c *container) told(t *testing.T, how string) {
+// checkTerminationMessage fails the test unless the termination message names the container's end and its cause.
+func (c *container) checkTerminationMessage(t *testing.T, how string) {
 	t.Helper()
 	words := c.lastWords()
 	t.Logf("last words:\n%s", words)

@@ -136,7 +136,7 @@ func begin(t *testing.T, o options) *container {
 	group := newGroup(t)
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-cgroups-") //nolint:usetesting // the agent's user has to enter this directory
 	c := &container{t: t, o: o, dir: dir, group: group, api: dial.New(filepath.Join(dir, "run", "control.sock"))}
-	c.must(err)
+	c.check(err)
 	t.Cleanup(func() {
 		c.kill()
 		if t.Failed() {
@@ -144,22 +144,22 @@ func begin(t *testing.T, o options) *container {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	c.must(build(), os.Chmod(dir, 0o755), os.Mkdir(c.path("run"), 0o755), os.Mkdir(c.path("dev"), 0o755))
+	c.check(build(), os.Chmod(dir, 0o755), os.Mkdir(c.path("run"), 0o755), os.Mkdir(c.path("dev"), 0o755))
 	for file, value := range o.limits {
-		c.must(os.WriteFile(filepath.Join(group, file), []byte(value), 0))
+		c.check(os.WriteFile(filepath.Join(group, file), []byte(value), 0))
 	}
-	c.must(os.MkdirAll(c.path("home/profiles"), 0o755))
+	c.check(os.MkdirAll(c.path("home/profiles"), 0o755))
 	for name, conf := range o.profiles {
 		c.profile(name, map[string]string{"agent.conf": conf})
 	}
 	for name, script := range o.scripts {
 		c.profile(name, map[string]string{"run": script})
 	}
-	c.must(filepath.WalkDir(c.path("home"), func(path string, _ os.DirEntry, err error) error {
+	c.check(filepath.WalkDir(c.path("home"), func(path string, _ os.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, agentID, agentID))
 	}))
-	c.must(os.WriteFile(c.path("gateway"), []byte(gateway), 0o755), os.WriteFile(c.path("last-words"), nil, 0o644))
-	c.must(os.WriteFile(c.path("hinit.yaml"), fmt.Appendf(nil, `home: %[1]s/home
+	c.check(os.WriteFile(c.path("gateway"), []byte(gateway), 0o755), os.WriteFile(c.path("last-words"), nil, 0o644))
+	c.check(os.WriteFile(c.path("hinit.yaml"), fmt.Appendf(nil, `home: %[1]s/home
 agent:
   user: "%[2]d:%[2]d"
   binary: %[5]s/example-agent
@@ -174,7 +174,7 @@ control: {socket: %[1]s/run/control.sock}
 
 func (c *container) path(name string) string { return filepath.Join(c.dir, name) }
 
-func (c *container) must(errs ...error) {
+func (c *container) check(errs ...error) {
 	c.t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		c.t.Fatal(err)
@@ -185,9 +185,9 @@ func (c *container) must(errs ...error) {
 func (c *container) profile(name string, files map[string]string) {
 	c.t.Helper()
 	home := c.path("home/profiles/" + name)
-	c.must(os.MkdirAll(home, 0o755), os.WriteFile(home+"/SOUL.md", nil, 0o644))
+	c.check(os.MkdirAll(home, 0o755), os.WriteFile(home+"/SOUL.md", nil, 0o644))
 	for name, text := range files {
-		c.must(os.WriteFile(filepath.Join(home, name), []byte(text), 0o644))
+		c.check(os.WriteFile(filepath.Join(home, name), []byte(text), 0o644))
 	}
 }
 
@@ -203,7 +203,7 @@ func (c *container) boot() {
 	c.cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + c.path("home"), "HINIT_CONFIG=" + c.path("hinit.yaml")}, c.o.env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
-	c.must(c.cmd.Start())
+	c.check(c.cmd.Start())
 	c.t.Cleanup(func() {
 		if c.t.Failed() && c.cmd != nil {
 			stack, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stack", c.cmd.Process.Pid))
@@ -254,10 +254,10 @@ func (c *container) wait() string {
 	return state
 }
 
-func (c *container) of(name string) client.Service {
+func (c *container) service(name string) client.Service {
 	c.t.Helper()
 	s, err := c.api.Service(c.context(), name)
-	c.must(err)
+	c.check(err)
 	return s
 }
 
@@ -265,29 +265,29 @@ func (c *container) start(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
 		_, err := c.api.Start(c.context(), name, client.Wait{Wait: true, Timeout: testkit.Patience})
-		c.must(err)
+		c.check(err)
 	}
 }
 
-// order sends a command without waiting for its effect.
-func (c *container) order(verb client.Verb, name string) {
+// sendCommand sends a command without waiting for its effect.
+func (c *container) sendCommand(verb client.Verb, name string) {
 	c.t.Helper()
 	_, err := c.api.Order(c.context(), verb, name, client.Wait{})
-	c.must(err)
+	c.check(err)
 }
 
 func (c *container) file(name string) string {
 	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.group, name))
-	c.must(err)
+	c.check(err)
 	return strings.TrimSpace(string(text))
 }
 
-// lives fails the test unless the gateways are up and never restarted.
-func (c *container) lives(names ...string) {
+// checkAlive fails the test unless the gateways are up and never restarted.
+func (c *container) checkAlive(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
-		if s := c.of(name); s.State != client.StateUp || s.Restarts != 0 || s.LastExit != nil {
+		if s := c.service(name); s.State != client.StateUp || s.Restarts != 0 || s.LastExit != nil {
 			c.t.Errorf("%s is %s after %d restarts: %s, %+v", name, s.State, s.Restarts, s.Reason, s.LastExit)
 		}
 	}
@@ -295,7 +295,7 @@ func (c *container) lives(names ...string) {
 
 func (c *container) events() (list []client.Event) {
 	c.t.Helper()
-	c.must(c.api.Events(c.context(), client.EventOptions{}, func(e client.Event) error { list = append(list, e); return nil }))
+	c.check(c.api.Events(c.context(), client.EventOptions{}, func(e client.Event) error { list = append(list, e); return nil }))
 	return list
 }
 
@@ -303,7 +303,7 @@ func (c *container) events() (list []client.Event) {
 // memory.
 func (c *container) killedForMemory(name string) bool {
 	c.t.Helper()
-	if s := c.of(name); s.LastExit == nil || s.LastExit.Cause != "oom" {
+	if s := c.service(name); s.LastExit == nil || s.LastExit.Cause != "oom" {
 		return false
 	}
 	return slices.ContainsFunc(c.events(), func(e client.Event) bool {
@@ -314,6 +314,6 @@ func (c *container) killedForMemory(name string) bool {
 func (c *container) lastWords() string {
 	c.t.Helper()
 	text, err := os.ReadFile(c.path("last-words"))
-	c.must(err)
+	c.check(err)
 	return string(text)
 }

@@ -25,16 +25,16 @@ func (b *box) board() *kanban.Store {
 	}
 	boards := &kanban.Boards{Root: b.dir + "/home", Env: env}
 	paths, err := boards.Paths("")
-	b.must(err)
+	b.check(err)
 	s, err := kanban.Open(b.Context(), paths, kanban.Options{Env: env})
-	b.must(err)
+	b.check(err)
 	return s
 }
 
 func (b *box) create(s *kanban.Store, n kanban.Task, parents ...string) string {
 	b.Helper()
 	id, err := s.Create(b.Context(), time.Now(), n, parents...)
-	b.must(err)
+	b.check(err)
 	return id
 }
 
@@ -102,8 +102,8 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	if why, err := os.ReadFile(filepath.Join(b.dir, "locks/violated")); err == nil {
 		t.Errorf("a task had two workers: %s", why)
 	}
-	b.account(s, ids)
-	t.Logf("%d tasks; killed in turn: %v", n, k.did)
+	b.checkEvents(s, ids)
+	t.Logf("%d tasks; killed in turn: %v", n, k.counts)
 }
 
 func (b *box) awaitLong(what string, so func() bool) {
@@ -114,12 +114,12 @@ func (b *box) awaitLong(what string, so func() bool) {
 	}
 	for ; !so(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.Fatalf("waited too long for %s; %s", what, b.left())
+			b.Fatalf("waited too long for %s; %s", what, b.unfinishedTasks())
 		}
 	}
 }
 
-func (b *box) left() string {
+func (b *box) unfinishedTasks() string {
 	s := b.board()
 	defer s.Close()
 	var out strings.Builder
@@ -163,15 +163,15 @@ func (b *box) operate(s *kanban.Store) {
 	}
 }
 
-// account compares the board's own report with the events.
-func (b *box) account(s *kanban.Store, ids []string) {
+// checkEvents compares the board's own report with the events.
+func (b *box) checkEvents(s *kanban.Store, ids []string) {
 	b.Helper()
 	outcomes := make(map[string]int)
 	for _, id := range ids {
 		runs, err := s.Runs(b.Context(), id)
-		b.must(err)
+		b.check(err)
 		events, err := s.Events(b.Context(), id, 0)
-		b.must(err)
+		b.check(err)
 		claimed, completed := 0, 0
 		claims := make(map[int64]bool)
 		for _, e := range events {
@@ -202,7 +202,7 @@ func (b *box) account(s *kanban.Store, ids []string) {
 			}
 		}
 		t, err := s.Task(b.Context(), id)
-		b.must(err)
+		b.check(err)
 		if t.ClaimLock != "" || t.CurrentRunID != 0 || t.WorkerPID != 0 {
 			b.Errorf("%s is done and still claimed: %+v", id, t)
 		}
@@ -217,38 +217,38 @@ func (b *box) account(s *kanban.Store, ids []string) {
 // killer kills one process after the other.
 type killer struct {
 	*box
-	rng  *rand.Rand
-	turn int
-	did  map[string]int
+	rng    *rand.Rand
+	round  int
+	counts map[string]int
 }
 
 func (k *killer) next() {
-	if k.did == nil {
-		k.did = make(map[string]int)
+	if k.counts == nil {
+		k.counts = make(map[string]int)
 	}
-	k.turn++
-	switch k.turn % 5 {
+	k.round++
+	switch k.round % 5 {
 	case 1:
-		k.signal("the dispatcher", k.outside(dispatcher), syscall.SIGKILL)
+		k.signal("the dispatcher", k.outside(isDispatcher), syscall.SIGKILL)
 	case 2:
-		k.signal("a worker", k.outside(workers), syscall.SIGKILL)
+		k.signal("a worker", k.outside(isWorker), syscall.SIGKILL)
 	case 3:
-		if k.did["the container"] == 0 || *full && k.did["the container"] < 5 {
+		if k.counts["the container"] == 0 || *full && k.counts["the container"] < 5 {
 			k.kill()
 			k.boot()
-			k.did["the container"]++
+			k.counts["the container"]++
 		}
 	case 4:
 		if _, err := k.client.Reexec(k.Context(), ""); err == nil {
-			k.did["PID 1, re-executed"]++
+			k.counts["PID 1, re-executed"]++
 		}
 	case 0:
-		k.signal("a worker, by TERM", k.outside(workers), syscall.SIGTERM)
+		k.signal("a worker, by TERM", k.outside(isWorker), syscall.SIGTERM)
 	}
 }
 
 func (k *killer) signal(what string, pids []int, sig syscall.Signal) {
 	if len(pids) > 0 && syscall.Kill(pids[k.rng.IntN(len(pids))], sig) == nil {
-		k.did[what]++
+		k.counts[what]++
 	}
 }

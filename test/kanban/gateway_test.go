@@ -30,14 +30,14 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 			b := makeBox(t, "")
 			if c.command != "" {
 				yaml, err := os.ReadFile(b.dir + "/hinit.yaml")
-				b.must(err)
-				b.must(os.WriteFile(b.dir+"/hinit.yaml", []byte(strings.Replace(string(yaml), "["+bin+"/hinit-kanban, serve]", c.command, 1)), 0o644))
+				b.check(err)
+				b.check(os.WriteFile(b.dir+"/hinit.yaml", []byte(strings.Replace(string(yaml), "["+bin+"/hinit-kanban, serve]", c.command, 1)), 0o644))
 			}
 			if c.broken != "" {
-				b.must(os.MkdirAll(filepath.Dir(filepath.Join(b.home, c.broken)), 0o755))
-				b.must(os.WriteFile(filepath.Join(b.home, c.broken), []byte("this is no database, whatever its name says"), 0o644))
+				b.check(os.MkdirAll(filepath.Dir(filepath.Join(b.home, c.broken)), 0o755))
+				b.check(os.WriteFile(filepath.Join(b.home, c.broken), []byte("this is no database, whatever its name says"), 0o644))
 			}
-			b.must(os.WriteFile(b.home+"/gateway_state.json", []byte(`{"desired_state": "running"}`), 0o644))
+			b.check(os.WriteFile(b.home+"/gateway_state.json", []byte(`{"desired_state": "running"}`), 0o644))
 			b.start()
 			var said string
 			b.await("the gateway to start", func() bool {
@@ -63,7 +63,7 @@ func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
 	s := b.board()
 	defer s.Close()
 	_, err := b.client.Start(b.Context(), "default", client.Wait{})
-	b.must(err)
+	b.check(err)
 	said := func() string {
 		log, _ := os.ReadFile(filepath.Join(b.dir, "home/logs/gateways/default/current"))
 		return string(log)
@@ -77,7 +77,7 @@ func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
 		t.Errorf("the gateway said\n%s", log)
 	}
 	list, err := b.client.Runs(b.Context())
-	b.must(err)
+	b.check(err)
 	if len(list) != 1 || !strings.Contains(list[0].Tag, id) {
 		t.Errorf("PID 1 started %+v", list)
 	}

@@ -13,8 +13,8 @@ import (
 	"hinit/kanban"
 )
 
-// only returns the single matching process.
-func (b *box) only(what string, match func(cmdline, environ string) bool) (pid int) {
+// onlyProcess returns the single matching process.
+func (b *box) onlyProcess(what string, match func(cmdline, environ string) bool) (pid int) {
 	b.Helper()
 	b.await(what, func() bool {
 		pids := b.outside(match)
@@ -35,12 +35,12 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	defer s.Close()
 	release := filepath.Join(b.dir, "home", "release")
 	id := b.create(s, kanban.Task{Title: "long", Assignee: "coder", Body: "await " + release + "\nfail"})
-	worker := b.only("a worker", workers)
+	worker := b.onlyProcess("a worker", isWorker)
 	for range 2 {
-		old := b.only("the dispatcher", dispatcher)
-		b.must(syscall.Kill(old, syscall.SIGKILL))
+		old := b.onlyProcess("the dispatcher", isDispatcher)
+		b.check(syscall.Kill(old, syscall.SIGKILL))
 		b.await("another dispatcher", func() bool {
-			pids := b.outside(dispatcher)
+			pids := b.outside(isDispatcher)
 			return len(pids) == 1 && pids[0] != old
 		})
 		b.await("a re-execution", func() bool { // hinit refuses a re-execution while the previous one is under way.
@@ -48,21 +48,21 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 			return err == nil
 		})
 	}
-	if now := b.outside(workers); !slices.Equal(now, []int{worker}) {
+	if now := b.outside(isWorker); !slices.Equal(now, []int{worker}) {
 		t.Errorf("the workers are %v, not %d alone", now, worker)
 	}
-	b.must(os.WriteFile(release, nil, 0o644))
+	b.check(os.WriteFile(release, nil, 0o644))
 	b.await("the end of the first attempt", func() bool {
 		runs, err := s.Runs(b.Context(), id)
 		return err == nil && len(runs) > 0 && runs[0].EndedAt != 0
 	})
 	runs, err := s.Runs(b.Context(), id)
-	b.must(err)
+	b.check(err)
 	if runs[0].Outcome != "crashed" || !strings.Contains(runs[0].Error, "exited with code 1") {
 		t.Errorf("the first attempt ended as %+v", runs[0])
 	}
 	list, err := b.client.Runs(b.Context())
-	b.must(err)
+	b.check(err)
 	if i := slices.IndexFunc(list, func(r client.Run) bool { return strings.Contains(r.Tag, id) }); i < 0 || list[i].End == nil || list[i].End.Code == nil || *list[i].End.Code != 1 {
 		t.Errorf("PID 1 remembers %+v", list)
 	}
@@ -75,7 +75,7 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	b := newBox(t, "")
 	s := b.board()
 	id := b.create(s, kanban.Task{Title: "long", Assignee: "ops", Body: "sleep 60s"})
-	b.only("a worker", workers)
+	b.onlyProcess("a worker", isWorker)
 	b.await("its pid to be written down", func() bool {
 		t, err := s.Task(b.Context(), id)
 		return err == nil && t.WorkerPID != 0
@@ -90,9 +90,9 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 		return err == nil && len(runs) == 2
 	})
 	runs, err := s.Runs(b.Context(), id)
-	b.must(err)
+	b.check(err)
 	task, err := s.Task(b.Context(), id)
-	b.must(err)
+	b.check(err)
 	if runs[0].Outcome != "reclaimed" || task.ConsecutiveFailures != 0 {
 		t.Errorf("the first attempt is %s; %d failures count", runs[0].Outcome, task.ConsecutiveFailures)
 	}
@@ -109,15 +109,15 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 	ofTask := func(_, environ string) bool { return strings.Contains(environ, "HERMES_KANBAN_TASK="+id) }
 	b.await("the worker and its daemon", func() bool { return len(b.outside(ofTask)) >= 2 })
 	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // Block the task, so that it does not start again.
-	b.must(err)
+	b.check(err)
 	list, err := b.client.Runs(b.Context())
-	b.must(err)
+	b.check(err)
 	for _, r := range list {
 		if strings.Contains(r.Tag, id) {
 			_, err := b.client.StopRun(b.Context(), r.ID)
-			b.must(err)
+			b.check(err)
 			r, err = b.client.Run(b.Context(), r.ID, patience)
-			b.must(err)
+			b.check(err)
 			if r.End == nil || r.Asked != client.RunStopped || r.End.Code == nil || *r.End.Code != 0 {
 				t.Errorf("the run is %+v, end %+v", r, r.End)
 			}
@@ -143,12 +143,12 @@ func TestHinitTellsOfTheBoard(t *testing.T) {
 		return err == nil && v.Problem == "" && strings.Contains(v.StatusText, "2 ready, 1 running (coder 1), 0 blocked, 2 capped")
 	})
 	table, _, err := b.client.StatusTable(b.Context(), client.TableFormat{}, "kanban")
-	b.must(err)
+	b.check(err)
 	if !strings.Contains(string(table), "1 running (coder 1)") || strings.Contains(string(table), "ailing") || strings.Contains(string(table), "\nrun/") {
 		t.Errorf("the table is\n%s", table)
 	}
 	told := false
-	b.must(b.client.Events(b.Context(), client.EventOptions{}, func(e client.Event) error {
+	b.check(b.client.Events(b.Context(), client.EventOptions{}, func(e client.Event) error {
 		told = told || strings.HasPrefix(e.Service, "run/default.") && e.To == "up"
 		return nil
 	}))

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp(place(), "hk-") // The path must be short, and every user must be able to enter the directory.
+	dir, err := os.MkdirTemp(parentDir(), "hk-") // The path must be short, and every user must be able to enter the directory.
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -62,8 +62,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// place returns the parent directory of the tests' directories.
-func place() string { return cmp.Or(testkit.InMemory(), "/var/tmp") }
+// parentDir returns the parent directory of the tests' directories.
+func parentDir() string { return cmp.Or(testkit.InMemory(), "/var/tmp") }
 
 // stage mounts /proc in the new namespace and executes the command.
 func stage(argv []string) error {
@@ -84,13 +84,13 @@ const patience = 3 * time.Minute
 // box is a container with a board: hinit as PID 1 of a PID namespace, with the service kanban.
 type box struct {
 	*testing.T
-	dir    string
-	cmd    *exec.Cmd
-	client *dial.Client
-	out    bytes.Buffer
-	ended  chan struct{}
-	more   []string // Additional environment variables.
-	home   string
+	dir      string
+	cmd      *exec.Cmd
+	client   *dial.Client
+	out      bytes.Buffer
+	ended    chan struct{}
+	extraEnv []string // Additional environment variables.
+	home     string
 }
 
 const config = `home: %[1]s/home
@@ -133,19 +133,19 @@ func makeBox(t *testing.T, board string) *box {
 		}
 		t.Skip("a PID namespace needs root")
 	}
-	dir, err := os.MkdirTemp(place(), "hkb-") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
+	dir, err := os.MkdirTemp(parentDir(), "hkb-") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := &box{T: t, dir: dir, home: dir + "/home", client: dial.New(dir + "/run/control.sock")}
 	for _, sub := range []string{"run", "locks", "home/profiles/coder", "home/profiles/ops"} {
-		b.must(os.MkdirAll(filepath.Join(dir, sub), 0o755))
+		b.check(os.MkdirAll(filepath.Join(dir, sub), 0o755))
 	}
 	for name, text := range map[string]string{
 		"hinit.yaml": fmt.Sprintf(config, dir, bin, gateway(dir)), "home/config.yaml": "kanban:\n  dispatch_interval_seconds: 1\n" + board,
 		"home/profiles/coder/SOUL.md": "coder\n", "home/profiles/ops/SOUL.md": "ops\n",
 	} {
-		b.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+		b.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	t.Cleanup(func() {
 		b.kill()
@@ -157,7 +157,7 @@ func makeBox(t *testing.T, board string) *box {
 	return b
 }
 
-func (b *box) must(err error) {
+func (b *box) check(err error) {
 	b.Helper()
 	if err != nil {
 		b.Fatal(err)
@@ -191,10 +191,10 @@ func (b *box) boot() {
 func (b *box) start() {
 	b.Helper()
 	b.cmd = exec.Command("/proc/self/exe", bin+"/hinit", "init", "--", "sleep", "1000000")
-	b.cmd.Env = append(append(b.env(), stageVar+"=1"), b.more...)
+	b.cmd.Env = append(append(b.env(), stageVar+"=1"), b.extraEnv...)
 	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.out
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
-	b.must(b.cmd.Start())
+	b.check(b.cmd.Start())
 	b.ended = make(chan struct{})
 	go func() {
 		_ = b.cmd.Wait()
@@ -245,10 +245,12 @@ func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
 	return pids
 }
 
-// dispatcher matches the process of the service.
-func dispatcher(cmdline, _ string) bool { return strings.HasPrefix(cmdline, bin+"/hinit-kanban serve") }
+// isDispatcher matches the process of the service.
+func isDispatcher(cmdline, _ string) bool {
+	return strings.HasPrefix(cmdline, bin+"/hinit-kanban serve")
+}
 
-// workers matches the workers of tasks.
-func workers(cmdline, environ string) bool {
+// isWorker matches the workers of tasks.
+func isWorker(cmdline, environ string) bool {
 	return strings.Contains(cmdline, "work kanban task") && strings.Contains(environ, "HERMES_KANBAN_TASK=")
 }

@@ -29,8 +29,8 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := makeBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
-	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // The short claim lifetime is for dispatchers that die before their workers start.
-	s := b.board()                                          // Open the board before other processes do.
+	b.extraEnv = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // The short claim lifetime is for dispatchers that die before their workers start.
+	s := b.board()                                              // Open the board before other processes do.
 	defer s.Close()
 	b.boot()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -39,7 +39,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	defer cancel()
 	for _, more := range [][]string{nil, {"unguarded"}} {
 		all.Go(func() {
-			b.keepInside(ctx, append([]string{python, script, b.dir + "/home/kanban.db", bin + "/example-agent"}, more...))
+			b.restartInside(ctx, append([]string{python, script, b.dir + "/home/kanban.db", bin + "/example-agent"}, more...))
 		})
 	}
 
@@ -51,7 +51,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	}
 	more(90)
 	kinds := []func(cmdline, environ string) bool{
-		dispatcher,
+		isDispatcher,
 		func(cmdline, _ string) bool {
 			return strings.Contains(cmdline, script) && !strings.Contains(cmdline, "unguarded")
 		},
@@ -66,7 +66,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	b.awaitLong("every task to be done", func() bool {
 		b.operate(s)
 		st, err := s.Stats(b.Context(), time.Now())
-		b.must(err)
+		b.check(err)
 		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // Limit the kills, so that even a slow machine gets the work done.
 			for _, pid := range b.outside(kinds[turn%3]) {
 				_ = syscall.Kill(pid, signals[turn%3]) // Signal the program too, because nsenter does not forward signals.
@@ -78,7 +78,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 			return false
 		}
 		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // Only one kind of dispatcher has started workers so far.
-			for _, pid := range b.outside(dispatcher) { // Kill the service, which is faster than the Python dispatchers.
+			for _, pid := range b.outside(isDispatcher) { // Kill the service, which is faster than the Python dispatchers.
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			more(10)
@@ -88,7 +88,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	if why, err := os.ReadFile(filepath.Join(b.dir, "locks/violated")); err == nil {
 		t.Errorf("a task had two workers: %s", why)
 	}
-	b.account(s, ids)
+	b.checkEvents(s, ids)
 	t.Logf("%d runs by the service, %d by Python; kills %v", ours, theirs, kills)
 }
 
@@ -97,7 +97,7 @@ func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
 	b.Helper()
 	for _, id := range ids {
 		events, err := s.Events(b.Context(), id, 0)
-		b.must(err)
+		b.check(err)
 		for _, e := range events {
 			switch {
 			case e.Kind != "claimed":
@@ -111,11 +111,11 @@ func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
 	return service, others
 }
 
-// keepInside restarts a program in the container's namespaces until the context ends.
-func (b *box) keepInside(ctx context.Context, argv []string) {
+// restartInside restarts a program in the container's namespaces until the context ends.
+func (b *box) restartInside(ctx context.Context, argv []string) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
-		cmd.Env = append(b.env(), b.more...)
+		cmd.Env = append(b.env(), b.extraEnv...)
 		cmd.WaitDelay = time.Second // The command could outlive nsenter, so kill it.
 		out, err := cmd.CombinedOutput()
 		if ctx.Err() != nil {

@@ -19,7 +19,7 @@ import (
 // inside runs a program in the container's namespaces, and returns its output.
 func (b *box) inside(argv ...string) string {
 	cmd := exec.Command("nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
-	cmd.Env = append(b.env(), b.more...)
+	cmd.Env = append(b.env(), b.extraEnv...)
 	out, _ := cmd.CombinedOutput() // Ignore the error: the task may have ended.
 	return string(out)
 }
@@ -38,9 +38,9 @@ db.commit()`, b.home+"/kanban.db", task).CombinedOutput()
 // maxWorkers limits the workers in the storm.
 const maxWorkers = 8
 
-// alive counts the attempts with a live worker, and finds a task with live processes of two
+// liveAttempts counts the attempts with a live worker, and finds a task with live processes of two
 // attempts.
-func (b *box) alive() (count int, found string) {
+func (b *box) liveAttempts() (count int, found string) {
 	attempts := make(map[string]map[string]int) // Processes of each attempt, by task.
 	at := make(map[string]bool)                 // Attempts with a live worker process.
 	b.outside(func(cmdline, environ string) bool {
@@ -58,7 +58,7 @@ func (b *box) alive() (count int, found string) {
 				attempts[task] = make(map[string]int)
 			}
 			attempts[task][run]++
-			if workers(cmdline, environ) {
+			if isWorker(cmdline, environ) {
 				at[task+run] = true
 			}
 		}
@@ -74,13 +74,13 @@ func (b *box) alive() (count int, found string) {
 
 type tally struct {
 	sync.Mutex
-	did map[string]int
+	counts map[string]int
 }
 
 func (t *tally) add(what string) {
 	t.Lock()
 	defer t.Unlock()
-	t.did[what]++
+	t.counts[what]++
 }
 
 // TestReclaimStorm reclaims, blocks and kills tasks and re-executes PID 1 while the service runs.
@@ -101,19 +101,19 @@ func TestReclaimStorm(t *testing.T) {
 	const open = 30 // Number of simultaneous tasks.
 	var ids []string
 	rng := rand.New(rand.NewPCG(1, 2))
-	did := tally{did: make(map[string]int)}
+	did := tally{counts: make(map[string]int)}
 	var hands sync.WaitGroup
 	defer hands.Wait()
 	begin, kill, kills, most := time.Now(), time.Now(), 0, 0
 	b.awaitLong("every task to be done", func() bool {
-		n, found := b.alive()
-		if again, twice := b.alive(); found != "" && twice == found { // The process may have ended during the search.
-			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
+		n, found := b.liveAttempts()
+		if again, twice := b.liveAttempts(); found != "" && twice == found { // The process may have ended during the search.
+			t.Fatalf("live processes of two attempts: %s\n%s", found, b.unfinishedTasks())
 		} else if most = max(most, min(n, again)); min(n, again) > maxWorkers {
-			t.Fatalf("%d workers are alive; the cap is %d\n%s", n, maxWorkers, b.left())
+			t.Fatalf("%d workers are alive; the cap is %d\n%s", n, maxWorkers, b.unfinishedTasks())
 		}
 		st, err := s.Stats(b.Context(), time.Now())
-		b.must(err)
+		b.check(err)
 		storm := time.Since(begin) < *span
 		for n := len(ids) - st.ByStatus[kanban.Done]; storm && n < open; n++ {
 			ids = append(ids, b.create(s, kanban.Task{Title: "x", Assignee: []string{"coder", "ops"}[n%2], Body: []string{"sleep 700ms", "leave\nsleep 1s"}[n%2]}))
@@ -123,7 +123,7 @@ func TestReclaimStorm(t *testing.T) {
 			return st.ByStatus[kanban.Done] == len(ids)
 		}
 		running, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Running})
-		b.must(err)
+		b.check(err)
 		if time.Since(kill) > min(2*time.Second, *span/5) { // Kill often enough for a short storm to see both.
 			kill, kills = time.Now(), kills+1
 			if kills%2 == 0 {
@@ -131,7 +131,7 @@ func TestReclaimStorm(t *testing.T) {
 					did.add("re-execution of PID 1")
 				}
 			} else {
-				for _, pid := range b.outside(dispatcher) {
+				for _, pid := range b.outside(isDispatcher) {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
 					did.add("kill -9 of the service")
 				}
@@ -169,7 +169,7 @@ func TestReclaimStorm(t *testing.T) {
 	if why, err := os.ReadFile(filepath.Join(b.dir, "locks/violated")); err == nil {
 		t.Errorf("a task had two workers: %s", why)
 	}
-	b.account(s, ids)
-	b.await("the end of every worker", func() bool { return len(b.outside(workers)) == 0 })
-	t.Logf("%d tasks, at most %d live workers: %v", len(ids), most, did.did)
+	b.checkEvents(s, ids)
+	b.await("the end of every worker", func() bool { return len(b.outside(isWorker)) == 0 })
+	t.Logf("%d tasks, at most %d live workers: %v", len(ids), most, did.counts)
 }

@@ -16,7 +16,7 @@ func TestRootFollowsNoLinkOfTheAgentToABoard(t *testing.T) {
 		t.Skip("needs root")
 	}
 	t.Parallel()
-	dir, err := os.MkdirTemp(place(), "hkr-") //nolint:usetesting // every user can enter this directory
+	dir, err := os.MkdirTemp(parentDir(), "hkr-") //nolint:usetesting // every user can enter this directory
 	if err != nil {
 		t.Fatal(err)
 	}

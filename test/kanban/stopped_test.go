@@ -36,9 +36,9 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 		task, err := s.Task(b.Context(), first)
 		return err == nil && task.Status == kanban.Done
 	})
-	pid := b.only("the dispatcher", dispatcher)
+	pid := b.onlyProcess("the dispatcher", isDispatcher)
 	before := sockets(pid)
-	b.must(b.cmd.Process.Signal(syscall.SIGSTOP))
+	b.check(b.cmd.Process.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // The signal fails if PID 1 has ended.
 	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "sleep 3s"})
 	var asks []string
@@ -59,17 +59,17 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	if out := b.inside(bin+"/hinit-kanban", "reclaim", "--local", id); !strings.Contains(out, "Reclaimed") {
 		t.Fatal(out)
 	}
-	b.must(b.cmd.Process.Signal(syscall.SIGCONT))
+	b.check(b.cmd.Process.Signal(syscall.SIGCONT))
 	b.await("the task to be done", func() bool {
-		_, found := b.alive()
-		if _, twice := b.alive(); found != "" && twice == found { // The process may have ended during the search.
-			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
+		_, found := b.liveAttempts()
+		if _, twice := b.liveAttempts(); found != "" && twice == found { // The process may have ended during the search.
+			t.Fatalf("live processes of two attempts: %s\n%s", found, b.unfinishedTasks())
 		}
 		task, err := s.Task(b.Context(), id)
 		return err == nil && task.Status == kanban.Done
 	})
 	runs, err := s.Runs(b.Context(), id)
-	b.must(err)
+	b.check(err)
 	var outcomes []string
 	for _, r := range runs {
 		outcomes = append(outcomes, r.Outcome)
@@ -77,7 +77,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	if want := []string{"reclaimed", "completed"}; !slices.Equal(outcomes, want) {
 		t.Errorf("the attempts ended as %q, not %q", outcomes, want)
 	}
-	b.await("the end of every worker", func() bool { return len(b.outside(workers)) == 0 })
+	b.await("the end of every worker", func() bool { return len(b.outside(isWorker)) == 0 })
 }
 
 // TestAWithdrawnAttemptGetsNoWorker checks that PID 1 starts no worker for a withdrawn attempt.
@@ -85,7 +85,7 @@ func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
 	r, err := runner.NewByPID1(b.Context(), b.client)
-	b.must(err)
+	b.check(err)
 	defer r.Close()
 	job := kanban.WorkerJob{Profile: "coder", RunRef: kanban.RunRef{DB: b.home + "/kanban.db", Board: "default", Task: "t_00000000", Run: 7}}
 	job.Vars = map[string]string{"HERMES_KANBAN_TASK": job.Task}
@@ -99,7 +99,7 @@ func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	}
 	job.Run++
 	w, err := r.Start(b.Context(), job)
-	b.must(err)
+	b.check(err)
 	if s, err := r.Withdraw(b.Context(), job.RunRef); err != nil || s.Worker != w {
 		t.Errorf("the worker that had begun is %+v, not %+v: %v", s.Worker, w, err)
 	}

@@ -42,14 +42,14 @@ type box struct {
 
 // setup lists the settings in which a container differs from the default.
 type setup struct {
-	config  string // Further lines of hinit.yaml, with keys that baseConfig lacks.
-	uid     int    // uid of the agent's user; 0 means agentID.
-	agent   string // Replaces the keys about the gateways in baseConfig.
-	faults  bool   // Whether to use the binary with fault injection.
-	env     []string
-	shares  *box // Box whose volume this box shares.
-	order        // Program to execute; start sets Program and Argv.
-	cmdline []string
+	config      string // Further lines of hinit.yaml, with keys that baseConfig lacks.
+	uid         int    // uid of the agent's user; 0 means agentID.
+	agent       string // Replaces the keys about the gateways in baseConfig.
+	faults      bool   // Whether to use the binary with fault injection.
+	env         []string
+	shares      *box // Box whose volume this box shares.
+	stageConfig      // Program to execute; start sets Program and Argv.
+	cmdline     []string
 }
 
 // baseConfig makes every gateway a shell script of its profile.
@@ -124,8 +124,8 @@ func (b *box) volume() string {
 	return b.home
 }
 
-// logged returns the lines of a service's log files, oldest first, without time stamps.
-func (b *box) logged(profile string) ([]string, error) {
+// logLines returns the lines of a service's log files, oldest first, without time stamps.
+func (b *box) logLines(profile string) ([]string, error) {
 	dir := filepath.Join(b.volume(), "logs", "gateways", profile)
 	files, err := filepath.Glob(filepath.Join(dir, "current-*"))
 	slices.Sort(files)
@@ -143,10 +143,10 @@ func (b *box) logged(profile string) ([]string, error) {
 // profile creates a profile whose gateway is a script.
 func (b *box) profile(name, script string) {
 	b.t.Helper()
-	b.check(b.make(name, script))
+	b.check(b.tryMakeProfile(name, script))
 }
 
-func (b *box) make(name, script string) error {
+func (b *box) tryMakeProfile(name, script string) error {
 	dir := b.profileDir(name)
 	// SOUL.md comes last, because it makes the directory a profile.
 	soul := filepath.Join(dir, "SOUL.md")
@@ -182,7 +182,7 @@ func (b *box) booted() error {
 
 func (b *box) start() {
 	b.t.Helper()
-	o := b.order
+	o := b.stageConfig
 	if o.Host != "" {
 		o.Named = b.path("hostname")
 		b.check(os.WriteFile(o.Named, []byte(o.Host+"\n"), 0o644))
@@ -280,8 +280,8 @@ func (b *box) stop() (code int, took time.Duration) {
 	return b.wait(patience), time.Since(begin)
 }
 
-// fail replaces the fault rules. Without rules, everything works.
-func (b *box) fail(rules ...string) {
+// setFaultRules replaces the fault rules. Without rules, everything works.
+func (b *box) setFaultRules(rules ...string) {
 	b.t.Helper()
 	next := b.path("faults.new")
 	b.check(os.WriteFile(next, []byte(strings.Join(rules, "\n")+"\n"), 0o644), os.Rename(next, b.path("faults")))
@@ -308,8 +308,8 @@ func (b *box) status() client.Status {
 	return s
 }
 
-// is returns a check that a service is in the given state.
-func (b *box) is(name, state string) func() error {
+// checkState returns a check that a service is in the given state.
+func (b *box) checkState(name, state string) func() error {
 	return func() error {
 		s, err := b.service(name)
 		if err == nil && s.State != state {
@@ -319,21 +319,23 @@ func (b *box) is(name, state string) func() error {
 	}
 }
 
-func (b *box) do(verb, name string) error { return b.command(verb, name, client.Wait{Wait: true}) }
+func (b *box) commandAndAwait(verb, name string) error {
+	return b.command(verb, name, client.Wait{Wait: true})
+}
 
-// up starts services and waits until they are up.
-func (b *box) up(names ...string) {
+// startAndAwait starts services and waits until they are up.
+func (b *box) startAndAwait(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
-		b.check(b.tell("start", name))
+		b.check(b.sendCommand("start", name))
 	}
 	for _, name := range names {
-		b.check(poll(patience, b.is(name, client.StateUp)))
+		b.check(poll(patience, b.checkState(name, client.StateUp)))
 	}
 }
 
-// tell sends a command without waiting for its effect.
-func (b *box) tell(verb, name string) error { return b.command(verb, name, client.Wait{}) }
+// sendCommand sends a command without waiting for its effect.
+func (b *box) sendCommand(verb, name string) error { return b.command(verb, name, client.Wait{}) }
 
 func (b *box) command(verb, name string, w client.Wait) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -382,15 +384,15 @@ func (b *box) lastWords() string {
 }
 
 type process struct {
-	pid, ppid, inner int
-	uid, threads     int
-	state            byte
-	name             string
+	pid, ppid, innerPID int
+	uid, threads        int
+	state               byte
+	name                string
 }
 
-// dead reports whether all threads have ended. The kernel shows a zombie as soon as the first
+// hasEnded reports whether all threads have ended. The kernel shows a zombie as soon as the first
 // thread has ended.
-func (p process) dead() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
+func (p process) hasEnded() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
 // processes lists all processes in the namespace except for the init, dead or alive.
 func (b *box) processes() []process {
@@ -411,15 +413,15 @@ func (b *box) processes() []process {
 		if mine, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid)); err != nil || mine != space {
 			continue
 		}
-		if p, ok := look(pid); ok {
+		if p, ok := readProcess(pid); ok {
 			list = append(list, p)
 		}
 	}
 	return list
 }
 
-// look reads the state of one process.
-func look(pid int) (process, bool) {
+// readProcess reads the state of one process.
+func readProcess(pid int) (process, bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	p := process{pid: pid}
 	for line := range strings.Lines(string(text)) {
@@ -440,23 +442,23 @@ func look(pid int) (process, bool) {
 		case "Uid":
 			p.uid, _ = strconv.Atoi(f[0])
 		case "NSpid":
-			p.inner, _ = strconv.Atoi(f[len(f)-1])
+			p.innerPID, _ = strconv.Atoi(f[len(f)-1])
 		}
 	}
-	return p, err == nil && p.inner != 0
+	return p, err == nil && p.innerPID != 0
 }
 
-// alive lists the living processes by the run that their environment names, except for the init and
+// liveProcesses lists the living processes by the run that their environment names, except for the init and
 // its CMD.
-func (b *box) alive() []process {
+func (b *box) liveProcesses() []process {
 	return slices.DeleteFunc(b.processes(), func(p process) bool {
-		return p.dead() || p.name == "hinit-tools" && p.uid == 0 // Ignore the boot program, which changes owners in the background.
+		return p.hasEnded() || p.name == "hinit-tools" && p.uid == 0 // Ignore the boot program, which changes owners in the background.
 	})
 }
 
-// of lists a service's living processes, by their inherited tag.
-func (b *box) of(service string) []process {
-	return slices.DeleteFunc(b.alive(), func(p process) bool {
+// processesOf lists a service's living processes, by their inherited tag.
+func (b *box) processesOf(service string) []process {
+	return slices.DeleteFunc(b.liveProcesses(), func(p process) bool {
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
 		return err != nil || !bytes.Contains(env, []byte("HINIT_RUN="+service+":"))
 	})
@@ -466,15 +468,15 @@ func (b *box) of(service string) []process {
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
-		if p.dead() && p.ppid == b.cmd.Process.Pid { // Other zombies are children of the test, which has not reaped them yet.
+		if p.hasEnded() && p.ppid == b.cmd.Process.Pid { // Other zombies are children of the test, which has not reaped them yet.
 			n++
 		}
 	}
 	return n
 }
 
-// reaped returns an error while a zombie exists.
-func (b *box) reaped() error {
+// checkReaped returns an error while a zombie exists.
+func (b *box) checkReaped() error {
 	if n := b.zombies(); n > 0 {
 		return fmt.Errorf("%d zombies are left", n)
 	}
@@ -483,11 +485,11 @@ func (b *box) reaped() error {
 
 // usage is PID 1's resource use.
 type usage struct {
-	rss     int // Resident memory in KiB.
-	private int // Private memory in KiB, without the program's pages.
-	files   int
-	threads int
-	cpu     time.Duration
+	residentBytes int // Resident memory in KiB.
+	private       int // Private memory in KiB, without the program's pages.
+	files         int
+	threads       int
+	cpu           time.Duration
 }
 
 func (b *box) usage() usage {
@@ -500,7 +502,7 @@ func (b *box) usage() usage {
 		f := strings.Fields(line)
 		switch f[0] {
 		case "VmRSS:":
-			u.rss, _ = strconv.Atoi(f[1])
+			u.residentBytes, _ = strconv.Atoi(f[1])
 		case "Threads:":
 			u.threads, _ = strconv.Atoi(f[1])
 		}

@@ -20,13 +20,13 @@ import (
 type chaos struct {
 	*box
 
-	random *rand.Rand
-	want   map[string]string // Intent by profile; "" for none yet.
-	faulty bool              // Whether commands may fail. Accepted requests must hold all the same.
-	slots  *slots            // Slots of s6; nil if hinit does not answer as s6.
-	doubt  bool              // Whether an answer said that a container restart may undo the command.
-	conns  func()
-	made   int
+	random    *rand.Rand
+	wanted    map[string]string // Intent by profile; "" for none yet.
+	faulty    bool              // Whether commands may fail. Accepted requests must hold all the same.
+	slots     *slots            // Slots of s6; nil if hinit does not answer as s6.
+	uncertain bool              // Whether an answer said that a container restart may undo the command.
+	conns     func()
+	created   int
 }
 
 // TestChaos performs random actions on a container and compares it with a model. The test prints
@@ -36,7 +36,7 @@ func TestChaos(t *testing.T) {
 	requireRoot(t)
 	t.Logf("repeat it with -args -seed %d", *seed)
 	c := &chaos{
-		box: newBox(t, setup{faults: true, config: quick}), random: rand.New(rand.NewPCG(*seed, 0)), want: map[string]string{}, conns: func() {},
+		box: newBox(t, setup{faults: true, config: quick}), random: rand.New(rand.NewPCG(*seed, 0)), wanted: map[string]string{}, conns: func() {},
 	}
 	c.actFor()
 }
@@ -47,7 +47,7 @@ func TestChaosInSlots(t *testing.T) {
 	requireRoot(t)
 	t.Logf("repeat it with -args -seed %d", *seed)
 	c := &chaos{
-		box: newBox(t, setup{faults: true, config: quick, order: order{Run: true}}), random: rand.New(rand.NewPCG(*seed, 6)), want: map[string]string{}, conns: func() {},
+		box: newBox(t, setup{faults: true, config: quick, stageConfig: stageConfig{Run: true}}), random: rand.New(rand.NewPCG(*seed, 6)), wanted: map[string]string{}, conns: func() {},
 	}
 	c.slots = newSlots(c)
 	c.actFor()
@@ -69,17 +69,17 @@ func (c *chaos) actFor() {
 		for range 3 + c.random.IntN(15) {
 			c.act()
 		}
-		c.settle()
+		c.awaitSettled()
 	}
 	names := c.names()
 	for _, name := range names {
-		c.check(c.tell("stop", name))
-		c.want[name] = "stopped"
+		c.check(c.sendCommand("stop", name))
+		c.wanted[name] = "stopped"
 	}
-	c.settle()
+	c.awaitSettled()
 	for _, name := range names {
 		if err := poll(patience, func() error { // The last log lines may not have arrived yet.
-			lines, err := c.logged(name)
+			lines, err := c.logLines(name)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil // The profile has never written a line.
 			}
@@ -97,7 +97,7 @@ func (c *chaos) actFor() {
 
 func (c *chaos) names() []string {
 	var names []string
-	for name := range c.want {
+	for name := range c.wanted {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -105,14 +105,14 @@ func (c *chaos) names() []string {
 }
 
 func (c *chaos) create() {
-	name := fmt.Sprintf("c%d", c.made)
-	c.made++
+	name := fmt.Sprintf("c%d", c.created)
+	c.created++
 	script := counter
 	if c.random.IntN(3) == 0 {
 		script = "exec 2>/dev/null\ntrap '' TERM\nn=0\n(setsid sleep 1000000 &)\nwhile :; do n=$((n + 1)); echo \"line $n\"; sleep 0.01; done\n"
 	}
 	c.profile(name, script)
-	c.want[name] = ""
+	c.wanted[name] = ""
 }
 
 // act performs one random action.
@@ -121,7 +121,7 @@ func (c *chaos) act() {
 	names := c.names()
 	name := names[c.random.IntN(len(names))]
 	if c.slots != nil && c.random.IntN(3) == 0 {
-		if !c.faulty && !c.doubt { // With faults, the slots may differ from the requests.
+		if !c.faulty && !c.uncertain { // With faults, the slots may differ from the requests.
 			c.slots.act(name)
 		}
 		return
@@ -129,16 +129,16 @@ func (c *chaos) act() {
 	switch n := c.random.IntN(100); {
 	case n < 40:
 		verb := []string{"start", "stop", "restart"}[c.random.IntN(3)]
-		if err := c.tell(verb, name); err != nil {
+		if err := c.sendCommand(verb, name); err != nil {
 			if !c.faulty {
 				c.t.Fatalf("%v; seed %d", err, *seed)
 			}
-			c.doubt = true
+			c.uncertain = true
 		}
-		c.want[name] = map[bool]string{true: "stopped", false: "running"}[verb == "stop"]
+		c.wanted[name] = map[bool]string{true: "stopped", false: "running"}[verb == "stop"]
 		sheet.add("chaos commands", 1)
 	case n < 60:
-		for _, p := range c.of("gateway-" + name) {
+		for _, p := range c.processesOf("gateway-" + name) {
 			if c.random.IntN(2) == 0 {
 				_ = unix.Kill(p.pid, []unix.Signal{unix.SIGKILL, unix.SIGSEGV, unix.SIGSTOP, unix.SIGTERM}[c.random.IntN(4)])
 				sheet.add("kills", 1)
@@ -151,68 +151,68 @@ func (c *chaos) act() {
 	case n < 70:
 		if len(names) > 3 {
 			c.check(poll(patience, func() error { return os.RemoveAll(c.profileDir(name)) })) // hinit may be writing in the directory.
-			delete(c.want, name)
+			delete(c.wanted, name)
 		}
 	case n < 78:
 		c.faulty = true
-		c.fail(
+		c.setFaultRules(
 			[]string{"write * ENOSPC", "write /current EIO", "sync * EIO", "open * EROFS", "rename * ESTALE", "sync * delay=300ms"}[c.random.IntN(6)],
 			[]string{"fork * EAGAIN times=3", "pipe * EMFILE times=2", "fork * ENOMEM times=5", "watch * ENOSPC"}[c.random.IntN(4)],
 		)
 		sheet.add("faults", 1)
 	case n < 84:
-		c.fail()
+		c.setFaultRules()
 		c.faulty = false
 	case n < 88:
 		c.conns()
 		conns := c.connect(c.random.IntN(100))
-		if conn := c.say(strings.Repeat("\x00garbage", c.random.IntN(1000))); conn != nil {
+		if conn := c.sendRaw(strings.Repeat("\x00garbage", c.random.IntN(1000))); conn != nil {
 			conns = append(conns, conn)
 		}
-		c.conns = func() { hangUp(conns) }
+		c.conns = func() { closeAll(conns) }
 	case n < 90 && !c.faulty:
 		c.check(c.cmd.Process.Signal(unix.SIGSTOP))
 		<-time.After(time.Duration(c.random.IntN(200)) * time.Millisecond)
 		c.check(c.cmd.Process.Signal(unix.SIGCONT))
-	case n < 93 && !c.faulty && !c.doubt:
+	case n < 93 && !c.faulty && !c.uncertain:
 		c.kill()
-		c.again()
+		c.reboot()
 		sheet.add("kills", 1)
-	case n < 95 && !c.faulty && !c.doubt:
+	case n < 95 && !c.faulty && !c.uncertain:
 		if code, _ := c.stop(); code != 0 {
 			c.t.Fatalf("the container ended with code %d; seed %d", code, *seed)
 		}
-		c.again()
+		c.reboot()
 	default:
 		<-time.After(time.Duration(c.random.IntN(100)) * time.Millisecond)
 	}
 }
 
-// again reboots the container, which creates a new scan directory.
-func (c *chaos) again() {
+// reboot reboots the container, which creates a new scan directory.
+func (c *chaos) reboot() {
 	c.t.Helper()
 	c.boot()
 	if c.slots != nil {
-		clear(c.slots.want)
+		clear(c.slots.wanted)
 	}
 }
 
-// settle ends the faults, and compares the container with the model.
-func (c *chaos) settle() {
+// awaitSettled ends the faults, and compares the container with the model.
+func (c *chaos) awaitSettled() {
 	c.t.Helper()
-	c.fail()
+	c.setFaultRules()
 	c.faulty = false
 	c.conns()
 	c.conns = func() {}
 	if err := poll(patience, func() error {
 		if c.slots != nil {
-			c.slots.hasten() // Repeat it in each try, because a failure may become visible late.
+			c.slots.skipDelays() // Repeat it in each try, because a failure may become visible late.
 		}
 		return c.compare()
 	}); err != nil {
 		c.t.Fatalf("%v; seed %d", err, *seed)
 	}
-	c.doubt = false
+	c.uncertain = false
 }
 
 // compare returns the first difference between the model and the container.
@@ -233,14 +233,14 @@ func (c *chaos) compare() error {
 			return err
 		}
 	}
-	for name, want := range c.want {
+	for name, want := range c.wanted {
 		s, known := services[name]
 		delete(services, name)
 		state, wanted := client.StateDown, client.WantDown
 		if want == "running" {
 			state, wanted = client.StateUp, client.WantUp
 		}
-		processes := c.of("gateway-" + name)
+		processes := c.processesOf("gateway-" + name)
 		// A stopped gateway counts as up, because its parent does not know that a signal stopped it.
 		switch {
 		case !known:
@@ -258,7 +258,7 @@ func (c *chaos) compare() error {
 	for name, s := range services {
 		return fmt.Errorf("%s is %s, and should be gone", name, s.State)
 	}
-	return c.reaped()
+	return c.checkReaped()
 }
 
 // counted returns an error unless each life in the log counts from 1 without gaps.

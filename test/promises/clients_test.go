@@ -21,14 +21,14 @@ func (b *box) connect(n int) []net.Conn {
 	return conns
 }
 
-func hangUp(conns []net.Conn) {
+func closeAll(conns []net.Conn) {
 	for _, c := range conns {
 		_ = c.Close()
 	}
 }
 
-// say opens a connection and sends data without reading the answer.
-func (b *box) say(what string) net.Conn {
+// sendRaw opens a connection and sends data without reading the answer.
+func (b *box) sendRaw(what string) net.Conn {
 	c, err := net.DialTimeout("unix", b.client.Socket(), time.Second)
 	if err != nil {
 		return nil

@@ -39,9 +39,9 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	b.profile("comet", script)
 	b.profile("calm", sleeper)
 	b.boot()
-	b.up("calm")
+	b.startAndAwait("calm")
 	for range times {
-		b.up("comet")
+		b.startAndAwait("comet")
 		before := b.status().Init.Orphans
 		within(t, patience, func() error { // The daemon must run before the stop.
 			if n := b.status().Init.Orphans - before; n < 100 {
@@ -49,14 +49,14 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 			}
 			return nil
 		})
-		b.check(b.do("stop", "comet"))
-		over = append(over, b.stopped("gateway-comet")-grace)
+		b.check(b.commandAndAwait("stop", "comet"))
+		over = append(over, b.stopTime("gateway-comet")-grace)
 		down := b.status().Init.Orphans
-		if left := b.alive(); len(left) != 2 { // Only the CMD and the other gateway may remain.
+		if left := b.liveProcesses(); len(left) != 2 { // Only the CMD and the other gateway may remain.
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
 		// During the restart, a surviving daemon would fork many times.
-		b.check(b.do("restart", "calm"))
+		b.check(b.commandAndAwait("restart", "calm"))
 		if n := b.status().Init.Orphans - down; n > 20 { // Count only processes that ended after the stop.
 			t.Errorf("after the stop %d more of it have ended", n)
 		}
@@ -64,7 +64,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	}
 	slices.Sort(over)
 	t.Logf("beyond the grace: %v", over)
-	b.check(b.is("calm", client.StateUp)())
+	b.check(b.checkState("calm", client.StateUp)())
 	if code, _ := b.stop(); code != 0 {
 		t.Errorf("the container ended with code %d", code)
 	}
@@ -80,17 +80,17 @@ func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 	b.profile("headless", "exec "+b.program()+" testproc:escape clean headless\n")
 	b.boot()
 	for range scale(1, 50) {
-		b.up("headless")
+		b.startAndAwait("headless")
 		within(t, patience, func() error {
-			for _, p := range b.alive() {
+			for _, p := range b.liveProcesses() {
 				if p.state == 'Z' {
 					return nil
 				}
 			}
-			return fmt.Errorf("no process without its first thread: %+v", b.alive())
+			return fmt.Errorf("no process without its first thread: %+v", b.liveProcesses())
 		})
-		b.check(b.do("stop", "headless"))
-		if left := b.alive(); len(left) != 1 { // Only the CMD may remain.
+		b.check(b.commandAndAwait("stop", "headless"))
+		if left := b.liveProcesses(); len(left) != 1 { // Only the CMD may remain.
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
 		sheet.add("stops", 1)
@@ -106,9 +106,9 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	b.profile("sly", "exec "+b.program()+" testproc:hide\n")
 	b.profile("calm", sleeper)
 	b.boot()
-	b.up("sly", "calm")
+	b.startAndAwait("sly", "calm")
 	within(t, patience, func() error {
-		list := b.alive()
+		list := b.liveProcesses()
 		if len(list) != 4 || slices.ContainsFunc(list, func(p process) bool { return p.ppid != b.cmd.Process.Pid }) {
 			return fmt.Errorf("alive are %+v, not the CMD, two gateways, and the daemon whose parents have ended", list)
 		}
@@ -118,12 +118,12 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	b.check(err)
 	calm, err := b.service("calm")
 	b.check(err)
-	b.check(b.do("stop", "sly"))
+	b.check(b.commandAndAwait("stop", "sly"))
 	hidden := ""
-	for _, p := range b.alive() {
+	for _, p := range b.liveProcesses() {
 		// The CMD is older than the gateways. Outer PIDs wrap around.
-		if p.ppid == b.cmd.Process.Pid && p.uid == b.uid && p.inner != calm.PID && p.inner > main.PID {
-			hidden = fmt.Sprintf("process %d hides which service it is of", p.inner)
+		if p.ppid == b.cmd.Process.Pid && p.uid == b.uid && p.innerPID != calm.PID && p.innerPID > main.PID {
+			hidden = fmt.Sprintf("process %d hides which service it is of", p.innerPID)
 		}
 	}
 	s, err := b.service("sly")
@@ -143,7 +143,7 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	if told != 1 {
 		t.Errorf("the events tell of it %d times", told)
 	}
-	b.check(b.is("calm", client.StateUp)())
+	b.check(b.checkState("calm", client.StateUp)())
 }
 
 // TestStopEndsASiblingOfTheGateway checks that stop ends a process that a gateway created as a
@@ -155,15 +155,15 @@ func TestStopEndsASiblingOfTheGateway(t *testing.T) {
 	b.profile("sibling", "exec "+b.program()+" testproc:sibling\n")
 	b.boot()
 	for range scale(3, 50) {
-		b.up("sibling")
+		b.startAndAwait("sibling")
 		within(t, patience, func() error {
-			if list := b.alive(); len(list) != 3 { // Three processes are expected: the CMD, the gateway and its sibling.
+			if list := b.liveProcesses(); len(list) != 3 { // Three processes are expected: the CMD, the gateway and its sibling.
 				return fmt.Errorf("alive are %+v", list)
 			}
 			return nil
 		})
-		b.check(b.do("stop", "sibling"))
-		if left := b.alive(); len(left) != 1 {
+		b.check(b.commandAndAwait("stop", "sibling"))
+		if left := b.liveProcesses(); len(left) != 1 {
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
 		sheet.add("stops", 1)

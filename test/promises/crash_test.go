@@ -23,21 +23,21 @@ func (b *box) traceFile() string {
 	return file
 }
 
-// traced calls what, and returns the volume calls that hinit made during it.
-func (b *box) traced(what func()) []string {
+// trace calls what, and returns the volume calls that hinit made during it.
+func (b *box) trace(what func()) []string {
 	b.t.Helper()
 	file := b.traceFile()
-	b.fail("* * trace=" + file)
+	b.setFaultRules("* * trace=" + file)
 	what()
-	b.fail()
+	b.setFaultRules()
 	text, err := os.ReadFile(file)
 	b.check(err)
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// restored returns an error unless a boot started exactly the gateways that the disk wants up. The
+// checkRestored returns an error unless a boot started exactly the gateways that the disk wants up. The
 // disk must be in one of the allowed states.
-func (b *box) restored(profile string, allowed ...string) error {
+func (b *box) checkRestored(profile string, allowed ...string) error {
 	wanted := b.desired(profile)
 	if !slices.Contains(allowed, wanted) {
 		return fmt.Errorf("%s is wanted %q on the disk; what was asked for allows %q only", profile, wanted, allowed)
@@ -71,31 +71,31 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 			b.profile("a", sleeper)
 			b.profile("bystander", sleeper)
 			b.boot()
-			b.check(b.tell("start", "bystander"))
+			b.check(b.sendCommand("start", "bystander"))
 			// Set the opposite intents first, so that each command changes the file.
 			prepare := func() {
 				t.Helper()
 				verb := map[string]string{"running": "start", "stopped": "stop"}[c.from]
-				b.check(b.tell(verb, "a"), poll(patience, func() error { return b.restored("a", c.from) }))
+				b.check(b.sendCommand(verb, "a"), poll(patience, func() error { return b.checkRestored("a", c.from) }))
 			}
 			prepare()
-			calls := b.traced(func() { b.check(b.tell(c.verb, "a")) })
-			durable(t, calls)
+			calls := b.trace(func() { b.check(b.sendCommand(c.verb, "a")) })
+			checkDurable(t, calls)
 			// The gateway removes its marker when it ends, before the answer or after it.
 			loose := slices.ContainsFunc(calls, func(call string) bool { return strings.HasPrefix(call, "remove .gateway-planned-stop.json") })
 			intent := c.from
 			for k, call := range calls {
 				prepare()
-				b.fail(fmt.Sprintf("* * crash skip=%d", k))
-				if b.tell(c.verb, "a") == nil {
+				b.setFaultRules(fmt.Sprintf("* * crash skip=%d", k))
+				if b.sendCommand(c.verb, "a") == nil {
 					if loose && k == len(calls)-1 {
-						b.fail()
+						b.setFaultRules()
 						continue
 					}
 					t.Fatalf("answered before call %d (%s), the last but %d", k, call, len(calls)-k-1)
 				}
 				b.wait(patience)
-				b.fail()
+				b.setFaultRules()
 				b.boot()
 				// Without an answer, both the old and the new intent are correct. The old one is wrong after the
 				// rename.
@@ -103,9 +103,9 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 					intent = c.to
 				}
 				within(t, patience, func() error {
-					err := b.restored("a", intent)
+					err := b.checkRestored("a", intent)
 					if err == nil {
-						err = b.restored("bystander", "running")
+						err = b.checkRestored("bystander", "running")
 					}
 					if err != nil {
 						err = fmt.Errorf("after call %d (%s): %w", k, call, err)
@@ -116,14 +116,14 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 			}
 			b.kill()
 			b.boot()
-			tidy(t, b.profileDir("a"))
+			checkTidy(t, b.profileDir("a"))
 		})
 	}
 }
 
-// durable fails the test unless an intent is synced before its rename, and the rename before the
+// checkDurable fails the test unless an intent is synced before its rename, and the rename before the
 // answer.
-func durable(t *testing.T, calls []string) {
+func checkDurable(t *testing.T, calls []string) {
 	t.Helper()
 	var steps []string
 	for _, c := range calls {
@@ -136,8 +136,8 @@ func durable(t *testing.T, calls []string) {
 	}
 }
 
-// tidy fails the test if crashes left many temporary files.
-func tidy(t *testing.T, dir string) {
+// checkTidy fails the test if crashes left many temporary files.
+func checkTidy(t *testing.T, dir string) {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(dir, ".*.tmp"))
 	if err != nil || len(left) > 0 {
@@ -162,13 +162,13 @@ func TestCrashAfterEveryStepOfABoot(t *testing.T) {
 		return b
 	}
 	used := fresh()
-	first := used.traced(used.boot)
+	first := used.trace(used.boot)
 	used.kill()
 	for k, call := range first {
 		b := fresh()
 		b.crashBoot(k, call, wanted)
 	}
-	for k, call := range used.traced(used.boot) {
+	for k, call := range used.trace(used.boot) {
 		used.kill()
 		used.crashBoot(k, call, wanted)
 	}
@@ -180,7 +180,7 @@ func thePowerFailedWhileTheHomeChangedItsOwner(t *testing.T) {
 	b := newBox(t, setup{faults: true})
 	b.check(os.Chown(b.home, 12345, 12345))
 	const mark = ".hinit-repair-pending"
-	calls := slices.DeleteFunc(b.traced(b.boot), func(call string) bool { return !strings.HasSuffix(call, " "+mark) })
+	calls := slices.DeleteFunc(b.trace(b.boot), func(call string) bool { return !strings.HasSuffix(call, " "+mark) })
 	b.kill()
 	if at := slices.Index(calls, "write "+mark); at < 0 || !slices.Equal(calls[at:min(at+3, len(calls))], []string{"write " + mark, "sync " + mark, "sync " + mark}) {
 		t.Errorf("after the write of the mark, the file and its directory are not synced: %q", calls)
@@ -190,14 +190,14 @@ func thePowerFailedWhileTheHomeChangedItsOwner(t *testing.T) {
 // crashBoot kills a boot after call k, and boots again.
 func (b *box) crashBoot(k int, call string, wanted map[string]string) {
 	b.t.Helper()
-	b.fail(fmt.Sprintf("* * crash skip=%d", k))
+	b.setFaultRules(fmt.Sprintf("* * crash skip=%d", k))
 	b.start()
 	b.wait(patience)
-	b.fail()
+	b.setFaultRules()
 	b.boot()
 	b.check(poll(patience, func() error {
 		for profile, want := range wanted {
-			if err := b.restored(profile, want); err != nil {
+			if err := b.checkRestored(profile, want); err != nil {
 				return fmt.Errorf("after call %d of a boot (%s): %w", k, call, err)
 			}
 		}
@@ -228,7 +228,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 			b.profile("on", sleeper)
 			b.profile("off", sleeper)
 			b.boot()
-			b.check(b.tell("start", "on"), b.tell("stop", "off"))
+			b.check(b.sendCommand("start", "on"), b.sendCommand("stop", "off"))
 			prepare := func() {
 				t.Helper()
 				for _, name := range []string{"crash-a", "crash-b"} {
@@ -238,7 +238,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 				b.check(b.booted(), os.WriteFile(active, []byte("crash-a\n"), 0o644), os.Chown(active, b.uid, b.uid))
 				if c.before != "" {
 					_, err := b.manage("", "create", c.before)
-					b.check(err, b.do("stop", c.before)) // hinit writes into the home before it answers, so each run makes the same calls.
+					b.check(err, b.commandAndAwait("stop", c.before)) // hinit writes into the home before it answers, so each run makes the same calls.
 				}
 			}
 			prepare()
@@ -260,7 +260,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 					t.Fatalf("after call %d of %d (%s): %s", k, len(calls), call, fmt.Sprintf(format, args...))
 				}
 				for name, want := range map[string]string{"on": "running", "off": "stopped"} {
-					if err := poll(patience, func() error { return b.restored(name, want) }); err != nil {
+					if err := poll(patience, func() error { return b.checkRestored(name, want) }); err != nil {
 						fail("%v", err)
 					}
 				}
@@ -299,7 +299,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 			}
 			b.kill()
 			b.boot()
-			tidy(t, b.home)
+			checkTidy(t, b.home)
 		})
 	}
 }
@@ -350,7 +350,7 @@ func TestKilledAtAnyInstantAfterTheAnswer(t *testing.T) {
 		for _, name := range names {
 			for range random.IntN(3) {
 				verb := []string{"start", "stop", "restart"}[random.IntN(3)]
-				b.check(b.tell(verb, name))
+				b.check(b.sendCommand(verb, name))
 				asked[name] = map[bool]string{true: "stopped", false: "running"}[verb == "stop"]
 			}
 		}

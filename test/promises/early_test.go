@@ -20,7 +20,7 @@ func TestTermWhileHinitBegins(t *testing.T) {
 		// The runtime reports the initialisation of each package, before main.
 		b := newBox(t, setup{env: []string{"GODEBUG=inittrace=1"}})
 		b.start()
-		for begin := time.Now(); !b.said("err", "init hinit/internal/early @"); { // Poll without a pause, because main begins a millisecond later.
+		for begin := time.Now(); !b.outputContains("err", "init hinit/internal/early @"); { // Poll without a pause, because main begins a millisecond later.
 			if time.Since(begin) > patience {
 				t.Fatal("it does not listen")
 			}
@@ -35,8 +35,8 @@ func TestTermWhileHinitBegins(t *testing.T) {
 	}
 }
 
-// said reports whether an output stream of the container contains a text.
-func (b *box) said(stream, text string) bool {
+// outputContains reports whether an output stream of the container contains a text.
+func (b *box) outputContains(stream, text string) bool {
 	got, err := os.ReadFile(b.path(stream))
 	return err == nil && bytes.Contains(got, []byte(text))
 }

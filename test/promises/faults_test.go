@@ -23,15 +23,15 @@ trap 'exit 0' TERM
 while :; do n=$((n + 1)); echo "line $n"; sleep 0.01; done
 `
 
-// calm fails the test if PID 1 spins or does not answer during a second with a fault.
-func (b *box) calm() {
+// checkIdleWhileServing fails the test if PID 1 spins or does not answer during a second with a fault.
+func (b *box) checkIdleWhileServing() {
 	b.t.Helper()
-	b.idle(func() { b.status() })
+	b.checkIdle(func() { b.status() })
 }
 
-// idle fails the test unless PID 1 is idle for one second during the call. A spinning process has
+// checkIdle fails the test unless PID 1 is idle for one second during the call. A spinning process has
 // no such second.
-func (b *box) idle(meanwhile func()) {
+func (b *box) checkIdle(meanwhile func()) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
 		before, begin := b.usage(), time.Now()
@@ -50,7 +50,7 @@ func (b *box) idle(meanwhile func()) {
 func (b *box) signal(service string, s unix.Signal) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
-		all := b.of(service)
+		all := b.processesOf(service)
 		if len(all) == 0 {
 			return fmt.Errorf("%s has no process", service)
 		}
@@ -72,20 +72,20 @@ func TestTheKernelRefuses(t *testing.T) {
 		b.profile("a", sleeper)
 		b.profile("b", sleeper)
 		b.boot()
-		b.up("b")
+		b.startAndAwait("b")
 		for _, rule := range []string{"fork * EAGAIN", "fork * ENOMEM", "pipe * EMFILE", "pipe * ENFILE"} {
-			b.fail(rule)
-			if err := b.do("start", "a"); err == nil {
+			b.setFaultRules(rule)
+			if err := b.commandAndAwait("start", "a"); err == nil {
 				t.Fatalf("%s: the start is said to have worked", rule)
 			}
 			s, err := b.service("b")
 			b.check(err)
 			b.signal("gateway-b", unix.SIGKILL)
-			b.calm()
-			within(t, patience, b.is("a", client.StateBackoff))
-			within(t, patience, b.is("b", client.StateBackoff))
-			b.fail()
-			within(t, patience, b.is("a", client.StateUp))
+			b.checkIdleWhileServing()
+			within(t, patience, b.checkState("a", client.StateBackoff))
+			within(t, patience, b.checkState("b", client.StateBackoff))
+			b.setFaultRules()
+			within(t, patience, b.checkState("a", client.StateUp))
 			within(t, patience, func() error {
 				now, err := b.service("b")
 				if err == nil && (now.State != client.StateUp || now.PID == s.PID) {
@@ -93,7 +93,7 @@ func TestTheKernelRefuses(t *testing.T) {
 				}
 				return err
 			})
-			b.check(b.tell("stop", "a"))
+			b.check(b.sendCommand("stop", "a"))
 			sheet.add("faults", 1)
 		}
 	})
@@ -102,51 +102,51 @@ func TestTheKernelRefuses(t *testing.T) {
 		b := newBox(t, setup{faults: true, config: quick})
 		b.profile("a", sleeper)
 		b.boot()
-		b.up("a")
+		b.startAndAwait("a")
 		for i, call := range []string{"open", "write", "sync", "rename"} {
 			for j, errno := range []string{"ENOSPC", "EIO", "EROFS", "ESTALE"} {
 				if i != j && !*full {
 					continue
 				}
-				b.fail(call+" gateway_state "+errno, call+" .hinit-reserve "+errno)
-				err := b.do("stop", "a")
+				b.setFaultRules(call+" gateway_state "+errno, call+" .hinit-reserve "+errno)
+				err := b.commandAndAwait("stop", "a")
 				unconfirmed := call == "sync" && err != nil && strings.Contains(err.Error(), "the disk has not confirmed its record")
 				if err == nil || !unconfirmed && !strings.Contains(err.Error(), "cannot be recorded") {
 					t.Fatalf("%s %s: the answer to a stop that can't be recorded is %v", call, errno, err)
 				}
-				within(t, patience, b.is("a", client.StateDown))
+				within(t, patience, b.checkState("a", client.StateDown))
 				if got := b.desired("a"); call != "sync" && got != "running" {
 					t.Fatalf("%s %s: the disk says %q", call, errno, got)
 				}
-				b.fail()
-				within(t, patience, func() error { return b.restored("a", "stopped") })
-				b.check(b.tell("start", "a"), poll(patience, func() error { return b.restored("a", "running") }))
+				b.setFaultRules()
+				within(t, patience, func() error { return b.checkRestored("a", "stopped") })
+				b.check(b.sendCommand("start", "a"), poll(patience, func() error { return b.checkRestored("a", "running") }))
 				sheet.add("faults", 1)
 			}
 		}
-		b.fail("write gateway_state short=1")
-		b.check(b.tell("stop", "a"), poll(patience, func() error { return b.restored("a", "stopped") }))
+		b.setFaultRules("write gateway_state short=1")
+		b.check(b.sendCommand("stop", "a"), poll(patience, func() error { return b.checkRestored("a", "stopped") }))
 	})
 	t.Run("logs", func(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, setup{faults: true, config: quick})
 		b.profile("a", counter)
 		b.boot()
-		b.up("a")
+		b.startAndAwait("a")
 		for _, rule := range []string{"write /current ENOSPC", "write /current EIO", "write /current EROFS", "write /current ESTALE", "write /current short=9"} {
-			b.fail(rule, "rename /current EIO", "open current EMFILE")
-			b.calm()
-			b.fail()
+			b.setFaultRules(rule, "rename /current EIO", "open current EMFILE")
+			b.checkIdleWhileServing()
+			b.setFaultRules()
 			sheet.add("faults", 1)
 		}
-		b.check(b.do("stop", "a"))
-		within(t, patience, func() error { return b.wholeLog("a") })
+		b.check(b.commandAndAwait("stop", "a"))
+		within(t, patience, func() error { return b.checkLog("a") })
 	})
 	t.Run("notifications", func(t *testing.T) {
 		t.Parallel()
 		b := newBox(t, setup{faults: true, config: quick})
 		for _, rule := range []string{"watch * EMFILE", "watch /home ENOSPC", "watch profiles ENOSPC"}[:scale(1, 3)] {
-			b.fail(rule)
+			b.setFaultRules(rule)
 			b.boot()
 			name := fmt.Sprintf("n%d", len(b.status().Services))
 			b.profile(name, sleeper)
@@ -161,11 +161,11 @@ func TestTheKernelRefuses(t *testing.T) {
 		b.profile("a", sleeper)
 		b.profile("b", sleeper)
 		b.boot()
-		b.up("a", "b")
+		b.startAndAwait("a", "b")
 		begun := b.traceFile()
-		b.fail("sync gateway_state delay=1h times=1 trace=" + begun)
+		b.setFaultRules("sync gateway_state delay=1h times=1 trace=" + begun)
 		answered := make(chan error, 1)
-		go func() { answered <- b.do("stop", "a") }()
+		go func() { answered <- b.commandAndAwait("stop", "a") }()
 		within(t, patience, func() error { // The sync must have begun, so that the other command is not the slow one.
 			text, err := os.ReadFile(begun)
 			if len(text) == 0 {
@@ -177,30 +177,30 @@ func TestTheKernelRefuses(t *testing.T) {
 			if s, err := b.service("b"); err != nil || s.State != client.StateUp {
 				return fmt.Errorf("b is %s, %w", s.State, err)
 			}
-			return b.do("stop", "b")
+			return b.commandAndAwait("stop", "b")
 		})
 		select {
 		case err := <-answered:
 			t.Errorf("the slow command was answered before the quick one: %v", err)
 		default:
-			b.fail()
+			b.setFaultRules()
 			b.check(<-answered)
 		}
 		sheet.add("faults", 1)
 	})
 }
 
-// wholeLog returns an error unless a counter's log is complete.
-func (b *box) wholeLog(profile string) error {
-	lines, err := b.logged(profile)
+// checkLog returns an error unless a counter's log is complete.
+func (b *box) checkLog(profile string) error {
+	lines, err := b.logLines(profile)
 	if err != nil {
 		return err
 	}
-	return whole(lines)
+	return checkConsecutive(lines)
 }
 
-// whole returns an error unless the lines are consecutive counter lines.
-func whole(lines []string) error {
+// checkConsecutive returns an error unless the lines are consecutive counter lines.
+func checkConsecutive(lines []string) error {
 	next := 1
 	for _, line := range lines {
 		if strings.HasPrefix(line, "[hinit] ") {
@@ -222,12 +222,12 @@ func whole(lines []string) error {
 func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 	beside(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, order: order{}})
+	b := newBox(t, setup{config: quick, stageConfig: stageConfig{}})
 	b.Tmpfs = map[string]string{b.home: "mode=755,size=2m"}
 	b.profile("a", counter)
 	b.profile("b", sleeper)
 	b.boot()
-	b.up("b")
+	b.startAndAwait("b")
 	const fill = `cat /dev/zero >"$0/filler"; n=0; while echo x >"$0/filler$n"; do n=$((n + 1)); done; true`
 	for _, bad := range []struct {
 		name       string
@@ -240,7 +240,7 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 	} {
 		name := bad.name
 		if name == "full" {
-			b.up("a")
+			b.startAndAwait("a")
 		}
 		within(t, patience, func() error { // hinit may still be busy with earlier commands.
 			out, err := b.enter(bad.begin...)
@@ -250,26 +250,26 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 			return err
 		})
 		// Each home has a reserve for the first command on a full disk. Both answers are correct.
-		switch err := b.do("stop", "b"); {
+		switch err := b.commandAndAwait("stop", "b"); {
 		case err == nil && b.desired("b") == "stopped":
 		case err != nil && name == "read-only" && strings.Contains(err.Error(), "cannot be recorded") && b.desired("b") == "running":
 		default:
 			t.Errorf("%s: the answer to a stop is %v, and the disk says %q", name, err, b.desired("b"))
 		}
-		within(t, patience, b.is("b", client.StateDown))
-		b.calm()
+		within(t, patience, b.checkState("b", client.StateDown))
+		b.checkIdleWhileServing()
 		if name == "full" {
-			b.check(b.is("a", client.StateUp)())
+			b.check(b.checkState("a", client.StateUp)())
 		}
 		if out, err := b.enter(bad.end...); err != nil {
 			t.Fatalf("%s: %v: %s", name, err, out)
 		}
-		within(t, patience, func() error { return b.restored("b", "stopped") })
-		b.up("b")
+		within(t, patience, func() error { return b.checkRestored("b", "stopped") })
+		b.startAndAwait("b")
 		sheet.add("faults", 1)
 	}
-	b.check(b.do("stop", "a"))
-	within(t, patience, func() error { return b.wholeLog("a") })
+	b.check(b.commandAndAwait("stop", "a"))
+	within(t, patience, func() error { return b.checkLog("a") })
 }
 
 // TestNoMoreProcesses checks hinit while the agent's user uses up all permitted processes, in three
@@ -279,13 +279,13 @@ func TestNoMoreProcesses(t *testing.T) {
 	requireRoot(t)
 	t.Run("of the user", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{config: quick, uid: 10321, order: order{Limits: map[int]uint64{unix.RLIMIT_NPROC: 4}}})
+		b := newBox(t, setup{config: quick, uid: 10321, stageConfig: stageConfig{Limits: map[int]uint64{unix.RLIMIT_NPROC: 4}}})
 		names := b.profiles(8, sleeper)
 		b.boot()
 		for _, name := range names {
-			b.check(b.tell("start", name))
+			b.check(b.sendCommand("start", name))
 		}
-		b.calm()
+		b.checkIdleWhileServing()
 		up, refused := 0, 0
 		for _, s := range b.status().Services {
 			switch {
@@ -299,47 +299,47 @@ func TestNoMoreProcesses(t *testing.T) {
 			t.Fatalf("%d are up and %d were refused by the limit: %+v", up, refused, b.status().Services)
 		}
 		for _, name := range names[:6] {
-			b.check(b.tell("stop", name))
+			b.check(b.sendCommand("stop", name))
 		}
 		for _, name := range names[6:] {
-			within(t, patience, b.is(name, client.StateUp))
+			within(t, patience, b.checkState(name, client.StateUp))
 		}
 		sheet.add("faults", 1)
 	})
 	t.Run("of the container", func(t *testing.T) {
 		t.Parallel()
 		group := pidsGroup(t)
-		b := newBox(t, setup{config: quick, order: order{Cgroup: group}})
+		b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
 		names := b.profiles(20, sleeper)
 		b.profile("bomb", "while :; do sleep 1000000 & done\n")
 		b.boot()
-		b.up(names...)
+		b.startAndAwait(names...)
 		b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("60"), 0))
-		b.check(b.tell("start", "bomb"))
-		b.calm()
+		b.check(b.sendCommand("start", "bomb"))
+		b.checkIdleWhileServing()
 		for _, name := range names[:10] {
-			b.check(b.tell("restart", name))
+			b.check(b.sendCommand("restart", name))
 		}
 		b.hammer(100)
-		b.check(b.do("stop", "bomb"))
+		b.check(b.commandAndAwait("stop", "bomb"))
 		for _, name := range names {
-			within(t, patience, b.is(name, client.StateUp))
+			within(t, patience, b.checkState(name, client.StateUp))
 		}
-		within(t, patience, b.reaped)
+		within(t, patience, b.checkReaped)
 		sheet.add("faults", 1)
 	})
 	t.Run("open files", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{config: quick, order: order{Limits: map[int]uint64{unix.RLIMIT_NOFILE: 160}}})
+		b := newBox(t, setup{config: quick, stageConfig: stageConfig{Limits: map[int]uint64{unix.RLIMIT_NOFILE: 160}}})
 		names := b.profiles(5, sleeper)
 		b.boot()
-		b.up(names...)
+		b.startAndAwait(names...)
 		clients := b.connect(200)
 		b.signal("gateway-p000", unix.SIGKILL)
-		b.idle(func() {}) // hinit could not answer at the process limit.
-		hangUp(clients)
+		b.checkIdle(func() {}) // hinit could not answer at the process limit.
+		closeAll(clients)
 		for _, name := range names {
-			within(t, patience, b.is(name, client.StateUp))
+			within(t, patience, b.checkState(name, client.StateUp))
 		}
 		sheet.add("faults", 1)
 	})
@@ -372,14 +372,14 @@ func TestFrozen(t *testing.T) {
 	b.profile("a", sleeper)
 	b.profile("deaf", "trap '' TERM\nwhile :; do sleep 1000000; done\n")
 	b.boot()
-	b.up("a", "deaf")
+	b.startAndAwait("a", "deaf")
 	b.signal("gateway-a", unix.SIGSTOP)
 	b.signal("gateway-deaf", unix.SIGSTOP)
-	b.check(b.do("stop", "a"), b.do("stop", "deaf"))
-	if left := append(b.of("gateway-a"), b.of("gateway-deaf")...); len(left) > 0 {
+	b.check(b.commandAndAwait("stop", "a"), b.commandAndAwait("stop", "deaf"))
+	if left := append(b.processesOf("gateway-a"), b.processesOf("gateway-deaf")...); len(left) > 0 {
 		t.Errorf("after their stop these are alive: %+v", left)
 	}
-	b.up("a")
+	b.startAndAwait("a")
 	was, err := b.service("a")
 	b.check(err, b.cmd.Process.Signal(unix.SIGSTOP))
 	<-time.After(1500 * time.Millisecond)
@@ -389,6 +389,6 @@ func TestFrozen(t *testing.T) {
 	if now.Run != was.Run || now.State != client.StateUp {
 		t.Errorf("after a pause a is %s in run %d; it was up in run %d", now.State, now.Run, was.Run)
 	}
-	b.check(b.do("stop", "a"))
+	b.check(b.commandAndAwait("stop", "a"))
 	sheet.add("faults", 3)
 }

@@ -23,7 +23,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	text, err := os.ReadFile(b.path("hinit.yaml"))
 	begun, done := b.path("begun"), b.path("done")
 	b.check(err, os.WriteFile(b.path("hinit.yaml"), fmt.Appendf(text, "boot: {hooks: [{command: [/bin/sh, -c, 'echo >%s; until [ -e %s ]; do sleep .02; done'], user: root}]}\n", begun, done), 0o644))
-	scan := b.answersAsS6("s6-svscanctl", "s6-svc")
+	scan := b.enableS6Tools("s6-svscanctl", "s6-svc")
 	names := b.profiles(5, "echo \"{\\\"pid\\\": $$}\" >\"${0%/run}/gateway.pid\"\n"+sleeper)
 	for range scale(2, 25) {
 		_ = os.Remove(begun) // In the first round, the file does not exist.
@@ -58,7 +58,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 				}
 				return err
 			})
-			if p := b.of("gateway-" + name); len(p) > 0 {
+			if p := b.processesOf("gateway-" + name); len(p) > 0 {
 				t.Errorf("while the hook runs there are %+v", p)
 			}
 			if pid, err := os.ReadFile(filepath.Join(b.profileDir(name), "gateway.pid")); err != nil || !strings.Contains(string(pid), "stale") {
@@ -111,12 +111,12 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 	b.profile("a", sleeper)
 	for range rounds {
 		b.boot()
-		b.up("a")
+		b.startAndAwait("a")
 		for i, user := range users {
-			within(t, patience, b.is(fmt.Sprintf("s%d", i), client.StateUp))
+			within(t, patience, b.checkState(fmt.Sprintf("s%d", i), client.StateUp))
 			s, err := b.service(fmt.Sprintf("s%d", i))
 			b.check(err)
-			p := b.of(s.Name)
+			p := b.processesOf(s.Name)
 			if len(p) != 1 || p[0].uid != 0 {
 				t.Fatalf("of %s as %q there are %+v", s.Name, user, p)
 			}
@@ -124,11 +124,11 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 			b.check(err)
 			dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p[0].pid))
 			b.check(err)
-			b.roots("a service as "+user, dir, strings.Split(string(environment), "\x00"))
+			b.rootAttributes("a service as "+user, dir, strings.Split(string(environment), "\x00"))
 			sheet.add("root's processes", 1)
 		}
 		// A gateway's variables show that the container has such variables.
-		if p := b.of("gateway-a"); len(p) != 1 {
+		if p := b.processesOf("gateway-a"); len(p) != 1 {
 			t.Errorf("of the gateway there are %+v", p)
 		} else if environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p[0].pid)); err != nil || !strings.Contains(string(environment), "\x00PATH="+b.home) {
 			t.Errorf("the gateway has the environment %q, %v", environment, err)
@@ -136,7 +136,7 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 		said, err := os.ReadFile(hooked)
 		b.check(err)
 		lines := strings.Split(string(said), "\n")
-		b.roots("a hook", lines[0], lines)
+		b.rootAttributes("a hook", lines[0], lines)
 		if n := strings.Count(string(said), "\nHOME=/root\n"); n != len(users) {
 			t.Errorf("%d of %d hooks have root's HOME:\n%s", n, len(users), said)
 		}
@@ -146,8 +146,8 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 	}
 }
 
-// roots fails the test unless a directory and an environment are independent of the agent.
-func (b *box) roots(who, dir string, environment []string) {
+// rootAttributes fails the test unless a directory and an environment are independent of the agent.
+func (b *box) rootAttributes(who, dir string, environment []string) {
 	b.t.Helper()
 	if dir != "/" {
 		b.t.Errorf("%s is in %s", who, dir)
@@ -170,7 +170,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	b := newBox(t, setup{config: "restart: {initial: 500ms, max: 1s}\n"})
 	b.profile("restless", "date +%s%N >\"${0%/run}/config.yaml\"\nexit 78\n")
 	b.boot()
-	b.check(b.tell("start", "restless"))
+	b.check(b.sendCommand("start", "restless"))
 	within(t, patience, func() error { // hinit must have started the gateway more than once.
 		s, err := b.service("restless")
 		if err == nil && s.Run < 3 {
@@ -198,11 +198,11 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: quick})
-	scan := b.answersAsS6("s6-svwait")
+	scan := b.enableS6Tools("s6-svwait")
 	b.profile("a", "echo spoken; "+sleeper)
 	b.profile("waited", sleeper)
 	b.boot()
-	b.up("a")
+	b.startAndAwait("a")
 	slot := filepath.Join(scan, "gateway-waited")
 	waiters := make(chan error, 1)
 	go func() {
@@ -211,7 +211,7 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 		waiters <- err
 	}()
 	within(t, patience, func() error {
-		if n := len(slices.DeleteFunc(b.alive(), func(p process) bool { return p.name != "s6-svwait" })); n != 128 {
+		if n := len(slices.DeleteFunc(b.liveProcesses(), func(p process) bool { return p.name != "s6-svwait" })); n != 128 {
 			return fmt.Errorf("%d wait", n)
 		}
 		return nil
@@ -222,7 +222,7 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 		}
 		sheet.add("answers beside those who wait", 1)
 	}
-	b.check(b.tell("start", "waited"))
+	b.check(b.sendCommand("start", "waited"))
 	select {
 	case err := <-waiters:
 		b.check(err)
@@ -252,12 +252,12 @@ func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	}
 	text, err := os.ReadFile(b.path("hinit.yaml"))
 	b.check(err, os.WriteFile(b.path("hinit.yaml"), append(text, services.String()...), 0o644))
-	scan := b.answersAsS6()
+	scan := b.enableS6Tools()
 	slots := func() int {
 		found, _ := filepath.Glob(filepath.Join(scan, "s*")) // Ignore the error: the pattern is valid.
 		return len(found)
 	}
-	b.fail("rename .s0 delay=1h")
+	b.setFaultRules("rename .s0 delay=1h")
 	begin := time.Now()
 	b.start()
 	within(t, 5*time.Minute, func() error {
@@ -283,7 +283,7 @@ func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	if made := slots(); made > 0 {
 		t.Errorf("there are %d slots on a disk that does not answer", made)
 	}
-	b.fail()
+	b.setFaultRules()
 	begin = time.Now()
 	within(t, 5*time.Minute, func() error {
 		if made := slots(); made != n {

@@ -22,7 +22,7 @@ func TestHostileClients(t *testing.T) {
 	b := newBox(t, setup{config: quick})
 	names := b.profiles(20, sleeper)
 	b.boot()
-	b.up(names...)
+	b.startAndAwait(names...)
 	b.hammer(50) // PID 1 now has its working memory for clients.
 	before := b.usage()
 	garbage := []string{
@@ -37,38 +37,38 @@ func TestHostileClients(t *testing.T) {
 	for range scale(1, 10) {
 		clients := b.connect(scale(300, 1000))
 		for i := range scale(100, 500) {
-			if c := b.say(garbage[i%len(garbage)]); c != nil {
+			if c := b.sendRaw(garbage[i%len(garbage)]); c != nil {
 				clients = append(clients, c)
 			}
 			sheet.add("bad inputs", 1)
 		}
 		sheet.add("hostile clients", len(clients))
 		now := b.usage()
-		most.rss, most.files, most.threads = max(most.rss, now.rss), max(most.files, now.files), max(most.threads, now.threads)
-		hangUp(clients)
+		most.residentBytes, most.files, most.threads = max(most.residentBytes, now.residentBytes), max(most.files, now.files), max(most.threads, now.threads)
+		closeAll(clients)
 		// Hostile clients may use up root's connections, so the test may have to wait.
-		within(t, patience, func() error { return b.is("p000", client.StateUp)() })
-		b.check(b.tell("restart", "p001"), b.unharmed(names))
+		within(t, patience, func() error { return b.checkState("p000", client.StateUp)() })
+		b.check(b.sendCommand("restart", "p001"), b.checkUnharmed(names))
 	}
 	const files, memory, threads = 600, 64 << 10, 128
-	if most.files > files || most.rss > memory || most.threads > threads {
-		t.Errorf("at its worst PID 1 had %d descriptors, %d KiB and %d threads", most.files, most.rss, most.threads)
+	if most.files > files || most.residentBytes > memory || most.threads > threads {
+		t.Errorf("at its worst PID 1 had %d descriptors, %d KiB and %d threads", most.files, most.residentBytes, most.threads)
 	}
 	within(t, patience, func() error {
-		if now := b.usage(); now.files > before.files+3 || now.rss > before.rss+16<<10 {
+		if now := b.usage(); now.files > before.files+3 || now.residentBytes > before.residentBytes+16<<10 {
 			return fmt.Errorf("PID 1 had %+v before, and has %+v after", before, now)
 		}
 		return nil
 	})
-	sheet.set("worst memory", fmt.Sprintf("%d MiB", (most.rss+1023)>>10))
+	sheet.set("worst memory", fmt.Sprintf("%d MiB", (most.residentBytes+1023)>>10))
 	sheet.set("worst files", fmt.Sprint(most.files))
 	t.Logf("before %+v, at the worst %+v, after %+v", before, most, b.usage())
 }
 
-// unharmed waits until all the services are up.
-func (b *box) unharmed(names []string) error {
+// checkUnharmed waits until all the services are up.
+func (b *box) checkUnharmed(names []string) error {
 	for _, name := range names {
-		if err := poll(patience, b.is(name, client.StateUp)); err != nil {
+		if err := poll(patience, b.checkState(name, client.StateUp)); err != nil {
 			return err
 		}
 	}
@@ -103,7 +103,7 @@ func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	}
 	begin := time.Now()
 	b.status()
-	b.check(b.tell("start", "a"), b.tell("stop", "a"))
+	b.check(b.sendCommand("start", "a"), b.sendCommand("stop", "a"))
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("root was answered after %v", took)
 	}

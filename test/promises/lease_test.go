@@ -33,7 +33,7 @@ func newFleet(t *testing.T, many int, profiles ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t}
 	for i := range many {
-		s := setup{order: order{Host: fmt.Sprintf("c%d", i)}, config: quick, faults: true}
+		s := setup{stageConfig: stageConfig{Host: fmt.Sprintf("c%d", i)}, config: quick, faults: true}
 		if i > 0 {
 			s.shares = f.boxes[0]
 		}
@@ -72,16 +72,16 @@ func (f *fleet) unpause(b *box) {
 	_ = b.cmd.Process.Signal(unix.SIGCONT)
 }
 
-// once fails the test if two gateways of one profile ran at the same time.
-func (f *fleet) once() {
+// checkExclusive fails the test if two gateways of one profile ran at the same time.
+func (f *fleet) checkExclusive() {
 	f.t.Helper()
 	file, err := os.Open(f.file)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	defer file.Close()
-	type life struct{ from, to float64 }
-	all := map[string]map[string]life{} // Lives of each profile's runs.
+	type lifetime struct{ from, to float64 }
+	all := map[string]map[string]lifetime{} // Lives of each profile's runs.
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		w := strings.Fields(lines.Text())
 		if len(w) != 3 {
@@ -92,7 +92,7 @@ func (f *fleet) once() {
 			continue
 		}
 		if all[w[0]] == nil {
-			all[w[0]] = map[string]life{}
+			all[w[0]] = map[string]lifetime{}
 		}
 		l, known := all[w[0]][w[1]]
 		if !known {
@@ -167,16 +167,16 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 		t.Errorf("the second has %v, and the CMD %v", s.Services, s.Init.Cmd)
 	}
 	for _, verb := range []string{"start", "stop", "restart"} {
-		if err := two.tell(verb, "a"); err == nil || !strings.Contains(err.Error(), "is held by another hinit, by its note "+one.Host+" since ") {
+		if err := two.sendCommand(verb, "a"); err == nil || !strings.Contains(err.Error(), "is held by another hinit, by its note "+one.Host+" since ") {
 			t.Errorf("%s at the second: %v", verb, err)
 		}
 	}
-	one.check(one.tell("stop", "b"))
+	one.check(one.sendCommand("stop", "b"))
 	one.kill()
 	killed := time.Now()
 	within(t, patience, serving(two))
 	t.Logf("after a kill the other had its gateway up in %v", time.Since(killed).Round(time.Millisecond))
-	if err := two.restored("b", "stopped"); err != nil {
+	if err := two.checkRestored("b", "stopped"); err != nil {
 		t.Error(err)
 	}
 	one.start()
@@ -185,7 +185,7 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 	begin := time.Now()
 	within(t, patience, serving(one))
 	t.Logf("after a clean end the other had its gateway up in %v", time.Since(begin).Round(time.Millisecond))
-	f.once()
+	f.checkExclusive()
 	sheet.add("takeovers", 2)
 }
 
@@ -204,7 +204,7 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	one.check(os.RemoveAll(dir), os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "lease.50"), nil, 0o666))
 	for i := range 20 {
 		two.check(os.WriteFile(filepath.Join(dir, fmt.Sprintf("lease.%d", 100+i)), nil, 0o666))
-		if l := two.status().Init.Lease; l.State != client.LeaseWaiting || len(two.of("gateway-a")) > 0 {
+		if l := two.status().Init.Lease; l.State != client.LeaseWaiting || len(two.processesOf("gateway-a")) > 0 {
 			t.Fatalf("the second has %+v", l)
 		}
 	}
@@ -215,7 +215,7 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	if after.PID != before.PID {
 		t.Errorf("the gateway was %d and is %d", before.PID, after.PID)
 	}
-	f.once()
+	f.checkExclusive()
 }
 
 // TestTheAgentCannotKeepAVolumeFromBeingServed checks that the agent can't block a container with
@@ -236,7 +236,7 @@ func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
 	one.kill()
 	one.start()
 	within(t, patience, serving(one))
-	f.once()
+	f.checkExclusive()
 }
 
 // TestALeaseIsHandedOver checks that a container keeps its lock across a re-execution.
@@ -253,8 +253,8 @@ func TestALeaseIsHandedOver(t *testing.T) {
 	if s := one.status(); s.Init.Generation != 2 || s.Init.Lease.State != client.LeaseHeld || after.PID != gateway.PID {
 		t.Errorf("image %d has the lock %+v; the gateway is %d and was %d", s.Init.Generation, s.Init.Lease, after.PID, gateway.PID)
 	}
-	one.check(one.do("restart", "a"))
-	for _, p := range one.of("gateway-a") {
+	one.check(one.commandAndAwait("restart", "a"))
+	for _, p := range one.processesOf("gateway-a") {
 		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.pid))
 		one.check(err)
 		for _, fd := range fds {
@@ -275,7 +275,7 @@ func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 	requireRoot(t)
 	f := newFleet(t, 1, "a")
 	b := f.boxes[0]
-	b.fail(onServer)
+	b.setFaultRules(onServer)
 	b.start()
 	within(t, patience, serving(b))
 	before, err := b.service("a")
@@ -298,7 +298,7 @@ func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 	if causes != "lease " {
 		t.Errorf("the gateway's exits have the causes %q", causes)
 	}
-	f.once()
+	f.checkExclusive()
 }
 
 // TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a frozen volume. Both may
@@ -306,14 +306,14 @@ func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 func TestOnAVolumeFrozenAtTheBootNothingStartsTwice(t *testing.T) {
 	beside(t)
 	requireRoot(t)
-	one := newBox(t, setup{order: order{Host: "c0"}})
+	one := newBox(t, setup{stageConfig: stageConfig{Host: "c0"}})
 	ran := one.path("ran")
 	one.check(os.WriteFile(ran, nil, 0o666), os.Chmod(ran, 0o666))
 	one.config = quick + fmt.Sprintf(`boot: {hooks: [{command: [sh, -c, "echo hook on $(uname -n) >>%[1]s"]}]}
 services:
   beside: {command: [sh, -c, "echo service on $(uname -n) >>%[1]s; exec sleep 1000"], cwd: "{home}"}
 `, ran)
-	two := newBox(t, setup{order: order{Host: "c1"}, config: one.config})
+	two := newBox(t, setup{stageConfig: stageConfig{Host: "c1"}, config: one.config})
 	one.check(os.WriteFile(one.path("hinit.yaml"), fmt.Appendf(nil, baseConfig+one.config, one.uid, built.agent, one.agent), 0o644))
 	freeze, thaw := one.freezable()
 	two.home = one.home
@@ -411,7 +411,7 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 			}
 			return err
 		})
-		f.once()
+		f.checkExclusive()
 		t.Logf("%d containers: %d deeds", many, deeds)
 		sheet.add("lease deeds", deeds)
 		for _, b := range f.boxes {

@@ -29,10 +29,10 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	group := pidsGroup(t)
-	b := newBox(t, setup{config: quick, order: order{Cgroup: group}})
+	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
 	names := b.profiles(4, sleeper)
 	b.boot()
-	b.up(names...)
+	b.startAndAwait(names...)
 	b.check(os.Symlink(built.shipped, b.path("s6-svstat")))
 	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("1"), 0))
 	hinit := "exec " + built.shipped + " "
@@ -56,14 +56,14 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 		}
 		sheet.add("orders at the limit", 1)
 	}
-	b.check(b.is(names[0], client.StateDown)())
+	b.check(b.checkState(names[0], client.StateDown)())
 	// As a last resort, a shell writes a line to the FIFO, without a new process.
 	if out, code := b.atLimit(group, "echo stop "+names[1]+" > "+b.path("run/orders")); code != 0 {
 		t.Errorf("an order by the FIFO: exit code %d: %s", code, out)
 	}
-	within(t, patience, b.is(names[1], client.StateDown))
+	within(t, patience, b.checkState(names[1], client.StateDown))
 	sheet.add("orders at the limit", 1)
-	b.check(b.is(names[2], client.StateUp)(), os.WriteFile(filepath.Join(group, "pids.max"), []byte("max"), 0))
-	b.up(names[0])
+	b.check(b.checkState(names[2], client.StateUp)(), os.WriteFile(filepath.Join(group, "pids.max"), []byte("max"), 0))
+	b.startAndAwait(names[0])
 	sheet.add("faults", 1)
 }

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(stage(order))
 	}
 	if role := os.Getenv(roleVar); role != "" {
-		os.Exit(play(role))
+		os.Exit(runRole(role))
 	}
 	flag.Parse()
 	os.Exit(run(m))

@@ -18,10 +18,10 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	requireRoot(t)
 	group := pidsGroup(t)
 	const most = 500
-	b := newBox(t, setup{config: fmt.Sprintf("profiles: {max: %d}\n", most), order: order{Cgroup: group}})
+	b := newBox(t, setup{config: fmt.Sprintf("profiles: {max: %d}\n", most), stageConfig: stageConfig{Cgroup: group}})
 	b.profile("zz", sleeper)
 	b.boot()
-	b.up("zz")
+	b.startAndAwait("zz")
 	alone := b.usage()
 	b.stop()
 
@@ -32,12 +32,12 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	}
 	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("60"), 0))
 	b.boot()
-	within(t, patience, b.is("zz", client.StateUp))
+	within(t, patience, b.checkState("zz", client.StateUp))
 	if warnings := strings.Join(b.status().Init.Warnings, "\n"); !strings.Contains(warnings, "profiles.max") {
 		t.Errorf("it is not said that there are too many: %q", warnings)
 	}
 	b.profile("new", sleeper)
-	within(t, patience, func() error { return b.do("start", "new") })
+	within(t, patience, func() error { return b.commandAndAwait("start", "new") })
 	full := b.usage()
 	if full.threads > alone.threads+4 || full.files > alone.files+8 {
 		t.Errorf("%d directories cost %d threads and %d descriptors; without them they are %d and %d", n, full.threads, full.files, alone.threads, alone.files)

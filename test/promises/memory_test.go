@@ -24,16 +24,16 @@ func TestNoMoreMemory(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	group := memoryGroup(t, 64<<20)
-	b := newBox(t, setup{config: quick + critical("small", "large", "calm"), order: order{Memory: group}})
+	b := newBox(t, setup{config: quick + critical("small", "large", "calm"), stageConfig: stageConfig{Memory: group}})
 	small := `x=$(head -c 900000 /dev/zero | tr "\\0" x); echo full; sleep 1000000`
 	b.profile("small", "while :; do sh -c '"+small+"' & sleep 0.02; done\n")
 	b.profile("large", "exec "+b.program()+" testproc:eat 100000000\n")
 	b.profile("calm", sleeper)
 	b.boot()
-	b.up("calm")
+	b.startAndAwait("calm")
 	before, err := b.service("calm")
-	within(t, patience, func() error { return b.inherited("calm") }) // The process gets its oom_score_adj a moment after its start.
-	b.check(err, b.tell("start", "small"))
+	within(t, patience, func() error { return b.checkInherited("calm") }) // The process gets its oom_score_adj a moment after its start.
+	b.check(err, b.sendCommand("start", "small"))
 	kills := 0
 	within(t, 5*time.Minute, func() error { // A busy machine starts only a few processes in a second.
 		if !b.running() {
@@ -44,7 +44,7 @@ func TestNoMoreMemory(t *testing.T) {
 		}
 		return nil
 	})
-	b.check(b.do("stop", "small"), b.tell("start", "large"))
+	b.check(b.commandAndAwait("stop", "small"), b.sendCommand("start", "large"))
 	within(t, patience, func() error {
 		s, err := b.service("large")
 		if err == nil && (s.LastExit == nil || s.LastExit.Cause != "oom" || s.Restarts == 0) {
@@ -52,7 +52,7 @@ func TestNoMoreMemory(t *testing.T) {
 		}
 		return err
 	})
-	b.check(b.do("stop", "large"))
+	b.check(b.commandAndAwait("stop", "large"))
 	now, err := b.service("calm")
 	b.check(err)
 	// The kernel may choose again before its last victim's memory is free.
@@ -72,12 +72,12 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	requireRoot(t)
 	group := memoryGroup(t, 64<<20)
 	filled := func() *box {
-		b := newBox(t, setup{config: quick + critical("fill1", "fill2", "fill3"), faults: true, order: order{Memory: group}})
+		b := newBox(t, setup{config: quick + critical("fill1", "fill2", "fill3"), faults: true, stageConfig: stageConfig{Memory: group}})
 		for _, name := range []string{"fill1", "fill2", "fill3"} {
 			b.profile(name, "while :; do "+b.program()+" testproc:eat 60000000; done\n")
 		}
 		b.boot()
-		b.check(b.tell("start", "fill1"), b.tell("start", "fill2"), b.tell("start", "fill3"))
+		b.check(b.sendCommand("start", "fill1"), b.sendCommand("start", "fill2"), b.sendCommand("start", "fill3"))
 		return b
 	}
 	b := filled()
@@ -117,10 +117,10 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	group := memoryGroup(t, scale(32, 64)<<20)
-	b := newBox(t, setup{config: quick + critical("calm"), order: order{Memory: group}})
+	b := newBox(t, setup{config: quick + critical("calm"), stageConfig: stageConfig{Memory: group}})
 	b.profile("calm", sleeper)
 	b.boot()
-	b.up("calm")
+	b.startAndAwait("calm")
 	b.stop()
 	n := scale(40_000, 400_000)
 	long := strings.Repeat("n", 240)
@@ -134,7 +134,7 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	kills := oomKills(group)
 	for range scale(1, 3) {
 		b.boot()
-		within(t, patience, b.is("calm", client.StateUp))
+		within(t, patience, b.checkState("calm", client.StateUp))
 		b.kill()
 	}
 	if now := oomKills(group); now != kills {
@@ -143,9 +143,9 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	sheet.add("names on a volume", n)
 }
 
-// inherited returns an error unless the kernel would kill the CMD and a service's processes before
+// checkInherited returns an error unless the kernel would kill the CMD and a service's processes before
 // PID 1.
-func (b *box) inherited(profile string) error {
+func (b *box) checkInherited(profile string) error {
 	const most = 1000 // Largest oom_score_adj; some machines start the tests with a value other than 0.
 	own := oomScoreAdj(b.cmd.Process.Pid)
 	var errs []error
@@ -154,7 +154,7 @@ func (b *box) inherited(profile string) error {
 			errs = append(errs, fmt.Errorf("%s has the oom_score_adj %d, PID 1 %d", p.name, adj, own))
 		}
 	}
-	for _, p := range b.of("gateway-" + profile) {
+	for _, p := range b.processesOf("gateway-" + profile) {
 		if adj := oomScoreAdj(p.pid); adj != min(own+755, most) {
 			errs = append(errs, fmt.Errorf("%s of the gateway has the oom_score_adj %d, PID 1 %d", p.name, adj, own))
 		}

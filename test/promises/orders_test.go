@@ -63,9 +63,9 @@ func (b *box) freezable() (freeze, thaw func()) {
 	return freeze, thaw
 }
 
-// agree fails unless the disk, the supervisor and the gateway agree on a profile's desired state.
+// checkAgreement fails unless the disk, the supervisor and the gateway agree on a profile's desired state.
 // want is "" if the last command is unknown.
-func (b *box) agree(profile, want string) error {
+func (b *box) checkAgreement(profile, want string) error {
 	s, err := b.service(profile)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	freeze, thaw := b.freezable()
 	b.profile("a", sleeper)
 	b.boot()
-	b.up("a")
+	b.startAndAwait("a")
 	t.Logf("seed %d", *seed)
 	r := rand.New(rand.NewPCG(*seed, 12))
 	var worst time.Duration
@@ -118,14 +118,14 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		}
 		thaw()
 		begin := time.Now()
-		within(t, patience, func() error { return b.agree("a", want) })
+		within(t, patience, func() error { return b.checkAgreement("a", want) })
 		worst = max(worst, time.Since(begin))
 		sheet.add("freezes", 1)
-		b.check(b.do("start", "a"))
+		b.check(b.commandAndAwait("start", "a"))
 	}
 	// A re-execution must be refused during the freeze, because execve(2) would block on the thread
 	// that waits for the volume.
-	b.check(b.do("stop", "a"))
+	b.check(b.commandAndAwait("stop", "a"))
 	freeze()
 	if err := b.command("start", "a", client.Wait{Wait: true, Timeout: 100 * time.Millisecond}); err == nil {
 		t.Error("a start on a frozen volume is said to be done")
@@ -135,7 +135,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	}
 	b.status()
 	thaw()
-	within(t, patience, func() error { return b.agree("a", "running") })
+	within(t, patience, func() error { return b.checkAgreement("a", "running") })
 	sheet.set("worst agreement", worst.Round(time.Millisecond).String())
 	t.Logf("disk and gateway agreed %v after the thaw at the latest", worst)
 }
@@ -152,7 +152,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 		b.profile(name, sleeper)
 	}
 	b.boot()
-	b.up(names[:3]...)
+	b.startAndAwait(names[:3]...)
 	freeze()
 	begin := time.Now()
 	var worst time.Duration
@@ -179,14 +179,14 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 		{"GET", "/v1/slots", "", 0, `"slots"`, ""},
 	} {
 		asked := time.Now()
-		body, err := b.ask(tt.method, tt.path, tt.body)
+		body, err := b.apiRequest(tt.method, tt.path, tt.body)
 		took := time.Since(asked)
 		if err != nil || !strings.Contains(body, tt.answer) {
 			t.Errorf("%s %s: %v, %s; without %q", tt.method, tt.path, err, body, tt.answer)
 		}
 		if tt.down != "" {
 			within(t, patience, func() error {
-				if left := b.of("gateway-" + tt.down); len(left) > 0 {
+				if left := b.processesOf("gateway-" + tt.down); len(left) > 0 {
 					return fmt.Errorf("of %s these are alive: %+v", tt.down, left)
 				}
 				return nil
@@ -219,15 +219,15 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	}
 	thaw()
 	for _, name := range names[:3] {
-		within(t, patience, func() error { return b.agree(name, "stopped") })
+		within(t, patience, func() error { return b.checkAgreement(name, "stopped") })
 	}
-	within(t, patience, func() error { return b.agree("d", "running") })
+	within(t, patience, func() error { return b.checkAgreement("d", "running") })
 	sheet.set("worst answer", worst.Round(time.Millisecond).String())
 	t.Logf("frozen for %v; the latest answer came %v after its time", time.Since(begin), worst)
 }
 
-// ask sends a request to the control API, and returns the answer's body.
-func (b *box) ask(method, path, body string) (string, error) {
+// apiRequest sends a request to the control API, and returns the answer's body.
+func (b *box) apiRequest(method, path, body string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "http://hinit"+path, strings.NewReader(body))

@@ -13,11 +13,11 @@ import (
 func TestMemoryIsRecordedAfterAReExecution(t *testing.T) {
 	beside(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, order: order{Memory: memoryGroup(t, 64<<20)}})
+	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Memory: memoryGroup(t, 64<<20)}})
 	b.profile("calm", sleeper)
 	b.boot()
-	b.check(b.tell("start", "calm"))
-	b.up("calm")
+	b.check(b.sendCommand("start", "calm"))
+	b.startAndAwait("calm")
 	b.reexec()
 	within(t, patience+time.Minute, func() error {
 		text, err := os.ReadFile(b.volume() + "/.hinit-memory.json")

@@ -48,7 +48,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 	gap := 0
 	for range rounds {
 		b.boot()
-		b.check(b.tell("start", "a"))
+		b.check(b.sendCommand("start", "a"))
 		type span struct{ begin, end time.Time }
 		changed := make(chan span, 1)
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -69,7 +69,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 			cancel() // No answer comes after the container has stopped.
 			s = <-changed
 		case s = <-changed:
-			if lost = b.goesOn(); lost {
+			if lost = b.keepsServing(); lost {
 				b.check(b.cmd.Process.Signal(unix.SIGTERM))
 			}
 		}
@@ -100,8 +100,8 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 	return deaf
 }
 
-// goesOn reports whether a container has not begun to stop: it has answered a hundred times since.
-func (b *box) goesOn() bool {
+// keepsServing reports whether a container has not begun to stop: it has answered a hundred times since.
+func (b *box) keepsServing() bool {
 	answers := 0
 	for end := time.Now().Add(patience); answers < 100 && b.running() && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -125,12 +125,12 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	b := newBox(t, setup{faults: true, config: quick})
 	b.profile("a", sleeper)
 	b.boot()
-	b.up("a")
-	b.fail("write gateway_state ENOSPC", "write .hinit-reserve ENOSPC")
-	if err := b.do("stop", "a"); err == nil || !strings.Contains(err.Error(), "cannot be recorded") {
+	b.startAndAwait("a")
+	b.setFaultRules("write gateway_state ENOSPC", "write .hinit-reserve ENOSPC")
+	if err := b.commandAndAwait("stop", "a"); err == nil || !strings.Contains(err.Error(), "cannot be recorded") {
 		t.Fatalf("the answer to a stop that can't be recorded is %v", err)
 	}
-	within(t, patience, b.is("a", client.StateDown))
+	within(t, patience, b.checkState("a", client.StateDown))
 	b.reexec()
 	within(t, patience, func() error { // The first attempt of the new program, which the disk refuses too.
 		if n := b.status().Init.Generation; n != 2 {
@@ -139,7 +139,7 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 		return nil
 	})
 	within(t, patience, func() error { // A read of the volume, which the disk refuses.
-		if !b.said("err", "cannot put desired_state back") {
+		if !b.outputContains("err", "cannot put desired_state back") {
 			return errors.New("the new image has not looked yet")
 		}
 		return nil
@@ -147,8 +147,8 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	if got := b.desired("a"); got != "running" {
 		t.Fatalf("the disk says %q while it refuses every write", got)
 	}
-	b.fail()
-	within(t, patience, func() error { return b.restored("a", "stopped") })
+	b.setFaultRules()
+	within(t, patience, func() error { return b.checkRestored("a", "stopped") })
 }
 
 // TestAStandbyRunsItsHooksAfterAReexec checks that a standby that was re-executed runs its boot
@@ -156,13 +156,13 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	beside(t)
 	requireRoot(t)
-	first := newBox(t, setup{order: order{Host: "c0"}, config: quick})
+	first := newBox(t, setup{stageConfig: stageConfig{Host: "c0"}, config: quick})
 	first.profile("a", sleeper)
 	first.boot()
-	first.up("a")
+	first.startAndAwait("a")
 	hooked := first.path("hooked")
 	second := newBox(t, setup{
-		order: order{Host: "c1"}, shares: first,
+		stageConfig: stageConfig{Host: "c1"}, shares: first,
 		config: quick + "boot: {hooks: [{command: [/bin/sh, -c, 'echo hooked >>" + hooked + "'], user: root}]}\n",
 	})
 	second.start()
@@ -182,7 +182,7 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	second.reexec()
 	within(t, patience, elsewhere(2))
 	first.stop()
-	within(t, patience, second.is("a", client.StateUp))
+	within(t, patience, second.checkState("a", client.StateUp))
 	text, err := os.ReadFile(hooked)
 	if err != nil || string(text) != "hooked\n" {
 		t.Errorf("the boot steps of the second have written %q: %v", text, err)
@@ -199,7 +199,7 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	for _, limit := range []int{64, 150, 256} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			long(t)
-			b, names := bombed(t, limit, 10)
+			b, names := startForkBomb(t, limit, 10)
 			pids := func() (all []int) {
 				for _, name := range names {
 					s, err := b.service(name)
@@ -220,15 +220,15 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 			if n := b.status().Init.Generation; n != rounds+1 {
 				t.Errorf("it is image %d after %d re-executions", n, rounds)
 			}
-			b.check(b.do("stop", "bomb"))
-			within(t, patience, b.reaped)
+			b.check(b.commandAndAwait("stop", "bomb"))
+			within(t, patience, b.checkReaped)
 			within(t, patience, b.allMove)
 			sheet.add("re-executions under a bomb", rounds)
 			if still := b.pauseTimes(); len(still) > 0 {
 				t.Logf("everything stood still for %v at least, %v at the median, %v at most", still[0], still[len(still)/2], still[len(still)-1])
 			}
 			for i := range scale(1, 50) {
-				b, names := bombed(t, limit, 2)
+				b, names := startForkBomb(t, limit, 2)
 				b.full()
 				b.check(os.WriteFile(b.path("run/panic.new"), []byte([]string{"loop", "goroutine"}[i%2]), 0o644), os.Rename(b.path("run/panic.new"), b.path("run/panic")))
 				within(t, patience, func() error {
@@ -237,7 +237,7 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 					}
 					return nil
 				})
-				b.check(b.is(names[1], client.StateUp)(), b.do("stop", "bomb"), b.allMove())
+				b.check(b.checkState(names[1], client.StateUp)(), b.commandAndAwait("stop", "bomb"), b.allMove())
 				sheet.add("panics under a bomb", 1)
 				b.kill()
 			}
@@ -251,18 +251,18 @@ func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	const limit, user = 120, 10421
-	b := newBox(t, setup{config: quick, uid: user, order: order{Cgroup: pidsGroup(t), User: user, Limits: map[int]uint64{unix.RLIMIT_NPROC: limit}}})
+	b := newBox(t, setup{config: quick, uid: user, stageConfig: stageConfig{Cgroup: pidsGroup(t), User: user, Limits: map[int]uint64{unix.RLIMIT_NPROC: limit}}})
 	names := b.profiles(5, sleeper)
 	b.profile("bomb", hungryBomb)
 	b.boot()
-	b.up(names...)
-	b.check(b.tell("start", "bomb"))
+	b.startAndAwait(names...)
+	b.check(b.sendCommand("start", "bomb"))
 	rounds := scale(3, 50)
 	for range rounds {
 		b.crowded(limit)
 		b.reexec()
 	}
-	b.check(b.do("stop", "bomb"), b.is(names[0], client.StateUp)(), b.allMove())
+	b.check(b.commandAndAwait("stop", "bomb"), b.checkState(names[0], client.StateUp)(), b.allMove())
 	within(t, patience, b.pausedTimes(rounds))
 }
 
@@ -271,14 +271,14 @@ func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	beside(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, order: order{Cgroup: pidsGroup(t)}})
+	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: pidsGroup(t)}})
 	b.profile("a", sleeper)
 	b.profile("shell", "exec /bin/bash -c 'set -m; sleep 1000000; echo the job was seen stopped; exec sleep 1000000'\n")
 	b.boot()
-	b.up("a", "shell")
+	b.startAndAwait("a", "shell")
 	b.signal("gateway-a", unix.SIGSTOP)
 	within(t, patience, func() error {
-		if p := b.of("gateway-a"); len(p) != 1 || p[0].state != 'T' {
+		if p := b.processesOf("gateway-a"); len(p) != 1 || p[0].state != 'T' {
 			return errors.New("gateway-a is not stopped")
 		}
 		return nil
@@ -290,13 +290,13 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 		b.reexec()
 	}
 	within(t, patience, b.pausedTimes(rounds))
-	stopped := b.of("gateway-a")[0].pid
-	for _, p := range b.alive() {
+	stopped := b.processesOf("gateway-a")[0].pid
+	for _, p := range b.liveProcesses() {
 		if (p.pid == stopped) != (p.state == 'T') {
-			t.Errorf("process %d (%s) is in state %c", p.inner, p.name, p.state)
+			t.Errorf("process %d (%s) is in state %c", p.innerPID, p.name, p.state)
 		}
 	}
-	if lines, err := b.logged("shell"); err != nil && !errors.Is(err, os.ErrNotExist) || len(lines) > 0 {
+	if lines, err := b.logLines("shell"); err != nil && !errors.Is(err, os.ErrNotExist) || len(lines) > 0 {
 		t.Errorf("the shell says %q: %v", lines, err)
 	}
 }
@@ -306,10 +306,10 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 	beside(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, order: order{Cgroup: pidsGroup(t), Below: true}})
+	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: pidsGroup(t), Below: true}})
 	b.profile("a", sleeper)
 	b.boot()
-	b.up("a")
+	b.startAndAwait("a")
 	b.check(os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte(strconv.Itoa(b.pids(b.Cgroup)+9)), 0))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -317,9 +317,9 @@ func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the new program might not get its threads") || !strings.Contains(err.Error(), "only process 1") {
 		t.Errorf("the answer is %v", err)
 	}
-	b.check(b.is("a", client.StateUp)(), b.allMove(), os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte("max"), 0))
+	b.check(b.checkState("a", client.StateUp)(), b.allMove(), os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte("max"), 0))
 	b.reexec()
-	b.check(b.is("a", client.StateUp)())
+	b.check(b.checkState("a", client.StateUp)())
 }
 
 // TestAReexecIntoAProgramThatIsNoHinitIsRefused checks that root can't end a container through the API, with a program that
@@ -330,7 +330,7 @@ func TestAReexecIntoAProgramThatIsNoHinitIsRefused(t *testing.T) {
 	b := newBox(t, setup{config: quick})
 	b.profile("a", sleeper)
 	b.boot()
-	b.up("a")
+	b.startAndAwait("a")
 	for _, program := range []string{"/bin/echo", "/bin/false", "/bin/cat"} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		_, err := b.client.Reexec(ctx, program)
@@ -340,20 +340,20 @@ func TestAReexecIntoAProgramThatIsNoHinitIsRefused(t *testing.T) {
 		}
 	}
 	b.reexec()
-	b.check(b.is("a", client.StateUp)())
+	b.check(b.checkState("a", client.StateUp)())
 }
 
-// bombed boots a container whose control group has no free process number.
-func bombed(t *testing.T, limit, gateways int) (b *box, names []string) {
+// startForkBomb boots a container whose control group has no free process number.
+func startForkBomb(t *testing.T, limit, gateways int) (b *box, names []string) {
 	t.Helper()
 	group := pidsGroup(t)
-	b = newBox(t, setup{config: quick, faults: true, order: order{Cgroup: group}})
+	b = newBox(t, setup{config: quick, faults: true, stageConfig: stageConfig{Cgroup: group}})
 	names = b.profiles(gateways, sleeper)
 	b.profile("bomb", hungryBomb)
 	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte(strconv.Itoa(limit)), 0))
 	b.boot()
-	b.up(names...)
-	b.check(b.tell("start", "bomb"))
+	b.startAndAwait(names...)
+	b.check(b.sendCommand("start", "bomb"))
 	return b, names
 }
 
@@ -380,9 +380,9 @@ func (b *box) crowded(limit int) {
 
 // allMove returns an error while a process of the box is stopped (state T).
 func (b *box) allMove() error {
-	for _, p := range b.alive() {
+	for _, p := range b.liveProcesses() {
 		if p.state == 'T' {
-			return fmt.Errorf("process %d (%s) is still stopped", p.inner, p.name)
+			return fmt.Errorf("process %d (%s) is still stopped", p.innerPID, p.name)
 		}
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 // roleVar makes this test binary one of the programs that attack an init.
 const roleVar = "HINIT_PROMISES_ROLE"
 
-func play(role string) int {
+func runRole(role string) int {
 	if role != "hog" {
 		fmt.Fprintf(os.Stderr, "there is no role %q\n", role)
 		return 2

@@ -15,7 +15,7 @@ func TestASeccompProfileThatForbidsToWait(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	for name, call := range map[string]uint{"waitid": unix.SYS_WAITID, "wait4": unix.SYS_WAIT4} {
-		b := newBox(t, setup{order: order{Refused: []uint{call}}})
+		b := newBox(t, setup{stageConfig: stageConfig{Refused: []uint{call}}})
 		b.cmdline = []string{"sh", "-c", "echo never"}
 		b.start()
 		if code := b.wait(patience); code != 1 {

@@ -35,10 +35,10 @@ func (f *figures) set(what, value string) {
 
 // promise is a line of the sheet.
 type promise struct {
-	number int
-	text   string
-	tests  []string // Names of tests, in any package.
-	tried  string   // What was tried, with {count} for the number.
+	number    int
+	text      string
+	tests     []string // Names of tests, in any package.
+	attempted string   // What was tried, with {count} for the number.
 }
 
 // fill replaces placeholders in a text by figures.
@@ -79,7 +79,7 @@ func (f *figures) show(write bool) error {
 			by = append(by, "`"+name+"`")
 		}
 		slices.Sort(by)
-		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", p.number, p.text, f.fill(p.tried), strings.Join(by, ", "))
+		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", p.number, p.text, f.fill(p.attempted), strings.Join(by, ", "))
 	}
 	table := b.String()
 	fmt.Print(table)
@@ -120,7 +120,7 @@ func TestTheSheetHasEverything(t *testing.T) {
 	var named []string
 	for _, p := range promises() {
 		named = append(named, p.tests...)
-		for _, figure := range regexp.MustCompile(`{([^}]+)}`).FindAllStringSubmatch(p.tried, -1) {
+		for _, figure := range regexp.MustCompile(`{([^}]+)}`).FindAllStringSubmatch(p.attempted, -1) {
 			told := regexp.MustCompile(`sheet\.(add|set)\("(` + regexp.QuoteMeta(figure[1]) + `"|cost of each of "\+)`)
 			if !told.MatchString(source.String()) {
 				t.Errorf("line %d: no test tells the figure %q", p.number, figure[1])

@@ -39,13 +39,13 @@ func TestNoSignalKillsPID1(t *testing.T) {
 	for _, user := range []int{agentID, 0} {
 		t.Run(fmt.Sprintf("as %d", user), func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, setup{config: quick, order: order{User: user}})
+			b := newBox(t, setup{config: quick, stageConfig: stageConfig{User: user}})
 			b.cmdline = []string{"sh", "-c", "trap '' HUP QUIT USR1 USR2 WINCH; echo armed; while :; do sleep 1000000; done"}
 			args := append([]string{b.program(), "testproc:signal", "1", fmt.Sprint(times)}, ends...)
 			b.profile("a", sleeper)
 			b.profile("hostile", strings.Join(args, " ")+" && exec sleep 1000000\n")
 			b.boot()
-			b.up("a")
+			b.startAndAwait("a")
 			within(t, patience, func() error { // Before that, a forwarded signal would end the CMD.
 				if out, _ := os.ReadFile(b.path("out")); !strings.Contains(string(out), "armed\n") {
 					return errors.New("the CMD is not armed")
@@ -59,12 +59,12 @@ func TestNoSignalKillsPID1(t *testing.T) {
 					t.Fatalf("%v\n%s", err, out)
 				}
 			} else {
-				b.up("hostile")
+				b.startAndAwait("hostile")
 				within(t, patience, func() error {
 					if !b.running() {
 						return fmt.Errorf("%w with code %d", errHopeless, b.wait(patience))
 					}
-					lines, err := b.logged("hostile")
+					lines, err := b.logLines("hostile")
 					if len(lines) == 0 || lines[len(lines)-1] != "sent" {
 						err = errors.Join(err, fmt.Errorf("the hostile one says %q", lines))
 					}
@@ -72,14 +72,14 @@ func TestNoSignalKillsPID1(t *testing.T) {
 				})
 			}
 			for _, s := range []string{"SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSTKFLT", "SIGSYS"} {
-				within(t, patience, func() error { return b.ignored(s) })
+				within(t, patience, func() error { return b.checkIgnored(s) })
 			}
 			now, err := b.service("a")
 			b.check(err)
 			if now.Run != before.Run || now.State != client.StateUp {
 				t.Errorf("the gateway was in run %d and is in run %d, %s", before.Run, now.Run, now.State)
 			}
-			b.check(b.do("restart", "a"))
+			b.check(b.commandAndAwait("restart", "a"))
 			if code, _ := b.stop(); code != 0 {
 				t.Errorf("TERM ended the container with code %d", code)
 			}
@@ -94,7 +94,7 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	times := scale(1000, 5000)
-	b := newBox(t, setup{config: quick, order: order{User: agentID}})
+	b := newBox(t, setup{config: quick, stageConfig: stageConfig{User: agentID}})
 	args := []string{b.program(), "testproc:signal", "1", strconv.Itoa(times)}
 	for n := 1; n < 65; n++ {
 		if n < 32 || n > 34 {
@@ -106,28 +106,28 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 		b.profile(name, strings.Join(args, " ")+" && exec sleep 1000000\n")
 	}
 	b.boot()
-	b.up(hostile...)
+	b.startAndAwait(hostile...)
 	for _, name := range hostile {
 		within(t, 5*time.Minute, func() error { // Many signals take time, so wait longer.
 			if !b.running() {
 				t.Fatalf("PID 1 has ended, code %d", b.wait(patience))
 			}
-			lines, err := b.logged(name)
+			lines, err := b.logLines(name)
 			if len(lines) == 0 || lines[len(lines)-1] != "sent" {
 				err = errors.Join(err, fmt.Errorf("the hostile one says %q", lines))
 			}
 			return err
 		})
 	}
-	within(t, patience, func() error { return b.ignored("signal 34") })
+	within(t, patience, func() error { return b.checkIgnored("signal 34") })
 	if code, _ := b.stop(); code != 0 {
 		t.Errorf("TERM ended the container with code %d", code)
 	}
 	sheet.add("hostile signals", 3*5*2*times)
 }
 
-// ignored returns an error unless the events name an ignored signal and its sender.
-func (b *box) ignored(name string) error {
+// checkIgnored returns an error unless the events name an ignored signal and its sender.
+func (b *box) checkIgnored(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	count := 0

@@ -17,27 +17,27 @@ import (
 
 // slots is the scan directory of the chaos container, with services that other programs created.
 type slots struct {
-	c    *chaos
-	scan string
-	want map[string]bool // Whether each of these services is wanted up.
-	made int
+	c       *chaos
+	scan    string
+	wanted  map[string]bool // Whether each of these services is wanted up.
+	created int
 }
 
 // newSlots makes hinit answer as s6 in a container that has not booted yet.
 func newSlots(c *chaos) *slots {
-	s := &slots{c: c, scan: c.path("service"), want: map[string]bool{}}
-	c.answersAsS6("s6-svc", "s6-svscanctl")
+	s := &slots{c: c, scan: c.path("service"), wanted: map[string]bool{}}
+	c.enableS6Tools("s6-svc", "s6-svscanctl")
 	return s
 }
 
 func (s *slots) tool(name string, args ...string) {
 	s.c.t.Helper()
-	if err := s.try(name, args...); err != nil {
+	if err := s.tryTool(name, args...); err != nil {
 		s.c.t.Fatalf("%v; seed %d", err, *seed)
 	}
 }
 
-func (s *slots) try(name string, args ...string) error {
+func (s *slots) tryTool(name string, args ...string) error {
 	if out, err := s.c.asRoot(append([]string{s.c.tool(name)}, args...)...); err != nil {
 		return fmt.Errorf("%s %q: %w: %s", name, args, err, out)
 	}
@@ -50,7 +50,7 @@ func (s *slots) act(profile string) {
 	s.c.t.Helper()
 	up := s.c.random.IntN(2) == 0
 	word := map[bool]string{true: "-u", false: "-d"}[up]
-	names := slices.Sorted(maps.Keys(s.want))
+	names := slices.Sorted(maps.Keys(s.wanted))
 	n := s.c.random.IntN(10)
 	if n >= 5 && len(names) == 0 {
 		n = 4
@@ -63,18 +63,18 @@ func (s *slots) act(profile string) {
 			if err := s.c.booted(); err != nil {
 				return err
 			}
-			return s.try("s6-svc", word, slot)
+			return s.tryTool("s6-svc", word, slot)
 		})
-		s.c.want[profile] = map[bool]string{true: "running", false: "stopped"}[up]
+		s.c.wanted[profile] = map[bool]string{true: "running", false: "stopped"}[up]
 	case n < 5:
 		s.register(up)
 	case n < 7:
 		name := names[s.c.random.IntN(len(names))]
 		s.tool("s6-svc", word, filepath.Join(s.scan, name))
-		s.want[name] = up
+		s.wanted[name] = up
 	case n < 9:
 		name := names[s.c.random.IntN(len(names))]
-		for _, p := range s.c.of(name) {
+		for _, p := range s.c.processesOf(name) {
 			_ = unix.Kill(p.pid, unix.SIGKILL)
 			sheet.add("kills", 1)
 		}
@@ -83,15 +83,15 @@ func (s *slots) act(profile string) {
 		// The removal may fail because hinit is writing in the directory.
 		s.c.check(poll(patience, func() error { return os.RemoveAll(filepath.Join(s.scan, name)) }))
 		s.tool("s6-svscanctl", "-an", s.scan)
-		delete(s.want, name)
+		delete(s.wanted, name)
 	}
 }
 
-// hasten skips the restart delays, which are long after a lack of resources.
-func (s *slots) hasten() {
+// skipDelays skips the restart delays, which are long after a lack of resources.
+func (s *slots) skipDelays() {
 	s.c.t.Helper()
 	for _, v := range s.c.status().Services {
-		if s.want[v.Name] && v.State == client.StateBackoff {
+		if s.wanted[v.Name] && v.State == client.StateBackoff {
 			s.tool("s6-svc", "-u", filepath.Join(s.scan, v.Name))
 		}
 	}
@@ -100,8 +100,8 @@ func (s *slots) hasten() {
 // register moves a complete service directory into place, and announces it.
 func (s *slots) register(up bool) {
 	s.c.t.Helper()
-	name := fmt.Sprintf("f%d", s.made)
-	s.made++
+	name := fmt.Sprintf("f%d", s.created)
+	s.created++
 	temp := filepath.Join(s.scan, "."+name)
 	s.c.check(os.Mkdir(temp, 0o755), testkit.WriteProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\n"+sleeper)))
 	if !up {
@@ -109,19 +109,19 @@ func (s *slots) register(up bool) {
 	}
 	s.c.check(chownTree(temp, s.c.uid), os.Rename(temp, filepath.Join(s.scan, name)))
 	s.tool("s6-svscanctl", "-a", s.scan)
-	s.want[name] = up
+	s.wanted[name] = up
 }
 
 // compare returns the first difference between the expected and the actual services.
 func (s *slots) compare(services map[string]client.Service) error {
-	for name, up := range s.want {
+	for name, up := range s.wanted {
 		v, known := services[name]
 		delete(services, name)
 		state, want := client.StateDown, client.WantDown
 		if up {
 			state, want = client.StateUp, client.WantUp
 		}
-		switch processes := s.c.of(name); {
+		switch processes := s.c.processesOf(name); {
 		case !known:
 			return fmt.Errorf("the foreign service %s is not known", name)
 		case v.Want != want || v.State != state:
@@ -141,7 +141,7 @@ func (s *slots) compare(services map[string]client.Service) error {
 		return err
 	}
 	for _, e := range entries {
-		if _, foreign := s.want[e.Name()]; foreign || e.Type() != fs.ModeDir || e.Name()[0] == '.' {
+		if _, foreign := s.wanted[e.Name()]; foreign || e.Type() != fs.ModeDir || e.Name()[0] == '.' {
 			continue
 		}
 		if _, err := s.c.service(e.Name()); err != nil && e.Name() != "main-hermes" && e.Name() != "dashboard" {

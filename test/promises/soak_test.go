@@ -30,7 +30,7 @@ func TestOrphans(t *testing.T) {
 	b.profile("a", sleeper)
 	b.start()
 	within(t, patience, b.booted)
-	b.up("a")
+	b.startAndAwait("a")
 	begin, worst := time.Now(), 0
 	within(t, time.Hour, func() error {
 		worst = max(worst, b.zombies())
@@ -44,7 +44,7 @@ func TestOrphans(t *testing.T) {
 		if status = b.status(); status.Init.Orphans < want {
 			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.Orphans, want)
 		}
-		return b.reaped()
+		return b.checkReaped()
 	})
 	if s, err := b.service("a"); err != nil || s.State != client.StateUp || s.Restarts != 0 {
 		t.Errorf("a is %+v, %v", s, err)
@@ -71,20 +71,20 @@ logs: {archives: 1}
 		b.check(os.WriteFile(filepath.Join(b.profileDir(name), "run"), []byte("cat "+b.path("blurb")+"\n"+sleeper), 0o644))
 	}
 	b.boot()
-	b.up(names...)
+	b.startAndAwait(names...)
 	events := scale(1000, 100_000)
 	if *day > 0 {
 		events = *day
 	}
 	d := &dayBox{box: b, names: names}
-	d.live(0, events/10) // By now, the heap has its final size.
-	before := d.atRest(func(usage, int) error { return nil })
+	d.performEvents(0, events/10) // By now, the heap has its final size.
+	before := d.restUsage(func(usage, int) error { return nil })
 	began := time.Now()
-	d.live(1, events-events/10)
+	d.performEvents(1, events-events/10)
 	// Freed memory returns to the system slowly, and the runtime never ends threads. lumberjack keeps a
 	// goroutine for each writer, which a later log reuses.
 	threads, memory := scale(64, 8), scale(8<<10, 2<<10)
-	after := d.atRest(func(now usage, goroutines int) error {
+	after := d.restUsage(func(now usage, goroutines int) error {
 		if now.private > before.private+before.private/5+memory || now.files > before.files+8 || now.threads > before.threads+threads || goroutines > before.goroutines+32 {
 			return fmt.Errorf("PID 1 was %+v after a tenth of the events, and is %+v with %d goroutines after all", before, now, goroutines)
 		}
@@ -96,32 +96,32 @@ logs: {archives: 1}
 	sheet.set("soak files", fmt.Sprintf("%d before, %d after", before.files, after.files))
 	sheet.set("soak goroutines", fmt.Sprintf("%d before, %d after", before.goroutines, after.goroutines))
 	t.Logf("%d events, %d of them crashes, %d profiles that came and went; nine tenths in %v; before %+v, after %+v",
-		d.events.Load(), d.crashes.Load(), d.guests.Load(), time.Since(began).Round(time.Second), before, after)
+		d.events.Load(), d.crashes.Load(), d.shortLivedProfiles.Load(), time.Since(began).Round(time.Second), before, after)
 }
 
 // dayBox is the container of TestADayOfTwoHundredProfiles.
 type dayBox struct {
 	*box
 
-	names                   []string
-	events, crashes, guests atomic.Int64
-	killed                  sync.Map // Run that was killed last, by service.
+	names                               []string
+	events, crashes, shortLivedProfiles atomic.Int64
+	killed                              sync.Map // Run that was killed last, by service.
 }
 
-// rested is PID 1's resource use at rest.
-type rested struct {
+// restingUsage is PID 1's resource use at rest.
+type restingUsage struct {
 	usage
 
 	goroutines int
 }
 
-// atRest waits until all services are up, no other process remains, and holds succeeds.
-func (d *dayBox) atRest(holds func(usage, int) error) rested {
+// restUsage waits until all services are up, no other process remains, and holds succeeds.
+func (d *dayBox) restUsage(holds func(usage, int) error) restingUsage {
 	d.t.Helper()
-	d.rest(d.names)
-	var now rested
+	d.awaitRest(d.names)
+	var now restingUsage
 	if err := poll(time.Duration(scale(60, 180))*time.Second, func() error {
-		now = rested{d.usage(), d.status().Init.Goroutines}
+		now = restingUsage{d.usage(), d.status().Init.Goroutines}
 		return holds(now.usage, now.goroutines)
 	}); err != nil {
 		d.t.Error(err)
@@ -129,8 +129,8 @@ func (d *dayBox) atRest(holds func(usage, int) error) rested {
 	return now
 }
 
-// live performs the given number of events on the profiles.
-func (d *dayBox) live(part uint64, events int) {
+// performEvents performs the given number of events on the profiles.
+func (d *dayBox) performEvents(part uint64, events int) {
 	d.t.Helper()
 	kill, end := d.killer()
 	defer end()
@@ -145,10 +145,10 @@ func (d *dayBox) live(part uint64, events int) {
 				case kind < 70:
 					d.crash(name, kill)
 				case kind < 80:
-					d.count(d.tell("restart", name))
+					d.count(d.sendCommand("restart", name))
 				case kind < 90:
-					d.count(d.tell("stop", name))
-					d.count(d.tell("start", name))
+					d.count(d.sendCommand("stop", name))
+					d.count(d.sendCommand("start", name))
 				default:
 					d.shortLivedProfile()
 				}
@@ -179,8 +179,8 @@ func (d *dayBox) crash(name string, kill func(int)) {
 
 // shortLivedProfile creates, runs and deletes a profile with a unique name.
 func (d *dayBox) shortLivedProfile() {
-	name := fmt.Sprintf("guest%d", d.guests.Add(1))
-	if err := d.make(name, sleeper); err != nil {
+	name := fmt.Sprintf("guest%d", d.shortLivedProfiles.Add(1))
+	if err := d.tryMakeProfile(name, sleeper); err != nil {
 		d.t.Error(err)
 		return
 	}
@@ -188,7 +188,7 @@ func (d *dayBox) shortLivedProfile() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_ = d.client.Rescan(ctx) // An error means that the start does not count.
-	d.count(d.tell("start", name))
+	d.count(d.sendCommand("start", name))
 	err := poll(patience, func() error { return os.RemoveAll(d.profileDir(name)) }) // hinit may be writing in the directory.
 	if err != nil {
 		d.t.Error(err)
@@ -213,8 +213,8 @@ func (b *box) killer() (kill func(inner int), end func()) {
 		}
 }
 
-// rest waits until all services are up and no other process remains.
-func (b *box) rest(names []string) {
+// awaitRest waits until all services are up and no other process remains.
+func (b *box) awaitRest(names []string) {
 	b.t.Helper()
 	b.check(poll(time.Minute, func() error {
 		services := 0

@@ -17,8 +17,8 @@ import (
 // stageVar holds the order of a stage: this test binary as the first process of the namespaces.
 const stageVar = "HINIT_PROMISES_STAGE"
 
-// order describes what a stage prepares before it executes the init.
-type order struct {
+// stageConfig describes what a stage prepares before it executes the init.
+type stageConfig struct {
 	Program string
 	Argv    []string
 	Tmpfs   map[string]string // Mount options by directory.
@@ -35,7 +35,7 @@ type order struct {
 }
 
 func stage(text string) int {
-	var o order
+	var o stageConfig
 	err := json.Unmarshal([]byte(text), &o)
 	if err == nil {
 		err = o.become()
@@ -45,7 +45,7 @@ func stage(text string) int {
 }
 
 // become executes the order. It returns only after an error.
-func (o order) become() error {
+func (o stageConfig) become() error {
 	if err := os.Unsetenv(stageVar); err != nil {
 		return err
 	}

@@ -45,37 +45,37 @@ func TestStopEndsEverything(t *testing.T) {
 	var over, answers, ends []time.Duration
 	for range scale(1, 5) {
 		b.boot()
-		b.up(names...)
+		b.startAndAwait(names...)
 		// Wait until all processes of the service exist, except for a comet.
 		within(t, patience, func() error {
-			if n := len(b.alive()); n < 2*len(names) {
+			if n := len(b.liveProcesses()); n < 2*len(names) {
 				return fmt.Errorf("only %d processes", n)
 			}
 			return nil
 		})
 		for _, name := range names {
 			begin := time.Now()
-			b.check(b.do("stop", name))
+			b.check(b.commandAndAwait("stop", name))
 			took := time.Since(begin)
 			if name != "obedient" {
-				over = append(over, b.stopped("gateway-"+name)-grace)
+				over = append(over, b.stopTime("gateway-"+name)-grace)
 				answers = append(answers, took-grace)
 			} else if *full && took > grace {
 				t.Errorf("the obedient one took %v", took)
 			}
-			if left := b.of("gateway-" + name); len(left) > 0 {
+			if left := b.processesOf("gateway-" + name); len(left) > 0 {
 				t.Errorf("after the stop of %s these are alive: %+v", name, left)
 			}
 			sheet.add("stops", 1)
 		}
 		// Only the CMD may remain.
 		within(t, patience, func() error {
-			if left := b.alive(); len(left) != 1 {
+			if left := b.liveProcesses(); len(left) != 1 {
 				return fmt.Errorf("alive are %+v", left)
 			}
 			return nil
 		})
-		b.up(names...)
+		b.startAndAwait(names...)
 		code, took := b.stop()
 		if code != 0 {
 			t.Errorf("the container ended with code %d", code)
@@ -87,7 +87,7 @@ func TestStopEndsEverything(t *testing.T) {
 		ends = append(ends, late)
 		sheet.add("stops", 1)
 	}
-	costsNothing(t)
+	checkNoCost(t)
 	slices.Sort(over)
 	slices.Sort(answers)
 	slices.Sort(ends)
@@ -101,25 +101,25 @@ func TestStopEndsEverything(t *testing.T) {
 	t.Logf("beyond the grace: %v; with the command, which writes the intent to the disk first: %v; beyond the budget: %v", over, answers, ends)
 }
 
-// costsNothing fails the test if an obedient service's stop waits for its grace or for a stubborn
+// checkNoCost fails the test if an obedient service's stop waits for its grace or for a stubborn
 // service.
-func costsNothing(t *testing.T) {
+func checkNoCost(t *testing.T) {
 	t.Helper()
 	b := newBox(t, setup{config: "stop: {grace: 1h}\n"})
 	b.profile("deaf", forkers["deaf"])
 	b.profile("obedient", sleeper)
 	b.boot()
-	b.up("deaf", "obedient")
+	b.startAndAwait("deaf", "obedient")
 	within(t, patience, func() error { // The process does not ignore SIGTERM from the start.
-		if p := b.of("gateway-deaf"); len(p) < 2 {
+		if p := b.processesOf("gateway-deaf"); len(p) < 2 {
 			return fmt.Errorf("the deaf one has the processes %+v", p)
 		}
 		return nil
 	})
 	slow := make(chan error, 1)
-	go func() { slow <- b.do("stop", "deaf") }()
-	within(t, patience, b.is("deaf", client.StateStopping))
-	b.check(b.do("stop", "obedient"), b.is("deaf", client.StateStopping)())
+	go func() { slow <- b.commandAndAwait("stop", "deaf") }()
+	within(t, patience, b.checkState("deaf", client.StateStopping))
+	b.check(b.commandAndAwait("stop", "obedient"), b.checkState("deaf", client.StateStopping)())
 	select {
 	case err := <-slow:
 		t.Errorf("the deaf one ended before the obedient one: %v", err)
@@ -130,8 +130,8 @@ func costsNothing(t *testing.T) {
 	sheet.add("stops", 2)
 }
 
-// stopped returns how long a service's last stop took.
-func (b *box) stopped(service string) time.Duration {
+// stopTime returns how long a service's last stop took.
+func (b *box) stopTime(service string) time.Duration {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -170,7 +170,7 @@ while :; do read x <>FIFOS/$1; done
 	b.profile("bystander", "set -- service\n"+bystander)
 	victims := b.profiles(4, "trap '' TERM\nsleep 1000000 & (setsid sleep 1000000 &)\nwhile :; do sleep 1000000; done\n")
 	b.boot()
-	b.up(append(victims, "bystander")...)
+	b.startAndAwait(append(victims, "bystander")...)
 	guest := make(chan error, 1)
 	go func() {
 		_, err := b.enter("sh", "-c", bystander, "x", "guest")
@@ -192,15 +192,15 @@ while :; do read x <>FIFOS/$1; done
 			b.check(err)
 			switch i {
 			case 0:
-				b.check(b.do("stop", name))
+				b.check(b.commandAndAwait("stop", name))
 			case 1:
-				b.check(b.tell("restart", name))
+				b.check(b.sendCommand("restart", name))
 			case 2:
-				for _, p := range b.of("gateway-" + name) {
+				for _, p := range b.processesOf("gateway-" + name) {
 					_ = unix.Kill(p.pid, unix.SIGKILL)
 				}
 			case 3:
-				b.check(b.do("stop", name))
+				b.check(b.commandAndAwait("stop", name))
 				// Another process must get the same PID, and run during the next stop.
 				out, err := b.enter("sh", "-c", fmt.Sprintf("echo %d >/proc/sys/kernel/ns_last_pid; sh -c 'echo $$; exec sleep 3 >/dev/null 2>&1' & :", s.PID-1))
 				if err == nil && strings.TrimSpace(string(out)) == fmt.Sprint(s.PID) {
@@ -210,14 +210,14 @@ while :; do read x <>FIFOS/$1; done
 			sheet.add("signals", 1)
 		}
 		for _, name := range victims {
-			b.check(b.tell("start", name))
+			b.check(b.sendCommand("start", name))
 		}
 		for _, name := range victims {
-			within(t, patience, b.is(name, client.StateUp))
+			within(t, patience, b.checkState(name, client.StateUp))
 		}
 	}
 	for _, name := range victims {
-		b.check(b.do("stop", name))
+		b.check(b.commandAndAwait("stop", name))
 	}
 	now, err := b.service("bystander")
 	b.check(err)
@@ -230,7 +230,7 @@ while :; do read x <>FIFOS/$1; done
 		signals, err := os.ReadFile(name)
 		t.Errorf("the %s was hit by %q, %v", filepath.Base(name), signals, err)
 	}
-	within(t, patience, b.reaped)
+	within(t, patience, b.checkReaped)
 	select {
 	case err := <-guest:
 		t.Errorf("the guest has ended: %v", err)

@@ -14,8 +14,8 @@ import (
 	"hinit/client"
 )
 
-// given is one command of one of many clients.
-type given struct {
+// sentCommand is one command of one of many clients.
+type sentCommand struct {
 	verb           string
 	sent, answered time.Time
 	err            error
@@ -29,7 +29,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 	b := newBox(t, setup{config: quick})
 	names := b.profiles(4, sleeper)
 	b.boot()
-	commands := map[string][]given{}
+	commands := map[string][]sentCommand{}
 	var mu sync.Mutex
 	var clients sync.WaitGroup
 	stop := make(chan struct{})
@@ -40,9 +40,9 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		clients.Go(func() {
 			for range scale(10, 200) {
 				name := names[random.IntN(len(names))]
-				g := given{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
-				g.err = b.tell(g.verb, name)
-				if g.answered = time.Now(); late(g.err) {
+				g := sentCommand{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
+				g.err = b.sendCommand(g.verb, name)
+				if g.answered = time.Now(); isLate(g.err) {
 					g.answered = g.answered.Add(time.Hour) // The command is accepted, and recorded later.
 				}
 				mu.Lock()
@@ -55,12 +55,12 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 	close(stop)
 	b.check(<-watched)
 	for _, name := range names {
-		allowed := lastOf(commands[name])
-		within(t, patience, func() error { return b.restored(name, allowed...) })
-		within(t, patience, func() error { return b.oneProcess(name) })
+		allowed := lastCommands(commands[name])
+		within(t, patience, func() error { return b.checkRestored(name, allowed...) })
+		within(t, patience, func() error { return b.checkOneProcess(name) })
 		for _, g := range commands[name] {
 			// A newer command may have superseded this one.
-			if g.err != nil && !late(g.err) && !strings.Contains(g.err.Error(), "superseded: ") {
+			if g.err != nil && !isLate(g.err) && !strings.Contains(g.err.Error(), "superseded: ") {
 				t.Errorf("%s %s: %v", g.verb, name, g.err)
 			}
 		}
@@ -70,9 +70,9 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 	for _, verb := range []string{"start", "restart", "stop", "start", "stop"} {
 		for _, name := range names {
 			clients.Go(func() {
-				if err := b.do(verb, name); err != nil {
+				if err := b.commandAndAwait(verb, name); err != nil {
 					t.Errorf("%s %s: %v", verb, name, err)
-				} else if err := b.oneProcess(name); err != nil {
+				} else if err := b.checkOneProcess(name); err != nil {
 					t.Errorf("after %s: %v", verb, err)
 				}
 			})
@@ -83,14 +83,14 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 	b.profile("crasher", "exit 3\n")
 	b.check(b.booted())
 	for _, verb := range []string{"start", "restart"} {
-		if b.do(verb, "crasher") == nil && b.longest("gateway-crasher") < time.Second {
+		if b.commandAndAwait(verb, "crasher") == nil && b.longestRun("gateway-crasher") < time.Second {
 			t.Errorf("the %s of a service that ends at once is said to have worked", verb)
 		}
 	}
 }
 
-// longest returns the length of a service's longest life.
-func (b *box) longest(service string) time.Duration {
+// longestRun returns the length of a service's longest life.
+func (b *box) longestRun(service string) time.Duration {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -109,15 +109,15 @@ func (b *box) longest(service string) time.Duration {
 	return longest
 }
 
-// late reports whether a command was accepted but not carried out in time.
-func late(err error) bool {
+// isLate reports whether a command was accepted but not carried out in time.
+func isLate(err error) bool {
 	said := (*client.Error)(nil)
 	return errors.As(err, &said) && said.Kind == client.KindTimeout
 }
 
-// lastOf returns the possible final intents: commands that were answered after the last one was
+// lastCommands returns the possible final intents: commands that were answered after the last one was
 // sent.
-func lastOf(commands []given) []string {
+func lastCommands(commands []sentCommand) []string {
 	var last time.Time
 	for _, g := range commands {
 		if g.sent.After(last) {
@@ -134,14 +134,14 @@ func lastOf(commands []given) []string {
 	return out
 }
 
-// oneProcess returns an error unless a service has exactly one process, or none if it must be down.
-func (b *box) oneProcess(name string) error {
+// checkOneProcess returns an error unless a service has exactly one process, or none if it must be down.
+func (b *box) checkOneProcess(name string) error {
 	s, err := b.service(name)
 	if err != nil {
 		return err
 	}
 	want := map[string]int{client.WantUp: 1, client.WantDown: 0}[s.Want]
-	if p := b.of("gateway-" + name); len(p) != want {
+	if p := b.processesOf("gateway-" + name); len(p) != want {
 		return fmt.Errorf("%s, wanted %s, has the processes %+v", name, s.Want, p)
 	}
 	return nil
@@ -158,11 +158,11 @@ func (b *box) neverTwice(names []string, stop <-chan struct{}) error {
 		for _, name := range names {
 			// The process list is not atomic. Only processes in two consecutive readings existed at the same
 			// time.
-			first := b.of("gateway-" + name)
+			first := b.processesOf("gateway-" + name)
 			if len(first) < 2 {
 				continue
 			}
-			if p := slices.DeleteFunc(b.of("gateway-"+name), func(p process) bool {
+			if p := slices.DeleteFunc(b.processesOf("gateway-"+name), func(p process) bool {
 				return !slices.ContainsFunc(first, func(f process) bool { return f.pid == p.pid })
 			}); len(p) > 1 {
 				return fmt.Errorf("%s has the processes %+v", name, p)

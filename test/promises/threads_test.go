@@ -29,14 +29,14 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	long(t)
 	requireRoot(t)
 	group := pidsGroup(t)
-	b := newBox(t, setup{config: quick, order: order{Cgroup: group}})
+	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
 	freeze := b.frozenVolume()
 	names := b.profiles(scale(60, 500), sleeper)
 	b.profile("counter", counter)
 	b.profile("bomb", forkBomb)
 	b.boot()
 	after := b.usage().threads
-	b.all("start", append(names, "counter"))
+	b.commandAll("start", append(names, "counter"))
 	if *full {
 		b.throttle()
 	}
@@ -44,21 +44,21 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 
 	var asked atomic.Int64
 	for round, begin := 0, time.Now(); round < 1 || time.Since(begin) < time.Duration(scale(0, 600))*time.Second; round++ {
-		_ = b.tell("start", "bomb")
-		asked.Add(b.crowd(100, scale(1, 100), names[:20]))
+		_ = b.sendCommand("start", "bomb")
+		asked.Add(b.concurrentClients(100, scale(1, 100), names[:20]))
 		thaw := freeze()
-		asked.Add(b.crowd(60, 1, names)) // Each request waits for the frozen volume.
-		asked.Add(b.crowd(100, scale(1, 20), nil))
+		asked.Add(b.concurrentClients(60, 1, names)) // Each request waits for the frozen volume.
+		asked.Add(b.concurrentClients(100, scale(1, 20), nil))
 		thaw()
-		_ = b.tell("stop", "bomb") // Ignore the error: the bomb ends with the container.
+		_ = b.sendCommand("stop", "bomb") // Ignore the error: the bomb ends with the container.
 		if now := b.usage().threads; now != after {
 			t.Fatalf("PID 1 has %d threads after %d calls; after the boot it had %d", now, asked.Load(), after)
 		}
 	}
 	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("max"), 0))
-	b.check(b.do("stop", "bomb"))
-	b.all("start", names)
-	within(t, patience, b.reaped)
+	b.check(b.commandAndAwait("stop", "bomb"))
+	b.commandAll("start", names)
+	within(t, patience, b.checkReaped)
 	sheet.add("calls at the limit", int(asked.Load()))
 	sheet.set("threads", strconv.Itoa(after))
 }
@@ -98,20 +98,20 @@ func (b *box) pids(group string) int {
 	return n
 }
 
-// all repeats a command until every service has carried it out.
-func (b *box) all(verb string, names []string) {
+// commandAll repeats a command until every service has carried it out.
+func (b *box) commandAll(verb string, names []string) {
 	b.t.Helper()
 	state := map[string]string{"start": client.StateUp, "stop": client.StateDown}[verb]
 	for _, name := range names {
-		b.check(b.tell(verb, name))
+		b.check(b.sendCommand(verb, name))
 	}
 	for _, name := range names {
-		within(b.t, patience, b.is(name, state))
+		within(b.t, patience, b.checkState(name, state))
 	}
 }
 
-// crowd lets many clients send random requests concurrently, and returns their number.
-func (b *box) crowd(clients, times int, names []string) int64 {
+// concurrentClients lets many clients send random requests concurrently, and returns their number.
+func (b *box) concurrentClients(clients, times int, names []string) int64 {
 	b.t.Helper()
 	var asked atomic.Int64
 	var all sync.WaitGroup

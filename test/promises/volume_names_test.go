@@ -33,8 +33,8 @@ func (b *box) asRoot(argv ...string) ([]byte, error) {
 	}, argv...)...)
 }
 
-// answersAsS6 enables s6 emulation, and returns the scan directory.
-func (b *box) answersAsS6(tools ...string) (scan string) {
+// enableS6Tools enables s6 emulation, and returns the scan directory.
+func (b *box) enableS6Tools(tools ...string) (scan string) {
 	b.t.Helper()
 	scan = b.path("service")
 	b.env = append(b.env, "HINIT_S6=1", "S6_PROFILE_GATEWAY_SCANDIR="+scan)
@@ -63,8 +63,8 @@ func hostileName(r *rand.Rand) string {
 	return name.String()[:min(200, name.Len())] + fmt.Sprint(r.Uint32())
 }
 
-// raw returns the first unmasked control character of an output, or "".
-func raw(out []byte) string {
+// firstControlChar returns the first unmasked control character of an output, or "".
+func firstControlChar(out []byte) string {
 	for i, line := range strings.Split(string(out), "\n") {
 		if !utf8.ValidString(line) {
 			return fmt.Sprintf("line %d is no UTF-8: %q", i+1, line)
@@ -84,10 +84,10 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	b := newBox(t, setup{config: quick})
-	scan := b.answersAsS6("s6-svscanctl")
+	scan := b.enableS6Tools("s6-svscanctl")
 	b.profile("a", sleeper)
 	b.boot()
-	b.up("a")
+	b.startAndAwait("a")
 	r := rand.New(rand.NewPCG(*seed, 31))
 	t.Logf("seed %d", *seed)
 	for range scale(1, 10) {
@@ -116,7 +116,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 		})
 		for _, args := range [][]string{{"status"}, {"status", "-v"}, {"status", "--json"}, {"events", "-n", "1000"}, {"doctor"}} {
 			out, _ := b.asRoot(append([]string{built.shipped}, args...)...) // doctor may report a problem.
-			if what := raw(out); what != "" {
+			if what := firstControlChar(out); what != "" {
 				t.Errorf("hinit %s: %s", args[0], what)
 			}
 			if args[0] != "status" || len(args) > 1 {
@@ -135,7 +135,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 			name := names[len(names)-1-r.IntN(many)]
 			verb := []string{"status", "start", "stop", "status"}[i]
 			out, _ := b.asRoot(built.shipped, verb, name) // The command has a special exit code for a stopped profile.
-			if what := raw(out); what != "" || strings.Count(string(out), "\n") > 4 {
+			if what := firstControlChar(out); what != "" || strings.Count(string(out), "\n") > 4 {
 				t.Errorf("hinit %s %q: %s\n%s", verb, name, what, out)
 			}
 		}
@@ -148,10 +148,10 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 		}
 		sheet.add("hostile names", many)
 	}
-	b.check(b.is("a", "up")())
+	b.check(b.checkState("a", "up")())
 	console, err := os.ReadFile(b.path("err"))
 	b.check(err)
-	if what := raw(console); what != "" {
+	if what := firstControlChar(console); what != "" {
 		t.Errorf("the console: %s", what)
 	}
 }
@@ -164,7 +164,7 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	b := newBox(t, setup{config: quick})
 	b.profile("a", "echo spoken; "+sleeper)
 	b.boot()
-	b.up("a")
+	b.startAndAwait("a")
 	const precious, archive = "precious", "@400000006b00e1dd1213c744.s"
 	secrets := b.path("secrets")
 	b.check(os.Mkdir(secrets, 0o700), os.WriteFile(filepath.Join(secrets, "current"), []byte(precious+"\n"), 0o600),

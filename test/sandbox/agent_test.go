@@ -15,7 +15,7 @@ import (
 
 // agent is a process of the example agent, controlled through its terminal tool.
 type agent struct {
-	p   *place
+	p   *installation
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Scanner
@@ -28,13 +28,13 @@ type answer struct {
 	Container string `json:"container"`
 }
 
-// newAgent starts an agent. It adds env to the environment of the place.
-func (p *place) newAgent(env ...string) *agent {
+// newAgent starts an agent. It adds env to the installation's environment.
+func (p *installation) newAgent(env ...string) *agent {
 	p.t.Helper()
 	a := &agent{p: p, cmd: exec.Command(filepath.Join(built, "example-agent"), "terminal")}
 	a.cmd.Env = append(append(cleanEnv(), p.env...), env...)
 	a.cmd.Stderr = os.Stderr
-	as(a.cmd, p.uid)
+	setUser(a.cmd, p.uid)
 	var err error
 	if a.in, err = a.cmd.StdinPipe(); err != nil {
 		p.t.Fatal(err)
@@ -52,15 +52,15 @@ func (p *place) newAgent(env ...string) *agent {
 	return a
 }
 
-// say sends a command. Call hear for the answer.
-func (a *agent) say(command, stdin string, timeout float64) {
+// send sends a command. Call receive for the answer.
+func (a *agent) send(command, stdin string, timeout float64) {
 	line, _ := json.Marshal(map[string]any{"command": command, "stdin": stdin, "timeout": timeout})
 	if _, err := a.in.Write(append(line, '\n')); err != nil {
 		a.p.t.Error(err)
 	}
 }
 
-func (a *agent) hear() (said answer) {
+func (a *agent) receive() (said answer) {
 	a.p.t.Helper()
 	if !a.out.Scan() {
 		a.p.t.Fatalf("the agent has ended: %v", a.out.Err())
@@ -71,14 +71,14 @@ func (a *agent) hear() (said answer) {
 	return said
 }
 
-// turn runs one command.
-func (a *agent) turn(command string) answer {
+// run runs one command.
+func (a *agent) run(command string) answer {
 	a.p.t.Helper()
-	a.say(command, "", 60)
-	return a.hear()
+	a.send(command, "", 60)
+	return a.receive()
 }
 
-func (a *agent) end() {
+func (a *agent) close() {
 	a.p.t.Helper()
 	_ = a.in.Close()
 	if err := a.cmd.Wait(); err != nil {
@@ -86,12 +86,12 @@ func (a *agent) end() {
 	}
 }
 
-// awaits waits until the named process runs in the sandbox.
-func (a *agent) awaits(process string) {
+// awaitProcess waits until the named process runs in the sandbox.
+func (a *agent) awaitProcess(process string) {
 	a.p.t.Helper()
 	var last answer
 	for end := time.Now().Add(testkit.Patience); ; {
-		if last = a.turn("ps"); strings.Contains(last.Output, process) {
+		if last = a.run("ps"); strings.Contains(last.Output, process) {
 			return
 		}
 		if time.Now().After(end) {

@@ -13,29 +13,29 @@ import (
 // TestTurns checks that files and variables persist from one turn to the next, also in another
 // process.
 func TestTurns(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
+	inEachSetup(t, func(t *testing.T, p *installation) {
 		a := p.newAgent()
-		first := a.turn("cd /workspace && export GREETING=hello && echo made > note && hostname")
+		first := a.run("cd /workspace && export GREETING=hello && echo made > note && hostname")
 		if first.Code != 0 {
 			t.Fatalf("%+v", first)
 		}
-		if got := a.turn(`echo $GREETING $(pwd) $(cat note)`); got.Output != "hello /workspace made\n" || got.Code != 0 {
+		if got := a.run(`echo $GREETING $(pwd) $(cat note)`); got.Output != "hello /workspace made\n" || got.Code != 0 {
 			t.Errorf("%+v", got)
 		}
-		if got := a.turn(`(exit 7)`); got.Code != 7 {
+		if got := a.run(`(exit 7)`); got.Code != 7 {
 			t.Errorf("%+v", got)
 		}
-		a.say("cat; echo err >&2; exit 3", "given", 60)
-		if got := a.hear(); got.Code != 3 || !strings.Contains(got.Output, "given") || !strings.Contains(got.Output, "err") {
+		a.send("cat; echo err >&2; exit 3", "given", 60)
+		if got := a.receive(); got.Code != 3 || !strings.Contains(got.Output, "given") || !strings.Contains(got.Output, "err") {
 			t.Errorf("%+v", got)
 		}
-		a.end()
+		a.close()
 		b := p.newAgent()
-		second := b.turn("hostname; cat /workspace/note")
+		second := b.run("hostname; cat /workspace/note")
 		if second.Output != first.Output+"made\n" || !strings.HasPrefix(first.Container, second.Container) && !strings.HasPrefix(second.Container, first.Container) {
 			t.Errorf("first %+v, then %+v", first, second)
 		}
-		b.end()
+		b.close()
 		if n := len(p.containers()); n != 1 {
 			t.Errorf("there are %d containers", n)
 		}
@@ -51,11 +51,11 @@ func TestTwoAgentsGetOneContainer(t *testing.T) {
 		agents = append(agents, p.newAgent())
 	}
 	for i, a := range agents {
-		a.say(fmt.Sprintf("echo %d >> /workspace/log; hostname", i), "", 60)
+		a.send(fmt.Sprintf("echo %d >> /workspace/log; hostname", i), "", 60)
 	}
 	hosts := map[string]bool{}
 	for _, a := range agents {
-		said := a.hear()
+		said := a.receive()
 		hosts[said.Output] = true
 	}
 	if len(hosts) != 1 || len(p.containers()) != 1 {
@@ -66,15 +66,15 @@ func TestTwoAgentsGetOneContainer(t *testing.T) {
 // TestAnAgentOfItsOwn checks that an agent that does not look for a container gets its own, and
 // removes it.
 func TestAnAgentOfItsOwn(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
+	inEachSetup(t, func(t *testing.T, p *installation) {
 		off := "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false"
 		a, b := p.newAgent(off), p.newAgent(off)
-		one, two := a.turn("hostname"), b.turn("hostname")
+		one, two := a.run("hostname"), b.run("hostname")
 		if one.Code != 0 || two.Code != 0 || one.Output == two.Output {
 			t.Errorf("%+v and %+v", one, two)
 		}
-		a.end()
-		b.end()
+		a.close()
+		b.close()
 		if left := p.containers(); len(left) > 0 {
 			t.Errorf("left: %v", left)
 		}
@@ -88,16 +88,16 @@ func TestNothingRunsTwice(t *testing.T) {
 	p, _ := newService(t)
 	a := p.newAgent()
 	for i, text := range []string{"nginx is not running", "Error: No such container: web", "no such container"} {
-		said := a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
+		said := a.run(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
 		if said.Code != 4 || !strings.Contains(said.Output, text) {
 			t.Errorf("%+v", said)
 		}
-		if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\n" {
+		if got := a.run(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\n" {
 			t.Errorf("after %q it has run: %q", text, got.Output)
 		}
 		// The agent repeats this command on purpose, so it must run again.
-		a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
-		if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\nonce\n" {
+		a.run(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
+		if got := a.run(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\nonce\n" {
 			t.Errorf("after the second %q it has run: %q", text, got.Output)
 		}
 	}
@@ -109,12 +109,12 @@ func TestTimeLimitEndsTheTree(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
 	a := p.newAgent()
-	a.say("setsid sleep 7771 & (sleep 7772 &) ; echo begun; sleep 7773", "", 1.5)
-	if said := a.hear(); said.Code != 124 || !strings.Contains(said.Output, "[Command timed out after 1.5s]") {
+	a.send("setsid sleep 7771 & (sleep 7772 &) ; echo begun; sleep 7773", "", 1.5)
+	if said := a.receive(); said.Code != 124 || !strings.Contains(said.Output, "[Command timed out after 1.5s]") {
 		t.Errorf("%+v", said)
 	}
 	testkit.Until(t, "nothing is left inside", func() bool {
-		return !strings.Contains(a.turn("ps").Output, "sleep 777")
+		return !strings.Contains(a.run("ps").Output, "sleep 777")
 	})
 }
 
@@ -124,20 +124,20 @@ func TestKilledAgent(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
 	a := p.newAgent()
-	a.turn("setsid sleep 6661 >/dev/null 2>&1 &")
-	a.say("sleep 6662", "", 600)
+	a.run("setsid sleep 6661 >/dev/null 2>&1 &")
+	a.send("sleep 6662", "", 600)
 	b := p.newAgent()
-	b.awaits("sleep 6662")
+	b.awaitProcess("sleep 6662")
 	a.kill()
 	p.killClients(t, "sleep 6662")
-	testkit.Until(t, "its command has ended", func() bool { return !strings.Contains(b.turn("ps").Output, "sleep 6662") })
-	if !strings.Contains(b.turn("ps").Output, "sleep 6661") {
+	testkit.Until(t, "its command has ended", func() bool { return !strings.Contains(b.run("ps").Output, "sleep 6662") })
+	if !strings.Contains(b.run("ps").Output, "sleep 6661") {
 		t.Error("what was in the background has ended too")
 	}
 }
 
-// killClients kills this place's docker commands whose command line contains a text.
-func (p *place) killClients(t *testing.T, text string) {
+// killClients kills the installation's docker commands whose command line contains a text.
+func (p *installation) killClients(t *testing.T, text string) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -161,30 +161,30 @@ func TestRemovedFromOutside(t *testing.T) {
 	testkit.Parallel(t)
 	p, _ := newService(t)
 	a := p.newAgent()
-	before := a.turn("echo kept > /workspace/file; hostname")
+	before := a.run("echo kept > /workspace/file; hostname")
 	docker("rm", "-f", before.Container)
-	after := a.turn("cat /workspace/file")
+	after := a.run("cat /workspace/file")
 	if after.Code != 0 || after.Output != "kept\n" || after.Container == before.Container {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
-	a.say("echo ran >> /workspace/ran; sleep 600", "", 60)
+	a.send("echo ran >> /workspace/ran; sleep 600", "", 60)
 	ran := filepath.Join(p.home(), "sandboxes", "docker", "default", "workspace", "ran")
 	testkit.Until(t, "it has begun", func() bool { _, err := os.Stat(ran); return err == nil })
 	docker("rm", "-f", after.Container)
-	if said := a.hear(); said.Code != 137 || strings.Contains(said.Output, "is not running") || strings.Contains(strings.ToLower(said.Output), "no such container") {
+	if said := a.receive(); said.Code != 137 || strings.Contains(said.Output, "is not running") || strings.Contains(strings.ToLower(said.Output), "no such container") {
 		t.Errorf("%+v", said)
 	}
-	if got := a.turn("cat /workspace/ran; (exit 9)"); got.Output != "ran\n" || got.Code != 9 {
+	if got := a.run("cat /workspace/ran; (exit 9)"); got.Output != "ran\n" || got.Code != 9 {
 		t.Errorf("%+v", got)
 	}
-	stopped := a.turn("hostname")
+	stopped := a.run("hostname")
 	docker("stop", "-t", "0", stopped.Container)
-	if got := a.turn("hostname"); got.Code != 0 || got.Output != stopped.Output {
+	if got := a.run("hostname"); got.Code != 0 || got.Output != stopped.Output {
 		t.Errorf("stopped %+v, then %+v", stopped, got)
 	}
 	docker("pause", stopped.Container)
 	b := p.newAgent()
-	if got := b.turn("hostname"); got.Code != 0 || got.Output != stopped.Output {
+	if got := b.run("hostname"); got.Code != 0 || got.Output != stopped.Output {
 		t.Errorf("paused %+v, then %+v", stopped, got)
 	}
 	if n := len(p.containers()); n != 1 {

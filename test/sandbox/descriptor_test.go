@@ -14,12 +14,12 @@ import (
 	"hinit/internal/testkit"
 )
 
-// takesVar makes this program the attacker in a sandbox. It holds a socket on which the attacker
+// receiverVar makes this program the attacker in a sandbox. It holds a socket on which the attacker
 // receives a directory.
-const takesVar = "HINIT_TEST_TAKES"
+const receiverVar = "HINIT_TEST_TAKES"
 
-// take receives a directory over the socket, and prints what it can do with it.
-func take(socket string) error {
+// receiveDirectory receives a directory over the socket, and prints what it can do with it.
+func receiveDirectory(socket string) error {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func TestDescriptorOverASocket(t *testing.T) {
 				if err := os.Chmod(filepath.Join(dir, "sock"), 0o777); err != nil {
 					t.Fatal(err)
 				}
-				go hand(l, p.dir)
+				go sendDirectory(l, p.dir)
 			}
 			box := "hermes-" + p.profile
 			flags := append([]string{"run", "-d", "--name", box, "-u", "0:0", "--cap-add", "DAC_OVERRIDE", "--network=none"}, p.labels("default")...)
@@ -99,7 +99,7 @@ func TestDescriptorOverASocket(t *testing.T) {
 				t.Fatal(r)
 			}
 			for _, target := range targets {
-				r := p.call("exec", "-e", takesVar+"="+target+"/sock", box, "/skills/attack")
+				r := p.call("exec", "-e", receiverVar+"="+target+"/sock", box, "/skills/attack")
 				if taken := strings.HasPrefix(r.out, "taken\n"); taken == (name == "private") {
 					t.Errorf("the descriptor in %s: %v", target, r)
 				}
@@ -116,8 +116,8 @@ func TestDescriptorOverASocket(t *testing.T) {
 	}
 }
 
-// hand sends a directory descriptor to each client.
-func hand(l net.Listener, dir string) {
+// sendDirectory sends a directory descriptor to each client.
+func sendDirectory(l net.Listener, dir string) {
 	for {
 		c, err := l.Accept()
 		if err != nil {

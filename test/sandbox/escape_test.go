@@ -99,7 +99,7 @@ func TestEscapes(t *testing.T) {
 			t.Errorf("the container of %s: %s", who, got)
 		}
 	}
-	if r := do(p.env, agentUID+1, p.docker(), "version"); r.code != 5 {
+	if r := runAs(p.env, agentUID+1, p.docker(), "version"); r.code != 5 {
 		t.Errorf("another user: %v", r)
 	}
 }
@@ -177,14 +177,14 @@ func TestMountRace(t *testing.T) {
 // before the mounts are checked.
 func TestAHealthCheckRanBeforeTheGateWasOpen(t *testing.T) {
 	testkit.Parallel(t)
-	need(t)
+	requireEngine(t)
 	checked := image() + "-checked"
 	dir := t.TempDir()
 	text := "FROM " + image() + "\nHEALTHCHECK --interval=1s CMD [\"/bin/sh\", \"-c\", \"echo >/work/probed\"]\n"
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if r := do([]string{"DOCKER_BUILDKIT=0"}, 0, "docker", "build", "-q", "-t", checked, dir); r.code != 0 {
+	if r := runAs([]string{"DOCKER_BUILDKIT=0"}, 0, "docker", "build", "-q", "-t", checked, dir); r.code != 0 {
 		t.Fatal(r)
 	}
 	t.Cleanup(func() { docker("rmi", "-f", checked) })
@@ -212,19 +212,19 @@ func TestServiceKilled(t *testing.T) {
 	testkit.Parallel(t)
 	p, s := newService(t)
 	a := p.newAgent()
-	before := a.turn("hostname; echo kept > /workspace/f")
-	a.say("sleep 600", "", 60)
+	before := a.run("hostname; echo kept > /workspace/f")
+	a.send("sleep 600", "", 60)
 	b := p.newAgent()
-	b.awaits("sleep 600")
+	b.awaitProcess("sleep 600")
 	s.kill()
-	if said := a.hear(); said.Code != 137 {
+	if said := a.receive(); said.Code != 137 {
 		t.Errorf("its command: %+v", said)
 	}
 	s.start()
-	if after := a.turn("hostname; cat /workspace/f"); after.Output != before.Output+"kept\n" {
+	if after := a.run("hostname; cat /workspace/f"); after.Output != before.Output+"kept\n" {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
-	testkit.Until(t, "the command that was lost has ended", func() bool { return !strings.Contains(b.turn("ps").Output, "sleep 600") })
+	testkit.Until(t, "the command that was lost has ended", func() bool { return !strings.Contains(b.run("ps").Output, "sleep 600") })
 	if n := len(p.containers()); n != 1 {
 		t.Errorf("there are %d containers", n)
 	}
@@ -235,8 +235,8 @@ func TestIdleWindowOfADeadAgent(t *testing.T) {
 	testkit.Parallel(t)
 	p, s := newService(t, "TERMINAL_LIFETIME_SECONDS=2", "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false")
 	living, dead := p.newAgent(), p.newAgent()
-	kept := living.turn("hostname").Container
-	gone := dead.turn("hostname").Container
+	kept := living.run("hostname").Container
+	gone := dead.run("hostname").Container
 	dead.kill()
 	s.kill() // These containers hold files that must survive.
 	s.start()
@@ -246,8 +246,8 @@ func TestIdleWindowOfADeadAgent(t *testing.T) {
 	}
 }
 
-// gateOf returns the directory of a container's gate.
-func (p *place) gateOf(name string) string {
+// gateName returns the directory of a container's gate.
+func (p *installation) gateName(name string) string {
 	for line := range strings.Lines(docker("inspect", "--format", "{{range .Mounts}}{{println .Destination}}{{end}}", name).out) {
 		if strings.HasPrefix(line, "/.hinit-") {
 			return strings.TrimSpace(line)
@@ -274,13 +274,13 @@ func TestLinksBelowMounts(t *testing.T) {
 			t.Errorf("the first process is %v", r)
 		}
 		// The agent now knows the gate's name, and a link redirects a mount to it.
-		gate := p.gateOf(name)
+		gate := p.gateName(name)
 		p.call("stop", "-t", "0", name)
 		if err := errors.Join(os.Remove(filepath.Join(work, "s")), os.Symlink(gate, filepath.Join(work, "s"))); err != nil {
 			t.Fatal(err)
 		}
 		if r := p.call("start", name); r.code == 0 {
-			if now := p.gateOf(name); now == gate || now == "" {
+			if now := p.gateName(name); now == gate || now == "" {
 				t.Errorf("the gate was %s, and is %s", gate, now)
 			}
 			if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init / sleep infinity") {

@@ -14,7 +14,7 @@ import (
 // TestInterruptedRun interrupts docker run at random moments. No container that never started may
 // remain.
 func TestInterruptedRun(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
+	inEachSetup(t, func(t *testing.T, p *installation) {
 		service := strings.HasSuffix(t.Name(), "/service")
 		polite := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} // The docker command must behave the same with and without a service.
 		if !service {
@@ -26,7 +26,7 @@ func TestInterruptedRun(t *testing.T) {
 				args := append([]string{"run", "-d", "--init", "--name", name, "--network=none"}, p.labels("default")...)
 				cmd := exec.Command(p.docker(), append(args, image(), "sleep", "infinity")...)
 				cmd.Env = append(cleanEnv(), p.env...)
-				as(cmd, p.uid)
+				setUser(cmd, p.uid)
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}

@@ -34,8 +34,8 @@ const agentUID = 12345
 var built string
 
 func TestMain(m *testing.M) {
-	if socket := os.Getenv(takesVar); socket != "" {
-		if err := take(socket); err != nil {
+	if socket := os.Getenv(receiverVar); socket != "" {
+		if err := receiveDirectory(socket); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		os.Exit(0)
@@ -66,13 +66,13 @@ func (r result) String() string {
 
 const patience = 2 * time.Minute
 
-// do runs a program with additional environment variables.
-func do(env []string, uid int, name string, args ...string) result {
+// runAs runs a program with additional environment variables.
+func runAs(env []string, uid int, name string, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(cleanEnv(), env...)
-	as(cmd, uid)
+	setUser(cmd, uid)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -83,7 +83,7 @@ func do(env []string, uid int, name string, args ...string) result {
 	return r
 }
 
-func as(cmd *exec.Cmd, uid int) {
+func setUser(cmd *exec.Cmd, uid int) {
 	if uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
@@ -99,7 +99,7 @@ func cleanEnv() (env []string) {
 	return env
 }
 
-func docker(args ...string) result { return do(nil, 0, "docker", args...) }
+func docker(args ...string) result { return runAs(nil, 0, "docker", args...) }
 
 // binaries builds the tested programs and the image.
 var binaries = sync.OnceValue(func() (err error) {
@@ -155,8 +155,8 @@ func buildImage(dir string) error {
 	return nil
 }
 
-// need skips the test if no engine runs.
-func need(t *testing.T) {
+// requireEngine skips the test if no engine runs.
+func requireEngine(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a container engine")
@@ -170,8 +170,8 @@ func need(t *testing.T) {
 	}
 }
 
-// place is the directory, profile, user and environment of one test's agents.
-type place struct {
+// installation is the directory, profile, user and environment of one test's agents.
+type installation struct {
 	t       *testing.T
 	dir     string
 	profile string
@@ -179,15 +179,15 @@ type place struct {
 	env     []string
 }
 
-// newPlace creates a place without a service. Its agents are root and use the engine directly.
-func newPlace(t *testing.T) *place {
+// newInstallation creates an installation without a service. Its agents are root and use the engine directly.
+func newInstallation(t *testing.T) *installation {
 	t.Helper()
-	need(t)
+	requireEngine(t)
 	dir, err := os.MkdirTemp("", "hinit-sandbox-place-") //nolint:usetesting // other users must be able to reach this directory
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{t: t, dir: dir, profile: runID + strings.ToLower(rand.Text()[:4])}
+	p := &installation{t: t, dir: dir, profile: runID + strings.ToLower(rand.Text()[:4])}
 	t.Cleanup(func() {
 		for _, id := range p.containers() {
 			docker("rm", "-fv", id)
@@ -208,23 +208,23 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-func (p *place) root() string { return filepath.Join(p.dir, "data") }
-func (p *place) home() string { return filepath.Join(p.root(), "profiles", p.profile) }
+func (p *installation) root() string { return filepath.Join(p.dir, "data") }
+func (p *installation) home() string { return filepath.Join(p.root(), "profiles", p.profile) }
 
-func (p *place) docker() string { return filepath.Join(p.dir, "docker") }
+func (p *installation) docker() string { return filepath.Join(p.dir, "docker") }
 
-func (p *place) containers() []string {
+func (p *installation) containers() []string {
 	return strings.Fields(docker("ps", "-aq", "--no-trunc", "--filter", "label=hermes-profile="+p.profile).out)
 }
 
-func (p *place) call(args ...string) result { return do(p.env, p.uid, p.docker(), args...) }
+func (p *installation) call(args ...string) result { return runAs(p.env, p.uid, p.docker(), args...) }
 
 // sandbox runs hinit sandbox as the agent's user.
-func (p *place) sandbox(args ...string) result {
-	return do(p.env, p.uid, filepath.Join(built, "hinit-sandbox"), args...)
+func (p *installation) sandbox(args ...string) result {
+	return runAs(p.env, p.uid, filepath.Join(built, "hinit-sandbox"), args...)
 }
 
 // labels returns the docker flags with which an agent labels its containers.
-func (p *place) labels(task string) []string {
+func (p *installation) labels(task string) []string {
 	return []string{"--label", "hermes-agent=1", "--label", "hermes-task-id=" + task, "--label", "hermes-profile=" + p.profile}
 }

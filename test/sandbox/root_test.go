@@ -123,8 +123,8 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 			}
 
 			if !private {
-				r := do(p.env, 0, filepath.Join(built, "hinit-sandbox"), "exec", "--in", box, "id -u")
-				other := do(p.env, 0, filepath.Join(built, "hinit-sandbox"), "exec", "--task", "root's", "id -u; id -g")
+				r := runAs(p.env, 0, filepath.Join(built, "hinit-sandbox"), "exec", "--in", box, "id -u")
+				other := runAs(p.env, 0, filepath.Join(built, "hinit-sandbox"), "exec", "--task", "root's", "id -u; id -g")
 				if r.out != "12345\n" || other.out != "12345\n12345\n" {
 					t.Errorf("root who asks is in the sandbox %v, and in one of its own %v", r, other)
 				}
@@ -163,7 +163,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 func startAs(t *testing.T, uid int, name string, args ...string) *os.Process {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	as(cmd, uid)
+	setUser(cmd, uid)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 // container.
 func TestSameAsDocker(t *testing.T) {
 	testkit.Parallel(t)
-	p := newPlace(t)
+	p := newInstallation(t)
 	name := "hermes-" + p.profile
 	run := append([]string{"run", "-d", "--init", "--name", name}, p.labels("default")...)
 	run = append(run, "-w", "/tmp", "--network=none", "-e", "LITERAL=1", "--memory", "64m", image(), "sleep", "infinity")

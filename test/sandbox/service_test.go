@@ -10,17 +10,17 @@ import (
 	"hinit/internal/testkit"
 )
 
-// service is a place's process of hinit sandbox serve.
+// service is an installation's process of hinit sandbox serve.
 type service struct {
-	p   *place
+	p   *installation
 	cmd *exec.Cmd
 	log string
 }
 
-// newService creates a place whose agents have their own user and use the service.
-func newService(t *testing.T, env ...string) (*place, *service) {
+// newService creates an installation whose agents have their own user and use the service.
+func newService(t *testing.T, env ...string) (*installation, *service) {
 	t.Helper()
-	p := newPlace(t)
+	p := newInstallation(t)
 	p.uid = agentUID
 	p.env = append(p.env, env...)
 	for _, dir := range []string{p.root(), filepath.Dir(p.home()), p.home()} {
@@ -70,8 +70,8 @@ func (s *service) kill() {
 	_ = s.cmd.Wait()
 }
 
-// everywhere runs a test with and without a service.
-func everywhere(t *testing.T, test func(t *testing.T, p *place)) {
+// inEachSetup runs a test with and without a service.
+func inEachSetup(t *testing.T, test func(t *testing.T, p *installation)) {
 	t.Run("service", func(t *testing.T) {
 		testkit.Parallel(t)
 		p, _ := newService(t)
@@ -79,6 +79,6 @@ func everywhere(t *testing.T, test func(t *testing.T, p *place)) {
 	})
 	t.Run("alone", func(t *testing.T) {
 		testkit.Parallel(t)
-		test(t, newPlace(t))
+		test(t, newInstallation(t))
 	})
 }

@@ -12,10 +12,10 @@ import (
 // TestShellOnATerminal checks hinit sandbox shell on a terminal: job control, size changes, Ctrl-C
 // and the exit code.
 func TestShellOnATerminal(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
+	inEachSetup(t, func(t *testing.T, p *installation) {
 		cmd := exec.Command(filepath.Join(built, "hinit-sandbox"), "shell")
 		cmd.Env = append(append(cleanEnv(), p.env...), "TERM=xterm", "TERMINAL_DOCKER_NETWORK=none")
-		as(cmd, p.uid)
+		setUser(cmd, p.uid)
 		term := testkit.OnTerminal(t, 33, 101, cmd)
 		term.Keys("PS1='# '; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is' 'a' 'tty\n")
 		term.Await("is a tty")

@@ -21,10 +21,10 @@ var span = flag.Duration("span", 5*time.Second, "how long the storm lasts")
 
 // storm counts its clients' commands by their answers.
 type storm struct {
-	*place
+	*installation
 	mu      sync.Mutex
 	n       int
-	answers map[string][]string
+	results map[string][]string
 }
 
 func (s *storm) next() int {
@@ -34,10 +34,10 @@ func (s *storm) next() int {
 	return s.n
 }
 
-func (s *storm) note(how, word string) {
+func (s *storm) record(how, word string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answers[how] = append(s.answers[how], word)
+	s.results[how] = append(s.results[how], word)
 }
 
 // stormLeft marks processes that must not outlive their client.
@@ -54,26 +54,26 @@ func (s *storm) client(end time.Time) {
 		if rand.IntN(8) == 0 {
 			cmd := exec.Command(filepath.Join(built, "hinit-sandbox"), append(args, "echo "+word+" >> /workspace/log; "+stormLeft)...)
 			cmd.Env = append(cleanEnv(), s.env...)
-			as(cmd, s.uid)
+			setUser(cmd, s.uid)
 			if cmd.Start() == nil {
 				<-time.After(time.Duration(rand.IntN(1500)) * time.Millisecond)
 				_ = cmd.Process.Kill()
 				_ = cmd.Wait()
-				s.note("killed", word)
+				s.record("killed", word)
 			}
 			continue
 		}
 		r := s.sandbox(append(args, fmt.Sprintf("echo %s >> /workspace/log; sleep 0.0%d; exit %d", word, rand.IntN(10), want))...)
 		switch r.code {
 		case want:
-			s.note("done", word)
+			s.record("done", word)
 		case 137:
-			s.note("lost", word)
+			s.record("lost", word)
 		case -1:
-			s.note("unanswered", word)
+			s.record("unanswered", word)
 			s.t.Errorf("%s was not answered within %v", word, patience)
 		default:
-			s.note("not run", word)
+			s.record("not run", word)
 			if !strings.HasPrefix(r.err, "cannot ") && !strings.HasPrefix(r.err, "hinit: cannot ") {
 				s.t.Errorf("%s: %v", word, r)
 			}
@@ -95,17 +95,17 @@ func (s *storm) disturb(svc *service, end time.Time) {
 			s.pause(id)
 		case 1, 2, 3, 4:
 			docker("kill", id)
-			s.note("kills", id)
+			s.record("kills", id)
 		case 5:
 			docker("stop", "-t", "0", id)
-			s.note("stops", id)
+			s.record("stops", id)
 		case 6, 7:
 			docker("rm", "-f", id)
-			s.note("removals", id)
+			s.record("removals", id)
 		default:
 			svc.kill()
 			svc.start()
-			s.note("ends of the service", "")
+			s.record("ends of the service", "")
 		}
 	}
 }
@@ -122,13 +122,13 @@ func (s *storm) pause(id string) {
 	case <-time.After(30 * time.Second):
 	}
 	if thaw(id) {
-		s.note("left frozen by the engine", id)
+		s.record("left frozen by the engine", id)
 		<-unpaused
 		if state := docker("inspect", "--format", "{{.State.Paused}}", id); state.out == "true\n" {
 			docker("restart", "-t", "0", id) // The engine still calls the container paused, but its processes run.
 		}
 	}
-	s.note("pauses", id)
+	s.record("pauses", id)
 }
 
 // freezers returns the files that freeze a container in each cgroup version, with the word that
@@ -153,7 +153,7 @@ func thaw(id string) bool {
 // commands must be reported, and none may run twice.
 func TestStorm(t *testing.T) {
 	p, svc := newService(t)
-	s := &storm{place: p, answers: map[string][]string{}}
+	s := &storm{installation: p, results: map[string][]string{}}
 	end := time.Now().Add(*span)
 	var all sync.WaitGroup
 	for range 8 {
@@ -174,7 +174,7 @@ func TestStorm(t *testing.T) {
 		}
 	}
 	for how, limits := range map[string][2]int{"done": {1, 1}, "lost": {0, 1}, "not run": {0, 0}, "killed": {0, 1}, "unanswered": {0, 1}} {
-		for _, word := range s.answers[how] {
+		for _, word := range s.results[how] {
 			if n := began[word]; n < limits[0] || n > limits[1] {
 				t.Errorf("%s, whose client was told %q, began %d times", word, how, n)
 			}
@@ -197,10 +197,10 @@ func TestStorm(t *testing.T) {
 	}
 	account := ""
 	for _, how := range []string{"done", "lost", "not run", "killed", "unanswered", "pauses", "left frozen by the engine", "kills", "stops", "removals", "ends of the service"} {
-		account += fmt.Sprintf("%d %s, ", len(s.answers[how]), how)
+		account += fmt.Sprintf("%d %s, ", len(s.results[how]), how)
 	}
 	t.Logf("%d commands in %v: %s%d descriptors of the service at the end", s.n, *span, account, len(fds))
-	if len(s.answers["done"]) == 0 {
+	if len(s.results["done"]) == 0 {
 		t.Error("no command was done")
 	}
 }

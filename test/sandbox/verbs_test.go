@@ -14,7 +14,7 @@ import (
 
 // TestVerbs checks the commands of hinit sandbox as a person uses them.
 func TestVerbs(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
+	inEachSetup(t, func(t *testing.T, p *installation) {
 		p.env = append(p.env, "GIVEN=a value", "TERMINAL_DOCKER_NETWORK=none")
 		step := func(code int, want string, args ...string) string {
 			t.Helper()
@@ -86,7 +86,7 @@ func TestVerbs(t *testing.T) {
 
 func TestVerbsWithoutAnEngine(t *testing.T) {
 	testkit.Parallel(t)
-	p := newPlace(t)
+	p := newInstallation(t)
 	p.env = append(p.env, "DOCKER_HOST=unix:///no/such/socket")
 	if r := p.sandbox("ls"); r.code != 4 {
 		t.Errorf("ls: %v", r)
@@ -103,7 +103,7 @@ func TestVerbsWithoutAnEngine(t *testing.T) {
 // TestStateBeforeEachCommand checks that a command reports a paused or killed container at once,
 // with and without an open connection.
 func TestStateBeforeEachCommand(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
+	inEachSetup(t, func(t *testing.T, p *installation) {
 		name := "hermes-" + p.profile
 		if r := p.call(append(append([]string{"run", "-d", "--name", name, "--network=none"}, p.labels("default")...), image(), "sleep", "infinity")...); r.code != 0 {
 			t.Fatal(r)
@@ -135,12 +135,12 @@ func TestStateBeforeEachCommand(t *testing.T) {
 
 // TestPausedWithoutAConnection checks that hinit sandbox exec refuses a paused container.
 func TestPausedWithoutAConnection(t *testing.T) {
-	for name, start := range map[string]func(t *testing.T) (p *place, away func()){
-		"service": func(t *testing.T) (*place, func()) {
+	for name, start := range map[string]func(t *testing.T) (p *installation, away func()){
+		"service": func(t *testing.T) (*installation, func()) {
 			p, s := newService(t)
 			return p, func() { s.kill(); s.start() }
 		},
-		"alone": func(t *testing.T) (*place, func()) { return newPlace(t), func() {} },
+		"alone": func(t *testing.T) (*installation, func()) { return newInstallation(t), func() {} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.Parallel(t)
@@ -178,7 +178,7 @@ func TestPausedWithoutAConnection(t *testing.T) {
 // TestAFrozenContainer checks commands for a frozen container that the engine reports as running.
 // They must fail in time.
 func TestAFrozenContainer(t *testing.T) {
-	everywhere(t, func(t *testing.T, p *place) {
+	inEachSetup(t, func(t *testing.T, p *installation) {
 		if r := p.sandbox("exec", "--", "true"); r.code != 0 {
 			t.Fatal(r)
 		}

@@ -312,7 +312,7 @@ func (c *container) signalMain(name string, sig unix.Signal) (client.Service, er
 	if s.PID == 0 {
 		return s, fmt.Errorf("%s has no process, it is %s", name, s.State)
 	}
-	pid, err := c.outer(s.PID)
+	pid, err := c.hostPID(s.PID)
 	if err != nil {
 		return s, err
 	}
@@ -360,7 +360,7 @@ func (c *container) matching(pattern string) ([]string, error) {
 			continue
 		}
 		if command := p.command(); re.MatchString(command) {
-			list = append(list, fmt.Sprintf("%d %s", p.inner(), command))
+			list = append(list, fmt.Sprintf("%d %s", p.innerPID(), command))
 		}
 	}
 	return list, nil
@@ -431,8 +431,8 @@ func cmdNoZombies(ts *testscript.TestScript, _ []string) error {
 	})
 }
 
-// cmdNumbered checks the numbered lines of the agent's flood.
-func cmdNumbered(ts *testscript.TestScript, args []string) error {
+// cmdCheckNumbered checks the numbered lines of the agent's flood.
+func cmdCheckNumbered(ts *testscript.TestScript, args []string) error {
 	if len(args) != 3 {
 		return errors.New("expected: numbered FILE FIRST LAST")
 	}

@@ -58,45 +58,45 @@ import (
 //	shapes 'COMMAND;WORD...'...         every command of docs/reference/json.md prints what that page says, with --json
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"init":        positive(cmdInit),
-		"unstall":     positive(cmdUnstall),
-		"waitinit":    positive(cmdWaitInit),
-		"stopinit":    positive(cmdStopInit),
-		"signalinit":  positive(cmdSignalInit),
-		"interrupt":   positive(cmdInterrupt),
+		"init":        withoutNegation(cmdInit),
+		"unstall":     withoutNegation(cmdUnstall),
+		"waitinit":    withoutNegation(cmdWaitInit),
+		"stopinit":    withoutNegation(cmdStopInit),
+		"signalinit":  withoutNegation(cmdSignalInit),
+		"interrupt":   withoutNegation(cmdInterrupt),
 		"hinit":       cmdHinit,
 		"inside":      cmdInside,
 		"asagent":     cmdAsAgent,
-		"startfails":  positive(cmdStartFails),
-		"reexec":      positive(cmdReexec),
-		"exitcode":    positive(cmdExitCode),
-		"follow":      positive(cmdFollow),
-		"endfollow":   positive(cmdEndFollow),
-		"reconfigure": positive(cmdReconfigure),
-		"waitfor":     positive(cmdWaitFor),
-		"get":         positive(cmdGet),
-		"json":        positive(cmdJSON),
-		"waitjson":    positive(cmdWaitJSON),
-		"waitstatus":  positive(cmdWaitStatus),
-		"waitboot":    positive(cmdWaitBoot),
-		"waitgrep":    positive(cmdWaitGrep),
-		"killgw":      positive(cmdKill),
-		"killrepeat":  positive(cmdKillRepeat),
+		"startfails":  withoutNegation(cmdStartFails),
+		"reexec":      withoutNegation(cmdReexec),
+		"exitcode":    withoutNegation(cmdExitCode),
+		"follow":      withoutNegation(cmdFollow),
+		"endfollow":   withoutNegation(cmdEndFollow),
+		"reconfigure": withoutNegation(cmdReconfigure),
+		"waitfor":     withoutNegation(cmdWaitFor),
+		"get":         withoutNegation(cmdGet),
+		"json":        withoutNegation(cmdJSON),
+		"waitjson":    withoutNegation(cmdWaitJSON),
+		"waitstatus":  withoutNegation(cmdWaitStatus),
+		"waitboot":    withoutNegation(cmdWaitBoot),
+		"waitgrep":    withoutNegation(cmdWaitGrep),
+		"killgw":      withoutNegation(cmdKill),
+		"killrepeat":  withoutNegation(cmdKillRepeat),
 		"proc":        cmdProc,
-		"waitproc":    positive(cmdWaitProc),
-		"waituntil":   positive(cmdWaitUntil),
-		"processes":   positive(cmdProcesses),
-		"nozombies":   positive(cmdNoZombies),
-		"type":        positive(cmdType),
-		"resize":      positive(cmdResize),
-		"numbered":    positive(cmdNumbered),
-		"lines":       positive(cmdLines),
-		"shapes":      positive(cmdShapes),
+		"waitproc":    withoutNegation(cmdWaitProc),
+		"waituntil":   withoutNegation(cmdWaitUntil),
+		"processes":   withoutNegation(cmdProcesses),
+		"nozombies":   withoutNegation(cmdNoZombies),
+		"type":        withoutNegation(cmdType),
+		"resize":      withoutNegation(cmdResize),
+		"numbered":    withoutNegation(cmdCheckNumbered),
+		"lines":       withoutNegation(cmdLines),
+		"shapes":      withoutNegation(cmdShapes),
 	}
 }
 
-// positive wraps a command that can't be negated.
-func positive(run func(ts *testscript.TestScript, args []string) error) func(*testscript.TestScript, bool, []string) {
+// withoutNegation wraps a command that can't be negated.
+func withoutNegation(run func(ts *testscript.TestScript, args []string) error) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
 		if neg {
 			ts.Fatalf("this command can't be negated")
@@ -146,7 +146,7 @@ func cmdInit(ts *testscript.TestScript, args []string) error {
 	if *as != "" {
 		argv = []string{*as}
 	}
-	o := order{
+	o := stageConfig{
 		Program: ts.Getenv("HINIT"), Argv: append(argv, f.Args()...), Dir: *cwd,
 		UID: *user, GID: *user, ReadOnly: ro, Tmpfs: tmpfs, NoFile: *nofile,
 	}
@@ -160,7 +160,7 @@ func cmdInit(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	return containerOf(ts).start(o, env, stdio{tty: *tty, alien: *alien, file: *stdin, stall: *stall})
+	return containerOf(ts).start(o, env, stdio{tty: *tty, foreign: *alien, file: *stdin, stall: *stall})
 }
 
 func cmdUnstall(ts *testscript.TestScript, _ []string) error {
@@ -192,10 +192,10 @@ func cmdWaitInit(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	return endsWith(containerOf(ts), want)
+	return checkExitCode(containerOf(ts), want)
 }
 
-func endsWith(c *container, want int) error {
+func checkExitCode(c *container, want int) error {
 	code, err := c.wait()
 	if err == nil && code != want {
 		err = fmt.Errorf("the init ended with code %d, not %d", code, want)
@@ -222,7 +222,7 @@ func cmdStopInit(ts *testscript.TestScript, args []string) error {
 		return err
 	}
 	if sig != unix.SIGKILL {
-		return endsWith(c, want)
+		return checkExitCode(c, want)
 	}
 	// The services end with the container.
 	code, _ := c.wait()
@@ -353,15 +353,15 @@ func cmdReexec(ts *testscript.TestScript, args []string) error {
 			argv[len(argv)-1] = filepath.Join(built.bin, "hinit")
 		}
 	}
-	err := reexecutes(ts, argv)
+	err := checkReexec(ts, argv)
 	if out := ts.ReadFile("stdout"); err == nil && !strings.Contains(out, "is image "+args[0]+" now") {
 		err = fmt.Errorf("expected image %s: %s", args[0], out)
 	}
 	return err
 }
 
-// reexecutes repeats hinit reexec until it succeeds or fails for good.
-func reexecutes(ts *testscript.TestScript, argv []string) error {
+// checkReexec repeats hinit reexec until it succeeds or fails for good.
+func checkReexec(ts *testscript.TestScript, argv []string) error {
 	var refused error
 	err := poll(patience, func() error {
 		refused = ts.Exec(argv[0], argv[1:]...)

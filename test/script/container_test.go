@@ -44,10 +44,10 @@ type container struct {
 
 // stdio describes the standard descriptors of an init.
 type stdio struct {
-	tty   bool   // Whether the init has a terminal.
-	alien bool   // Whether the terminal is not the init's controlling terminal.
-	file  string // Standard input; "" for an empty one.
-	stall bool
+	tty     bool   // Whether the init has a terminal.
+	foreign bool   // Whether the terminal is not the init's controlling terminal.
+	file    string // Standard input; "" for an empty one.
+	stall   bool
 }
 
 // unstall begins to read the init's output.
@@ -78,11 +78,11 @@ func poll(deadline time.Duration, condition func() error) error {
 }
 
 // start runs an init. Its output goes to container.out and container.err.
-func (c *container) start(o order, env []string, in stdio) error {
+func (c *container) start(o stageConfig, env []string, in stdio) error {
 	if c.running() {
 		return errors.New("the init runs already")
 	}
-	o.Mode, o.Left, o.TTY = c.mode, filepath.Join(c.work, "left"), in.tty && !in.alien
+	o.Mode, o.Leftovers, o.TTY = c.mode, filepath.Join(c.work, "left"), in.tty && !in.foreign
 	cmd := &exec.Cmd{Env: env, Dir: c.work}
 	var streams sync.WaitGroup
 	var closeAfterStart []*os.File
@@ -93,7 +93,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 		}
 		c.terminal = t
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setctty: !in.alien, Ctty: 0}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setctty: !in.foreign, Ctty: 0}
 		closeAfterStart = append(closeAfterStart, slave)
 		streams.Go(t.record)
 	} else {
@@ -147,7 +147,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 }
 
 // findInit waits until the stage has executed or started the init.
-func (c *container) findInit(o order) error {
+func (c *container) findInit(o stageConfig) error {
 	if !c.running() {
 		return nil // An error means that the init has already ended.
 	}
@@ -264,15 +264,15 @@ func (c *container) processes() []process {
 func (c *container) commands() []string {
 	var list []string
 	for _, p := range c.processes() {
-		list = append(list, fmt.Sprintf("%d %c %s", p.inner(), p.state, p.command()))
+		list = append(list, fmt.Sprintf("%d %c %s", p.innerPID(), p.state, p.command()))
 	}
 	return list
 }
 
-// outer converts a PID of the namespace to a PID outside.
-func (c *container) outer(inner int) (int, error) {
+// hostPID converts a PID of the namespace to a PID outside.
+func (c *container) hostPID(inner int) (int, error) {
 	for _, p := range c.processes() {
-		if p.inner() == inner {
+		if p.innerPID() == inner {
 			return p.pid, nil
 		}
 	}

@@ -87,13 +87,13 @@ const (
 	subreaper = "subreaper"
 )
 
-// bothWays marks scenarios that run in both ways.
-const bothWays = "# As PID 1 and as a subreaper.\n"
+// bothModes marks scenarios that run in both ways.
+const bothModes = "# As PID 1 and as a subreaper.\n"
 
 // TestPID1 runs the scenarios with hinit as PID 1. With -short, a third of them runs: each takes a fifth of a second of the processor.
 func TestPID1(t *testing.T) { scenarios(t, pid1) }
 
-// TestSubreaper runs the scenarios whose text has bothWays below another PID 1, which passes hinit's exit code on. These scenarios are
+// TestSubreaper runs the scenarios whose text has bothModes below another PID 1, which passes hinit's exit code on. These scenarios are
 // about orphans, signals, terminals, stops or re-execution. With -short, each scenario runs in one of the two ways.
 func TestSubreaper(t *testing.T) { scenarios(t, subreaper) }
 
@@ -121,7 +121,7 @@ func scenarios(t *testing.T, mode string) {
 		if err != nil {
 			t.Error(err)
 		}
-		if !strings.Contains(string(text), bothWays) {
+		if !strings.Contains(string(text), bothModes) {
 			one++
 			return mode != pid1 || testing.Short() && one%3 != 0
 		}
@@ -166,8 +166,8 @@ func requireNamespaces(t *testing.T) {
 	}
 }
 
-// age sets old file times on a volume. Fresh files would make a parked gateway start once more.
-func age(home string) error {
+// makeOld sets old file times on a volume. Fresh files would make a parked gateway start once more.
+func makeOld(home string) error {
 	old := time.Now().Add(-time.Minute)
 	return filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -195,7 +195,7 @@ func setup(e *testscript.Env, mode string) error {
 			return err
 		}
 	}
-	if err := age(home); err != nil {
+	if err := makeOld(home); err != nil {
 		return err
 	}
 	if err := os.Chmod(filepath.Join(e.WorkDir, ".tmp"), 0o777|os.ModeSticky); err != nil {

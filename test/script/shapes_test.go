@@ -21,8 +21,8 @@ type jsonPage struct {
 }
 
 type pageKey struct {
-	object string
-	maybe  bool // Whether the key may be missing.
+	object   string
+	optional bool // Whether the key may be missing.
 }
 
 var (
@@ -47,7 +47,7 @@ func readJSONPage() (*jsonPage, error) {
 				p.commands[strings.Trim(command, "`")] = m[2]
 			}
 		} else if m := keyRow.FindStringSubmatch(line); m != nil && section != "" {
-			k := pageKey{maybe: m[2] != ""}
+			k := pageKey{optional: m[2] != ""}
 			if o := pageObject.FindStringSubmatch(m[3]); o != nil {
 				k.object = o[1]
 			}
@@ -75,7 +75,7 @@ func (p *jsonPage) check(v any, object string) error {
 			return fmt.Errorf("the page has no object %q", object)
 		}
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			if _, there := v[key]; !there && !keys[key].maybe {
+			if _, there := v[key]; !there && !keys[key].optional {
 				return fmt.Errorf("%q of %s was not printed", key, object)
 			}
 		}
@@ -111,7 +111,7 @@ func cmdShapes(ts *testscript.TestScript, args []string) error {
 		delete(page.commands, command)
 		typed := append(strings.Fields(command+" "+words), "--json")
 		if command == "reexec" {
-			if err := reexecutes(ts, append(append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit")), typed...)); err != nil {
+			if err := checkReexec(ts, append(append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit")), typed...)); err != nil {
 				return err
 			}
 		} else {

@@ -20,28 +20,28 @@ import (
 // stageVar holds the order of a stage: this test binary as the first process of the namespaces.
 const stageVar = "HINIT_TEST_STAGE"
 
-// order describes what a stage prepares before the init.
-type order struct {
-	Mode     string
-	Program  string
-	Argv     []string
-	Dir      string
-	UID, GID int      // User and group of the init; 0 keeps root.
-	ReadOnly []string // Mount points to remount read-only.
-	Tmpfs    []string
-	NoFile   uint64 // Limit of open files; 0 leaves it unchanged.
-	Left     string // File for the list of processes that outlived an init below another PID 1.
-	TTY      bool   // Whether descriptor 0 is the controlling terminal.
+// stageConfig describes what a stage prepares before the init.
+type stageConfig struct {
+	Mode      string
+	Program   string
+	Argv      []string
+	Dir       string
+	UID, GID  int      // User and group of the init; 0 keeps root.
+	ReadOnly  []string // Mount points to remount read-only.
+	Tmpfs     []string
+	NoFile    uint64 // Limit of open files; 0 leaves it unchanged.
+	Leftovers string // File for the list of processes that outlived an init below another PID 1.
+	TTY       bool   // Whether descriptor 0 is the controlling terminal.
 }
 
 // stage prepares the mounts, and executes the init or a PID 1 that starts it.
 func stage(text string) int {
 	runtime.LockOSThread() // The init ends with this thread, and so with the test.
-	var o order
+	var o stageConfig
 	var left *os.File
 	err := json.Unmarshal([]byte(text), &o)
-	if err == nil && o.Left != "" {
-		left, err = os.Create(o.Left)
+	if err == nil && o.Leftovers != "" {
+		left, err = os.Create(o.Leftovers)
 	}
 	if err == nil {
 		err = os.Unsetenv(stageVar)
@@ -56,7 +56,7 @@ func stage(text string) int {
 		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: o.NoFile, Max: o.NoFile})
 	}
 	if err == nil && o.UID != 0 {
-		err = o.drop()
+		err = o.dropPrivileges()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "stage:", err)
@@ -75,7 +75,7 @@ func stage(text string) int {
 }
 
 // mounts mounts /proc and the scenario's directories.
-func (o order) mounts() error {
+func (o stageConfig) mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("cannot make the mounts private: %w", err)
 	}
@@ -95,8 +95,8 @@ func (o order) mounts() error {
 	return nil
 }
 
-// drop gives up root.
-func (o order) drop() error {
+// dropPrivileges gives up root.
+func (o stageConfig) dropPrivileges() error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(o.GID), syscall.Setuid(o.UID)); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (o order) drop() error {
 
 // watch imitates docker run --init: it starts the init, reaps orphans, and exits with the init's
 // exit code.
-func (o order) watch(left *os.File) (int, error) {
+func (o stageConfig) watch(left *os.File) (int, error) {
 	cmd := exec.Command(o.Program)
 	cmd.Args, cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Argv, os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -125,7 +125,7 @@ func (o order) watch(left *os.File) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if _, err := left.WriteString(strings.Join(alive(), "\n")); err != nil {
+		if _, err := left.WriteString(strings.Join(otherProcesses(), "\n")); err != nil {
 			return 0, err
 		}
 		if status.Signaled() {
@@ -135,8 +135,8 @@ func (o order) watch(left *os.File) (int, error) {
 	}
 }
 
-// alive lists the processes of this PID namespace except for the first.
-func alive() []string {
+// otherProcesses lists the processes of this PID namespace except for the first.
+func otherProcesses() []string {
 	var list []string
 	for _, p := range allProcesses() {
 		if p.pid != 1 && p.state != 'Z' && p.state != 'X' {
@@ -148,7 +148,7 @@ func alive() []string {
 
 // startStage runs a stage in new namespaces, which end with the calling thread. The caller has
 // locked the thread.
-func startStage(cmd *exec.Cmd, o order) error {
+func startStage(cmd *exec.Cmd, o stageConfig) error {
 	text, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ var probeNamespaces = sync.OnceValue(func() error {
 		return err
 	}
 	cmd := &exec.Cmd{Env: os.Environ()}
-	if err := startStage(cmd, order{Mode: pid1, Program: program, Argv: []string{"true"}}); err != nil {
+	if err := startStage(cmd, stageConfig{Mode: pid1, Program: program, Argv: []string{"true"}}); err != nil {
 		return err
 	}
 	return cmd.Wait()
@@ -233,8 +233,8 @@ func (p process) command() string {
 	return strings.TrimSpace(strings.ReplaceAll(string(text), "\x00", " "))
 }
 
-// inner returns the PID in the process's own PID namespace.
-func (p process) inner() int {
+// innerPID returns the PID in the process's own PID namespace.
+func (p process) innerPID() int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, "NSpid:"); ok {

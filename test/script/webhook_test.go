@@ -24,17 +24,17 @@ import (
 // receiver is a webhook server. While it is down, it closes connections without an answer.
 type receiver struct {
 	net.Listener
-	down atomic.Bool
+	isDown atomic.Bool
 
-	mu  sync.Mutex
-	got []string // Services in the order of their first request.
-	all int
+	mu       sync.Mutex
+	received []string // Services in the order of their first request.
+	total    int
 }
 
 func (r *receiver) Accept() (net.Conn, error) {
 	for {
 		c, err := r.Listener.Accept()
-		if err != nil || !r.down.Load() {
+		if err != nil || !r.isDown.Load() {
 			return c, err
 		}
 		_ = c.Close()
@@ -50,16 +50,16 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all++
-	if !slices.Contains(r.got, m.Service) {
-		r.got = append(r.got, m.Service)
+	r.total++
+	if !slices.Contains(r.received, m.Service) {
+		r.received = append(r.received, m.Service)
 	}
 }
 
 func (r *receiver) services() ([]string, int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.got), r.all
+	return slices.Clone(r.received), r.total
 }
 
 // TestActionsSurviveKill9 fills a webhook's queue and kills hinit-actions. Queued actions must be
@@ -78,7 +78,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 		t.Fatal(err)
 	}
 	hook := &receiver{Listener: listener}
-	hook.down.Store(true)
+	hook.isDown.Store(true)
 	server := &http.Server{Handler: hook}
 	go func() { _ = server.Serve(hook) }()
 	defer server.Close()
@@ -171,7 +171,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 			return full()
 		})
 	}
-	hook.down.Store(false)
+	hook.isDown.Store(false)
 	until("not all were delivered", func() error {
 		if got, _ := hook.services(); len(got) < len(queue) {
 			return fmt.Errorf("%d of %d are", len(got), len(queue))

@@ -27,10 +27,10 @@ import (
 
 // target describes the victim of an attack.
 type target struct {
-	dir  string // Directory of the container.
-	home string // Home of the attacker.
-	b    string // Home of the victim.
-	pid  int    // PID of the victim's main process.
+	dir       string // Directory of the container.
+	home      string // Home of the attacker.
+	victimDir string // Home of the victim.
+	pid       int    // PID of the victim's main process.
 }
 
 // attack is one attempt of a tenant. A nil error means success.
@@ -58,8 +58,8 @@ const (
 	loopbackRow = "connect to its TCP port on loopback"
 )
 
-// isOpen reports whether an attack succeeds in an isolating mode, with this version of Landlock.
-func isOpen(attack, mode string, abi int) bool {
+// succeedsInMode reports whether an attack succeeds in an isolating mode, with this version of Landlock.
+func succeedsInMode(attack, mode string, abi int) bool {
 	until, is := openBefore[attack]
 	return is && (until == 0 || abi < until) || mode == "files" && slices.Contains(openInFiles, attack)
 }
@@ -73,27 +73,27 @@ var openInFiles = []string{
 
 // attacksOnProfile are attacks on the victim's files and processes, and on PID 1.
 var attacksOnProfile = []attack{
-	{"read its .env", true, func(f target) error { return read(f.b + "/.env") }},
-	{"list its home", true, func(f target) error { _, err := os.ReadDir(f.b); return err }},
-	{"write a file into its home", true, func(f target) error { return os.WriteFile(f.b+"/planted", nil, 0o600) }},
+	{"read its .env", true, func(f target) error { return read(f.victimDir + "/.env") }},
+	{"list its home", true, func(f target) error { _, err := os.ReadDir(f.victimDir); return err }},
+	{"write a file into its home", true, func(f target) error { return os.WriteFile(f.victimDir+"/planted", nil, 0o600) }},
 	{"read its .env by a symbolic link", true, func(f target) error {
-		return errors.Join(os.Symlink(f.b+"/.env", f.home+"/link"), read(f.home+"/link"))
+		return errors.Join(os.Symlink(f.victimDir+"/.env", f.home+"/link"), read(f.home+"/link"))
 	}},
 	{"read its .env by a hard link", true, func(f target) error {
-		return errors.Join(os.Link(f.b+"/.env", f.home+"/hard"), read(f.home+"/hard"))
+		return errors.Join(os.Link(f.victimDir+"/.env", f.home+"/hard"), read(f.home+"/hard"))
 	}},
-	{"change the mode of its .env", true, func(f target) error { return os.Chmod(f.b+"/.env", 0o600) }},
-	{"change the times of its .env", true, func(f target) error { return os.Chtimes(f.b+"/.env", time.Now(), time.Now()) }},
+	{"change the mode of its .env", true, func(f target) error { return os.Chmod(f.victimDir+"/.env", 0o600) }},
+	{"change the times of its .env", true, func(f target) error { return os.Chtimes(f.victimDir+"/.env", time.Now(), time.Now()) }},
 	{"list the attributes of its .env", true, func(f target) error {
-		_, err := unix.Listxattr(f.b+"/.env", nil)
+		_, err := unix.Listxattr(f.victimDir+"/.env", nil)
 		return err
 	}},
 	{"change the ACL of its .env", true, func(f target) error {
 		const list = "\x02\x00\x00\x00" + // Version, then tag, permissions and ID of each entry (linux/posix_acl_xattr.h).
 			"\x01\x00\x06\x00\xff\xff\xff\xff" + "\x04\x00\x00\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"
-		return unix.Setxattr(f.b+"/.env", "system.posix_acl_access", []byte(list), 0)
+		return unix.Setxattr(f.victimDir+"/.env", "system.posix_acl_access", []byte(list), 0)
 	}},
-	{"watch its home", true, func(f target) error { return watch(f.b) }},
+	{"watch its home", true, func(f target) error { return watch(f.victimDir) }},
 	{"watch its log", true, func(f target) error { return watch(f.dir + "/home/logs/gateways/" + name(1)) }},
 	{"open its terminal", true, func(target) error {
 		err := errors.New("there is none")
@@ -107,7 +107,7 @@ var attacksOnProfile = []attack{
 		return err
 	}},
 	{"move its home away", true, func(f target) error {
-		return errors.Join(os.Rename(f.b, f.b+".moved"), os.Rename(f.b+".moved", f.b))
+		return errors.Join(os.Rename(f.victimDir, f.victimDir+".moved"), os.Rename(f.victimDir+".moved", f.victimDir))
 	}},
 	{"make it wait for a file of the image by a lease", true, func(f target) error { // Any process of the owner can take a lease on a file.
 		err := os.WriteFile(f.home+"/leased", nil, 0o600)
@@ -122,13 +122,13 @@ var attacksOnProfile = []attack{
 		return err
 	}},
 	{"open its FIFO", true, func(f target) error {
-		fd, err := unix.Open(f.b+"/fifo", unix.O_RDWR|unix.O_NONBLOCK, 0)
+		fd, err := unix.Open(f.victimDir+"/fifo", unix.O_RDWR|unix.O_NONBLOCK, 0)
 		return errors.Join(err, unix.Close(max(fd, 3)))
 	}},
-	{"connect to its Unix socket", true, func(f target) error { return connect("unix", f.b+"/socket") }},
+	{"connect to its Unix socket", true, func(f target) error { return connect("unix", f.victimDir+"/socket") }},
 	{"connect to its abstract socket", true, func(f target) error { return connect("unix", "@victim-"+filepath.Base(f.dir)) }},
 	{"listen on a port of a profile that is down", true, func(target) error { return listen("tcp", takenPort) }},
-	{"take its port from those that the kernel chooses", true, func(target) error { return byChance(chosenPort) }},
+	{"take its port from those that the kernel chooses", true, func(target) error { return listenByChance(chosenPort) }},
 	{udpRow, true, func(target) error {
 		c, err := net.ListenPacket("udp", "127.0.0.1:"+strconv.Itoa(takenPort))
 		return errors.Join(err, closed(c))
@@ -188,7 +188,7 @@ var attacksOnProfile = []attack{
 	{loopbackRow, true, func(target) error { return connect("tcp", "127.0.0.1:"+strconv.Itoa(victimPort)) }},
 	{"read its environment in /proc", true, func(f target) error { return read(proc(f, "environ")) }},
 	{"open its memory in /proc", false, func(f target) error { return open(proc(f, "mem")) }},
-	{"read its .env by /proc/PID/root", true, func(f target) error { return read(proc(f, "root") + f.b + "/.env") }},
+	{"read its .env by /proc/PID/root", true, func(f target) error { return read(proc(f, "root") + f.victimDir + "/.env") }},
 	{"read its .env by /proc/PID/cwd", false, func(f target) error { return read(proc(f, "cwd") + "/.env") }},
 	{"follow its descriptors in /proc", true, func(f target) error { _, err := os.Readlink(proc(f, "fd/0")); return err }},
 	{"raise its oom_score_adj", true, func(f target) error { return os.WriteFile(proc(f, "oom_score_adj"), []byte("1000"), 0) }},
@@ -250,20 +250,20 @@ var attacksOnProfile = []attack{
 		return errors.Join(err, call(unix.SYS_IO_DESTROY, all, 0, 0))
 	}},
 	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f target) error {
-		return onOwnFile(f, func(fd uintptr) error {
+		return withOwnFile(f, func(fd uintptr) error {
 			var attributes [28]byte                                                           // Memory of a struct fsxattr.
 			err := call(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // The request is FS_IOC_FSGETXATTR.
 			return errors.Join(err, call(unix.SYS_IOCTL, fd, 0x401c5820, uintptr(unsafe.Pointer(&attributes))))
 		})
 	}},
 	{"leave its project quota by FS_IOC_SETFLAGS", true, func(f target) error {
-		return onOwnFile(f, func(fd uintptr) error {
+		return withOwnFile(f, func(fd uintptr) error {
 			flags, err := unix.IoctlGetUint32(int(fd), unix.FS_IOC_GETFLAGS)
 			return errors.Join(err, unix.IoctlSetPointerInt(int(fd), unix.FS_IOC_SETFLAGS, int(flags)))
 		})
 	}},
 	{setattrRow, true, func(f target) error {
-		return onOwnFile(f, func(fd uintptr) error {
+		return withOwnFile(f, func(fd uintptr) error {
 			var attributes [24]byte // Memory of a struct file_attr.
 			at, empty := uintptr(unsafe.Pointer(&attributes)), new(byte)
 			get := call6(unix.SYS_FILE_GETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
@@ -414,8 +414,8 @@ func stopAsOwner(pid int) error {
 	return errors.Join(err, send(syscall.SIGCONT))
 }
 
-// onOwnFile calls do with a new file in the attacker's home.
-func onOwnFile(f target, do func(fd uintptr) error) error {
+// withOwnFile calls do with a new file in the attacker's home.
+func withOwnFile(f target, do func(fd uintptr) error) error {
 	file, err := os.CreateTemp(f.home, "own-")
 	if err != nil {
 		return err
@@ -449,9 +449,9 @@ func listen(network string, port int) error {
 	return l.Close()
 }
 
-// byChance tries to listen on the port, directly or by letting the kernel choose ports until it
+// listenByChance tries to listen on the port, directly or by letting the kernel choose ports until it
 // chooses this one.
-func byChance(port int) error {
+func listenByChance(port int) error {
 	err := listen("tcp", port)
 	for range 20 * chosenPorts {
 		if err == nil {
@@ -501,7 +501,7 @@ func inChild(flags uintptr) error {
 // attacker is the attacking gateway. It writes a report, and leaves a daemon that resists the stop.
 func attacker() {
 	f := target{dir: os.Getenv("TENANTS_DIR")}
-	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
+	f.home, f.victimDir = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	for f.pid == 0 {
 		f.pid, _ = gatewayOf(1)
 	}

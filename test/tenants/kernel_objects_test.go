@@ -15,8 +15,8 @@ const terminalsRow = "pseudoterminals"
 
 var wholeMachine = flag.Bool("machine", false, "also take all pseudoterminals of the machine; other programs get none meanwhile")
 
-// takeAll opens kernel objects until that fails, and keeps them until release is called.
-func takeAll(open func() (io.Closer, error)) (release func()) {
+// openAll opens kernel objects until that fails, and keeps them until release is called.
+func openAll(open func() (io.Closer, error)) (release func()) {
 	var kept []io.Closer
 	for {
 		one, err := open()
@@ -31,8 +31,8 @@ func takeAll(open func() (io.Closer, error)) (release func()) {
 	}
 }
 
-// once opens an object of the kernel, and closes it.
-func once(open func() (io.Closer, error)) error {
+// openOne opens an object of the kernel, and closes it.
+func openOne(open func() (io.Closer, error)) error {
 	one, err := open()
 	if err != nil {
 		return err

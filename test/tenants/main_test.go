@@ -51,10 +51,10 @@ func TestMain(m *testing.M) {
 		eater()
 		return
 	case "holder":
-		holder()
+		runFiller()
 		return
 	case "taker", "misser":
-		taker(os.Getenv(roleVar) == "misser")
+		runExhauster(os.Getenv(roleVar) == "misser")
 		return
 	case "listener":
 		listener()
@@ -71,15 +71,15 @@ func TestMain(m *testing.M) {
 
 // container is an init with the volume of one mode.
 type container struct {
-	dir     string
-	group   string // Control group with a memory limit; "" for none.
-	grouped bool   // Whether hinit can create control groups.
-	client  *dial.Client
-	errs    tail
-	asked   int // Number of requests to the gateways.
-	mode    string
-	pid     int       // PID of the init.
-	begun   time.Time // Time of the last request to take a resource.
+	dir      string
+	group    string // Control group with a memory limit; "" for none.
+	grouped  bool   // Whether hinit can create control groups.
+	client   *dial.Client
+	errs     tail
+	requests int // Number of requests to the gateways.
+	mode     string
+	pid      int       // PID of the init.
+	begun    time.Time // Time of the last request to take a resource.
 	// environ is the environment of the container.
 	environ []string
 }
@@ -186,7 +186,7 @@ profiles:
 `, dir, agent, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share, socket, chosenPort)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // the mode in most images
 	c := &container{dir: dir, mode: mode, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
-	group := ownGroup(t)
+	group := newGroup(t)
 	c.grouped = group != ""
 	// If the container has its own control group, it also gets a namespace of control groups, as under
 	// Docker.
@@ -202,8 +202,8 @@ profiles:
 
 const groupRoot = "/sys/fs/cgroup"
 
-// ownGroup creates a control group for a container; "" if cgroup v2 is not writable.
-func ownGroup(t *testing.T) string {
+// newGroup creates a control group for a container; "" if cgroup v2 is not writable.
+func newGroup(t *testing.T) string {
 	t.Helper()
 	var at unix.Statfs_t
 	if unix.Statfs(groupRoot, &at) != nil || at.Type != unix.CGROUP2_SUPER_MAGIC || unix.Access(groupRoot+"/cgroup.procs", unix.W_OK) != nil {
@@ -225,8 +225,8 @@ func ownGroup(t *testing.T) string {
 	return group
 }
 
-// hasGroups fails the test if control groups of version 2 are writable, and the victim has none of its own.
-func (c *container) hasGroups(t *testing.T) {
+// checkGroups fails the test if control groups of version 2 are writable, and the victim has none of its own.
+func (c *container) checkGroups(t *testing.T) {
 	t.Helper()
 	st, err := c.status(name(1))
 	if err != nil {
@@ -333,9 +333,9 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			})
 			c.prepareServices(t)
 			reports[mode] = c.attack(t)
-			c.hasGroups(t)
+			c.checkGroups(t)
 			outlived[mode] = c.outlives(t)
-			taken[mode] = c.takesHome(t)
+			taken[mode] = c.takeHomeSucceeds(t)
 			inherited[mode] = c.inherits(t)
 		})
 	}
@@ -369,7 +369,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	t.Logf("%d profiles in each mode, Landlock ABI %d\n%s", profiles, isolation.LandlockABI(), table.String())
 	for _, a := range attacks {
 		for _, mode := range modes[1:] {
-			if how, is := reports[mode].Open[a.name]; is && !isOpen(a.name, mode, isolation.LandlockABI()) {
+			if how, is := reports[mode].Open[a.name]; is && !succeedsInMode(a.name, mode, isolation.LandlockABI()) {
 				t.Errorf("%s: %s is open: %s", mode, a.name, how)
 			}
 		}
@@ -430,9 +430,9 @@ func TestThePageOfAttacksIsUpToDate(t *testing.T) {
 		words := map[string]string{}
 		for _, mode := range everyMode[1:] {
 			switch words[mode] = "closed"; {
-			case isOpen(a.name, mode, math.MaxInt):
+			case succeedsInMode(a.name, mode, math.MaxInt):
 				words[mode] = "open"
-			case isOpen(a.name, mode, 0):
+			case succeedsInMode(a.name, mode, 0):
 				words[mode] = until
 			}
 		}
@@ -463,9 +463,9 @@ func TestThePageOfAttacksIsUpToDate(t *testing.T) {
 	}
 }
 
-// takesHome renames a home to an unisolated profile's name. It reports whether the agent's user can
+// takeHomeSucceeds renames a home to an unisolated profile's name. It reports whether the agent's user can
 // then read it.
-func (c *container) takesHome(t *testing.T) bool {
+func (c *container) takeHomeSucceeds(t *testing.T) bool {
 	t.Helper()
 	agent := func(command ...string) error {
 		cmd := exec.Command(command[0], command[1:]...)

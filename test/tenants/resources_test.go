@@ -39,12 +39,12 @@ const (
 
 // resource is something that a tenant can take all of.
 type resource struct {
-	name string
-	take func(f target) (release func(), err error) // The attacker calls take. An error means that it could not take the resource.
-	// One of these calls fails meanwhile if its profile is starved. If both are nil, the profile is starved when take succeeds.
-	miss func(f target) error // The victim calls miss. An error means that it lacks the resource.
-	look func(c *container) error
-	held string // What limits the attacker, or why nothing does.
+	name    string
+	exhaust func(f target) (release func(), err error) // The attacker calls it. An error means that the attacker could not take the resource.
+	// attempt or check fails during exhaust if its profile is starved. If both are nil, the profile is starved when exhaust succeeds.
+	attempt          func(f target) error // The victim calls it. An error means that the victim lacks the resource.
+	check            func(c *container) error
+	exhaustedMessage string // What limits the attacker, or why nothing does.
 	// open are the modes in which a profile can take all of it. A limit of this name prevents that where a control group enforces
 	// the limit.
 	open  []string
@@ -63,104 +63,104 @@ var (
 
 var resources = []resource{
 	{
-		name: "space to record an order", take: func(f target) (func(), error) { return fill(f.home) }, look: orders,
-		held: "the reserve in each home",
+		name: "space to record an order", exhaust: func(f target) (func(), error) { return fill(f.home) }, check: checkStop,
+		exhaustedMessage: "the reserve in each home",
 	},
 	{
-		name: "space of the volume", take: func(f target) (func(), error) { return fill(f.home) }, miss: func(f target) error { return small(f.b) },
-		held: "quota.stop within seconds, a quota of the file system before", open: everyMode, stopped: "quota",
+		name: "space of the volume", exhaust: func(f target) (func(), error) { return fill(f.home) }, attempt: func(f target) error { return writeSmallFile(f.victimDir) },
+		exhaustedMessage: "quota.stop within seconds, a quota of the file system before", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space, by a file without a name", take: func(f target) (func(), error) {
+		name: "space, by a file without a name", exhaust: func(f target) (func(), error) {
 			release, err := fill(f.home)
 			return release, errors.Join(err, os.Remove(f.home+"/fill"))
-		}, miss: func(f target) error { return small(f.b) },
-		held: "the same", open: everyMode, stopped: "quota",
+		}, attempt: func(f target) error { return writeSmallFile(f.victimDir) },
+		exhaustedMessage: "the same", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space, by a deleted file of a daemon", take: func(f target) (func(), error) { return hold(f, f.home, "open") },
-		miss: func(f target) error { return small(f.b) },
-		held: "the same: the daemon has the mark of its run, or the user of its profile", open: everyMode, stopped: "quota",
+		name: "space, by a deleted file of a daemon", exhaust: func(f target) (func(), error) { return fillWithDeletedFile(f, f.home, "open") },
+		attempt:          func(f target) error { return writeSmallFile(f.victimDir) },
+		exhaustedMessage: "the same: the daemon has the mark of its run, or the user of its profile", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space, by a deleted file that is mapped", take: func(f target) (func(), error) { return hold(f, f.home, "mapped") },
-		miss: func(f target) error { return small(f.b) },
-		held: "the same", open: everyMode, stopped: "quota",
+		name: "space, by a deleted file that is mapped", exhaust: func(f target) (func(), error) { return fillWithDeletedFile(f, f.home, "mapped") },
+		attempt:          func(f target) error { return writeSmallFile(f.victimDir) },
+		exhaustedMessage: "the same", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "files (inodes) of the volume", take: func(f target) (func(), error) { return manyFiles(f.home) }, miss: func(f target) error { return small(f.b) },
-		held: "the same: a file counts 4 KiB at least", open: everyMode, stopped: "quota",
+		name: "files (inodes) of the volume", exhaust: func(f target) (func(), error) { return manyFiles(f.home) }, attempt: func(f target) error { return writeSmallFile(f.victimDir) },
+		exhaustedMessage: "the same: a file counts 4 KiB at least", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space of /tmp", take: func(target) (func(), error) { return fill(os.TempDir()) }, miss: func(target) error { return small(os.TempDir()) },
-		held: "quota.stop, where a profile has a directory of its own", open: everyMode, stopped: "quota", never: []string{"none"},
+		name: "space of /tmp", exhaust: func(target) (func(), error) { return fill(os.TempDir()) }, attempt: func(target) error { return writeSmallFile(os.TempDir()) },
+		exhaustedMessage: "quota.stop, where a profile has a directory of its own", open: everyMode, stopped: "quota", never: []string{"none"},
 	},
 	{
-		name: "space of /tmp, by a deleted file", take: func(f target) (func(), error) { return hold(f, os.TempDir(), "open") },
-		miss: func(target) error { return small(os.TempDir()) },
-		held: "the same", open: everyMode, stopped: "quota", never: []string{"none"},
+		name: "space of /tmp, by a deleted file", exhaust: func(f target) (func(), error) { return fillWithDeletedFile(f, os.TempDir(), "open") },
+		attempt:          func(target) error { return writeSmallFile(os.TempDir()) },
+		exhaustedMessage: "the same", open: everyMode, stopped: "quota", never: []string{"none"},
 	},
 	{
-		name: "space of /dev/shm", take: func(target) (func(), error) { return fill("/dev/shm") },
-		held: "Landlock: no isolated profile reaches it", open: []string{"none"},
+		name: "space of /dev/shm", exhaust: func(target) (func(), error) { return fill("/dev/shm") },
+		exhaustedMessage: "Landlock: no isolated profile reaches it", open: []string{"none"},
 	},
 	{
-		name: "memory", take: takeMemory,
-		held: "memory.max: the kernel in a control group, else hinit within seconds", open: everyMode, limit: "memory.max", stopped: "health",
+		name: "memory", exhaust: exhaustMemory,
+		exhaustedMessage: "memory.max: the kernel in a control group, else hinit within seconds", open: everyMode, limit: "memory.max", stopped: "health",
 	},
 	{
-		name: "processes", take: takeProcesses,
-		held: "pids.max: a control group, else the count of the profile's own user", open: oneUser, limit: "pids.max",
+		name: "processes", exhaust: exhaustProcesses,
+		exhaustedMessage: "pids.max: a control group, else the count of the profile's own user", open: oneUser, limit: "pids.max",
 	},
 	{
-		name: "file descriptors", take: takeFiles,
-		held: "limits.nofile of each process, times pids.max",
+		name: "file descriptors", exhaust: exhaustFiles,
+		exhaustedMessage: "limits.nofile of each process, times pids.max",
 	},
 	{
-		name: "inotify instances", take: takeInstances, miss: watchSelf,
-		held: "the kernel counts them for each user", open: oneUser,
+		name: "inotify instances", exhaust: exhaustInotifyInstances, attempt: watchSelf,
+		exhaustedMessage: "the kernel counts them for each user", open: oneUser,
 	},
 	{
-		name: "inotify watches", take: takeWatches, miss: watchSelf,
-		held: "the kernel counts them for each user", open: oneUser,
+		name: "inotify watches", exhaust: exhaustInotifyWatches, attempt: watchSelf,
+		exhaustedMessage: "the kernel counts them for each user", open: oneUser,
 	},
 	{
-		name: "queued signals, by timers", take: func(target) (func(), error) { return takeAll(newTimer), nil }, miss: func(target) error { return once(newTimer) },
-		held: "the kernel counts them for each user", open: oneUser,
+		name: "queued signals, by timers", exhaust: func(target) (func(), error) { return openAll(newTimer), nil }, attempt: func(target) error { return openOne(newTimer) },
+		exhaustedMessage: "the kernel counts them for each user", open: oneUser,
 	},
 	{
-		name: "descriptors in messages", take: func(target) (func(), error) { return takeAll(newMessage), nil }, miss: func(target) error { return once(newMessage) },
-		held: "the kernel counts them for each user", open: oneUser,
+		name: "descriptors in messages", exhaust: func(target) (func(), error) { return openAll(newMessage), nil }, attempt: func(target) error { return openOne(newMessage) },
+		exhaustedMessage: "the kernel counts them for each user", open: oneUser,
 	},
 	{
-		name: "memory of pipes", take: func(target) (func(), error) { return takeAll(newPipe), nil }, miss: func(target) error { return once(newPipe) },
-		held: "the kernel counts it for each user", open: oneUser,
+		name: "memory of pipes", exhaust: func(target) (func(), error) { return openAll(newPipe), nil }, attempt: func(target) error { return openOne(newPipe) },
+		exhaustedMessage: "the kernel counts it for each user", open: oneUser,
 	},
 	{
-		name: terminalsRow, take: func(f target) (func(), error) { return takeByProcesses(f, "terminals") }, miss: func(target) error {
+		name: terminalsRow, exhaust: func(f target) (func(), error) { return exhaustByProcesses(f, "terminals") }, attempt: func(target) error {
 			near, far, err := pty.Open()
 			return errors.Join(err, closed(near), closed(far))
 		},
-		held: "hinit, which restarts the gateway within seconds", open: everyMode, stopped: "health", never: oneUser,
+		exhaustedMessage: "hinit, which restarts the gateway within seconds", open: everyMode, stopped: "health", never: oneUser,
 	},
 	{
-		name: "processors", take: spin, miss: share,
-		held: "cpu.weight in a control group; else hinit, within seconds: it runs on fewer processors", open: everyMode, limit: "cpu.weight", relieved: []string{"user"},
+		name: "processors", exhaust: spin, attempt: share,
+		exhaustedMessage: "cpu.weight in a control group; else hinit, within seconds: it runs on fewer processors", open: everyMode, limit: "cpu.weight", relieved: []string{"user"},
 	},
 	{
-		name: "the container's log", take: flood, miss: printLine, look: printed,
-		held: "each log has a pipe and files of its own, and the console gives turns",
+		name: "the container's log", exhaust: flood, attempt: printLine, check: checkPrinted,
+		exhaustedMessage: "each log has a pipe and files of its own, and the console gives turns",
 	},
 	{
-		name: "hinit's control socket", take: floodControl, look: answered,
-		held: "each class of users has its own connections; isolated profiles have none",
+		name: "hinit's control socket", exhaust: floodControl, check: checkAnswered,
+		exhaustedMessage: "each class of users has its own connections; isolated profiles have none",
 	},
 	{
-		name: "TCP ports that the kernel chooses", take: func(f target) (func(), error) { return takeByProcesses(f, "ports") }, miss: func(target) error {
+		name: "TCP ports that the kernel chooses", exhaust: func(f target) (func(), error) { return exhaustByProcesses(f, "ports") }, attempt: func(target) error {
 			l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", "0.0.0.0:0")
 			return errors.Join(err, closed(l))
 		},
-		held: "hinit, which restarts the gateway within seconds", open: everyMode, stopped: "health", never: oneUser,
+		exhaustedMessage: "hinit, which restarts the gateway within seconds", open: everyMode, stopped: "health", never: oneUser,
 	},
 }
 
@@ -190,9 +190,9 @@ func fill(dir string) (func(), error) {
 	return func() { _, _ = file.Close(), os.Remove(path) }, nil
 }
 
-// hold starts a daemon that fills a file system with a deleted file. The daemon has no link to the
+// fillWithDeletedFile starts a daemon that fills a file system with a deleted file. The daemon has no link to the
 // gateway.
-func hold(f target, dir, how string) (func(), error) {
+func fillWithDeletedFile(f target, dir, how string) (func(), error) {
 	cmd := exec.Command("/bin/sh", "-c", `"$0" &`, f.dir+"/bin/role")
 	cmd.Env = []string{roleVar + "=holder", "HOLDER_DIR=" + dir, "HOLDER_HOW=" + how}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -210,8 +210,8 @@ func hold(f target, dir, how string) (func(), error) {
 	return func() { _ = syscall.Kill(pid, syscall.SIGKILL) }, err
 }
 
-// holder is the daemon of hold. It prints its PID when it has the file.
-func holder() {
+// runFiller is the daemon of fillWithDeletedFile. It prints its PID when it has the file.
+func runFiller() {
 	dir := os.Getenv("HOLDER_DIR")
 	remove, err := fill(dir)
 	if err != nil {
@@ -249,14 +249,14 @@ func manyFiles(dir string) (func(), error) {
 	return func() { _ = os.RemoveAll(top) }, nil
 }
 
-// small saves a small file, as a program saves its state.
-func small(dir string) error {
+// writeSmallFile saves a small file, as a program saves its state.
+func writeSmallFile(dir string) error {
 	path := filepath.Join(dir, "small")
 	return errors.Join(os.WriteFile(path, make([]byte, 16<<10), 0o600), os.Remove(path))
 }
 
-// takeMemory takes twice its limit. hinit may stop it before.
-func takeMemory(f target) (func(), error) {
+// exhaustMemory takes twice its limit. hinit may stop it before.
+func exhaustMemory(f target) (func(), error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{roleVar + "=eater", "EATER_HOME=" + f.home, "EATER_PAUSE=1ms"}
 	if err := errors.Join(os.WriteFile(f.home+"/MB", []byte(strconv.Itoa(2*maxMemory>>20)), 0o600), cmd.Start()); err != nil {
@@ -276,10 +276,10 @@ func takeMemory(f target) (func(), error) {
 	}
 }
 
-func takeProcesses(target) (func(), error) { return func() {}, manyProcesses(2 * maxProcesses) }
+func exhaustProcesses(target) (func(), error) { return func() {}, manyProcesses(2 * maxProcesses) }
 
-// takeFiles raises its limit, and opens more files than the old limit allowed.
-func takeFiles(target) (func(), error) {
+// exhaustFiles raises its limit, and opens more files than the old limit allowed.
+func exhaustFiles(target) (func(), error) {
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // If this fails, the limit stays lower.
 	var fds []int
 	release := func() {
@@ -298,7 +298,7 @@ func takeFiles(target) (func(), error) {
 	return release, nil
 }
 
-func takeInstances(target) (func(), error) {
+func exhaustInotifyInstances(target) (func(), error) {
 	var fds []int
 	for {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
@@ -313,8 +313,8 @@ func takeInstances(target) (func(), error) {
 	}
 }
 
-// takeWatches takes all inotify watches of the user.
-func takeWatches(f target) (func(), error) {
+// exhaustInotifyWatches takes all inotify watches of the user.
+func exhaustInotifyWatches(f target) (func(), error) {
 	text, err := os.ReadFile("/proc/sys/user/max_inotify_watches")
 	most, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err = errors.Join(err, err2); err != nil {
@@ -355,7 +355,7 @@ func watchSelf(f target) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 	if err == nil {
 		defer unix.Close(fd)
-		_, err = unix.InotifyAddWatch(fd, f.b, unix.IN_CREATE)
+		_, err = unix.InotifyAddWatch(fd, f.victimDir, unix.IN_CREATE)
 	}
 	return err
 }
@@ -430,7 +430,7 @@ func printLine(target) error {
 	return err
 }
 
-func printed(c *container) error {
+func checkPrinted(c *container) error {
 	log := filepath.Join(c.dir, "home", "logs", "gateways", name(1), "current")
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if text, _ := os.ReadFile(log); strings.Contains(string(text), "a line of the victim") {
@@ -440,16 +440,16 @@ func printed(c *container) error {
 	return errors.New("the line is not in the log")
 }
 
-// answered checks that root gets the status.
-func answered(c *container) error {
+// checkAnswered checks that root gets the status.
+func checkAnswered(c *container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, err := c.client.Status(ctx)
 	return err
 }
 
-// orders checks that root can stop a gateway and that the command is recorded.
-func orders(c *container) error {
+// checkStop checks that root can stop a gateway and that the command is recorded.
+func checkStop(c *container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_, err := c.client.Stop(ctx, name(3), client.Wait{})
@@ -469,8 +469,8 @@ func floodControl(f target) (func(), error) {
 	}), nil
 }
 
-// takeByProcesses takes all ephemeral ports or pseudoterminals, in several processes.
-func takeByProcesses(f target, what string) (func(), error) {
+// exhaustByProcesses takes all ephemeral ports or pseudoterminals, in several processes.
+func exhaustByProcesses(f target, what string) (func(), error) {
 	const each = maxFiles - 24
 	var all []*exec.Cmd
 	release := func() {
@@ -524,14 +524,14 @@ func listener() {
 // answers is the directory through which the test and the gateways communicate.
 const answers = "answers"
 
-// taker is a gateway that takes or uses the resources that the files in answers name.
-func taker(victim bool) {
+// runExhauster is a gateway that takes or uses the resources that the files in answers name.
+func runExhauster(victim bool) {
 	if victim && os.Args[1] != name(1) {
 		untilStopped()
 		return
 	}
 	f := target{dir: os.Getenv("TENANTS_DIR")}
-	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
+	f.home, f.victimDir = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	who := map[bool]string{false: "a", true: "b"}[victim]
 	// The attacker had taken this resource before hinit ended it.
 	old, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))
@@ -561,10 +561,10 @@ func taker(victim bool) {
 			}
 			var err error
 			if victim {
-				err = r.miss(f)
+				err = r.attempt(f)
 			} else {
 				var now func()
-				if now, err = r.take(f); err == nil {
+				if now, err = r.exhaust(f); err == nil {
 					release = now
 				}
 			}

@@ -32,9 +32,9 @@ const (
 	webToken = "0123456789-token-of-the-page"
 	// secretTask is the title of the victim's task on the board.
 	secretTask = "secret-task-of-the-victim"
-	// crashed is the profile that the attacker makes crash, and slot is the directory of another one for the tools of s6.
-	crashed = 5
-	slot    = "/run/service/gateway-t06"
+	// crashedProfile is the profile that the attacker makes crash, and slot is the directory of another one for the tools of s6.
+	crashedProfile = 5
+	slotName       = "/run/service/gateway-t06"
 )
 
 // attacks are all attacks on another profile and PID 1.
@@ -43,12 +43,12 @@ var attacks = slices.Concat(attacksOnProfile, attacksByServices)
 // attacksByServices are attacks on files and processes that belong to hinit and its companions, but show or hold something of the victim.
 var attacksByServices = []attack{
 	{"make it crash", true, func(target) error {
-		pid, err := gatewayOf(crashed)
+		pid, err := gatewayOf(crashedProfile)
 		return errors.Join(err, syscall.Kill(cmp.Or(pid, -1<<30), syscall.SIGABRT))
 	}},
 	{coreRow, true, func(f target) error {
-		found, _ := filepath.Glob(f.b + "/core*")
-		return read(append(found, f.b+"/core")[0])
+		found, _ := filepath.Glob(f.victimDir + "/core*")
+		return read(append(found, f.victimDir+"/core")[0])
 	}},
 	{"let PID 1 dump core", false, func(target) error {
 		return unix.Prlimit(1, unix.RLIMIT_CORE, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, nil)
@@ -70,8 +70,8 @@ var attacksByServices = []attack{
 		}
 		return file.Close()
 	}},
-	{"read its log through hinit logs", true, func(f target) error { return says(f, "victim:", "hinit", "logs", name(1)) }},
-	{"follow its log through hinit logs -f", true, func(f target) error { return says(f, "victim:", "hinit", "logs", "-f", name(1)) }},
+	{"read its log through hinit logs", true, func(f target) error { return outputContains(f, "victim:", "hinit", "logs", name(1)) }},
+	{"follow its log through hinit logs -f", true, func(f target) error { return outputContains(f, "victim:", "hinit", "logs", "-f", name(1)) }},
 	{"follow its events through hinit", true, func(f target) error {
 		return control(f, http.MethodGet, "/v1/events?follow=1&last=1000", "gateway-"+name(1))
 	}},
@@ -89,18 +89,20 @@ var attacksByServices = []attack{
 	}},
 	{"stop it by the FIFO for orders", false, func(f target) error { return write(f.dir+"/run/orders", "stop "+name(3)+"\n") }},
 	{"stop it by the tools of s6", true, func(f target) error {
-		return control(f, http.MethodPost, `/v1/slots/control {"dir": "`+slot+`", "flags": "d"}`, "")
+		return control(f, http.MethodPost, `/v1/slots/control {"dir": "`+slotName+`", "flags": "d"}`, "")
 	}},
 	{"end the container by the tools of s6", false, func(f target) error {
 		return control(f, http.MethodPost, `/v1/slots/scan {"flags": "t"}`, "")
 	}},
-	{"read its tasks on the board", true, func(f target) error { return says(f, secretTask, "hinit-kanban", "list") }},
+	{"read its tasks on the board", true, func(f target) error { return outputContains(f, secretTask, "hinit-kanban", "list") }},
 	{"read the file of the board", true, func(f target) error { return read(f.dir + "/home/kanban.db") }},
 	{"change its task on the board", true, func(f target) error {
 		id, err := os.ReadFile(f.dir + "/bin/task")
-		return errors.Join(err, says(f, "", "hinit-kanban", "comment", string(id), "planted"))
+		return errors.Join(err, outputContains(f, "", "hinit-kanban", "comment", string(id), "planted"))
 	}},
-	{"make a task for it on the board", true, func(f target) error { return says(f, "", "hinit-kanban", "create", "planted", "--assignee", name(1)) }},
+	{"make a task for it on the board", true, func(f target) error {
+		return outputContains(f, "", "hinit-kanban", "create", "planted", "--assignee", name(1))
+	}},
 	{"remove the board", true, func(f target) error {
 		return errors.Join(os.Rename(f.dir+"/home/kanban.db", f.dir+"/home/moved.db"), os.Rename(f.dir+"/home/moved.db", f.dir+"/home/kanban.db"))
 	}},
@@ -114,28 +116,28 @@ var attacksByServices = []attack{
 	{"stop it by the status page with a forged Origin", false, func(target) error {
 		return page(http.MethodPost, "/service/gateway-"+name(1)+"/stop", http.Header{"Origin": {"http://127.0.0.1:" + strconv.Itoa(webPort)}, "Sec-Fetch-Site": {"same-origin"}})
 	}},
-	{"find the token of the status page", true, func(target) error { _, err := foundToken(); return err }},
+	{"find the token of the status page", true, func(target) error { _, err := searchToken(); return err }},
 	{"read its log on the status page", true, func(target) error {
-		token, err := foundToken()
+		token, err := searchToken()
 		return errors.Join(err, page(http.MethodGet, "/service/gateway-"+name(1)+"/log", http.Header{"Authorization": {"Bearer " + token}}))
 	}},
-	{sandboxesRow, true, func(f target) error { return says(f, "", "hinit-sandbox", "ls") }},
+	{sandboxesRow, true, func(f target) error { return outputContains(f, "", "hinit-sandbox", "ls") }},
 	{"execute a command in its sandbox", false, func(f target) error {
-		return says(f, "it could", "hinit-sandbox", "exec", "--profile", name(1), "--task", filepath.Base(f.dir), "--", "echo", "it could")
+		return outputContains(f, "it could", "hinit-sandbox", "exec", "--profile", name(1), "--task", filepath.Base(f.dir), "--", "echo", "it could")
 	}},
 	{mountRow, true, func(f target) error {
 		id := filepath.Base(f.dir) + "-mine"
-		err := says(f, "", "docker", "run", "-d", "--name", id, "--label", "hermes-agent=1", "--label", "hermes-task-id="+filepath.Base(f.dir),
-			"--label", "hermes-profile="+name(0), "--network=none", "-v", f.b+":/b", image, "sleep", "1000")
-		return errors.Join(err, says(f, "of-"+name(1), "docker", "exec", id, "cat", "/b/.env"))
+		err := outputContains(f, "", "docker", "run", "-d", "--name", id, "--label", "hermes-agent=1", "--label", "hermes-task-id="+filepath.Base(f.dir),
+			"--label", "hermes-profile="+name(0), "--network=none", "-v", f.victimDir+":/b", image, "sleep", "1000")
+		return errors.Join(err, outputContains(f, "of-"+name(1), "docker", "exec", id, "cat", "/b/.env"))
 	}},
 	{"remove its sandbox", false, func(f target) error {
-		return says(f, "", "hinit-sandbox", "rm", "--profile", name(1), "--task", filepath.Base(f.dir))
+		return outputContains(f, "", "hinit-sandbox", "rm", "--profile", name(1), "--task", filepath.Base(f.dir))
 	}},
 	{"ask the container engine itself", false, func(f target) error { return connect("unix", f.dir+"/engine.sock") }},
-	{"read the environment of its docker exec", true, func(target) error { return ofExecs("environ") }},
-	{"open the memory of its docker exec", false, func(target) error { return ofExecs("mem") }},
-	{"follow the descriptors of its docker exec", true, func(target) error { return ofExecs("fd/0") }},
+	{"read the environment of its docker exec", true, func(target) error { return openExecProcFile("environ") }},
+	{"open the memory of its docker exec", false, func(target) error { return openExecProcFile("mem") }},
+	{"follow the descriptors of its docker exec", true, func(target) error { return openExecProcFile("fd/0") }},
 }
 
 // Names of attacks that succeed only on some machines.
@@ -188,9 +190,9 @@ func write(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// says runs a program of hinit as the operator would. It returns an error unless the output
+// outputContains runs a program of hinit as the operator would. It returns an error unless the output
 // contains words.
-func says(f target, words, program string, args ...string) error {
+func outputContains(f target, words, program string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, f.dir+"/bin/"+program, args...)
@@ -236,7 +238,7 @@ func control(f target, method, target, words string) error {
 	if err != nil {
 		return err
 	}
-	return ask(request, "unix", f.dir+"/run/control.sock", words)
+	return sendRequest(request, "unix", f.dir+"/run/control.sock", words)
 }
 
 // page asks the status page.
@@ -248,10 +250,10 @@ func page(method, path string, header http.Header) error {
 	maps.Copy(request.Header, header)
 	request.Host = cmp.Or(header.Get("Host"), request.Host)
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	return ask(request, "tcp", request.URL.Host, "")
+	return sendRequest(request, "tcp", request.URL.Host, "")
 }
 
-func ask(request *http.Request, network, address, words string) error {
+func sendRequest(request *http.Request, network, address, words string) error {
 	ctx, cancel := context.WithTimeout(request.Context(), time.Minute)
 	defer cancel()
 	client := http.Client{
@@ -278,8 +280,8 @@ func ask(request *http.Request, network, address, words string) error {
 	return nil
 }
 
-// foundToken searches all processes' environments for the page's token.
-func foundToken() (string, error) {
+// searchToken searches all processes' environments for the page's token.
+func searchToken() (string, error) {
 	found, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range found {
 		if text, _ := os.ReadFile(file); bytes.Contains(text, []byte("HINIT_WEB_TOKEN=")) {
@@ -298,8 +300,8 @@ const minExecs = 5
 // tooFew begins the failure of an attack that has not been tried.
 const tooFew = "not tried: "
 
-// ofExecs opens a /proc file of a process with which an operator runs the agent's command.
-func ofExecs(file string) error {
+// openExecProcFile opens a /proc file of a process with which an operator runs the agent's command.
+func openExecProcFile(file string) error {
 	ofRoot, others := make(map[string]error), make(map[string]error)
 	for deadline := time.Now().Add(patience); len(ofRoot) < minExecs || len(others) < minExecs; {
 		if time.Now().After(deadline) {
@@ -462,7 +464,7 @@ func (c *container) prepareServices(t *testing.T) {
 		return err == nil
 	})
 	testkit.Until(t, "hinit answers as s6", func() bool {
-		_, err := os.Stat(fmt.Sprintf("/proc/%d/root%s/supervise/control", c.pid, slot))
+		_, err := os.Stat(fmt.Sprintf("/proc/%d/root%s/supervise/control", c.pid, slotName))
 		return err == nil
 	})
 	if engine, _ := hasEngine(); engine {

@@ -28,8 +28,8 @@ const patience = 2 * time.Minute
 // write requests a gateway to take or use a resource, through a file, and returns the file's text.
 func (c *container) write(t *testing.T, who, resource string) (word string) {
 	t.Helper()
-	c.asked++
-	word = fmt.Sprintf("%d %s", c.asked%10, resource)
+	c.requests++
+	word = fmt.Sprintf("%d %s", c.requests%10, resource)
 	path := filepath.Join(c.dir, answers, "take-"+who)
 	if err := os.WriteFile(path, []byte(word), 0o644); err != nil { //nolint:gosec // the gateways read this file
 		t.Fatal(err)
@@ -37,8 +37,8 @@ func (c *container) write(t *testing.T, who, resource string) (word string) {
 	return word
 }
 
-// ask sends a request like write, and returns the gateway's answer. The attacker may have ended.
-func (c *container) ask(t *testing.T, who, resource string) (answer string) {
+// request sends a request like write, and returns the gateway's answer. The attacker may have ended.
+func (c *container) request(t *testing.T, who, resource string) (answer string) {
 	t.Helper()
 	word := c.write(t, who, resource)
 	looks := 0
@@ -59,19 +59,19 @@ func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 // ended returns why hinit has stopped the attacker since the last request; "" if it has not.
 func (c *container) ended(t *testing.T) string {
 	t.Helper()
-	s := c.of(t, name(0))
+	s := c.service(t, name(0))
 	if s.LastExit == nil || !s.LastExit.At.After(c.begun) {
 		return ""
 	}
 	return s.LastExit.Cause
 }
 
-// awaitTaker waits until a gateway takes or misses the resource. It restarts an attacker that hinit
+// awaitExhauster waits until a gateway takes or misses the resource. It restarts an attacker that hinit
 // stopped late.
-func (c *container) awaitTaker(t *testing.T, i int, who string) {
+func (c *container) awaitExhauster(t *testing.T, i int, who string) {
 	t.Helper()
 	testkit.Until(t, "gateway "+name(i)+" is ready", func() bool {
-		s := c.of(t, name(i))
+		s := c.service(t, name(i))
 		if s.State == client.StateDown {
 			c.start(t, name(i))
 		}
@@ -84,25 +84,25 @@ func (c *container) awaitTaker(t *testing.T, i int, who string) {
 // only decides what starve waits for.
 func (c *container) starve(t *testing.T, r resource, want string) (word, how string) {
 	t.Helper()
-	c.awaitTaker(t, 0, "a")
-	c.awaitTaker(t, 1, "b")
+	c.awaitExhauster(t, 0, "a")
+	c.awaitExhauster(t, 1, "b")
 	c.begun = time.Now()
 	if r.limit == "cpu.weight" {
 		defer c.weighSessions("0")
 	}
 	defer c.recover(t)
-	how = c.ask(t, "a", r.name)
+	how = c.request(t, "a", r.name)
 	if r.limit == "cpu.weight" {
 		c.weighSessions("19")
 	}
 	taken := how == "done"
-	open := taken && r.miss == nil && r.look == nil
-	if taken && r.miss != nil {
-		how = c.ask(t, "b", r.name)
+	open := taken && r.attempt == nil && r.check == nil
+	if taken && r.attempt != nil {
+		how = c.request(t, "b", r.name)
 		open = how != "done"
 	}
-	if taken && r.look != nil {
-		if err := r.look(c); err != nil {
+	if taken && r.check != nil {
+		if err := r.check(c); err != nil {
 			open, how = true, err.Error()
 		}
 	}
@@ -110,15 +110,15 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 		return fmt.Sprintf("%s, for %s, until hinit", how, time.Since(c.begun).Round(100*time.Millisecond))
 	}
 	for deadline := time.Now().Add(patience); open && want == "held" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if note := c.of(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.confined() {
-			return "held", fmt.Sprintf("%s has acted: %s; then %s", after(), note, c.ask(t, "b", r.name))
+		if note := c.service(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.confined() {
+			return "held", fmt.Sprintf("%s has acted: %s; then %s", after(), note, c.request(t, "b", r.name))
 		}
-		how = c.ask(t, "b", r.name) // The victim still lacks the resource.
+		how = c.request(t, "b", r.name) // The victim still lacks the resource.
 	}
 	// hinit may have stopped the attacker early.
 	for deadline := time.Now().Add(patience); want == "stopped" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if c.ended(t) == r.stopped {
-			return "stopped", fmt.Sprintf("%s has ended it: %s", after(), c.of(t, name(0)).Reason)
+			return "stopped", fmt.Sprintf("%s has ended it: %s", after(), c.service(t, name(0)).Reason)
 		}
 	}
 	if open {
@@ -158,7 +158,7 @@ func (c *container) weighSessions(nice string) {
 func (c *container) recover(t *testing.T) {
 	t.Helper()
 	if c.ended(t) == "" {
-		c.ask(t, "a", "")
+		c.request(t, "a", "")
 	}
 	if c.ended(t) != "" {
 		for _, dir := range []string{filepath.Join(c.dir, "home", "profiles", name(0)), fmt.Sprintf("/proc/%d/root/tmp/hinit-%s-*", c.pid, name(0))} {
@@ -201,14 +201,14 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	tw := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "TAKEN\tNONE\tFILES\tUSER\tHELD BY")
 	for _, r := range resources {
-		fmt.Fprintln(tw, strings.Join([]string{r.name, words[0][r.name], words[1][r.name], words[2][r.name], r.held}, "\t"))
+		fmt.Fprintln(tw, strings.Join([]string{r.name, words[0][r.name], words[1][r.name], words[2][r.name], r.exhaustedMessage}, "\t"))
 	}
 	_ = tw.Flush()
 	t.Logf("limits of each profile: %d processes, %d files, %d MB of memory, quota.stop %d MB of %d\n%s", maxProcesses, maxFiles, maxMemory>>20, quota>>20, volumeSize>>20, table.String())
 }
 
-// onMachine is held by the mode whose attacker takes a machine-wide resource.
-var onMachine sync.Mutex
+// machineLock is held by the mode whose attacker takes a machine-wide resource.
+var machineLock sync.Mutex
 
 // starveAll lets the attacker take each resource in turn, and returns the result for each.
 func starveAll(t *testing.T, mode string, s setup) map[string]string {
@@ -217,7 +217,7 @@ func starveAll(t *testing.T, mode string, s setup) map[string]string {
 	c.mode = mode
 	c.start(t, name(1), name(3), name(0))
 	enforced := map[string]bool{}
-	for _, limit := range c.of(t, name(0)).Limits {
+	for _, limit := range c.service(t, name(0)).Limits {
 		enforced[limit.Key] = limit.By == client.LimitedByGroup
 	}
 	words := map[string]string{}
@@ -238,8 +238,8 @@ func starveAll(t *testing.T, mode string, s setup) map[string]string {
 		}
 		word, how := func() (word, how string) {
 			if r.limit == "cpu.weight" || r.name == terminalsRow {
-				onMachine.Lock()
-				defer onMachine.Unlock()
+				machineLock.Lock()
+				defer machineLock.Unlock()
 			}
 			return c.starve(t, r, want)
 		}()

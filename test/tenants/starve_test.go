@@ -125,7 +125,7 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	return c
 }
 
-func (c *container) of(t *testing.T, name string) client.Service {
+func (c *container) service(t *testing.T, name string) client.Service {
 	t.Helper()
 	var st client.Status
 	if err := untilAnswered(func() (err error) { st, err = c.status(name); return err }); err != nil {
@@ -158,10 +158,10 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	end := func() { _ = syscall.Kill(-hog.Process.Pid, syscall.SIGKILL); _ = hog.Wait() }
 	t.Cleanup(end)
 	testkit.Until(t, "the lowest is shed", func() bool {
-		s := c.of(t, "low")
+		s := c.service(t, "low")
 		return s.State == client.StateWaiting && s.LastExit != nil && s.LastExit.Cause == "shed"
 	})
-	low := c.of(t, "low")
+	low := c.service(t, "low")
 	if low.Want != client.WantUp || !strings.Contains(low.Reason, "hinit start") || !slices.Contains(low.Needs, "memory") {
 		t.Errorf("want %s, needs %q, reason %q", low.Want, low.Needs, low.Reason)
 	}
@@ -170,14 +170,14 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 		t.Errorf("the intent is %s, %v", state, err)
 	}
 	for _, name := range []string{"normal", "vital"} {
-		if s := c.of(t, name); s.State != client.StateUp || s.Restarts != 0 {
+		if s := c.service(t, name); s.State != client.StateUp || s.Restarts != 0 {
 			t.Errorf("%s is %s after %d restarts", name, s.State, s.Restarts)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	end()
-	testkit.Until(t, "it is back", func() bool { return c.of(t, "low").State == client.StateUp })
+	testkit.Until(t, "it is back", func() bool { return c.service(t, "low").State == client.StateUp })
 	if _, err := c.client.Start(ctx, "late", client.Wait{}); err != nil {
 		t.Error(err)
 	}
@@ -199,12 +199,12 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 			c.start(t, "one", "two", "three", "eater")
 			testkit.Until(t, "hinit has decided", func() bool {
 				st, err := c.client.Status(t.Context())
-				return err == nil && (victims != nil && c.of(t, "eater").LastExit != nil ||
+				return err == nil && (victims != nil && c.service(t, "eater").LastExit != nil ||
 					victims == nil && slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, "belong to no service") }))
 			})
 			time.Sleep(3 * time.Second) // Long enough for several decisions of hinit.
 			for _, name := range []string{"one", "two", "three", "eater"} {
-				s := c.of(t, name)
+				s := c.service(t, name)
 				if ended := s.LastExit != nil || s.Restarts > 0; ended != slices.Contains(victims, name) || ended && s.LastExit.Cause != "shed" {
 					t.Errorf("%s is %s, its last exit %+v", name, s.State, s.LastExit)
 				}
@@ -228,9 +228,9 @@ func TestAGatewayThatHadTooMuchWaitsAtTheBoot(t *testing.T) {
 		}
 	})
 	testkit.Until(t, "the others are up", func() bool {
-		return c.of(t, "high").State == client.StateUp && c.of(t, "vital").State == client.StateUp
+		return c.service(t, "high").State == client.StateUp && c.service(t, "vital").State == client.StateUp
 	})
-	if s := c.of(t, "low"); s.State != client.StateWaiting || s.Want != client.WantUp || !slices.Contains(s.Needs, "memory") || !strings.HasPrefix(s.Reason, "waits for memory: it had 80MiB before") {
+	if s := c.service(t, "low"); s.State != client.StateWaiting || s.Want != client.WantUp || !slices.Contains(s.Needs, "memory") || !strings.HasPrefix(s.Reason, "waits for memory: it had 80MiB before") {
 		t.Errorf("%s, want %s, needs %q: %s", s.State, s.Want, s.Needs, s.Reason)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -240,5 +240,5 @@ func TestAGatewayThatHadTooMuchWaitsAtTheBoot(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	testkit.Until(t, "it starts", func() bool { return c.of(t, "low").State == client.StateUp })
+	testkit.Until(t, "it starts", func() bool { return c.service(t, "low").State == client.StateUp })
 }
