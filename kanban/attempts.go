@@ -81,7 +81,7 @@ func (p *pass) detectCrashed() error {
 		}
 	}
 	for _, w := range again {
-		if err := p.startAgain(w); err != nil {
+		if err := p.restartWorker(w); err != nil {
 			return err
 		}
 	}

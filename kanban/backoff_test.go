@@ -34,11 +34,11 @@ func TestBackoff(t *testing.T) {
 	}
 	t.Run("a missing program", func(t *testing.T) { // Without a pause, five failures in 19 ms would block the task.
 		b := served(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.runner.fail = errors.New("no such file")
 		for _, least := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
 			b.tick()
-			same(t, "held back", b.tick().RespawnGuarded, GuardedTask{id, guardBackoff})
+			checkEqual(t, "held back", b.tick().RespawnGuarded, GuardedTask{id, guardBackoff})
 			b.runner.fail = nil
 			if got := waits(b, id); got < least || got > least*6/5 {
 				t.Errorf("waited %v, not %v and a fifth more at most", got, least)
@@ -64,17 +64,17 @@ func TestBackoff(t *testing.T) {
 	})
 	t.Run("what somebody asked for is tried at once", func(t *testing.T) {
 		b := served(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		b.exits(id, Exit{Signal: 15, Terminated: true, Shutdown: true, At: b.now})
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	t.Run("a pass by hand does not wait", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		b.exits(id, Exit{Code: 1})
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 }
 
@@ -84,7 +84,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 	t.Parallel()
 	t.Run("it says so", func(t *testing.T) {
 		b := newBoard(t)
-		ids := []string{b.ready("alpha"), b.ready("alpha")}
+		ids := []string{b.createReady("alpha"), b.createReady("alpha")}
 		b.runner.fail = &HostError{Err: errors.New("256 runs are alive")}
 		_, err := b.d.Tick(t.Context(), b.now, TickOptions{})
 		if !errors.As(err, new(*HostError)) {
@@ -99,15 +99,15 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			t.Errorf("%+v", b.lastRun(ids[0]))
 		}
 		b.runner.fail = nil
-		same(t, "spawned", spawnedIDs(b.tick()), ids...)
-		b.sound()
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), ids...)
+		b.checkIntegrity()
 	})
 	// PID 1 starts the requested worker 48 seconds late, when the next attempt already has a worker.
 	// Only one may run.
 	t.Run("it does not answer", func(t *testing.T) {
 		for _, started := range []bool{false, true} {
 			b := newBoard(t)
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			b.runner.fail = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
 			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 				t.Error("the pass went well")
@@ -118,7 +118,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			if started {
 				b.runner.known[run] = WorkerReport{Liveness: Alive, Worker: Worker{PID: 77}}
 			}
-			b.pass(time.Hour)
+			b.advance(time.Hour)
 			b.tick()
 			task := b.task(id)
 			if task.Status != Running || task.CurrentRunID != run || task.WorkerPID == 0 || started != (task.WorkerPID == 77) || task.ConsecutiveFailures != 0 {
@@ -127,15 +127,15 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			if n := len(b.runner.jobs) - asked; (n == 0) != started {
 				t.Errorf("started %v, and asked for %d more", started, n)
 			}
-			b.sound()
+			b.checkIntegrity()
 		}
 	})
 	// Only one worker may run if the task is reclaimed by hand.
 	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			b := newBoard(t)
-			b.runner.knows, b.runner.late = true, make(map[int64]Worker)
-			id := b.ready("alpha")
+			b.runner.knowsStarted, b.runner.late = true, make(map[int64]Worker)
+			id := b.createReady("alpha")
 			b.runner.fail = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
 			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 				t.Error("the pass went well")
@@ -147,15 +147,15 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 				b.exec("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at")
 			}
 			if within {
-				b.runner.onLook = func() {
-					b.runner.onLook = nil
+				b.runner.onWorkerStates = func() {
+					b.runner.onWorkerStates = nil
 					reclaim()
 				}
 			} else {
 				reclaim()
 				_, err := b.d.Tick(t.Context(), b.now, TickOptions{})
 				must(t, err)
-				if b.wantStatus(id, Ready); b.lastRun(id).ID != first {
+				if b.checkStatus(id, Ready); b.lastRun(id).ID != first {
 					t.Error("another attempt began before the start was withdrawn")
 				}
 			}
@@ -169,7 +169,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			if b.runner.known[first].Liveness == Alive {
 				t.Errorf("within the pass %v: two workers are on one task", within)
 			}
-			b.sound()
+			b.checkIntegrity()
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 func TestFullDisk(t *testing.T) {
 	dir := smallDisk(t, "2m")
 	b := openBoard(t, dir, env{})
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	var failed error
 	made := 1
 	for range 2000 {
@@ -30,9 +30,9 @@ func TestFullDisk(t *testing.T) {
 	if must(t, err); len(list) != made {
 		t.Errorf("%d tasks of %d", len(list), made)
 	}
-	sound(t, b.Store)
+	checkIntegrity(t, b.Store)
 	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
-		b.wantStatus(id, Running)
+		b.checkStatus(id, Running)
 	}
 	if err := b.Backup(t.Context(), filepath.Join(dir, "copy.db")); err == nil || isFile(filepath.Join(dir, "copy.db")) {
 		t.Errorf("half a backup: %v", err)
@@ -44,7 +44,7 @@ func TestFullDisk(t *testing.T) {
 func TestReadOnlyVolume(t *testing.T) {
 	dir := smallDisk(t, "4m")
 	b := openBoard(t, dir, env{})
-	b.ready("alpha")
+	b.createReady("alpha")
 	path := b.paths.DB
 	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
 	must(t, err)
@@ -76,7 +76,7 @@ func TestReadOnlyVolume(t *testing.T) {
 	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
 	s, err = openAt(t, path)
 	must(t, err)
-	sound(t, s)
+	checkIntegrity(t, s)
 	must(t, s.Close())
 }
 
@@ -108,7 +108,7 @@ func TestLargeBody(t *testing.T) {
 	if got := b.task(id).Body; got != body {
 		t.Errorf("%d bytes came back", len(got))
 	}
-	same(t, "spawned", spawnedIDs(b.tick()), id)
+	checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	ok, err := b.Complete(t.Context(), b.now, id, Completion{Summary: "done"})
 	if must(t, err); !ok {
 		t.Error("not completed")
@@ -117,7 +117,7 @@ func TestLargeBody(t *testing.T) {
 
 func TestLockedForLong(t *testing.T) {
 	b := newBoard(t)
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	holder, err := connect(b.paths.DB, "rw", time.Second)
 	must(t, err)
 	defer holder.Close()
@@ -138,22 +138,22 @@ func TestLockedForLong(t *testing.T) {
 	}
 	_, err = holder.Exec("ROLLBACK")
 	must(t, err)
-	same(t, "spawned", spawnedIDs(b.tick()), id)
-	sound(t, b.Store)
+	checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
+	checkIntegrity(t, b.Store)
 }
 
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	for _, step := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
 		b := newBoard(t)
-		b.runner.knows = true
-		id := b.ready("alpha")
+		b.runner.knowsStarted = true
+		id := b.createReady("alpha")
 		b.tick()
-		b.pass(step)
+		b.advance(step)
 		for range 3 {
 			b.tick()
 		}
-		b.wantStatus(id, Running) // The runner reports the worker as alive, which outweighs the clock.
+		b.checkStatus(id, Running) // The runner reports the worker as alive, which outweighs the clock.
 		b.exits(id, Exit{Code: 1})
 		b.tick()
 		if n := b.task(id).ConsecutiveFailures; n != 1 {
@@ -172,14 +172,14 @@ func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
 				continue
 			}
 			b := newBoard(t)
-			bad, good := b.ready("alpha"), b.ready("beta")
+			bad, good := b.createReady("alpha"), b.createReady("beta")
 			b.tick()
 			b.exec("UPDATE " + table.name + " SET " + c.name + " = 'zzz' WHERE rowid = 1")
 			misfits, err := b.NonIntegerValues(t.Context())
 			if must(t, err); len(misfits) == 0 || table.name == "tasks" && !strings.Contains(misfits[0], bad) {
 				t.Errorf("%s: doctor names %q", c.name, misfits)
 			}
-			next := b.ready("beta")
+			next := b.createReady("beta")
 			_, err = b.d.Tick(t.Context(), b.now, TickOptions{})
 			if err != nil || b.task(next).Status != Running || b.task(good).Status != Running {
 				t.Errorf("%s: %v; %s", c.name, err, b.task(next).Status)

@@ -132,7 +132,7 @@ func TestBoards(t *testing.T) {
 	for _, m := range list {
 		names = append(names, m.Slug+"="+m.Name)
 	}
-	same(t, "boards", names, "default=Default", "alpha-team_two=Alpha Team Two", "zeta=Zeta")
+	checkEqual(t, "boards", names, "default=Default", "alpha-team_two=Alpha Team Two", "zeta=Zeta")
 
 	must(t, os.WriteFile(filepath.Join(b.boardDir("zeta"), "board.json"), []byte("{"), 0o644))
 	if m := b.Meta("zeta"); m.Name != "Zeta" || m.Slug != "zeta" {
@@ -190,7 +190,7 @@ func TestBoardsAreApart(t *testing.T) {
 	other, err := Open(t.Context(), p, Options{Env: e.get})
 	must(t, err)
 	defer other.Close()
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	if err := other.Link(t.Context(), b.now, id, id+"x"); err == nil {
 		t.Error("linked across boards")
 	}
@@ -211,7 +211,7 @@ func TestProfileDirs(t *testing.T) {
 			t.Errorf("%q: %v %v", name, ok, err)
 		}
 	}
-	same(t, "profiles", p.List(), "default", "coder")
+	checkEqual(t, "profiles", p.List(), "default", "coder")
 	if p.Dir("coder") != filepath.Join(root, "profiles", "coder") || p.Dir("ghost") != "" || p.Dir("default") != root {
 		t.Error("homes")
 	}

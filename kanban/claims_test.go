@@ -13,7 +13,7 @@ func TestClaims(t *testing.T) {
 	t.Parallel()
 	t.Run("one wins; eight threads", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		var wins atomic.Int32
 		var wait sync.WaitGroup
 		for range 8 {
@@ -35,22 +35,22 @@ func TestClaims(t *testing.T) {
 		if wins.Load() != 1 || b.count(id, "claimed") != 1 {
 			t.Errorf("%d winners, %d events", wins.Load(), b.count(id, "claimed"))
 		}
-		b.sound()
+		b.checkIntegrity()
 	})
 	t.Run("env TTL", func(t *testing.T) {
 		b := newBoard(t)
 		b.env["HERMES_KANBAN_CLAIM_TTL_SECONDS"] = "3600"
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		task := b.run(id, 71, true)
 		if got := task.ClaimExpires - b.now.Unix(); got != 3600 {
 			t.Errorf("claim: %d s", got)
 		}
-		b.pass(time.Minute)
+		b.advance(time.Minute)
 		ok, err := b.HeartbeatClaim(t.Context(), b.now, id, task.ClaimLock, 0)
 		if must(t, err); !ok || b.task(id).ClaimExpires != b.now.Unix()+3600 {
 			t.Errorf("heartbeat: %v %+v", ok, b.task(id))
 		}
-		b.pass(3601 * time.Second)
+		b.advance(3601 * time.Second)
 		b.tick()
 		if got := b.task(id).ClaimExpires - b.now.Unix(); got != 3600 || b.lastRun(id).ClaimExpires != b.task(id).ClaimExpires {
 			t.Errorf("extension: %d s", got)
@@ -67,7 +67,7 @@ func TestClaims(t *testing.T) {
 	})
 	t.Run("non-ready", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		for _, s := range Statuses {
 			if s == Ready {
 				continue
@@ -83,17 +83,17 @@ func TestClaims(t *testing.T) {
 	})
 	t.Run("parents not done at claim", func(t *testing.T) {
 		b := newBoard(t)
-		parent, child := b.ready("alpha"), b.ready("alpha")
+		parent, child := b.createReady("alpha"), b.createReady("alpha")
 		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // Insert the link directly, because Link would refuse it.
 		if _, won, err := b.Store.claim(t.Context(), b.now, child, claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
-		b.wantStatus(child, Todo)
-		same(t, "events", b.kinds(child), "created", "claim_rejected")
+		b.checkStatus(child, Todo)
+		checkEqual(t, "events", b.eventKinds(child), "created", "claim_rejected")
 	})
 	t.Run("a leaked run is closed", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		old := b.claim(id).CurrentRunID
 		b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL WHERE id = ?", id)
 		b.claim(id)
@@ -102,14 +102,14 @@ func TestClaims(t *testing.T) {
 		if len(runs) != 2 || runs[0].ID != old || runs[0].Outcome != "reclaimed" || runs[0].EndedAt == 0 {
 			t.Errorf("%+v", runs)
 		}
-		b.sound()
+		b.checkIntegrity()
 	})
 	t.Run("started_at is the first start", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		first := b.claim(id).StartedAt
-		b.pass(DefaultTTL + time.Second)
-		b.dry()
+		b.advance(DefaultTTL + time.Second)
+		b.dryTick()
 		if again := b.claim(id); again.StartedAt != first || b.lastRun(id).StartedAt != b.now.Unix() {
 			t.Errorf("%d then %d", first, again.StartedAt)
 		}
@@ -121,9 +121,9 @@ func TestReclaim(t *testing.T) {
 	expired := func(t *testing.T, alive bool) (*board, string) {
 		b := newBoard(t)
 		b.d.Config.MaxSpawn = new(0)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, alive)
-		b.pass(DefaultTTL + time.Second)
+		b.advance(DefaultTTL + time.Second)
 		return b, id
 	}
 	t.Run("stale claim, dead pid", func(t *testing.T) {
@@ -131,9 +131,9 @@ func TestReclaim(t *testing.T) {
 		if r := b.tick(); r.Reclaimed != 1 || len(r.Crashed) != 0 {
 			t.Errorf("%+v", r)
 		}
-		b.wantStatus(id, Ready)
-		same(t, "signals", b.procs.signals, 71)
-		b.sound()
+		b.checkStatus(id, Ready)
+		checkEqual(t, "signals", b.procs.signals, 71)
+		b.checkIntegrity()
 	})
 	t.Run("stale claim, live pid", func(t *testing.T) {
 		b, id := expired(t, true)
@@ -141,9 +141,9 @@ func TestReclaim(t *testing.T) {
 		if r := b.tick(); r.Reclaimed != 0 {
 			t.Errorf("%+v", r)
 		}
-		b.wantStatus(id, Running)
-		same(t, "signals", b.procs.signals)
-		same(t, "events", b.kinds(id), "created", "claimed", "claim_extended")
+		b.checkStatus(id, Running)
+		checkEqual(t, "signals", b.procs.signals)
+		checkEqual(t, "events", b.eventKinds(id), "created", "claimed", "claim_extended")
 		p := b.payload(id, "claim_extended")
 		if p["reason"] != "pid_alive" || p["worker_pid"] != 71.0 || p["claim_expires_was"] != float64(was) || p["last_heartbeat_at"] != nil {
 			t.Errorf("%v", p)
@@ -155,7 +155,7 @@ func TestReclaim(t *testing.T) {
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
 		}
-		b.wantStatus(id, Ready)
+		b.checkStatus(id, Ready)
 	})
 	t.Run("survivor", func(t *testing.T) {
 		b, id := expired(t, true)
@@ -178,7 +178,7 @@ func TestReclaim(t *testing.T) {
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
 		}
-		same(t, "signals", b.procs.signals)
+		checkEqual(t, "signals", b.procs.signals)
 		if p := b.payload(id, "reclaimed"); p["host_local"] != false || p["termination_attempted"] != false {
 			t.Errorf("%v", p)
 		}
@@ -206,7 +206,7 @@ func TestReclaim(t *testing.T) {
 			t.Fatal("no heartbeat")
 		}
 		must(t, p.releaseStaleClaims())
-		b.wantStatus(id, Running)
+		b.checkStatus(id, Running)
 	})
 	t.Run("an old lock cannot reset a re-claimed task", func(t *testing.T) {
 		b, id := expired(t, false)
@@ -220,11 +220,11 @@ func TestReclaim(t *testing.T) {
 		if task := b.task(id); task.Status != Running || task.ClaimLock != again.ClaimLock || task.ConsecutiveFailures != 0 {
 			t.Errorf("%+v", task)
 		}
-		b.sound()
+		b.checkIntegrity()
 	})
 	t.Run("manual", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		if ok, err := b.d.Reclaim(t.Context(), b.now, id, "x"); ok || err != nil {
 			t.Errorf("a ready task: %v %v", ok, err)
 		}
@@ -241,7 +241,7 @@ func TestReclaim(t *testing.T) {
 		if task.Status != Ready || task.ConsecutiveFailures != 0 || task.WorkerPID != 0 {
 			t.Errorf("%+v", task)
 		}
-		same(t, "signals", b.procs.signals, 71)
+		checkEqual(t, "signals", b.procs.signals, 71)
 		p := b.payload(id, "reclaimed")
 		if p["manual"] != true || p["reason"] != "stuck" || p["prev_pid"] != 71.0 || p["terminated"] != true || p["prev_lock"] != lock {
 			t.Errorf("%v", p)
@@ -249,13 +249,13 @@ func TestReclaim(t *testing.T) {
 		if run := b.lastRun(id); run.Outcome != "reclaimed" || run.Error != "manual_reclaim: stuck" {
 			t.Errorf("%+v", run)
 		}
-		b.sound()
+		b.checkIntegrity()
 	})
 	// A dispatcher starts the reclaimed task again while its old worker ends. The reclaim must not
 	// touch the new attempt.
 	t.Run("a reclaim beside a running dispatcher leaves the next attempt alone", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		first := b.task(id)
 		var second Task
@@ -279,11 +279,11 @@ func TestReclaim(t *testing.T) {
 		if n, _ := res.RowsAffected(); n != 0 {
 			t.Error("a lock that was seen before meets a later claim")
 		}
-		b.sound()
+		b.checkIntegrity()
 	})
 	t.Run("manual does not wait for a survivor", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, true)
 		b.procs.survives[71] = true
 		ok, err := b.d.Reclaim(t.Context(), b.now, id, "")
@@ -293,7 +293,7 @@ func TestReclaim(t *testing.T) {
 	})
 	t.Run("reassign", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, true)
 		if ok, err := b.d.Reassign(t.Context(), b.now, id, "beta", false, ""); ok || err != nil {
 			t.Errorf("while running: %v %v", ok, err)
@@ -308,12 +308,12 @@ func TestReclaim(t *testing.T) {
 func TestHeartbeats(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	if ok, err := b.HeartbeatWorker(t.Context(), b.now, id, "", 0); ok || err != nil {
 		t.Errorf("not running: %v %v", ok, err)
 	}
 	task := b.claim(id)
-	b.pass(time.Minute)
+	b.advance(time.Minute)
 	if ok, err := b.HeartbeatClaim(t.Context(), b.now, id, "host:1", 0); ok || err != nil {
 		t.Errorf("another's lock: %v %v", ok, err)
 	}
@@ -326,7 +326,7 @@ func TestHeartbeats(t *testing.T) {
 	}
 	// A finished run must not change a newer attempt.
 	stale := task.CurrentRunID
-	b.pass(DefaultTTL)
+	b.advance(DefaultTTL)
 	b.d.Config.MaxSpawn = new(0)
 	b.tick()
 	b.claim(id)
@@ -369,7 +369,7 @@ func TestNoRunEndsBeforeItBegan(t *testing.T) {
 			return err
 		},
 		"crash": func(b *board, id string, early time.Time) error {
-			b.runner.knows = true
+			b.runner.knowsStarted = true
 			b.exits(id, Exit{Code: 1})
 			_, err := b.d.Tick(b.t.Context(), early, TickOptions{})
 			return err
@@ -382,7 +382,7 @@ func TestNoRunEndsBeforeItBegan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBoard(t)
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			run := b.run(id, 71, true).CurrentRunID
 			must(t, end(b, id, b.now.Add(-time.Minute)))
 			runs, err := b.Runs(t.Context(), id)
@@ -392,7 +392,7 @@ func TestNoRunEndsBeforeItBegan(t *testing.T) {
 			if task := b.task(id); task.CompletedAt != 0 && task.CompletedAt < task.StartedAt {
 				t.Errorf("completed at %d, started at %d", task.CompletedAt, task.StartedAt)
 			}
-			b.sound()
+			b.checkIntegrity()
 		})
 	}
 }

@@ -162,11 +162,11 @@ func FuzzPayload(f *testing.F) {
 	f.Add(`{`, "\xff")
 	f.Fuzz(func(t *testing.T, payload, skills string) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.exec("UPDATE tasks SET skills = ? WHERE id = ?", skills, id)
 		task := b.claim(id)
 		b.exec("UPDATE task_events SET payload = ? WHERE run_id = ?", payload, task.CurrentRunID)
-		b.pass(2 * DefaultTTL)
+		b.advance(2 * DefaultTTL)
 		if r := b.tick(); r.Reclaimed != 1 || len(r.Spawned) != 1 {
 			t.Errorf("%+v", r)
 		}

@@ -50,7 +50,7 @@ const immutableMode = "ro&immutable=1"
 
 // isBusy reports whether an error means that another program has locked the file for too long. The file isn't damaged, and a
 // later try may succeed.
-func isBusy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
+func isBusy(err error) bool { return hasCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
 // Explain returns an explanation for users of why the board's file can't be used. If it has none that is better, it returns
 // the message of SQLite or the kernel.
@@ -58,9 +58,9 @@ func Explain(err error) string {
 	switch {
 	case isBusy(err):
 		return "another program is writing to the board, and does not end; try again, or see: hinit kanban doctor"
-	case isCode(err, sqlite3.SQLITE_READONLY), errors.Is(err, unix.EROFS):
+	case hasCode(err, sqlite3.SQLITE_READONLY), errors.Is(err, unix.EROFS):
 		return "the board's file can't be written: the volume is mounted read-only (mount it without :ro), or the file belongs to another user"
-	case isCode(err, sqlite3.SQLITE_FULL), errors.Is(err, unix.ENOSPC):
+	case hasCode(err, sqlite3.SQLITE_FULL), errors.Is(err, unix.ENOSPC):
 		return "the volume of the board is full"
 	case isCorrupt(err):
 		return fmt.Sprintf("the board's file is damaged (%v); see: hinit kanban doctor", err)
@@ -69,10 +69,10 @@ func Explain(err error) string {
 }
 
 // isCorrupt reports whether an error means that the file's content is damaged.
-func isCorrupt(err error) bool { return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) }
+func isCorrupt(err error) bool { return hasCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) }
 
-// isCode reports whether an error is an SQLite error with one of these result codes.
-func isCode(err error, codes ...int) bool {
+// hasCode reports whether an error is an SQLite error with one of these result codes.
+func hasCode(err error, codes ...int) bool {
 	e, is := errors.AsType[*sqlite.Error](err)
 	return is && slices.Contains(codes, e.Code()&0xff)
 }
@@ -174,7 +174,7 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	}
 	// Return the first error, not the error of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the
 	// rollback failed for another reason, drop the connection, because it may still be in the transaction.
-	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
+	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !hasCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
 	if errors.Is(err, errNothingToCommit) {

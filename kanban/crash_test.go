@@ -66,35 +66,35 @@ func TestCrashes(t *testing.T) {
 			b := newBoard(t)
 			b.env["HERMES_KANBAN_CRASH_GRACE_SECONDS"] = value
 			b.d.Config.MaxSpawn = new(0)
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			b.run(id, 71, false)
 			if grace > 0 {
-				b.pass(grace - time.Second)
-				same(t, value+": inside", b.tick().Crashed)
-				b.pass(time.Second)
+				b.advance(grace - time.Second)
+				checkEqual(t, value+": inside", b.tick().Crashed)
+				b.advance(time.Second)
 			}
-			same(t, value+": after", b.tick().Crashed, id)
+			checkEqual(t, value+": after", b.tick().Crashed, id)
 		}
 	})
 	t.Run("grace of a retry", func(t *testing.T) { // The agent's own dispatcher differs: it counts the grace period from the task's first start.
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, false)
-		b.pass(time.Minute)
+		b.advance(time.Minute)
 		b.d.Config.MaxSpawn = new(0)
 		b.tick()
 		b.run(id, 72, false)
-		b.pass(time.Second)
-		same(t, "crashed", b.tick().Crashed)
-		b.wantStatus(id, Running)
+		b.advance(time.Second)
+		checkEqual(t, "crashed", b.tick().Crashed)
+		b.checkStatus(id, Running)
 	})
 	t.Run("single crash", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.MaxSpawn = new(0)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, false)
-		b.pass(time.Minute)
-		same(t, "crashed", b.tick().Crashed, id)
+		b.advance(time.Minute)
+		checkEqual(t, "crashed", b.tick().Crashed, id)
 		task := b.task(id)
 		if task.Status != Ready || task.ConsecutiveFailures != 1 || task.LastFailureError != "pid 71 not alive" || task.ClaimLock != "" {
 			t.Errorf("%+v", task)
@@ -102,8 +102,8 @@ func TestCrashes(t *testing.T) {
 		if run := b.lastRun(id); run.Outcome != "crashed" || run.Status != "crashed" || run.Error != "pid 71 not alive" || run.WorkerPID != 0 {
 			t.Errorf("%+v", run)
 		}
-		same(t, "events", b.kinds(id), "created", "claimed", "crashed")
-		b.sound()
+		checkEqual(t, "events", b.eventKinds(id), "created", "claimed", "crashed")
+		b.checkIntegrity()
 	})
 	for name, c := range map[string]struct {
 		exit    Exit
@@ -116,12 +116,12 @@ func TestCrashes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBoard(t)
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			b.tick()
 			b.exits(id, c.exit) // The runner saw the worker's end, so no grace period applies.
 			b.d.Config.MaxSpawn = new(0)
 			r := b.tick()
-			same(t, "crashed", r.Crashed, id)
+			checkEqual(t, "crashed", r.Crashed, id)
 			if len(r.Exits) != 1 || r.Exits[0].Outcome != "crashed" || r.Exits[0].Exit.Code != c.exit.Code {
 				t.Errorf("%+v", r.Exits)
 			}
@@ -138,39 +138,39 @@ func TestCrashes(t *testing.T) {
 	}
 	t.Run("protocol violation", func(t *testing.T) { // An exit with 0 may be an answer to SIGTERM, so it counts as a failure.
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		for n, want := range []string{"spawned", "gave_up"} { // The event after the first and after the second failure.
 			b.exits(id, Exit{Code: 0, At: b.now})
-			same(t, "too early", b.tick().Crashed)
-			b.wantStatus(id, Running)
+			checkEqual(t, "too early", b.tick().Crashed)
+			b.checkStatus(id, Running)
 			next, err := b.d.Next(t.Context(), b.now)
 			if must(t, err); next.Unix() != b.now.Unix()+reasonGrace {
 				t.Errorf("next at %v, now %v", next, b.now)
 			}
-			b.pass(reasonGrace * time.Second)
+			b.advance(reasonGrace * time.Second)
 			r := b.tick()
-			same(t, "crashed", r.Crashed, id)
-			kinds := b.kinds(id)
+			checkEqual(t, "crashed", r.Crashed, id)
+			kinds := b.eventKinds(id)
 			if b.task(id).ConsecutiveFailures != int64(n+1) || kinds[len(kinds)-1] != want {
 				t.Errorf("%d: %+v; %q", n, b.task(id), kinds)
 			}
 		}
-		b.wantStatus(id, Blocked)
+		b.checkStatus(id, Blocked)
 		if b.count(id, "protocol_violation") != 2 || b.count(id, "blocked") != 0 {
-			t.Errorf("%q", b.kinds(id))
+			t.Errorf("%q", b.eventKinds(id))
 		}
 		ok, err := b.Unblock(t.Context(), b.now, id)
 		if must(t, err); !ok {
 			t.Error("cannot unblock")
 		}
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	// The test acts like the agent's reclaim_task: it sends SIGTERM, waits and writes.
 	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) {
 		for _, x := range []Exit{{Code: 0}, {Signal: 15}, {Code: 143}} {
 			b := newBoard(t)
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			b.tick()
 			lock := b.task(id).ClaimLock
 			x.At = b.now
@@ -178,9 +178,9 @@ func TestCrashes(t *testing.T) {
 			b.tick()
 			b.exec("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = ?, claim_lock = NULL WHERE task_id = ?", b.now.Unix(), id)
 			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ? AND claim_lock = ?", id, lock)
-			same(t, "spawned", spawnedIDs(b.tick()), id)
+			checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 			if task := b.task(id); task.ConsecutiveFailures != 0 || b.count(id, "crashed")+b.count(id, "protocol_violation") != 0 {
-				t.Errorf("%+v: %+v %q", x, task, b.kinds(id))
+				t.Errorf("%+v: %+v %q", x, task, b.eventKinds(id))
 			}
 		}
 	})
@@ -188,17 +188,17 @@ func TestCrashes(t *testing.T) {
 		b := newBoard(t)
 		var ids []string
 		for range 4 {
-			ids = append(ids, b.ready("alpha"))
+			ids = append(ids, b.createReady("alpha"))
 		}
 		b.tick()
 		for _, id := range ids {
 			b.exits(id, Exit{Signal: 15, At: b.now})
 		}
-		b.pass(time.Minute)
+		b.advance(time.Minute)
 		b.d.Config.MaxSpawn = new(0)
 		b.tick()
 		for _, id := range ids {
-			b.wantStatus(id, Ready)
+			b.checkStatus(id, Ready)
 		}
 	})
 	t.Run("four equal crashes, two", func(t *testing.T) {
@@ -206,28 +206,28 @@ func TestCrashes(t *testing.T) {
 			b := newBoard(t)
 			var ids []string
 			for i := range n {
-				ids = append(ids, b.ready("alpha"))
+				ids = append(ids, b.createReady("alpha"))
 				b.run(ids[i], 71+i, false)
 			}
 			b.d.Config.MaxSpawn = new(0)
-			b.pass(time.Minute)
+			b.advance(time.Minute)
 			for range 2 {
 				b.tick()
 				for _, id := range ids {
-					b.wantStatus(id, want)
+					b.checkStatus(id, want)
 				}
 			}
 		}
 	})
 	t.Run("rate limit six times", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		for range 6 {
-			same(t, "spawned", spawnedIDs(b.tick()), id)
+			checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 			b.exits(id, Exit{Code: 75, Terminated: true})
 			r := b.tick()
-			same(t, "rate limited", r.RateLimited, id)
-			same(t, "crashed", r.Crashed)
+			checkEqual(t, "rate limited", r.RateLimited, id)
+			checkEqual(t, "crashed", r.Crashed)
 			task := b.task(id)
 			if task.Status != Ready || task.ConsecutiveFailures != 0 || !strings.Contains(task.LastFailureError, "rate-limited (quota wall)") {
 				t.Fatalf("%+v", task)
@@ -235,17 +235,17 @@ func TestCrashes(t *testing.T) {
 			if b.lastRun(id).Outcome != "rate_limited" || b.payload(id, "rate_limited")["exit_code"] != 75.0 {
 				t.Fatalf("%+v", b.lastRun(id))
 			}
-			b.pass(DefaultCooldown)
+			b.advance(DefaultCooldown)
 		}
 	})
 	t.Run("real crash twice", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		for _, want := range []Status{Running, Blocked} {
 			b.tick()
 			b.exits(id, Exit{Code: 1})
 			b.tick()
-			b.wantStatus(id, want)
+			b.checkStatus(id, want)
 			if want == Running {
 				continue
 			}
@@ -256,37 +256,37 @@ func TestCrashes(t *testing.T) {
 	})
 	t.Run("ended on purpose", func(t *testing.T) { // A stop from outside is no protocol violation (contract, 22.1).
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		b.exits(id, Exit{Code: 0, Terminated: true})
 		b.d.Config.MaxSpawn = new(0)
 		r := b.tick()
-		same(t, "released", r.Released, id)
+		checkEqual(t, "released", r.Released, id)
 		if task := b.task(id); task.Status != Ready || task.ConsecutiveFailures != 0 || task.LastFailureError != "" {
 			t.Errorf("%+v", task)
 		}
 		if b.lastRun(id).Outcome != "reclaimed" {
 			t.Errorf("%+v", b.lastRun(id))
 		}
-		b.sound()
+		b.checkIntegrity()
 	})
 	t.Run("an exit that is known beats the end of the claim", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		b.exits(id, Exit{Code: 75})
-		b.pass(time.Hour)
+		b.advance(time.Hour)
 		b.d.Config.MaxSpawn = new(0)
 		r := b.tick()
-		same(t, "rate limited", r.RateLimited, id)
+		checkEqual(t, "rate limited", r.RateLimited, id)
 		if r.Reclaimed != 0 {
 			t.Errorf("%+v", r)
 		}
 	})
 	t.Run("finished in time", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.knows = true
-		id := b.ready("alpha")
+		b.runner.knowsStarted = true
+		id := b.createReady("alpha")
 		b.tick()
 		run := b.task(id).CurrentRunID
 		b.exits(id, Exit{Code: 0})
@@ -295,30 +295,30 @@ func TestCrashes(t *testing.T) {
 			t.Fatal("cannot complete")
 		}
 		b.tick()
-		b.wantStatus(id, Done)
-		same(t, "forgotten", b.runner.forgot, run)
+		b.checkStatus(id, Done)
+		checkEqual(t, "forgotten", b.runner.forgotten, run)
 		b.tick()
-		same(t, "forgotten once", b.runner.forgot, run)
+		checkEqual(t, "forgotten once", b.runner.forgotten, run)
 	})
 	t.Run("a pid of somebody else", func(t *testing.T) { // The agent's own dispatcher differs: it takes the other process for the worker.
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, true)
 		b.procs.starts[71] = 1000
 		b.tick()
-		b.wantStatus(id, Running)
+		b.checkStatus(id, Running)
 		b.procs.starts[71] = 2000 // The worker has died, and another process has its pid.
-		b.pass(time.Minute)
+		b.advance(time.Minute)
 		b.d.Config.MaxSpawn = new(0)
-		same(t, "crashed", b.tick().Crashed, id)
-		same(t, "signals", b.procs.signals)
+		checkEqual(t, "crashed", b.tick().Crashed, id)
+		checkEqual(t, "signals", b.procs.signals)
 	})
 	t.Run("clock went back", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, false)
-		b.pass(-time.Hour)
+		b.advance(-time.Hour)
 		b.d.Config.MaxSpawn = new(0)
-		same(t, "crashed", b.tick().Crashed, id)
+		checkEqual(t, "crashed", b.tick().Crashed, id)
 	})
 }

@@ -13,9 +13,9 @@ import (
 
 var errDied = errors.New("the process died")
 
-// openDying opens a store that acts like a process that dies at its n-th crash point: later calls
+// openCrashing opens a store that acts like a process that dies at its n-th crash point: later calls
 // have no effect.
-func openDying(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
+func openCrashing(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	t.Helper()
 	var passed []string
 	opt := Options{Env: e.get, Host: testHost, PID: 4242, crashHook: func(name string) error {
@@ -31,31 +31,31 @@ func openDying(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	return s, &passed
 }
 
-// lastingRunner is a runner that outlives dispatchers, as PID 1 does. It checks that no task has
+// persistentRunner is a runner that outlives dispatchers, as PID 1 does. It checks that no task has
 // two workers.
-type lastingRunner struct {
+type persistentRunner struct {
 	fakeRunner
 	t       *testing.T
 	working map[string]int64 // Run of each running task.
-	die     func(point string) error
+	crash   func(point string) error
 }
 
-func (r *lastingRunner) Start(ctx context.Context, job WorkerJob) (Worker, error) {
+func (r *persistentRunner) Start(ctx context.Context, job WorkerJob) (Worker, error) {
 	if run, busy := r.working[job.Task]; busy {
 		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
 	}
-	if err := r.die("remembered"); err != nil { // The dispatcher dies before its request.
+	if err := r.crash("remembered"); err != nil { // The dispatcher dies before its request.
 		return Worker{}, err
 	}
 	w, err := r.fakeRunner.Start(ctx, job)
 	if err == nil {
 		r.working[job.Task] = job.Run
-		err = r.die("started") // The dispatcher dies before it gets the answer.
+		err = r.crash("started") // The dispatcher dies before it gets the answer.
 	}
 	return w, err
 }
 
-func (r *lastingRunner) WorkerStates(ctx context.Context, refs []RunRef) ([]WorkerReport, error) {
+func (r *persistentRunner) WorkerStates(ctx context.Context, refs []RunRef) ([]WorkerReport, error) {
 	list, err := r.fakeRunner.WorkerStates(ctx, refs)
 	for i := range list {
 		if list[i].Liveness == Unknown {
@@ -69,37 +69,37 @@ func (r *lastingRunner) WorkerStates(ctx context.Context, refs []RunRef) ([]Work
 // every task without double starts or counted failures.
 func TestDispatcherDies(t *testing.T) {
 	t.Parallel()
-	points, deaths := liveAndDie(t, 0)
+	points, deaths := runWithCrashes(t, 0)
 	if points == 0 || deaths != 0 {
 		t.Fatalf("%d points, %d deaths", points, deaths)
 	}
 	for n := 1; n <= points; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			if _, deaths := liveAndDie(t, n); deaths == 0 {
+			if _, deaths := runWithCrashes(t, n); deaths == 0 {
 				t.Error("it never died")
 			}
 		})
 	}
 }
 
-// liveAndDie lets dispatchers finish a board; one dies at the n-th crash point. It returns the
+// runWithCrashes lets dispatchers finish a board; one dies at the n-th crash point. It returns the
 // largest number of passed points.
-func liveAndDie(t *testing.T, n int) (points, deaths int) {
+func runWithCrashes(t *testing.T, n int) (points, deaths int) {
 	b := newBoard(t)
-	r := &lastingRunner{t: t, working: make(map[string]int64)}
-	r.fakeRunner = fakeRunner{known: make(map[int64]WorkerReport), procs: b.procs, knows: true}
-	parent := b.ready("alpha")
-	ids := []string{parent, b.ready("beta"), b.create(Task{Assignee: "alpha"}, parent)}
+	r := &persistentRunner{t: t, working: make(map[string]int64)}
+	r.fakeRunner = fakeRunner{known: make(map[int64]WorkerReport), procs: b.procs, knowsStarted: true}
+	parent := b.createReady("alpha")
+	ids := []string{parent, b.createReady("beta"), b.create(Task{Assignee: "alpha"}, parent)}
 	for round := 0; round < 40 && b.task(ids[2]).Status != Done; round++ {
 		at := 0
 		if deaths == 0 {
 			at = n
 		}
-		s, passed := openDying(t, b.paths, b.env, at)
-		r.die = s.opt.crashHook
+		s, passed := openCrashing(t, b.paths, b.env, at)
+		r.crash = s.opt.crashHook
 		d := &Dispatcher{Store: s, Runner: r, Procs: b.procs, Profiles: b.d.Profiles, Environ: b.d.Environ}
 		for range 4 {
-			b.pass(time.Second)
+			b.advance(time.Second)
 			_, err := d.Tick(t.Context(), b.now, TickOptions{})
 			if errors.Is(err, errDied) {
 				deaths++
@@ -120,10 +120,10 @@ func liveAndDie(t *testing.T, n int) (points, deaths int) {
 	}
 	for _, id := range ids {
 		if task := b.task(id); task.Status != Done || task.ConsecutiveFailures != 0 {
-			t.Errorf("%s: %+v; %q", id, task, b.kinds(id))
+			t.Errorf("%s: %+v; %q", id, task, b.eventKinds(id))
 		}
 	}
-	b.sound()
+	b.checkIntegrity()
 	return points, deaths
 }
 
@@ -183,11 +183,11 @@ func TestOperationsDie(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for n := 1; n < 20; n++ {
 				b := newBoard(t)
-				ids := []string{b.ready("alpha"), b.ready("alpha")}
+				ids := []string{b.createReady("alpha"), b.createReady("alpha")}
 				b.create(Task{}, ids[:1]...)
 				b.run(ids[0], 71, true)
 				before := dump(t, b.Store, everything...)
-				s, passed := openDying(t, b.paths, b.env, n)
+				s, passed := openCrashing(t, b.paths, b.env, n)
 				err := op(s, b, ids)
 				after := dump(t, b.Store, everything...)
 				committed := slices.Contains(*passed, "committed")
@@ -197,7 +197,7 @@ func TestOperationsDie(t *testing.T) {
 				if !committed && after != before || committed && after == before {
 					t.Errorf("died at %q, and the board is\n%safter\n%s", *passed, after, before)
 				}
-				b.sound()
+				b.checkIntegrity()
 				if err == nil {
 					if n == 1 {
 						t.Error("it never died")
@@ -253,15 +253,15 @@ func TestAdoption(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T) (*board, string, Task) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		b.d.Config.MaxSpawn = new(int)
-		b.pass(time.Minute)
+		b.advance(time.Minute)
 		return b, id, b.task(id)
 	}
 	successor := func(b *board) {
 		d := *b.d
-		d.notes = nil
+		d.runStates = nil
 		b.d = &d
 	}
 	t.Run("alive", func(t *testing.T) {
@@ -276,8 +276,8 @@ func TestAdoption(t *testing.T) {
 		b, id, task := start(t)
 		successor(b)
 		b.procs.starts[task.WorkerPID] += 100
-		same(t, "crashed", b.tick().Crashed, id)
-		same(t, "signals", b.procs.signals)
+		checkEqual(t, "crashed", b.tick().Crashed, id)
+		checkEqual(t, "signals", b.procs.signals)
 	})
 	t.Run("the container is another one", func(t *testing.T) {
 		b, id, task := start(t)
@@ -289,8 +289,8 @@ func TestAdoption(t *testing.T) {
 		must(t, readLedger(b.paths.ledgerPath()).add(e))
 		successor(b)
 		r := b.tick() // The pid was recorded in another boot, so it means nothing although it is alive.
-		same(t, "released", r.Released, id)
-		same(t, "crashed", r.Crashed)
+		checkEqual(t, "released", r.Released, id)
+		checkEqual(t, "crashed", r.Crashed)
 		if got := b.task(id); got.Status != Ready || got.ConsecutiveFailures != 0 {
 			t.Errorf("%+v", got)
 		}
@@ -310,33 +310,33 @@ func TestAdoption(t *testing.T) {
 		}{"the volume has one holder": {"vol-7", Ready}, "the volume may have several": {"", Running}} {
 			b := newBoard(t)
 			b.d.ExclusiveVolumeID = c.volume
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			b.tick()
-			terminal := b.ready("alpha") // Another program in the old container has claimed this task.
+			terminal := b.createReady("alpha") // Another program in the old container has claimed this task.
 			b.claim(terminal)
 			b.tick()
 			stamp(b, func(e *workerRecord) { e.Host, e.Boot = "a-container-that-is-gone", "boot/1" })
 			b.exec("UPDATE tasks SET claim_lock = replace(claim_lock, 'host:', 'a-container-that-is-gone:')")
 			successor(b)
 			b.d.Config.MaxSpawn = new(int)
-			b.pass(time.Second)
+			b.advance(time.Second)
 			b.tick()
 			for _, id := range []string{id, terminal} {
 				if got := b.task(id); got.Status != c.want || got.ConsecutiveFailures != 0 {
 					t.Errorf("%s: %+v", name, got)
 				}
 			}
-			same(t, "signals", b.procs.signals)
+			checkEqual(t, "signals", b.procs.signals)
 		}
 	})
 	t.Run("a claim at a terminal has no worker", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		task := b.claim(id)
 		b.runner.known[task.CurrentRunID] = WorkerReport{Liveness: NeverStarted}
-		b.pass(time.Minute)
+		b.advance(time.Minute)
 		b.tick()
-		b.wantStatus(id, Running)
+		b.checkStatus(id, Running)
 	})
 	t.Run("only the ledger has the pid", func(t *testing.T) {
 		b, id, task := start(t)
@@ -348,7 +348,7 @@ func TestAdoption(t *testing.T) {
 		}
 		b.procs.alive[task.WorkerPID] = false
 		b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
-		same(t, "crashed", b.tick().Crashed, id)
+		checkEqual(t, "crashed", b.tick().Crashed, id)
 	})
 	t.Run("the pid was not written down", func(t *testing.T) {
 		b, id, task := start(t)

@@ -40,29 +40,29 @@ type Dispatcher struct {
 	// as in the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	notes map[int64]*runNotes // Remembered facts about runs, by run number.
+	runStates map[int64]*runState // Remembered facts about runs, by run number.
 	// Earliest time at which a task that the last pass held back may start, in seconds since 1970; 0: no task was held back.
 	heldUntil int64
 }
 
-// runNotes holds the data that this dispatcher keeps about a run between passes. The data is lost
+// runState holds the data that this dispatcher keeps about a run between passes. The data is lost
 // when the dispatcher ends.
-type runNotes struct {
+type runState struct {
 	// Start time of the process that had the worker's pid when this dispatcher first saw it; a different time later means
 	// that the pid was reused.
 	workerStart uint64
 	endFailedAt int64 // Time of the last failed try to end the worker, in seconds since 1970; 0: no such try.
 }
 
-// notesOf returns the notes about a run, which the caller may change. A new run has empty notes.
-func (d *Dispatcher) notesOf(run int64) *runNotes {
-	if d.notes == nil {
-		d.notes = make(map[int64]*runNotes)
+// runStateOf returns the state of a run, which the caller may change. A new run has an empty state.
+func (d *Dispatcher) runStateOf(run int64) *runState {
+	if d.runStates == nil {
+		d.runStates = make(map[int64]*runState)
 	}
-	if d.notes[run] == nil {
-		d.notes[run] = &runNotes{}
+	if d.runStates[run] == nil {
+		d.runStates[run] = &runState{}
 	}
-	return d.notes[run]
+	return d.runStates[run]
 }
 
 // Profiles finds the profiles for which workers can run. [ProfileDirs] implements it; tests replace it.
@@ -105,14 +105,14 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0),
 	}
 	d.heldUntil = 0
-	if kept := d.Store.keptLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
+	if kept := d.Store.heldLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
 		kept.Release()
-		d.Store.keptLock = nil
+		d.Store.heldLock = nil
 		if _, err := d.HoldTickLock(); err != nil {
 			return res, err
 		}
 	}
-	if d.Store.keptLock == nil {
+	if d.Store.heldLock == nil {
 		lock, held, err := TryLock(d.Store.paths.TickLock())
 		switch {
 		case errors.Is(err, unix.EROFS) && !opt.DryRun:
@@ -152,7 +152,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 func (d *Dispatcher) HoldTickLock() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
-		d.Store.keptLock = lock
+		d.Store.heldLock = lock
 	}
 	return held, err
 }

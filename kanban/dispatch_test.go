@@ -13,69 +13,69 @@ func TestDispatcher(t *testing.T) {
 	t.Parallel()
 	t.Run("dry run does not claim", func(t *testing.T) {
 		b := newBoard(t)
-		x, y := b.ready("alpha"), b.ready("beta")
-		same(t, "spawned", spawnedIDs(b.dry()), x, y)
-		b.wantStatus(x, Ready)
-		b.wantStatus(y, Ready)
+		x, y := b.createReady("alpha"), b.createReady("beta")
+		checkEqual(t, "spawned", spawnedIDs(b.dryTick()), x, y)
+		b.checkStatus(x, Ready)
+		b.checkStatus(y, Ready)
 		if len(b.runner.jobs) != 0 {
 			t.Error("a worker was started")
 		}
 	})
 	t.Run("skips unassigned and nonspawnable", func(t *testing.T) {
 		b := newBoard(t)
-		nobody, terminal := b.ready(""), b.ready("orion-cc")
+		nobody, terminal := b.createReady(""), b.createReady("orion-cc")
 		r := b.tick()
-		same(t, "unassigned", r.SkippedUnassigned, nobody)
-		same(t, "nonspawnable", r.SkippedNonspawnable, terminal)
-		same(t, "spawned", spawnedIDs(r))
+		checkEqual(t, "unassigned", r.SkippedUnassigned, nobody)
+		checkEqual(t, "nonspawnable", r.SkippedNonspawnable, terminal)
+		checkEqual(t, "spawned", spawnedIDs(r))
 	})
 	t.Run("promotes and spawns", func(t *testing.T) {
 		b := newBoard(t)
-		parent := b.ready("alpha")
+		parent := b.createReady("alpha")
 		child := b.create(Task{Assignee: "beta"}, parent)
-		b.wantStatus(child, Todo)
+		b.checkStatus(child, Todo)
 		b.exec("UPDATE tasks SET status = 'done' WHERE id = ?", parent)
 		r := b.tick()
-		same(t, "spawned", spawnedIDs(r), child)
+		checkEqual(t, "spawned", spawnedIDs(r), child)
 		if r.Promoted != 1 {
 			t.Errorf("promoted %d", r.Promoted)
 		}
-		b.wantStatus(child, Running)
-		same(t, "events", b.kinds(child), "created", "promoted", "claimed", "tip_scratch_workspace", "spawned")
+		b.checkStatus(child, Running)
+		checkEqual(t, "events", b.eventKinds(child), "created", "promoted", "claimed", "tip_scratch_workspace", "spawned")
 	})
 	t.Run("spawn failure releases claim", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.fail = errors.New("no such program")
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		r := b.tick()
 		if task := b.task(id); task.Status != Ready || task.ClaimLock != "" || task.CurrentRunID != 0 {
 			t.Errorf("%+v", task)
 		}
-		same(t, "refused", r.Refused, FailedSpawn{id, "no such program"})
-		b.sound()
+		checkEqual(t, "refused", r.Refused, FailedSpawn{id, "no such program"})
+		b.checkIntegrity()
 	})
 	t.Run("priority, then age", func(t *testing.T) {
 		b := newBoard(t)
-		old, young := b.ready("alpha"), b.ready("alpha")
+		old, young := b.createReady("alpha"), b.createReady("alpha")
 		urgent := b.create(Task{Assignee: "alpha", Priority: 5})
-		same(t, "spawned", spawnedIDs(b.dry()), urgent, old, young)
+		checkEqual(t, "spawned", spawnedIDs(b.dryTick()), urgent, old, young)
 	})
 	t.Run("max_spawn counts running and fills the rest", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.MaxSpawn = new(2)
-		b.run(b.ready("alpha"), 71, true)
-		older, younger := b.ready("alpha"), b.ready("alpha")
-		same(t, "spawned", spawnedIDs(b.tick()), older)
-		same(t, "spawned", spawnedIDs(b.tick()))
-		b.wantStatus(younger, Ready)
+		b.run(b.createReady("alpha"), 71, true)
+		older, younger := b.createReady("alpha"), b.createReady("alpha")
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), older)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()))
+		b.checkStatus(younger, Ready)
 	})
 	t.Run("max_in_progress", func(t *testing.T) {
 		for limit, want := range map[int]int{1: 0, 3: 2, 0: 4} {
 			b := newBoard(t)
 			b.d.Config.MaxInProgress = new(limit)
-			b.run(b.ready("alpha"), 71, true)
+			b.run(b.createReady("alpha"), 71, true)
 			for range 4 {
-				b.ready("alpha")
+				b.createReady("alpha")
 			}
 			if r := b.tick(); len(r.Spawned) != want {
 				t.Errorf("limit %d: %d spawned, not %d", limit, len(r.Spawned), want)
@@ -86,10 +86,10 @@ func TestDispatcher(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.MaxSpawn, b.d.Config.MaxInProgress = new(10), new(5)
 		for pid := range 3 {
-			b.run(b.ready("alpha"), 71+pid, true)
+			b.run(b.createReady("alpha"), 71+pid, true)
 		}
 		for range 4 {
-			b.ready("alpha")
+			b.createReady("alpha")
 		}
 		if r := b.tick(); len(r.Spawned) != 2 {
 			t.Errorf("%d spawned, not 2", len(r.Spawned))
@@ -98,23 +98,23 @@ func TestDispatcher(t *testing.T) {
 	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // The agent's own dispatcher differs: its dry run does not count these tasks.
 		b := newBoard(t)
 		b.d.Config.MaxSpawn = new(1)
-		first := b.ready("alpha")
-		b.ready("alpha")
-		same(t, "spawned", spawnedIDs(b.dry()), first)
+		first := b.createReady("alpha")
+		b.createReady("alpha")
+		checkEqual(t, "spawned", spawnedIDs(b.dryTick()), first)
 	})
 	t.Run("reclaims before spawning", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.claim(id)
-		b.pass(DefaultTTL + time.Second)
-		if r := b.dry(); r.Reclaimed != 1 {
+		b.advance(DefaultTTL + time.Second)
+		if r := b.dryTick(); r.Reclaimed != 1 {
 			t.Errorf("reclaimed %d in a dry run", r.Reclaimed)
 		}
-		b.wantStatus(id, Ready)
+		b.checkStatus(id, Ready)
 	})
 	t.Run("tick lock", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		lock, held, err := TryLock(b.paths.TickLock())
 		if must(t, err); !held {
 			t.Fatal("not held")
@@ -131,23 +131,23 @@ func TestDispatcher(t *testing.T) {
 			t.Error("the lock of one board holds another")
 		}
 		lock.Release()
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	t.Run("a lock file that cannot be opened", func(t *testing.T) {
 		b := newBoard(t)
 		must(t, os.Mkdir(b.paths.TickLock(), 0o755))
-		id := b.ready("alpha")
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		id := b.createReady("alpha")
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	t.Run("no pid", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.noPID = true
-		id := b.ready("alpha")
-		same(t, "spawned", spawnedIDs(b.tick()), id)
-		b.pass(10 * time.Minute)
+		id := b.createReady("alpha")
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
+		b.advance(10 * time.Minute)
 		b.tick()
-		b.wantStatus(id, Running) // The worker has no pid, so only the expiry of its claim ends the attempt.
-		b.pass(10 * time.Minute)
+		b.checkStatus(id, Running) // The worker has no pid, so only the expiry of its claim ends the attempt.
+		b.advance(10 * time.Minute)
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
 		}
@@ -156,39 +156,39 @@ func TestDispatcher(t *testing.T) {
 		for _, limit := range []time.Duration{0, 4 * time.Hour} {
 			b := newBoard(t)
 			b.d.Config.StaleTimeout = limit
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			b.run(id, 71, true)
 			b.exec("UPDATE tasks SET claim_expires = ? WHERE id = ?", b.now.Add(100*time.Hour).Unix(), id)
-			b.pass(5 * time.Hour)
+			b.advance(5 * time.Hour)
 			b.d.Config.MaxSpawn = new(0)
 			r := b.tick()
 			if limit == 0 {
-				b.wantStatus(id, Running)
+				b.checkStatus(id, Running)
 				continue
 			}
-			same(t, "stale", r.Stale, id)
-			b.wantStatus(id, Ready)
-			b.sound()
+			checkEqual(t, "stale", r.Stale, id)
+			b.checkStatus(id, Ready)
+			b.checkIntegrity()
 		}
 	})
 	t.Run("the runner does not answer", func(t *testing.T) {
 		b := newBoard(t)
-		id, other := b.ready("alpha"), b.ready("alpha")
+		id, other := b.createReady("alpha"), b.createReady("alpha")
 		b.run(id, 71, false)
-		b.runner.lookErr = errors.New("connection refused")
-		b.pass(time.Hour)
+		b.runner.statesErr = errors.New("connection refused")
+		b.advance(time.Hour)
 		if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 			t.Error("no error")
 		}
-		b.wantStatus(id, Running) // The states are unknown, so no task changes.
-		b.wantStatus(other, Ready)
+		b.checkStatus(id, Running) // The states are unknown, so no task changes.
+		b.checkStatus(other, Ready)
 	})
 	t.Run("an unknown status", func(t *testing.T) {
 		b := newBoard(t)
-		odd, id := b.ready("alpha"), b.ready("alpha")
+		odd, id := b.createReady("alpha"), b.createReady("alpha")
 		b.exec("UPDATE tasks SET status = 'paused', claim_lock = 'host:1', claim_expires = 1 WHERE id = ?", odd)
-		same(t, "spawned", spawnedIDs(b.tick()), id)
-		b.wantStatus(odd, "paused")
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
+		b.checkStatus(odd, "paused")
 		if task := b.task(odd); task.ClaimLock != "host:1" {
 			t.Error("it was touched")
 		}
@@ -205,14 +205,14 @@ func TestReviewLane(t *testing.T) {
 	t.Run("dry run", func(t *testing.T) {
 		b := newBoard(t)
 		id := inReview(b, "alpha")
-		same(t, "spawned", spawnedIDs(b.dry()), id)
-		b.wantStatus(id, Review)
+		checkEqual(t, "spawned", spawnedIDs(b.dryTick()), id)
+		b.checkStatus(id, Review)
 	})
 	t.Run("skills", func(t *testing.T) {
 		b := newBoard(t)
 		id := inReview(b, "alpha")
-		same(t, "spawned", spawnedIDs(b.tick()), id)
-		same(t, "options", b.runner.jobs[0].Options, "--skills", "sdlc-review")
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "options", b.runner.jobs[0].Options, "--skills", "sdlc-review")
 		if p := b.payload(id, "claimed"); p["source_status"] != "review" {
 			t.Errorf("payload %v", p)
 		}
@@ -221,34 +221,34 @@ func TestReviewLane(t *testing.T) {
 		b := newBoard(t)
 		nobody, ghost := inReview(b, ""), inReview(b, "ghost")
 		r := b.tick()
-		same(t, "unassigned", r.SkippedUnassigned, nobody)
-		same(t, "nonspawnable", r.SkippedNonspawnable, ghost)
+		checkEqual(t, "unassigned", r.SkippedUnassigned, nobody)
+		checkEqual(t, "nonspawnable", r.SkippedNonspawnable, ghost)
 	})
 	t.Run("counts to max_spawn", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.MaxSpawn = new(1)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		left := inReview(b, "alpha")
-		same(t, "spawned", spawnedIDs(b.tick()), id)
-		b.wantStatus(left, Review)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
+		b.checkStatus(left, Review)
 	})
 	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // The agent's own dispatcher differs: it starts the reviewer in spite of the limit.
 		b := newBoard(t)
 		b.d.Config.MaxInProgress = new(1)
-		b.run(b.ready("alpha"), 71, true)
+		b.run(b.createReady("alpha"), 71, true)
 		left := inReview(b, "alpha")
-		same(t, "spawned", spawnedIDs(b.tick()))
-		b.wantStatus(left, Review)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()))
+		b.checkStatus(left, Review)
 	})
 	t.Run("no cap per profile", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.MaxInProgressPerProfile = new(1)
 		x, y := inReview(b, "alpha"), inReview(b, "alpha")
-		same(t, "spawned", spawnedIDs(b.tick()), x, y)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), x, y)
 	})
 	t.Run("claims only review", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		if _, won, err := b.Store.claim(t.Context(), b.now, id, claimOptions{from: Review}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
@@ -275,11 +275,11 @@ func TestReviewLane(t *testing.T) {
 			case "expired":
 				b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
 				must(t, os.Remove(b.paths.ledgerPath()))
-				b.pass(DefaultTTL + time.Second)
+				b.advance(DefaultTTL + time.Second)
 			case "crashed":
 				b.exits(id, Exit{Code: 1})
 			case "timed out":
-				b.pass(61 * time.Second)
+				b.advance(61 * time.Second)
 			case "manual":
 				ok, err := b.d.Reclaim(t.Context(), b.now, id, "")
 				if must(t, err); !ok {
@@ -287,8 +287,8 @@ func TestReviewLane(t *testing.T) {
 				}
 			}
 			b.tick()
-			b.wantStatus(id, Review)
-			b.sound()
+			b.checkStatus(id, Review)
+			b.checkIntegrity()
 		})
 	}
 	t.Run("the cooldown holds for review too", func(t *testing.T) {
@@ -297,10 +297,10 @@ func TestReviewLane(t *testing.T) {
 		b.tick()
 		b.exits(id, Exit{Code: 75})
 		r := b.tick()
-		same(t, "rate limited", r.RateLimited, id)
-		same(t, "guarded", r.RespawnGuarded, GuardedTask{id, guardCooldown})
-		b.pass(DefaultCooldown)
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "rate limited", r.RateLimited, id)
+		checkEqual(t, "guarded", r.RespawnGuarded, GuardedTask{id, guardCooldown})
+		b.advance(DefaultCooldown)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 }
 
@@ -316,18 +316,18 @@ func TestWorkThatStandsStill(t *testing.T) {
 		}
 	}
 	want("empty", 0)
-	b.ready("ghost")
-	b.ready("")
+	b.createReady("ghost")
+	b.createReady("")
 	want("terminal lanes only", 0)
 	b.runner.fail = errors.New("no such file")
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	want("one ready", 1)
 	b.exec("UPDATE tasks SET status = 'review' WHERE id = ?", id)
 	want("one in review", 1)
 	b.exec("UPDATE tasks SET claim_lock = 'x:1' WHERE id = ?", id)
 	want("claimed", 0)
 	b.runner.fail = nil
-	b.ready("alpha")
+	b.createReady("alpha")
 	want("started", 0)
 }
 
@@ -346,7 +346,7 @@ func TestNext(t *testing.T) {
 	if n := next(); n != 0 {
 		t.Errorf("an empty board: in %d s", n)
 	}
-	b.runner.knows = true
+	b.runner.knowsStarted = true
 	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(600))})
 	b.tick()
 	if n := next(); n != 600 {
@@ -365,11 +365,11 @@ func TestNext(t *testing.T) {
 	if n := next(); n != 300 {
 		t.Errorf("cooldown: in %d s", n)
 	}
-	b.pass(200 * time.Second)
+	b.advance(200 * time.Second)
 	if n := next(); n != 100 {
 		t.Errorf("rest of the cooldown: in %d s", n)
 	}
-	b.pass(200 * time.Second)
+	b.advance(200 * time.Second)
 	if n := next(); n != 0 {
 		t.Errorf("nothing left: in %d s", n)
 	}
@@ -379,7 +379,7 @@ func TestManyLanes(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	for i := range 40 {
-		b.ready([]string{"alpha", "beta", "", "ghost"}[i%4])
+		b.createReady([]string{"alpha", "beta", "", "ghost"}[i%4])
 	}
 	b.d.Config.MaxSpawn = new(7)
 	b.d.Config.MaxInProgressPerProfile = new(4)
@@ -390,7 +390,7 @@ func TestManyLanes(t *testing.T) {
 	if got := fmt.Sprint(perProfile(r)); got != "map[alpha:4 beta:3]" {
 		t.Error(got)
 	}
-	b.sound()
+	b.checkIntegrity()
 }
 
 // TestARemovedLockIsNoLock checks that only one of two dispatchers works after a user has removed
@@ -403,7 +403,7 @@ func TestARemovedLockIsNoLock(t *testing.T) {
 		t.Fatal("not held")
 	}
 	must(t, os.Remove(b.paths.TickLock()))
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	other, held, err := TryLock(b.paths.TickLock())
 	if must(t, err); !held {
 		t.Fatal("the new file is locked")
@@ -412,5 +412,5 @@ func TestARemovedLockIsNoLock(t *testing.T) {
 		t.Errorf("two dispatchers at a time: %+v", res)
 	}
 	other.Release()
-	same(t, "spawned", spawnedIDs(b.tick()), id)
+	checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 }

@@ -78,7 +78,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func (b *board) pass(d time.Duration) { b.now = b.now.Add(d) }
+func (b *board) advance(d time.Duration) { b.now = b.now.Add(d) }
 
 // create creates a task and advances the clock by a second, which orders the tasks.
 func (b *board) create(n Task, parents ...string) string {
@@ -88,11 +88,11 @@ func (b *board) create(n Task, parents ...string) string {
 	}
 	id, err := b.Create(b.t.Context(), b.now, n, parents...)
 	must(b.t, err)
-	b.pass(time.Second)
+	b.advance(time.Second)
 	return id
 }
 
-func (b *board) ready(assignee string) string {
+func (b *board) createReady(assignee string) string {
 	b.t.Helper()
 	return b.create(Task{Assignee: assignee})
 }
@@ -104,7 +104,7 @@ func (b *board) tick() Result {
 	return r
 }
 
-func (b *board) dry() Result {
+func (b *board) dryTick() Result {
 	b.t.Helper()
 	r, err := b.d.Tick(b.t.Context(), b.now, TickOptions{DryRun: true})
 	must(b.t, err)
@@ -154,8 +154,8 @@ func (b *board) exec(query string, args ...any) {
 	must(b.t, err)
 }
 
-// kinds returns the kinds of a task's events in order.
-func (b *board) kinds(id string) []string {
+// eventKinds returns the kinds of a task's events in order.
+func (b *board) eventKinds(id string) []string {
 	b.t.Helper()
 	var list []string
 	for _, e := range b.events(id) {
@@ -184,12 +184,12 @@ func (b *board) payload(id, kind string) map[string]any {
 			return m
 		}
 	}
-	b.t.Fatalf("no event %s of %s: %q", kind, id, b.kinds(id))
+	b.t.Fatalf("no event %s of %s: %q", kind, id, b.eventKinds(id))
 	return nil
 }
 
 func (b *board) count(id, kind string) (n int) {
-	for _, k := range b.kinds(id) {
+	for _, k := range b.eventKinds(id) {
 		if k == kind {
 			n++
 		}
@@ -197,20 +197,20 @@ func (b *board) count(id, kind string) (n int) {
 	return n
 }
 
-func (b *board) wantStatus(id string, want Status) {
+func (b *board) checkStatus(id string, want Status) {
 	b.t.Helper()
 	if got := b.task(id); got.Status != want {
-		b.t.Errorf("%s is %s, not %s; events %q", id, got.Status, want, b.kinds(id))
+		b.t.Errorf("%s is %s, not %s; events %q", id, got.Status, want, b.eventKinds(id))
 	}
 }
 
-// sound checks the invariants of the board: a running task has one open run, any other task has none, and the file is sound.
-func (b *board) sound() {
+// checkIntegrity checks the invariants of the board: a running task has one open run, any other task has none, and the file is sound.
+func (b *board) checkIntegrity() {
 	b.t.Helper()
-	sound(b.t, b.Store)
+	checkIntegrity(b.t, b.Store)
 }
 
-func sound(t *testing.T, s *Store) {
+func checkIntegrity(t *testing.T, s *Store) {
 	t.Helper()
 	for what, query := range map[string]string{
 		"open runs that no task points at": `SELECT id FROM task_runs WHERE ended_at IS NULL
@@ -233,7 +233,7 @@ func sound(t *testing.T, s *Store) {
 	}
 }
 
-func same[T comparable](t *testing.T, what string, got []T, want ...T) {
+func checkEqual[T comparable](t *testing.T, what string, got []T, want ...T) {
 	t.Helper()
 	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
 		t.Errorf("%s: %v, not %v", what, got, want)
@@ -272,20 +272,20 @@ func (p profileSet) Exists(name string) (bool, error) {
 // fakeRunner records requests, and reports states that the test has set. It starts no processes.
 type fakeRunner struct {
 	sync.Mutex
-	procs   *fakeProcs
-	jobs    []WorkerJob
-	fail    error
-	noPID   bool
-	lookErr error
-	known   map[int64]WorkerReport // Reported state by run.
-	ended   []int64
-	forgot  []int64
-	knows   bool // Whether the runner knows the workers that it starts.
-	onStart func(WorkerJob) error
-	onLook  func()
-	deaf    bool             // Whether End leaves the worker alive.
-	late    map[int64]Worker // Unanswered starts, which take effect with the next start.
-	left    map[string][]int
+	procs          *fakeProcs
+	jobs           []WorkerJob
+	fail           error
+	noPID          bool
+	statesErr      error
+	known          map[int64]WorkerReport // Reported state by run.
+	ended          []int64
+	forgotten      []int64
+	knowsStarted   bool // Whether the runner knows the workers that it starts.
+	onStart        func(WorkerJob) error
+	onWorkerStates func()
+	ignoresEnd     bool             // Whether End leaves the worker alive.
+	late           map[int64]Worker // Unanswered starts, which take effect with the next start.
+	leftovers      map[string][]int
 }
 
 func (r *fakeRunner) Start(_ context.Context, job WorkerJob) (Worker, error) {
@@ -311,7 +311,7 @@ func (r *fakeRunner) Start(_ context.Context, job WorkerJob) (Worker, error) {
 	}
 	w := Worker{PID: 100000 + len(r.jobs), Start: uint64(job.Run)}
 	r.procs.set(w.PID, true, w.Start)
-	if r.knows {
+	if r.knowsStarted {
 		r.known[job.Run] = WorkerReport{Liveness: Alive, Worker: w}
 	}
 	return w, nil
@@ -332,11 +332,11 @@ func (r *fakeRunner) pid(task string) (pid int) {
 func (r *fakeRunner) WorkerStates(_ context.Context, refs []RunRef) ([]WorkerReport, error) {
 	r.Lock()
 	defer r.Unlock()
-	if r.lookErr != nil {
-		return nil, r.lookErr
+	if r.statesErr != nil {
+		return nil, r.statesErr
 	}
-	if r.onLook != nil {
-		r.onLook()
+	if r.onWorkerStates != nil {
+		r.onWorkerStates()
 	}
 	list := make([]WorkerReport, len(refs))
 	for i, ref := range refs {
@@ -361,8 +361,8 @@ func (r *fakeRunner) End(_ context.Context, refs []RunRef, _ time.Duration) []Te
 	list := make([]Termination, len(refs))
 	for i, ref := range refs {
 		r.ended = append(r.ended, ref.Run)
-		list[i] = Termination{Attempted: true, Terminated: !r.deaf}
-		if !r.deaf {
+		list[i] = Termination{Attempted: true, Terminated: !r.ignoresEnd}
+		if !r.ignoresEnd {
 			r.known[ref.Run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true, Signal: 15, Terminated: true}}
 		}
 	}
@@ -372,14 +372,14 @@ func (r *fakeRunner) End(_ context.Context, refs []RunRef, _ time.Duration) []Te
 func (r *fakeRunner) Leftovers(ref RunRef) ([]int, bool) {
 	r.Lock()
 	defer r.Unlock()
-	return slices.DeleteFunc(slices.Clone(r.left[ref.Task]), func(pid int) bool { return !r.procs.Alive(pid) }), true
+	return slices.DeleteFunc(slices.Clone(r.leftovers[ref.Task]), func(pid int) bool { return !r.procs.Alive(pid) }), true
 }
 
 func (r *fakeRunner) Forget(refs []RunRef) {
 	r.Lock()
 	defer r.Unlock()
 	for _, ref := range refs {
-		r.forgot = append(r.forgot, ref.Run)
+		r.forgotten = append(r.forgotten, ref.Run)
 	}
 }
 

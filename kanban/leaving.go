@@ -91,7 +91,7 @@ func (p *pass) cancelStarts(list []*observedTask) {
 // leaveDeadline returns the time at which to end a worker whose attempt is over, in seconds since 1970. The worker first gets
 // some time, because it usually still writes something after it has finished its task. 0 means now.
 func (p *pass) leaveDeadline(w *observedTask) int64 {
-	asked, at := p.notesOf(w.CurrentRunID).endFailedAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
+	asked, at := p.runStateOf(w.CurrentRunID).endFailedAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorRetrySeconds
@@ -117,7 +117,7 @@ func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) 
 		if end.Terminated {
 			continue
 		}
-		p.notesOf(w.CurrentRunID).endFailedAt = p.now
+		p.runStateOf(w.CurrentRunID).endFailedAt = p.now
 		survive = append(survive, w)
 	}
 	return survive

@@ -24,12 +24,12 @@ func TestLeavingWorkers(t *testing.T) {
 		for _, knows := range []bool{true, false} {
 			t.Run(how, func(t *testing.T) {
 				b := newBoard(t)
-				b.runner.knows = knows
+				b.runner.knowsStarted = knows
 				b.d.Config.MaxInProgress = new(1)
-				id := b.ready("alpha")
+				id := b.createReady("alpha")
 				b.tick()
 				run, pid := b.task(id).CurrentRunID, b.task(id).WorkerPID
-				other := b.ready("alpha")
+				other := b.createReady("alpha")
 				ok, err := over(b, id)
 				if must(t, err); !ok {
 					t.Fatal("nothing happened")
@@ -47,12 +47,12 @@ func TestLeavingWorkers(t *testing.T) {
 						t.Errorf("next at %v, now %v", next, b.now)
 					}
 				}
-				b.pass(time.Minute)
-				same(t, "spawned", spawnedIDs(b.tick()), other)
+				b.advance(time.Minute)
+				checkEqual(t, "spawned", spawnedIDs(b.tick()), other)
 				if knows {
-					same(t, "ended", b.runner.ended, run)
+					checkEqual(t, "ended", b.runner.ended, run)
 				} else {
-					same(t, "signals", b.procs.signals, pid)
+					checkEqual(t, "signals", b.procs.signals, pid)
 				}
 			})
 		}
@@ -60,46 +60,46 @@ func TestLeavingWorkers(t *testing.T) {
 	// Two workers must not share a workspace after block and unblock.
 	t.Run("another attempt waits for the end of the last one", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.knows = true
-		id := b.ready("alpha")
+		b.runner.knowsStarted = true
+		id := b.createReady("alpha")
 		b.tick()
 		run := b.task(id).CurrentRunID
-		b.runner.deaf = true
+		b.runner.ignoresEnd = true
 		_, err := b.Block(t.Context(), b.now, id, "why", 0)
 		must(t, err)
 		_, err = b.Unblock(t.Context(), b.now, id)
 		must(t, err)
-		same(t, "spawned", spawnedIDs(b.tick()))
-		same(t, "asked to end", b.runner.ended, run)
-		b.runner.deaf = false
-		same(t, "asked again", spawnedIDs(b.tick()))
-		b.pass(survivorRetrySeconds * time.Second)
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()))
+		checkEqual(t, "asked to end", b.runner.ended, run)
+		b.runner.ignoresEnd = false
+		checkEqual(t, "asked again", spawnedIDs(b.tick()))
+		b.advance(survivorRetrySeconds * time.Second)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	// A worker whose attempt ends during a pass must count against the limits.
 	t.Run("its attempt ends while the pass looks", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.knows = true
+		b.runner.knowsStarted = true
 		b.d.Config.MaxInProgress = new(1)
-		id, other := b.ready("alpha"), b.ready("alpha")
-		same(t, "spawned", spawnedIDs(b.tick()), id)
-		b.runner.onLook = func() { _, _ = b.Block(t.Context(), b.now, id, "why", 0) }
+		id, other := b.createReady("alpha"), b.createReady("alpha")
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
+		b.runner.onWorkerStates = func() { _, _ = b.Block(t.Context(), b.now, id, "why", 0) }
 		run := b.task(id).CurrentRunID
-		same(t, "spawned beside it", spawnedIDs(b.tick()))
+		checkEqual(t, "spawned beside it", spawnedIDs(b.tick()))
 		b.runner.known[run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true}}
-		same(t, "spawned", spawnedIDs(b.tick()), other)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), other)
 	})
 	t.Run("what another program's worker has left is ended", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		b.exits(id, Exit{Code: 1})
 		b.procs.set(55, true, 0)
-		b.runner.left = map[string][]int{id: {55}, "t_other": {56}}
+		b.runner.leftovers = map[string][]int{id: {55}, "t_other": {56}}
 		b.procs.survives[55] = true
-		same(t, "spawned", spawnedIDs(b.tick()))
+		checkEqual(t, "spawned", spawnedIDs(b.tick()))
 		b.procs.survives[55] = false
-		same(t, "spawned", spawnedIDs(b.tick()), id)
-		same(t, "signals", b.procs.signals, 55, 55)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "signals", b.procs.signals, 55, 55)
 	})
 }

@@ -16,7 +16,7 @@ func TestFailureLimit(t *testing.T) {
 	t.Run("spawn failure twice", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.fail = errors.New("exec format error")
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		if r := b.tick(); len(r.AutoBlocked) != 0 || b.task(id).ConsecutiveFailures != 1 || b.lastRun(id).Outcome != "spawn_failed" {
 			t.Errorf("%+v %+v", r, b.lastRun(id))
 		}
@@ -24,20 +24,20 @@ func TestFailureLimit(t *testing.T) {
 			t.Errorf("%v", p)
 		}
 		r := b.tick()
-		same(t, "auto-blocked", r.AutoBlocked, id)
-		b.wantStatus(id, Blocked)
+		checkEqual(t, "auto-blocked", r.AutoBlocked, id)
+		b.checkStatus(id, Blocked)
 		if b.lastRun(id).Outcome != "gave_up" || b.count(id, "gave_up") != 1 || b.count(id, "spawn_auto_blocked") != 0 {
-			t.Errorf("%+v %q", b.lastRun(id), b.kinds(id))
+			t.Errorf("%+v %q", b.lastRun(id), b.eventKinds(id))
 		}
 		if p := b.payload(id, "gave_up"); p["limit_source"] != "dispatcher" || p["trigger_outcome"] != "spawn_failed" {
 			t.Errorf("%v", p)
 		}
-		b.sound()
+		b.checkIntegrity()
 	})
 	t.Run("a successful spawn keeps the counter, completion resets it", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.fail = errors.New("no")
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		b.runner.fail = nil
 		b.tick()
@@ -52,7 +52,7 @@ func TestFailureLimit(t *testing.T) {
 	})
 	t.Run("reassignment and unblock reset", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		set := func(status Status) {
 			b.exec("UPDATE tasks SET consecutive_failures = 2, last_failure_error = 'x', status = ? WHERE id = ?", status, id)
 		}
@@ -97,12 +97,12 @@ func TestFailureLimit(t *testing.T) {
 	t.Run("crashes have the configured limit too", func(t *testing.T) { // The agent's own dispatcher differs: it uses its built-in limit of 2.
 		b := newBoard(t)
 		b.d.Config.FailureLimit = 3
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		for _, want := range []Status{Running, Running, Blocked} {
 			b.tick()
 			b.exits(id, Exit{Code: 1})
 			b.tick()
-			b.wantStatus(id, want)
+			b.checkStatus(id, want)
 		}
 	})
 	t.Run("workspace failure", func(t *testing.T) {
@@ -113,12 +113,12 @@ func TestFailureLimit(t *testing.T) {
 			t.Errorf("%+v", task)
 		}
 		b.tick()
-		b.wantStatus(id, Blocked)
+		b.checkStatus(id, Blocked)
 	})
 	t.Run("long errors are cut", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.fail = errors.New(strings.Repeat("ä", 1000))
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		if n := len([]rune(b.task(id).LastFailureError)); n != 500 {
 			t.Errorf("%d characters", n)
@@ -135,11 +135,11 @@ func TestMaxRuntime(t *testing.T) {
 		b.run(id, 71, true)
 		b.exec("UPDATE tasks SET last_heartbeat_at = 5 WHERE id = ?", id)
 		b.d.Config.MaxSpawn = new(0)
-		b.pass(59 * time.Second)
-		same(t, "in time", b.tick().TimedOut)
-		b.pass(time.Second)
-		same(t, "timed out", b.tick().TimedOut, id)
-		same(t, "signals", b.procs.signals, 71)
+		b.advance(59 * time.Second)
+		checkEqual(t, "in time", b.tick().TimedOut)
+		b.advance(time.Second)
+		checkEqual(t, "timed out", b.tick().TimedOut, id)
+		checkEqual(t, "signals", b.procs.signals, 71)
 		if task := b.task(id); task.Status != Ready || task.WorkerPID != 0 || task.LastHeartbeatAt != 0 || task.ConsecutiveFailures != 1 {
 			t.Errorf("%+v", task)
 		}
@@ -148,27 +148,27 @@ func TestMaxRuntime(t *testing.T) {
 			t.Errorf("%v", p)
 		}
 		b.run(id, 72, true) // A new attempt gets the full maximum runtime.
-		b.pass(30 * time.Second)
-		same(t, "fresh", b.tick().TimedOut)
-		b.pass(31 * time.Second)
+		b.advance(30 * time.Second)
+		checkEqual(t, "fresh", b.tick().TimedOut)
+		b.advance(31 * time.Second)
 		r := b.tick()
-		same(t, "again", r.TimedOut, id)
-		same(t, "auto-blocked", r.AutoBlocked, id)
-		b.sound()
+		checkEqual(t, "again", r.TimedOut, id)
+		checkEqual(t, "auto-blocked", r.AutoBlocked, id)
+		b.checkIntegrity()
 	})
 	t.Run("no cap", func(t *testing.T) {
 		b := newBoard(t)
-		b.run(b.ready("alpha"), 71, true)
-		b.pass(1000 * time.Hour)
-		same(t, "timed out", b.tick().TimedOut)
+		b.run(b.createReady("alpha"), 71, true)
+		b.advance(1000 * time.Hour)
+		checkEqual(t, "timed out", b.tick().TimedOut)
 	})
 	t.Run("a survivor keeps its task", func(t *testing.T) { // The agent's own dispatcher differs: it gives the task to a second worker.
 		b := newBoard(t)
 		id := timed(b)
 		b.run(id, 71, true)
 		b.procs.survives[71] = true
-		b.pass(time.Hour / 60 * 2)
-		same(t, "timed out", b.tick().TimedOut)
+		b.advance(time.Hour / 60 * 2)
+		checkEqual(t, "timed out", b.tick().TimedOut)
 		if task := b.task(id); task.Status != Running || task.WorkerPID != 71 {
 			t.Errorf("%+v", task)
 		}
@@ -176,19 +176,19 @@ func TestMaxRuntime(t *testing.T) {
 			t.Errorf("%v", p)
 		}
 		b.procs.survives[71] = false
-		same(t, "timed out", b.tick().TimedOut, id)
+		checkEqual(t, "timed out", b.tick().TimedOut, id)
 	})
 	t.Run("through the runner", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.knows = true
+		b.runner.knowsStarted = true
 		id := timed(b)
 		b.tick()
 		run := b.task(id).CurrentRunID
-		b.pass(time.Minute)
+		b.advance(time.Minute)
 		b.d.Config.MaxSpawn = new(0)
-		same(t, "timed out", b.tick().TimedOut, id)
-		same(t, "ended", b.runner.ended, run)
-		same(t, "signals", b.procs.signals)
+		checkEqual(t, "timed out", b.tick().TimedOut, id)
+		checkEqual(t, "ended", b.runner.ended, run)
+		checkEqual(t, "signals", b.procs.signals)
 	})
 }
 
@@ -211,9 +211,9 @@ func TestStale(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBoard(t)
 			b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = c.limit, new(0)
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			b.run(id, 71, true)
-			b.pass(c.age)
+			b.advance(c.age)
 			b.exec("UPDATE tasks SET claim_expires = ? WHERE id = ?", b.now.Unix()+900, id)
 			if c.status == Blocked {
 				_, err := b.Block(t.Context(), b.now, id, "x", 0)
@@ -227,7 +227,7 @@ func TestStale(t *testing.T) {
 				t.Errorf("stale %v", r.Stale)
 			}
 			if !c.want {
-				b.wantStatus(id, c.status)
+				b.checkStatus(id, c.status)
 				return
 			}
 			if task := b.task(id); task.Status != Ready || task.ConsecutiveFailures != 0 || b.lastRun(id).Outcome != "stale" {
@@ -241,21 +241,21 @@ func TestStale(t *testing.T) {
 	t.Run("foreign claims too", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = 4*time.Hour, new(0)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, true)
 		b.exec("UPDATE tasks SET claim_lock = 'elsewhere:1', claim_expires = ? WHERE id = ?", b.now.Add(100*time.Hour).Unix(), id)
-		b.pass(5 * time.Hour)
-		same(t, "stale", b.tick().Stale, id)
-		same(t, "signals", b.procs.signals)
+		b.advance(5 * time.Hour)
+		checkEqual(t, "stale", b.tick().Stale, id)
+		checkEqual(t, "signals", b.procs.signals)
 	})
 	t.Run("survivor", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = time.Minute, new(0)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.run(id, 71, true)
 		b.procs.survives[71] = true
-		b.pass(2 * time.Minute)
-		same(t, "stale", b.tick().Stale)
+		b.advance(2 * time.Minute)
+		checkEqual(t, "stale", b.tick().Stale)
 		if p := b.payload(id, "reclaim_deferred"); p["reason"] != "heartbeat_stale_worker_alive" {
 			t.Errorf("%v", p)
 		}
@@ -279,7 +279,7 @@ func TestPromotion(t *testing.T) {
 			id := blocked(b, c.failures, c.retries)
 			n, err := b.RecomputeReady(t.Context(), b.now, c.limit)
 			must(t, err)
-			b.wantStatus(id, c.want)
+			b.checkStatus(id, c.want)
 			if task := b.task(id); task.ConsecutiveFailures != int64(c.failures) || n != b.count(id, "promoted") {
 				t.Errorf("%+v, %d promoted", task, n)
 			}
@@ -287,7 +287,7 @@ func TestPromotion(t *testing.T) {
 	})
 	t.Run("a worker's block stays", func(t *testing.T) {
 		b := newBoard(t)
-		parent := b.ready("alpha")
+		parent := b.createReady("alpha")
 		id := b.create(Task{Assignee: "alpha"}, parent)
 		b.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
 		_, err := b.Block(t.Context(), b.now, id, "needs a decision", 0)
@@ -297,46 +297,46 @@ func TestPromotion(t *testing.T) {
 		b.exec("INSERT INTO task_events (task_id, kind, created_at) VALUES (?, 'gave_up', 1)", id)
 		for range 5 {
 			b.tick()
-			b.wantStatus(id, Blocked)
+			b.checkStatus(id, Blocked)
 		}
 		_, err = b.Unblock(t.Context(), b.now, id)
 		must(t, err)
-		b.wantStatus(id, Ready)
+		b.checkStatus(id, Ready)
 	})
 	t.Run("a breaker's block recovers when the limit is raised", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.fail = errors.New("no")
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.tick()
 		b.tick()
 		b.tick()
-		b.wantStatus(id, Blocked)
+		b.checkStatus(id, Blocked)
 		b.d.Config.FailureLimit = 3
 		b.runner.fail = nil
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // The agent's own dispatcher treats archived parents differently.
 		b := newBoard(t)
-		parent := b.ready("alpha")
+		parent := b.createReady("alpha")
 		_, err := b.Archive(t.Context(), b.now, parent)
 		must(t, err)
 		id := b.create(Task{}, parent)
-		b.wantStatus(id, Ready)
+		b.checkStatus(id, Ready)
 		_, err = b.Block(t.Context(), b.now, id, "x", 0)
 		must(t, err)
 		_, err = b.Unblock(t.Context(), b.now, id)
 		must(t, err)
-		b.wantStatus(id, Ready)
-		other := b.ready("alpha")
+		b.checkStatus(id, Ready)
+		other := b.createReady("alpha")
 		must(t, b.Link(t.Context(), b.now, parent, other))
-		b.wantStatus(other, Ready)
+		b.checkStatus(other, Ready)
 	})
 	t.Run("scheduled and triage stay", func(t *testing.T) {
 		b := newBoard(t)
 		for _, s := range []Status{Scheduled, Triage, Blocked} {
 			id := b.create(Task{Assignee: "alpha", Status: s})
 			b.tick()
-			b.wantStatus(id, s)
+			b.checkStatus(id, s)
 		}
 	})
 }
@@ -352,7 +352,7 @@ func TestRespawnGuard(t *testing.T) {
 		return reason
 	}
 	b := newBoard(t)
-	if got := guarded(b, b.ready("alpha")); got != "" {
+	if got := guarded(b, b.createReady("alpha")); got != "" {
 		t.Errorf("fresh: %s", got)
 	}
 	for text, want := range map[string]string{
@@ -361,14 +361,14 @@ func TestRespawnGuard(t *testing.T) {
 		"Forbidden": guardAuth, "billing": guardAuth, "no subscription": guardAuth, "access denied": guardAuth, "Permission denied": guardAuth,
 		"Invalid API key": guardAuth, "pid 4290 not alive": "", "out of memory": "", "": "",
 	} {
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.exec("UPDATE tasks SET last_failure_error = ? WHERE id = ?", text, id)
 		if got := guarded(b, id); got != want {
 			t.Errorf("%q: %q, not %q", text, got, want)
 		}
 	}
 	completed := func(ago int64) string {
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		at := b.now.Unix() - ago
 		b.exec("INSERT INTO task_runs (task_id, status, outcome, started_at, ended_at) VALUES (?, 'done', 'completed', ?, ?)", id, at, at)
 		return id
@@ -379,13 +379,13 @@ func TestRespawnGuard(t *testing.T) {
 	if got := guarded(b, completed(3700)); got != "" {
 		t.Errorf("completed long ago: %q", got)
 	}
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	_, err := b.AddComment(t.Context(), b.now, id, "alpha", "opened https://github.com/a/b/pull/12")
 	must(t, err)
 	if got := guarded(b, id); got != guardPR {
 		t.Errorf("a pull request: %q", got)
 	}
-	b.pass(25 * time.Hour)
+	b.advance(25 * time.Hour)
 	if got := guarded(b, id); got != "" {
 		t.Errorf("an old pull request: %q", got)
 	}
@@ -394,18 +394,18 @@ func TestRespawnGuard(t *testing.T) {
 func TestRespawnGuardInATick(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	id, clean := b.ready("alpha"), b.ready("alpha")
+	id, clean := b.createReady("alpha"), b.createReady("alpha")
 	b.exec("UPDATE tasks SET last_failure_error = '403 Forbidden' WHERE id = ?", id)
-	r := b.dry()
-	same(t, "guarded in a dry run", r.RespawnGuarded, GuardedTask{id, guardAuth})
+	r := b.dryTick()
+	checkEqual(t, "guarded in a dry run", r.RespawnGuarded, GuardedTask{id, guardAuth})
 	if b.count(id, "respawn_guarded") != 0 {
 		t.Error("a dry run wrote an event")
 	}
 	r = b.tick()
-	same(t, "guarded", r.RespawnGuarded, GuardedTask{id, guardAuth})
-	same(t, "spawned", spawnedIDs(r), clean)
-	same(t, "auto-blocked", r.AutoBlocked)
-	b.wantStatus(id, Ready)
+	checkEqual(t, "guarded", r.RespawnGuarded, GuardedTask{id, guardAuth})
+	checkEqual(t, "spawned", spawnedIDs(r), clean)
+	checkEqual(t, "auto-blocked", r.AutoBlocked)
+	b.checkStatus(id, Ready)
 	if p := b.payload(id, "respawn_guarded"); p["reason"] != guardAuth {
 		t.Errorf("%v", p)
 	}
@@ -426,14 +426,14 @@ func TestCooldown(t *testing.T) {
 	} {
 		for wait, free := range want {
 			b := newBoard(t)
-			id := b.ready("alpha")
+			id := b.createReady("alpha")
 			b.tick()
 			b.exits(id, Exit{Code: 75})
 			b.d.Config.MaxSpawn = new(0)
 			b.env["HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS"] = value
 			b.tick()
 			b.d.Config.MaxSpawn = nil
-			b.pass(wait)
+			b.advance(wait)
 			if r := b.tick(); (len(r.Spawned) == 1) != free { // The word quota in the failure text must not hold the task back longer.
 				t.Errorf("%q after %s: %+v", value, wait, r)
 			}
@@ -444,17 +444,17 @@ func TestCooldown(t *testing.T) {
 func TestAQuotaWallIsForgotten(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	b.tick()
 	b.exits(id, Exit{Code: 75})
 	b.tick()
-	b.pass(DefaultCooldown)
+	b.advance(DefaultCooldown)
 	b.tick()
 	b.exits(id, Exit{Terminated: true}) // This attempt ends without an error text.
 	r := b.tick()
-	same(t, "released", r.Released, id)
-	same(t, "guarded", r.RespawnGuarded)
-	same(t, "spawned", spawnedIDs(r), id)
+	checkEqual(t, "released", r.Released, id)
+	checkEqual(t, "guarded", r.RespawnGuarded)
+	checkEqual(t, "spawned", spawnedIDs(r), id)
 }
 
 // TestCollect checks that RemoveOld removes the old files and logs beside the board (contract,
@@ -462,7 +462,7 @@ func TestAQuotaWallIsForgotten(t *testing.T) {
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	done, open := b.ready("alpha"), b.ready("alpha")
+	done, open := b.createReady("alpha"), b.createReady("alpha")
 	_, err := b.Complete(t.Context(), b.now, done, Completion{})
 	must(t, err)
 	old, young := b.paths.Log(done), b.paths.Log(open)

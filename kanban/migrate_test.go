@@ -82,11 +82,11 @@ func TestMigration(t *testing.T) {
 	for _, e := range events {
 		kinds = append(kinds, e.Kind)
 	}
-	same(t, "kinds", kinds, "promoted", "reprioritized", "gave_up")
+	checkEqual(t, "kinds", kinds, "promoted", "reprioritized", "gave_up")
 	cursors, err := queryAll[int64](t.Context(), s.db, "SELECT last_event_id FROM kanban_notify_subs ORDER BY chat_id")
 	must(t, err)
-	same(t, "cursors", cursors, 12, 0)
-	sound(t, s)
+	checkEqual(t, "cursors", cursors, 12, 0)
+	checkIntegrity(t, s)
 
 	backups, err := filepath.Glob(path + ".migration.????????????????.bak")
 	if must(t, err); len(backups) != 1 {
@@ -100,7 +100,7 @@ func TestMigration(t *testing.T) {
 	defer old.Close()
 	kept, err := queryAll[string](t.Context(), old, "SELECT id FROM task_comments ORDER BY created_at")
 	must(t, err)
-	same(t, "the copy", kept, "c_b", "c_a")
+	checkEqual(t, "the copy", kept, "c_b", "c_a")
 
 	before := dump(t, s, "sqlite_master", "tasks", "task_events", "task_runs")
 	must(t, s.Close())
@@ -136,7 +136,7 @@ func TestMigrationOfRunsWithTextKeys(t *testing.T) {
 	if len(runs) != 2 || runs[0].Outcome != "reclaimed" || runs[1].EndedAt != 0 {
 		t.Errorf("%+v", runs)
 	}
-	sound(t, s)
+	checkIntegrity(t, s)
 }
 
 func TestConcurrentMigration(t *testing.T) {
@@ -161,7 +161,7 @@ func TestConcurrentMigration(t *testing.T) {
 		reopen()
 		s, err := openAt(t, path)
 		must(t, err)
-		sound(t, s)
+		checkIntegrity(t, s)
 		n, err := queryAll[int](t.Context(), s.db, "SELECT count(*) FROM task_comments")
 		if must(t, err); n[0] != 2 {
 			t.Errorf("%d comments", n[0])

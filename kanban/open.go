@@ -44,7 +44,7 @@ type Store struct {
 	walFiles   [2]fs.FileInfo // Write-ahead log and index when the board was opened; nil: the file did not exist.
 	paths      Paths
 	opt        Options
-	keptLock   *Lock // Tick lock that the dispatcher keeps between passes; nil: none.
+	heldLock   *Lock // Tick lock that the dispatcher keeps between passes; nil: none.
 }
 
 // crashPoint marks a place at which a test can make the process die. The tests prove that the board survives this.
@@ -184,13 +184,13 @@ func (s *Store) lockInit(ctx context.Context) *Lock {
 			return lock
 		}
 		if err != nil || !pause.For(ctx, 50*time.Millisecond) {
-			s.opt.Log.Warn("opening the board without its init lock", "path", s.paths.initLock(), "error", cmp.Or(err, errHeld))
+			s.opt.Log.Warn("opening the board without its init lock", "path", s.paths.initLock(), "error", cmp.Or(err, errLockHeld))
 			return nil
 		}
 	}
 }
 
-var errHeld = errors.New("another program holds it")
+var errLockHeld = errors.New("another program holds it")
 
 var warnNoWAL sync.Once
 
@@ -220,8 +220,8 @@ func (s *Store) Close() error {
 	if s.lengthFile != nil {
 		err = errors.Join(err, s.lengthFile.Close())
 	}
-	if s.keptLock != nil {
-		s.keptLock.Release()
+	if s.heldLock != nil {
+		s.heldLock.Release()
 	}
 	return err
 }

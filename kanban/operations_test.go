@@ -43,9 +43,9 @@ func TestCreate(t *testing.T) {
 		!regexp.MustCompile(`^t_[0-9a-f]{8}$`).MatchString(task.ID) {
 		t.Errorf("%+v", task)
 	}
-	same(t, "skills", b.task(parent).Skills, "s")
+	checkEqual(t, "skills", b.task(parent).Skills, "s")
 	for status, want := range map[Status]Status{"": Todo, Triage: Triage, Scheduled: Scheduled, Blocked: Blocked} {
-		b.wantStatus(b.create(Task{Status: status}, parent, parent), want)
+		b.checkStatus(b.create(Task{Status: status}, parent, parent), want)
 	}
 	child := b.create(Task{Title: "b", Tenant: "ä\"\u2028\U0001F600\x01", GoalMode: true}, parent)
 	want := `{"assignee": null, "status": "todo", "parents": ["` + parent + `"], "tenant": "\u00e4\"\u2028\ud83d\ude00\u0001", "branch_name": null, "skills": null, "goal_mode": true}`
@@ -90,12 +90,12 @@ func TestAssignAndLink(t *testing.T) {
 	if ok, err := b.Assign(t.Context(), b.now, "t_00000000", "alpha"); ok || err != nil {
 		t.Errorf("unknown: %v %v", ok, err)
 	}
-	x, y, z := b.ready("alpha"), b.ready("alpha"), b.ready("alpha")
+	x, y, z := b.createReady("alpha"), b.createReady("alpha"), b.createReady("alpha")
 	must(t, b.Link(t.Context(), b.now, x, y))
 	must(t, b.Link(t.Context(), b.now, y, z))
 	must(t, b.Link(t.Context(), b.now, y, z))
-	b.wantStatus(y, Todo)
-	b.wantStatus(z, Todo)
+	b.checkStatus(y, Todo)
+	b.checkStatus(z, Todo)
 	if n := b.count(z, "linked"); n != 1 {
 		t.Errorf("%d linked events", n)
 	}
@@ -109,14 +109,14 @@ func TestAssignAndLink(t *testing.T) {
 	}
 	parents, children, err := b.Links(t.Context(), y)
 	must(t, err)
-	same(t, "parents", parents, x)
-	same(t, "children", children, z)
+	checkEqual(t, "parents", parents, x)
+	checkEqual(t, "children", children, z)
 	was, err := b.Unlink(t.Context(), b.now, x, y)
 	if must(t, err); !was {
 		t.Error("there was a link")
 	}
 	b.tick()
-	b.wantStatus(y, Running)
+	b.checkStatus(y, Running)
 	if _, err := b.Assign(t.Context(), b.now, y, "beta"); !errors.Is(err, ErrRunning) {
 		t.Errorf("%v", err)
 	}
@@ -126,7 +126,7 @@ func TestComplete(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	for status, want := range map[Status]bool{Ready: true, Blocked: true, Running: true, Todo: false, Triage: false, Scheduled: false, Review: false, Done: false, Archived: false} {
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		if status == Running {
 			b.claim(id)
 		} else {
@@ -136,9 +136,9 @@ func TestComplete(t *testing.T) {
 			t.Errorf("%s: %v %v", status, ok, err)
 		}
 	}
-	b.sound()
+	b.checkIntegrity()
 
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	runs, err := b.Runs(t.Context(), id)
 	if must(t, err); len(runs) != 0 {
 		t.Error("a run before")
@@ -150,7 +150,7 @@ func TestComplete(t *testing.T) {
 	if want := fmt.Sprintf("cannot complete %s: it did not create %q; ", id, []string{foreign, "t_00000000"}); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Fatalf("%v", err)
 	}
-	b.wantStatus(id, Ready)
+	b.checkStatus(id, Ready)
 	if p := b.payload(id, "completion_blocked_hallucination"); len(p["phantom_cards"].([]any)) != 2 || p["summary_preview"] != "x" {
 		t.Errorf("%v", p)
 	}
@@ -173,14 +173,14 @@ func TestComplete(t *testing.T) {
 	if run := b.lastRun(id); run.Outcome != "completed" || run.Status != "done" || run.StartedAt != run.EndedAt || run.Metadata != `{"a":1}` || run.Summary != summary {
 		t.Errorf("%+v", run)
 	}
-	b.wantStatus(child, Ready)
-	b.sound()
+	b.checkStatus(child, Ready)
+	b.checkIntegrity()
 }
 
 func TestAside(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	b.claim(id)
 	ok, err := b.Block(t.Context(), b.now, id, "why?", 0)
 	if must(t, err); !ok || b.lastRun(id).Outcome != "blocked" || b.payload(id, "blocked")["reason"] != "why?" {
@@ -194,14 +194,14 @@ func TestAside(t *testing.T) {
 		t.Error("not scheduled")
 	}
 	b.tick()
-	b.wantStatus(id, Scheduled)
-	parent := b.ready("orion-cc")
+	b.checkStatus(id, Scheduled)
+	parent := b.createReady("orion-cc")
 	must(t, b.Link(t.Context(), b.now, parent, id))
 	ok, err = b.Unblock(t.Context(), b.now, id)
 	if must(t, err); !ok || b.payload(id, "unblocked")["status"] != "todo" {
 		t.Error("not unblocked to todo")
 	}
-	b.wantStatus(id, Todo)
+	b.checkStatus(id, Todo)
 
 	for _, dry := range []bool{true, false} {
 		if err := b.Promote(t.Context(), b.now, id, PromoteOptions{DryRun: dry}); err == nil {
@@ -209,9 +209,9 @@ func TestAside(t *testing.T) {
 		}
 	}
 	must(t, b.Promote(t.Context(), b.now, id, PromoteOptions{Force: true, DryRun: true}))
-	b.wantStatus(id, Todo)
+	b.checkStatus(id, Todo)
 	must(t, b.Promote(t.Context(), b.now, id, PromoteOptions{Force: true, Actor: "me", Reason: "now"}))
-	b.wantStatus(id, Ready)
+	b.checkStatus(id, Ready)
 	if p := b.payload(id, "promoted_manual"); p["actor"] != "me" || p["reason"] != "now" || p["forced"] != true {
 		t.Errorf("%v", p)
 	}
@@ -226,7 +226,7 @@ func TestAside(t *testing.T) {
 func TestArchiveAndDelete(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	child := b.create(Task{Assignee: "alpha"}, id)
 	b.claim(id)
 	_, err := b.AddComment(t.Context(), b.now, id, "user", " hello ")
@@ -246,11 +246,11 @@ func TestArchiveAndDelete(t *testing.T) {
 	if must(t, err); !ok || b.lastRun(id).Outcome != "reclaimed" {
 		t.Errorf("%v %+v", ok, b.lastRun(id))
 	}
-	b.wantStatus(child, Ready)
+	b.checkStatus(child, Ready)
 	if ok, _ := b.Archive(t.Context(), b.now, id); ok {
 		t.Error("archived twice")
 	}
-	b.sound()
+	b.checkIntegrity()
 	b.exec("INSERT INTO task_attachments (task_id, filename, stored_path, created_at) VALUES (?, 'f', 'f', 1)", id)
 	b.exec("INSERT INTO kanban_notify_subs (task_id, platform, chat_id, created_at) VALUES (?, 'p', 'c', 1)", id)
 	ok, err = b.DeleteArchived(t.Context(), id)
@@ -274,21 +274,21 @@ func TestArchiveAndDelete(t *testing.T) {
 func TestEditAndStats(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	ok, err := b.Edit(t.Context(), b.now, id, Edit{Title: new(" new "), Priority: new(int64(3))})
 	if must(t, err); !ok || b.task(id).Title != "new" || b.task(id).Priority != 3 {
 		t.Errorf("%v %+v", ok, b.task(id))
 	}
-	same(t, "events", b.kinds(id), "created", "edited", "reprioritized")
+	checkEqual(t, "events", b.eventKinds(id), "created", "edited", "reprioritized")
 	if _, err := b.Edit(t.Context(), b.now, id, Edit{Title: new(" ")}); err == nil {
 		t.Error("a blank title was taken")
 	}
 	if ok, err := b.Edit(t.Context(), b.now, "t_00000000", Edit{Title: new("x")}); ok || err != nil {
 		t.Errorf("%v %v", ok, err)
 	}
-	b.run(b.ready("alpha"), 71, true)
-	b.ready("")
-	b.pass(time.Minute)
+	b.run(b.createReady("alpha"), 71, true)
+	b.createReady("")
+	b.advance(time.Minute)
 	st, err := b.Stats(t.Context(), b.now)
 	must(t, err)
 	if st.ByStatus[Ready] != 2 || st.ByStatus[Running] != 1 || st.ByAssignee["alpha"][Running] != 1 || st.OldestAge == nil || *st.OldestAge != 63 {

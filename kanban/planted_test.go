@@ -27,9 +27,9 @@ func TestAFifoOrADeviceInPlaceOfAFileStopsNobody(t *testing.T) {
 		for _, name := range []string{"kanban.db.workers", "config.yaml", "kanban/current", "kanban/boards/side/board.json", "kanban/boards/side/kanban.db", "x.log"} {
 			must(t, plant(filepath.Join(root, name)))
 		}
-		id := b.ready("alpha")
-		same(t, "spawned", spawnedIDs(b.tick()), id)
-		if _, err := os.ReadFile(b.paths.ledgerPath()); err != nil || !strings.Contains(readWhole(t, b.paths.ledgerPath()), id) {
+		id := b.createReady("alpha")
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
+		if _, err := os.ReadFile(b.paths.ledgerPath()); err != nil || !strings.Contains(readAll(t, b.paths.ledgerPath()), id) {
 			t.Errorf("the worker is not remembered: %v", err)
 		}
 		boards := &Boards{Root: root, Env: b.env.get}
@@ -47,7 +47,7 @@ func TestAFifoOrADeviceInPlaceOfAFileStopsNobody(t *testing.T) {
 	}
 }
 
-func readWhole(t *testing.T, path string) string {
+func readAll(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	must(t, err)
@@ -60,7 +60,7 @@ func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	write0(t, b.paths.ledgerPath(), bytes.Repeat([]byte("x"), 200_000))
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	b.tick()
 	if run := b.task(id).CurrentRunID; readLedger(b.paths.ledgerPath()).runs[run].Task != id {
 		t.Errorf("run %d is not there", run)
@@ -74,12 +74,12 @@ func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 	b := newBoard(t)
 	pids := []int{os.Getpid(), 1, -1}
 	for _, pid := range pids {
-		b.run(b.ready("alpha"), pid, true)
+		b.run(b.createReady("alpha"), pid, true)
 	}
-	b.pass(2 * time.Hour)
+	b.advance(2 * time.Hour)
 	b.d.Config.MaxSpawn = new(0)
 	b.tick()
-	same(t, "signals", b.procs.signals)
+	checkEqual(t, "signals", b.procs.signals)
 	if list, err := b.Tasks(t.Context(), Filter{Status: Running}); err != nil || len(list) > 0 {
 		t.Errorf("%v: %d still stand", err, len(list))
 	}
@@ -91,8 +91,8 @@ func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	b.d.Backoff = time.Minute
-	failed, done, talked, left := b.ready("alpha"), b.ready("alpha"), b.ready("alpha"), b.ready("beta")
-	b.runner.knows = true
+	failed, done, talked, left := b.createReady("alpha"), b.createReady("alpha"), b.createReady("alpha"), b.createReady("beta")
+	b.runner.knowsStarted = true
 	b.tick()
 	b.exits(failed, Exit{Code: 1})
 	b.tick()
@@ -105,8 +105,8 @@ func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	b.exec("DELETE FROM task_runs WHERE task_id = ?", talked)
 	b.exec("UPDATE tasks SET status = 'ready' WHERE id IN (?, ?)", done, talked)
 	leaves := b.runner.pid(left)
-	b.pass(-365 * 24 * time.Hour)
-	same(t, "spawned", spawnedIDs(b.tick()), failed, done, talked)
+	b.advance(-365 * 24 * time.Hour)
+	checkEqual(t, "spawned", spawnedIDs(b.tick()), failed, done, talked)
 	if b.procs.Alive(leaves) && len(b.runner.ended) == 0 {
 		t.Error("the worker of a finished task stays for a year")
 	}
@@ -145,12 +145,12 @@ func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	b.claim(id)
 	b.exec("UPDATE tasks SET worker_pid = 4194305, claim_expires = 9223372036854775807, started_at = -9223372036854775808 WHERE id = ?", id)
 	b.exec("UPDATE task_runs SET started_at = -9223372036854775808")
 	b.d.Procs = realProcesses{}
-	same(t, "crashed", b.tick().Crashed, id)
+	checkEqual(t, "crashed", b.tick().Crashed, id)
 }
 
 // TestNoRowMakesTheDispatcherEndAnotherProcess checks that claims and ledger entries with a foreign
@@ -170,7 +170,7 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 		})
 		return cmd
 	}
-	expired, over, reclaimed, left, own := b.ready("alpha"), b.ready("alpha"), b.ready("alpha"), b.ready("alpha"), b.ready("alpha")
+	expired, over, reclaimed, left, own := b.createReady("alpha"), b.createReady("alpha"), b.createReady("alpha"), b.createReady("alpha"), b.createReady("alpha")
 	strangers := []*exec.Cmd{sleep(), sleep("HERMES_KANBAN_TASK=" + own), sleep("X=HERMES_KANBAN_TASK=" + reclaimed), sleep()}
 	worker := sleep("HERMES_KANBAN_TASK=" + own)
 	for i, id := range []string{expired, over, reclaimed} {
@@ -187,11 +187,11 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	if must(t, err); !ok {
 		t.Error("not reclaimed")
 	}
-	b.pass(2 * time.Hour)
+	b.advance(2 * time.Hour)
 	b.tick()
 	b.tick() // This pass drops the ledger's records of the ended claims.
 	for _, id := range []string{expired, over, reclaimed, left, own} {
-		b.wantStatus(id, Ready)
+		b.checkStatus(id, Ready)
 	}
 	for i, cmd := range strangers {
 		if !(realProcesses{}).Alive(cmd.Process.Pid) {
@@ -215,8 +215,8 @@ func TestAPathAsIDLeadsNowhere(t *testing.T) {
 	for _, id := range ids {
 		b.exec("INSERT INTO tasks (id, title, assignee, status, created_at) VALUES (?, 'x', 'alpha', 'ready', 1)", id)
 	}
-	good := b.ready("alpha")
-	same(t, "spawned", spawnedIDs(b.tick()), good)
+	good := b.createReady("alpha")
+	checkEqual(t, "spawned", spawnedIDs(b.tick()), good)
 	for _, id := range ids {
 		if task := b.task(id); task.Status != Ready || !strings.Contains(task.LastFailureError, "can't name a file") {
 			t.Errorf("%+v", task)
@@ -232,7 +232,7 @@ func TestADamagedBoardNamesTheDoctor(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	for range 200 {
-		b.ready("alpha")
+		b.createReady("alpha")
 	}
 	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
 	must(t, err)

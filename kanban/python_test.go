@@ -26,7 +26,7 @@ func python(t *testing.T, args ...string) *exec.Cmd {
 	return exec.CommandContext(t.Context(), path, append([]string{"testdata/writer.py"}, args...)...)
 }
 
-func pythonSays(t *testing.T, args ...string) string {
+func pythonOutput(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := python(t, args...)
 	cmd.Stderr = t.Output()
@@ -40,22 +40,22 @@ func TestPythonSharesTheFile(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
 	theirs := filepath.Join(t.TempDir(), "kanban.db")
-	pythonSays(t, "init", theirs)
-	want := pythonSays(t, "check", theirs)
+	pythonOutput(t, "init", theirs)
+	want := pythonOutput(t, "check", theirs)
 
 	b := newBoard(t)
-	id := b.ready("alpha")
-	if got := pythonSays(t, "check", b.paths.DB); got != want {
+	id := b.createReady("alpha")
+	if got := pythonOutput(t, "check", b.paths.DB); got != want {
 		t.Errorf("structure here\n%s\nthere\n%s", got, want)
 	}
-	b.wantStatus(id, Ready)
+	b.checkStatus(id, Ready)
 
 	s, err := Open(t.Context(), Paths{DB: theirs}, Options{Env: env{}.get})
 	must(t, err)
 	defer s.Close()
 	_, err = s.Create(t.Context(), time.Unix(1, 0), Task{Title: "x"})
 	must(t, err)
-	if got := pythonSays(t, "check", theirs); got != want || !strings.Contains(want, `"integrity": "ok"`) || !strings.Contains(want, `"journal": "wal"`) {
+	if got := pythonOutput(t, "check", theirs); got != want || !strings.Contains(want, `"integrity": "ok"`) || !strings.Contains(want, `"journal": "wal"`) {
 		t.Errorf("structure after opening\n%s\nbefore\n%s", got, want)
 	}
 	if names, _ := filepath.Glob(theirs + ".migration*"); len(names) > 0 {
@@ -70,7 +70,7 @@ func TestPythonSharesTheLocks(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"flock", "lockf"} {
 		b := newBoard(t)
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		cmd := python(t, kind, b.paths.TickLock())
 		in, err := cmd.StdinPipe()
 		must(t, err)
@@ -91,11 +91,11 @@ func TestPythonSharesTheLocks(t *testing.T) {
 		if must(t, err); !held {
 			t.Fatalf("%s: not released", kind)
 		}
-		if got := pythonSays(t, kind, b.paths.TickLock()); got != "refused" {
+		if got := pythonOutput(t, kind, b.paths.TickLock()); got != "refused" {
 			t.Errorf("%s: %s", kind, got)
 		}
 		lock.Release()
-		same(t, "spawned", spawnedIDs(b.tick()), id)
+		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestPythonWritesTheSameJSON(t *testing.T) {
 func structure(t *testing.T, path string) map[string]any {
 	t.Helper()
 	var m map[string]any
-	must(t, json.Unmarshal([]byte(pythonSays(t, "check", path)), &m))
+	must(t, json.Unmarshal([]byte(pythonOutput(t, "check", path)), &m))
 	for name, v := range m {
 		if rows, ok := v.([]any); ok && !strings.HasPrefix(name, "idx_") {
 			byName := make(map[string]any)

@@ -16,7 +16,7 @@ func TestARowWithoutAnIDStoppedTheBoard(t *testing.T) {
 	for _, status := range Statuses {
 		b := newBoard(t)
 		b.d.Backoff = 60e9
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.exec("INSERT INTO tasks (id, title, status, assignee, created_at, priority) VALUES (NULL, 'x', ?, 'alpha', 1, 9)", status)
 		b.exec("INSERT INTO task_links (parent_id, child_id) VALUES ('none', 'none')")
 		if r, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err != nil || len(spawnedIDs(r)) != 1 || spawnedIDs(r)[0] != id {
@@ -72,7 +72,7 @@ func TestADamagedBoardFilledTheVolumeWithCopies(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kanban.db")
 	makeLargeBoard(t, path)
 	for fill := range byte(2 * corruptCopies) {
-		spoil(t, path, 0xf0+fill)
+		corrupt(t, path, 0xf0+fill)
 		reopen()
 		_, err := openAt(t, path)
 		if bad := (*CorruptError)(nil); !errors.As(err, &bad) || (bad.Backup == "") != (fill >= corruptCopies) {
@@ -92,12 +92,12 @@ func TestARowKeptTheDispatcherBusy(t *testing.T) {
 		"id = NULL", "claim_lock = NULL", "claim_expires = 9223372036854775807", "max_runtime_seconds = 9223372036854775807",
 	} {
 		b := newBoard(t)
-		b.runner.knows = true
-		b.ready("alpha")
+		b.runner.knowsStarted = true
+		b.createReady("alpha")
 		b.tick()
 		b.exec("UPDATE tasks SET " + set)
 		for range 3 {
-			b.pass(20 * time.Minute)
+			b.advance(20 * time.Minute)
 			b.tick()
 		}
 		if next, err := b.d.Next(t.Context(), b.now); err != nil || !next.IsZero() && next.Sub(b.now) < DefaultInterval {
@@ -113,7 +113,7 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 	b := newBoard(t)
 	b.now = time.Now()
 	b.d.Config.StaleTimeout = 4 * time.Hour
-	b.runner.knows = true
+	b.runner.knowsStarted = true
 	me, err := procstat.Read(os.Getpid())
 	must(t, err)
 	began := procstat.StartedAt(me.Start)
@@ -128,7 +128,7 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.now = began.Add(time.Hour + 2*time.Second)
-	same(t, "timed out", b.tick().TimedOut, id)
+	checkEqual(t, "timed out", b.tick().TimedOut, id)
 }
 
 // TestAClockThatWasSetBackDidNotProlongTheRuntime checks that a worker with a claim in the future
@@ -136,7 +136,7 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 func TestAClockThatWasSetBackDidNotProlongTheRuntime(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	b.runner.knows = true
+	b.runner.knowsStarted = true
 	me, err := procstat.Read(os.Getpid())
 	must(t, err)
 	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(3600))})
@@ -145,7 +145,7 @@ func TestAClockThatWasSetBackDidNotProlongTheRuntime(t *testing.T) {
 	began := procstat.StartedAt(me.Start)
 	b.exec("UPDATE task_runs SET started_at = ?", began.Add(24*time.Hour).Unix())
 	b.now = began.Add(time.Hour - time.Minute)
-	same(t, "too early", b.tick().TimedOut)
+	checkEqual(t, "too early", b.tick().TimedOut)
 	b.now = began.Add(time.Hour + 2*time.Second)
-	same(t, "timed out", b.tick().TimedOut, id)
+	checkEqual(t, "timed out", b.tick().TimedOut, id)
 }

@@ -72,7 +72,7 @@ func (p *pass) pidWasReused(w *observedTask) bool {
 	if start == 0 {
 		return false
 	}
-	seen := p.notesOf(w.CurrentRunID)
+	seen := p.runStateOf(w.CurrentRunID)
 	seen.workerStart = cmp.Or(seen.workerStart, start)
 	is, known := p.procs().IsWorkerOf(w.WorkerPID, w.ID)
 	return start != cmp.Or(w.ref.Start, seen.workerStart) || known && !is
@@ -158,7 +158,7 @@ func (p *pass) updateLedger() {
 			p.recordWorker(workerRecord{Run: w.CurrentRunID, Task: w.ID, Foreign: true})
 		}
 	}
-	maps.DeleteFunc(p.notes, func(run int64, _ *runNotes) bool { return !open[run] })
+	maps.DeleteFunc(p.runStates, func(run int64, _ *runState) bool { return !open[run] })
 	if len(p.endedEntries) == 0 {
 		return
 	}

@@ -9,11 +9,11 @@ func TestDefaultAssignee(t *testing.T) {
 	t.Parallel()
 	t.Run("skipped without default", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.ready("")
+		id := b.createReady("")
 		r := b.tick()
-		same(t, "unassigned", r.SkippedUnassigned, id)
-		same(t, "spawned", spawnedIDs(r))
-		same(t, "nonspawnable", r.SkippedNonspawnable)
+		checkEqual(t, "unassigned", r.SkippedUnassigned, id)
+		checkEqual(t, "spawned", spawnedIDs(r))
+		checkEqual(t, "nonspawnable", r.SkippedNonspawnable)
 		if got := b.task(id).Assignee; got != "" {
 			t.Errorf("assignee %q", got)
 		}
@@ -21,10 +21,10 @@ func TestDefaultAssignee(t *testing.T) {
 	t.Run("auto-assigned", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.DefaultAssignee = " Default "
-		id := b.ready("")
+		id := b.createReady("")
 		r := b.tick()
-		same(t, "auto-assigned", r.AutoAssigned, id)
-		same(t, "unassigned", r.SkippedUnassigned)
+		checkEqual(t, "auto-assigned", r.AutoAssigned, id)
+		checkEqual(t, "unassigned", r.SkippedUnassigned)
 		if len(r.Spawned) != 1 || r.Spawned[0].Assignee != "default" || b.task(id).Assignee != "default" {
 			t.Errorf("spawned %+v, assignee %q", r.Spawned, b.task(id).Assignee)
 		}
@@ -40,11 +40,11 @@ func TestDefaultAssignee(t *testing.T) {
 	t.Run("dry run", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.DefaultAssignee = "default"
-		id := b.ready("")
+		id := b.createReady("")
 		before := dump(t, b.Store, "tasks", "task_events", "task_runs")
-		r := b.dry()
-		same(t, "auto-assigned", r.AutoAssigned, id)
-		same(t, "spawned", spawnedIDs(r), id)
+		r := b.dryTick()
+		checkEqual(t, "auto-assigned", r.AutoAssigned, id)
+		checkEqual(t, "spawned", spawnedIDs(r), id)
 		if after := dump(t, b.Store, "tasks", "task_events", "task_runs"); after != before {
 			t.Errorf("the dry run wrote:\n%s\n%s", before, after)
 		}
@@ -52,17 +52,17 @@ func TestDefaultAssignee(t *testing.T) {
 	t.Run("whitespace", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.DefaultAssignee = " \t"
-		id := b.ready("")
-		same(t, "unassigned", b.tick().SkippedUnassigned, id)
+		id := b.createReady("")
+		checkEqual(t, "unassigned", b.tick().SkippedUnassigned, id)
 	})
 	t.Run("missing profile is no fallback", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.DefaultAssignee = "ghost"
-		id := b.ready("")
+		id := b.createReady("")
 		r := b.tick()
-		same(t, "unassigned", r.SkippedUnassigned, id)
-		same(t, "nonspawnable", r.SkippedNonspawnable)
-		same(t, "auto-assigned", r.AutoAssigned)
+		checkEqual(t, "unassigned", r.SkippedUnassigned, id)
+		checkEqual(t, "nonspawnable", r.SkippedNonspawnable)
+		checkEqual(t, "auto-assigned", r.AutoAssigned)
 		if b.task(id).Assignee != "" {
 			t.Error("the row was touched")
 		}
@@ -70,15 +70,15 @@ func TestDefaultAssignee(t *testing.T) {
 	t.Run("a failing check counts as exists", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.DefaultAssignee = "broken"
-		id := b.ready("")
-		same(t, "auto-assigned", b.tick().AutoAssigned, id)
+		id := b.createReady("")
+		checkEqual(t, "auto-assigned", b.tick().AutoAssigned, id)
 	})
 	t.Run("explicit untouched", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.DefaultAssignee = "someother"
-		id := b.ready("default")
+		id := b.createReady("default")
 		r := b.tick()
-		same(t, "auto-assigned", r.AutoAssigned)
+		checkEqual(t, "auto-assigned", r.AutoAssigned)
 		if len(r.Spawned) != 1 || r.Spawned[0].Assignee != "default" || b.task(id).Assignee != "default" {
 			t.Errorf("spawned %+v", r.Spawned)
 		}
@@ -87,11 +87,11 @@ func TestDefaultAssignee(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.DefaultAssignee = "alpha"
 		b.d.Config.MaxInProgressPerProfile = new(1)
-		first, second := b.ready("alpha"), b.ready("")
+		first, second := b.createReady("alpha"), b.createReady("")
 		r := b.tick()
-		same(t, "spawned", spawnedIDs(r), first)
-		same(t, "auto-assigned", r.AutoAssigned, second)
-		same(t, "capped", r.SkippedCapped, CappedTask{second, "alpha", 1})
+		checkEqual(t, "spawned", spawnedIDs(r), first)
+		checkEqual(t, "auto-assigned", r.AutoAssigned, second)
+		checkEqual(t, "capped", r.SkippedCapped, CappedTask{second, "alpha", 1})
 		if r = b.tick(); len(r.AutoAssigned) != 0 || b.count(second, "assigned") != 1 {
 			t.Error("it was assigned again")
 		}
@@ -99,9 +99,9 @@ func TestDefaultAssignee(t *testing.T) {
 	t.Run("review rows are never assigned", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.DefaultAssignee = "alpha"
-		id := b.ready("")
+		id := b.createReady("")
 		b.exec("UPDATE tasks SET status = 'review' WHERE id = ?", id)
-		same(t, "unassigned", b.tick().SkippedUnassigned, id)
+		checkEqual(t, "unassigned", b.tick().SkippedUnassigned, id)
 	})
 	t.Run("field exists", func(t *testing.T) {
 		if r := newBoard(t).tick(); r.AutoAssigned == nil || len(r.AutoAssigned) != 0 {
@@ -114,7 +114,7 @@ func TestPerProfileCap(t *testing.T) {
 	t.Parallel()
 	fill := func(b *board, who string, n int) (ids []string) {
 		for range n {
-			ids = append(ids, b.ready(who))
+			ids = append(ids, b.createReady(who))
 		}
 		return ids
 	}
@@ -159,7 +159,7 @@ func TestPerProfileCap(t *testing.T) {
 	t.Run("pre-existing running", func(t *testing.T) {
 		b := newBoard(t)
 		b.d.Config.MaxInProgressPerProfile = new(1)
-		b.run(b.ready("alpha"), 77, true)
+		b.run(b.createReady("alpha"), 77, true)
 		fill(b, "alpha", 2)
 		fill(b, "beta", 2)
 		r := b.tick()

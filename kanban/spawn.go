@@ -65,10 +65,10 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// startAgain requests the worker of an attempt again, because the dispatcher died before its request or got no answer. It
+// restartWorker requests the worker of an attempt again, because the dispatcher died before its request or got no answer. It
 // keeps the run: the runner starts only one worker for a run, even if the first request takes effect late. With a new run,
 // two workers could run at the same time.
-func (p *pass) startAgain(w *observedTask) error {
+func (p *pass) restartWorker(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true
 	switch {

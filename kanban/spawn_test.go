@@ -67,14 +67,14 @@ func TestSpawn(t *testing.T) {
 	})
 	t.Run("options", func(t *testing.T) {
 		_, _, job := spawn(t, func(b *board) Task {
-			b.d.Profiles = oneProfile{toolsets: []string{"web", "file"}}
+			b.d.Profiles = fixedProfile{toolsets: []string{"web", "file"}}
 			return Task{Skills: []string{"writing", " review ", "writing"}, ModelOverride: "large"}
 		})
-		same(t, "options", job.Options, "--skills", "writing", "--skills", "review", "-m", "large", "--toolsets", "web,file")
+		checkEqual(t, "options", job.Options, "--skills", "writing", "--skills", "review", "-m", "large", "--toolsets", "web,file")
 	})
 	t.Run("no automatic skill", func(t *testing.T) {
 		_, _, job := spawn(t, func(*board) Task { return Task{} })
-		same(t, "options", job.Options)
+		checkEqual(t, "options", job.Options)
 	})
 	t.Run("the profile's own toolsets", func(t *testing.T) {
 		dir := t.TempDir()
@@ -89,9 +89,9 @@ func TestSpawn(t *testing.T) {
 			"platform_toolsets: {cli: [web, file, kanban]}\nagent: {disabled_toolsets: [file, browser]}": "kanban web",
 		} {
 			write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte(text))
-			same(t, text, p.Toolsets("alpha"), strings.Fields(want)...)
+			checkEqual(t, text, p.Toolsets("alpha"), strings.Fields(want)...)
 		}
-		same(t, "no profile", p.Toolsets("gamma"))
+		checkEqual(t, "no profile", p.Toolsets("gamma"))
 	})
 	for had, want := range map[string]string{"180": "3570", "7200": "", "": "3570", "never": "3570"} {
 		t.Run("timeout "+had, func(t *testing.T) {
@@ -112,12 +112,12 @@ func TestSpawn(t *testing.T) {
 			b.d.Environ = []string{"TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me"}
 			return Task{MaxRuntimeSeconds: new(int64(3600))}
 		})
-		same(t, "environment", b.d.Environ, "TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me")
+		checkEqual(t, "environment", b.d.Environ, "TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me")
 	})
 	t.Run("the profile's home", func(t *testing.T) {
 		for _, home := range []string{"/opt/data/profiles/alpha", ""} {
 			_, _, job := spawn(t, func(b *board) Task {
-				b.d.Profiles = oneProfile{home: home}
+				b.d.Profiles = fixedProfile{home: home}
 				return Task{}
 			})
 			if got := job.Vars["HERMES_HOME"]; got != home {
@@ -228,7 +228,7 @@ func TestWorkspaces(t *testing.T) {
 	byRepo := b.create(Task{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: repo})
 	byPath := b.create(Task{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: other, Branch: "feature"})
 	dir := b.create(Task{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: fixed})
-	scratch := b.ready("alpha")
+	scratch := b.createReady("alpha")
 	r := b.tick()
 	want := map[string]string{
 		byRepo: filepath.Join(repo, ".worktrees", byRepo), byPath: other, dir: fixed, scratch: filepath.Join(b.paths.Workspaces, scratch),
@@ -270,7 +270,7 @@ func TestWorkspaces(t *testing.T) {
 func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	parent := b.ready("alpha")
+	parent := b.createReady("alpha")
 	child := b.create(Task{Assignee: "alpha"}, parent)
 	b.tick()
 	path := b.task(parent).WorkspacePath
@@ -288,7 +288,7 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	// A path outside the managed directory must never be removed.
 	outside := t.TempDir()
 	for _, path := range []string{outside, b.paths.Workspaces, b.paths.Workspaces + "/../kanban.db", "/"} {
-		id := b.ready("alpha")
+		id := b.createReady("alpha")
 		b.exec("UPDATE tasks SET workspace_path = ? WHERE id = ?", path, id)
 		_, err := b.Complete(t.Context(), b.now, id, Completion{})
 		must(t, err)
@@ -300,13 +300,13 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	}
 }
 
-type oneProfile struct {
+type fixedProfile struct {
 	home     string
 	toolsets []string
 }
 
-func (oneProfile) Exists(string) (bool, error) { return true, nil }
+func (fixedProfile) Exists(string) (bool, error) { return true, nil }
 
-func (p oneProfile) Dir(string) string { return p.home }
+func (p fixedProfile) Dir(string) string { return p.home }
 
-func (p oneProfile) Toolsets(string) []string { return p.toolsets }
+func (p fixedProfile) Toolsets(string) []string { return p.toolsets }

@@ -164,9 +164,9 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// spoil overwrites the file's second page with bytes of fill. The page belongs to the schema or to
+// corrupt overwrites the file's second page with bytes of fill. The page belongs to the schema or to
 // the first table.
-func spoil(t *testing.T, path string, fill byte) {
+func corrupt(t *testing.T, path string, fill byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	must(t, err)
@@ -195,7 +195,7 @@ func TestCorruptFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kanban.db")
 	makeLargeBoard(t, path)
 	for n, fill := range []byte{0xff, 0x07} {
-		spoil(t, path, fill)
+		corrupt(t, path, fill)
 		write0(t, path+"-wal", []byte("whatever a log holds"))
 		content, err := os.ReadFile(path)
 		must(t, err)
@@ -250,7 +250,7 @@ func TestTruncatedWAL(t *testing.T) {
 	if must(t, err); len(list) != 1 || list[0].ID != first { // The log ends inside the second transaction, so only the first task exists.
 		t.Errorf("%+v", list)
 	}
-	sound(t, cut)
+	checkIntegrity(t, cut)
 }
 
 func TestNoWAL(t *testing.T) {
@@ -273,7 +273,7 @@ func TestNoWAL(t *testing.T) {
 func TestTornFile(t *testing.T) {
 	testkit.SkipIfShort(t)
 	b := newBoard(t)
-	b.ready("alpha")
+	b.createReady("alpha")
 	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
 	must(t, err)
 	must(t, b.checkLength(t.Context(), b.db))
@@ -345,7 +345,7 @@ func TestDeathInACheckpoint(t *testing.T) {
 	if must(t, err); len(list) != 30 {
 		t.Errorf("%d tasks", len(list))
 	}
-	sound(t, s)
+	checkIntegrity(t, s)
 }
 
 func TestRollbackHidesNothing(t *testing.T) {
@@ -358,14 +358,14 @@ func TestRollbackHidesNothing(t *testing.T) {
 	if !errors.Is(err, first) {
 		t.Errorf("%v", err)
 	}
-	b.ready("alpha") // The connection still works.
+	b.createReady("alpha") // The connection still works.
 }
 
 // TestTheFirstErrorSticks checks that an error ends a transaction without effect, whatever calls
 // follow.
 func TestTheFirstErrorSticks(t *testing.T) {
 	b := newBoard(t)
-	id := b.ready("alpha")
+	id := b.createReady("alpha")
 	err := b.write(t.Context(), b.now, func(tx *tx) error {
 		tx.exec("UPDATE tasks SET title = 'changed'")
 		if queryFirstInTx[string](tx, "SELECT nothing FROM tasks") != "" || tx.insert("INSERT INTO task_events (task_id) VALUES ('x')") != 0 {

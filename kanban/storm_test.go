@@ -63,7 +63,7 @@ func TestStorm(t *testing.T) {
 	}
 	kills := make([]int, len(stormers))
 	for i, start := range stormers {
-		wait.Go(func() { kills[i] = stormKeep(ctx, t, start) })
+		wait.Go(func() { kills[i] = stormRestart(ctx, t, start) })
 	}
 	wait.Go(func() { stormWatchCaps(ctx, t, s.paths.DB) })
 	wait.Go(func() { stormKillWorkers(ctx, dir) })
@@ -76,7 +76,7 @@ func TestStorm(t *testing.T) {
 	wait.Wait()
 
 	stormDrain(t, s, dir)
-	sound(t, s)
+	checkIntegrity(t, s)
 	if data, _ := os.ReadFile(filepath.Join(dir, "twice")); len(data) > 0 {
 		t.Errorf("a task had two workers at a time:\n%s", data)
 	}
@@ -105,8 +105,8 @@ func stormRole(ctx context.Context, role, dir string, more ...string) *exec.Cmd 
 	return cmd
 }
 
-// stormKeep restarts a program whenever it ends, and kills it at random times.
-func stormKeep(ctx context.Context, t *testing.T, start func(context.Context) *exec.Cmd) (kills int) {
+// stormRestart restarts a program whenever it ends, and kills it at random times.
+func stormRestart(ctx context.Context, t *testing.T, start func(context.Context) *exec.Cmd) (kills int) {
 	runtime.LockOSThread() // The kernel sends Pdeathsig when this thread ends.
 	defer runtime.UnlockOSThread()
 	for ctx.Err() == nil {

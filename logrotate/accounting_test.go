@@ -82,13 +82,13 @@ type gateway struct {
 	removed [][]string // Lines in removed directories, oldest first.
 }
 
-func (g *gateway) keep(t *testing.T) {
-	for g.again(t) {
+func (g *gateway) keepRunning(t *testing.T) {
+	for g.restart(t) {
 		_ = g.cmd.Wait() // Wait returns an error, because the test kills the process.
 	}
 }
 
-func (g *gateway) again(t *testing.T) bool {
+func (g *gateway) restart(t *testing.T) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.over {
@@ -163,7 +163,7 @@ func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 	grave := t.TempDir()
 	lines, lost := account(t, t.TempDir(), Limits{}, func(gateways []*gateway) {
 		for i := range 40 {
-			gateways[rand.IntN(len(gateways))].takeAway(t, filepath.Join(grave, strconv.Itoa(i)), i%2 == 0)
+			gateways[rand.IntN(len(gateways))].moveAway(t, filepath.Join(grave, strconv.Itoa(i)), i%2 == 0)
 		}
 	})
 	if lost != 0 {
@@ -171,9 +171,9 @@ func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 	}
 }
 
-// takeAway moves the log's directory, and removes it if remove is true. It reads the old files
+// moveAway moves the log's directory, and removes it if remove is true. It reads the old files
 // through descriptors that it opened before.
-func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
+func (g *gateway) moveAway(t *testing.T, to string, remove bool) {
 	if err := os.Rename(g.dir, to); err != nil {
 		return // The directory does not exist yet.
 	}
@@ -259,12 +259,12 @@ func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 		if err := os.Remove(ballast); err != nil {
 			t.Error(err)
 		}
-		writtenAgain(t, gateways)
+		awaitWritten(t, gateways)
 	}
 }
 
-// writtenAgain waits until no log reports an error any more.
-func writtenAgain(t *testing.T, gateways []*gateway) {
+// awaitWritten waits until no log reports an error any more.
+func awaitWritten(t *testing.T, gateways []*gateway) {
 	testkit.Until(t, "all is written again", func() bool {
 		return !slices.ContainsFunc(gateways, func(g *gateway) bool { return g.log.Stats().LastError != "" })
 	})
@@ -290,7 +290,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 		g := &gateway{name: name, dir: filepath.Dir(path), ledgers: t.TempDir(), log: s.Open(name, "", path)}
 		limit(g.log, limits)
 		gateways[i] = g
-		all.Go(func() { g.keep(t) })
+		all.Go(func() { g.keepRunning(t) })
 	}
 	var trouble sync.WaitGroup
 	if during != nil {

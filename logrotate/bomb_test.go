@@ -48,7 +48,7 @@ func readAll(t *testing.T, o reader.Options) (lines []string, err error) {
 }
 
 func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
-	dir, first := past(t)
+	dir, first := createHistory(t)
 	all, err := readAll(t, reader.Options{Dir: dir, LastLines: -1, Previous: true})
 	if err != nil {
 		t.Fatal(err)
@@ -69,13 +69,13 @@ func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
 	if mark == 0 || len(lines) != len(all)+1 {
 		t.Fatalf("%d lines, the mark is at %d: %q", len(lines), mark, lines)
 	}
-	wantLines(t, append(lines[:mark:mark], lines[mark+1:]...), all...)
+	checkLines(t, append(lines[:mark:mark], lines[mark+1:]...), all...)
 	// The file current has enough lines, so the archive must not be read.
 	o.LastLines = 1
 	if lines, err = readAll(t, o); err != nil {
 		t.Errorf("%v", err)
 	}
-	wantLines(t, lines, all[len(all)-1])
+	checkLines(t, lines, all[len(all)-1])
 	// Without a limit from the end, Read must return lines up to the limit of an archive.
 	o.LastLines, o.Previous = -1, true
 	if lines, err = readAll(t, o); err == nil || len(lines) > len(all)+1+1000/len("bomb\n") || len(lines) < len(all)+1 {

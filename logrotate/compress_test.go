@@ -57,9 +57,9 @@ func TestArchivesAreCompressed(t *testing.T) {
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	limit(l, Limits{Compress: true})
 	lines := fill(1000)
-	say(t, l, lines...)
+	writeRun(t, l, lines...)
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
-	wantLines(t, stored(t, dir), lines...)
+	checkLines(t, stored(t, dir), lines...)
 	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -80,10 +80,10 @@ func TestArchivesAreCompressed(t *testing.T) {
 	// The compression of one archive ends, and the next begins.
 	s.compressor.work.Wait()
 	more := fill(300)
-	say(t, l, more...)
+	writeRun(t, l, more...)
 	testkit.Until(t, "the new archives are compressed", func() bool { return allPacked(t, dir) })
 	closeSet(t, s)
-	wantLines(t, stored(t, dir), append(lines, more...)...)
+	checkLines(t, stored(t, dir), append(lines, more...)...)
 }
 
 func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
@@ -106,7 +106,7 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit(l, Limits{Compress: true})
-	say(t, l, fill(1000)...)
+	writeRun(t, l, fill(1000)...)
 	testkit.Until(t, "all other archives are compressed", func() bool {
 		names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
 		if err != nil {
@@ -126,7 +126,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 	t.Parallel()
 	s, l, dir := fixture(t, Options{limits: Limits{MaxSize: 10_000}}, Limits{Compress: true, Archives: 50, Quota: 35_000})
 	for range 5 {
-		say(t, l, fill(100)...)
+		writeRun(t, l, fill(100)...)
 		testkit.Until(t, "the archives are compressed", func() bool { return allPacked(t, dir) })
 	}
 	limit(l, Limits{Compress: true, Archives: 3})
@@ -146,7 +146,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 	if len(paths) < 4 || total > 25_000 {
 		t.Errorf("%d archives of %d bytes are kept", len(paths), total)
 	}
-	say(t, l, fill(100)...)
+	writeRun(t, l, fill(100)...)
 	closeSet(t, s)
 	if paths, err = archivePaths(dir); err != nil || len(paths) != 3 {
 		t.Errorf("%d archives are kept (%v)", len(paths), err)
@@ -156,7 +156,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 // TestCompressingGoesOnAfterACrash checks that compression continues after a crash of hinit.
 func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
-	dir, first := past(t)
+	dir, first := createHistory(t)
 	at := func(name string) string { return filepath.Join(dir, name) }
 	names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
 	if err != nil {
@@ -190,10 +190,10 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	s := newSet(Options{})
 	l := s.Open("gateway-coder", "coder", at(archive.Current))
 	limit(l, Limits{Compress: true})
-	say(t, l, "next")
+	writeRun(t, l, "next")
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
 	closeSet(t, s)
-	wantLines(t, stored(t, dir), append(before, "next")...)
+	checkLines(t, stored(t, dir), append(before, "next")...)
 	if left, _ := namesIn(dir); len(left) != 4 {
 		t.Errorf("there are %q", left)
 	}
@@ -221,14 +221,14 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 	s := newSet(Options{Warn: w.add})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	limit(l, Limits{Compress: true})
-	say(t, l, "two")
+	writeRun(t, l, "two")
 	testkit.Until(t, "the link is refused", func() bool { return len(w.all()) > 0 })
 	testkit.Until(t, "the other archive is compressed", func() bool {
 		st, err := os.Lstat(filepath.Join(dir, target+archive.Packed))
 		return err == nil && st.Mode().IsRegular()
 	})
 	closeSet(t, s)
-	w.want(t, linked)
+	w.checkContains(t, linked)
 	if text, err := os.ReadFile(secret); err != nil || string(text) != "root's own\n" {
 		t.Errorf("behind the link is now %q, %v", text, err)
 	}
@@ -244,7 +244,7 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 // archives, with every combination of options.
 func TestReadCompressedHistory(t *testing.T) {
 	t.Parallel()
-	dir, first := past(t)
+	dir, first := createHistory(t)
 	plain := map[string]string{}
 	options := []reader.Options{{LastLines: -1}, {LastLines: -1, Previous: true}, {LastLines: -1, Since: first.Add(7 * time.Minute)}, {LastLines: 3, Since: first}}
 	for n := range 23 {
@@ -302,7 +302,7 @@ func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 	t.Parallel()
 	s, l, dir := fixture(t, Options{limits: Limits{MaxSize: 10_000, Archives: 1000}}, Limits{Compress: true})
 	all := fill(1000)
-	say(t, l, all[:50]...)
+	writeRun(t, l, all[:50]...)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	hold, ended := make(chan struct{}), make(chan error, 1)
@@ -318,7 +318,7 @@ func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 		})
 	}()
 	testkit.Until(t, "it reads", func() bool { return n.Load() == 10 })
-	say(t, l, all[50:]...)
+	writeRun(t, l, all[50:]...)
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
 	close(hold)
 	testkit.Until(t, "it has read all", func() bool { return n.Load() >= int64(len(all)) })
@@ -327,7 +327,7 @@ func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeSet(t, s)
-	wantLines(t, got, all...)
+	checkLines(t, got, all...)
 }
 
 // TestCloseDoesNotWaitForCompression checks that Close returns in the middle of a compression.

@@ -36,10 +36,10 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			// The console has no reader, and its lines exceed the buffer and the pipe.
 			const lines = 30_000
 			for i := range lines {
-				put(t, stdout1, fmt.Sprintf("%5d %s\n", i, strings.Repeat("b", 93)))
+				writeText(t, stdout1, fmt.Sprintf("%5d %s\n", i, strings.Repeat("b", 93)))
 			}
 			testkit.Until(t, "all lines are in the file", func() bool { return flooder.Stats().Lines == lines })
-			put(t, stdout2, "a modest line\n")
+			writeText(t, stdout2, "a modest line\n")
 			testkit.Until(t, "the other service's line", func() bool { return modest.Stats().Lines == 1 })
 			fmt.Fprint(s.Console(1), "the init's own line")
 
@@ -57,7 +57,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 				defer c.mu.Unlock()
 				return c.waiting == 0 && len(c.withDropped) == 0
 			})
-			put(t, stdout1, "afterwards\n")
+			writeText(t, stdout1, "afterwards\n")
 			closeAll(stdout1, stderr1, stdout2, stderr2)
 			closeSet(t, s)
 			w.Close()
@@ -100,11 +100,11 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			notice := fmt.Sprintf("[hinit] %d lines of gateway-coder not shown here; see %s", dropped, filepath.Join(dir, "coder", archive.Current))
 			switch mode {
 			case Prefixed:
-				wantLines(t, others, "writer | a modest line", "hinit | the init's own line", notice, "afterwards")
+				checkLines(t, others, "writer | a modest line", "hinit | the init's own line", notice, "afterwards")
 			default:
-				wantLines(t, others, "a modest line", "the init's own line", notice, "afterwards")
+				checkLines(t, others, "a modest line", "the init's own line", notice, "afterwards")
 			}
-			warn.want(t)
+			warn.checkContains(t)
 		})
 	}
 }
@@ -125,7 +125,7 @@ func TestConsoleModes(t *testing.T) {
 		if n, err := io.WriteString(s.Console(2), "own"); n != 3 || err != nil {
 			t.Errorf("%v: own line: %d, %v", mode, n, err)
 		}
-		put(t, stderr, "a \"line\"\nand")
+		writeText(t, stderr, "a \"line\"\nand")
 		closeAll(stdout, stderr)
 		closeSet(t, s)
 		got := out.text()
@@ -160,15 +160,15 @@ func TestConsoleThatIsGone(t *testing.T) {
 	var want []string
 	for i := range 100 {
 		want = append(want, fmt.Sprint("line ", i))
-		put(t, stdout, want[i]+"\n")
+		writeText(t, stdout, want[i]+"\n")
 	}
 	testkit.Until(t, "the warning", func() bool { return len(warn.all()) == 1 })
-	put(t, stdout, "last\n")
+	writeText(t, stdout, "last\n")
 	closeAll(stdout, stderr)
 	closeSet(t, s)
 	w.Close()
-	warn.want(t, "cannot write the container's stdout: broken pipe")
-	wantLines(t, stored(t, dir), append(want, "last")...)
+	warn.checkContains(t, "cannot write the container's stdout: broken pipe")
+	checkLines(t, stored(t, dir), append(want, "last")...)
 }
 
 // TestConsoleFlagsAreLeftAlone checks that hinit does not change the console's O_NONBLOCK flag,
@@ -216,12 +216,12 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	l := s.Open("x", "x", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	for i := range 10 {
-		put(t, stdout, "line\n")
+		writeText(t, stdout, "line\n")
 		testkit.Until(t, "it is read", func() bool { return l.Stats().Lines == uint64(i+1) })
 	}
 	closeAll(stdout, stderr)
 	closeSet(t, s)
-	warn.want(t, "cannot write the container's stdout: no space left on device")
+	warn.checkContains(t, "cannot write the container's stdout: no space left on device")
 	if n := len(stored(t, dir)); n != 10 {
 		t.Errorf("the file has %d lines", n)
 	}
@@ -249,7 +249,7 @@ func TestAConsoleFailsTwice(t *testing.T) {
 	c.fault.reportedAt = time.Time{} // Pretend that the report was a minute ago.
 	fails(unix.ENOSPC)
 	fails(nil)
-	warn.want(t, "no space left on device; lines are missing", "is written again", "no space left on device; lines are missing", "is written again")
+	warn.checkContains(t, "no space left on device; lines are missing", "is written again", "no space left on device; lines are missing", "is written again")
 }
 
 // TestAConsoleThatTakesNothingIsCounted checks that lines that can't be written to the console
@@ -271,7 +271,7 @@ func TestAConsoleThatTakesNothingIsCounted(t *testing.T) {
 		l := s.Open("x", "x", "")
 		stdout, stderr := pipes(t, l)
 		for i := range 10 {
-			put(t, stdout, "line\n")
+			writeText(t, stdout, "line\n")
 			testkit.Until(t, "it is read", func() bool { return l.Stats().Lines == uint64(i+1) })
 		}
 		closeAll(stdout, stderr)
@@ -307,7 +307,7 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 	l := s.Open("x", "x", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	for range 2000 {
-		put(t, stdout, strings.Repeat("c", 99)+"\n")
+		writeText(t, stdout, strings.Repeat("c", 99)+"\n")
 	}
 	closeAll(stdout, stderr)
 	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == 2000 })

@@ -39,8 +39,8 @@ func feed(w *os.File, data []byte, size int) {
 	}()
 }
 
-// inOrder fails the test unless got contains the lines 0 to n-1 of each name in order.
-func inOrder(t *testing.T, got []byte, want map[string]int) {
+// checkOrder fails the test unless got contains the lines 0 to n-1 of each name in order.
+func checkOrder(t *testing.T, got []byte, want map[string]int) {
 	t.Helper()
 	next := make(map[string]int)
 	for line := range strings.Lines(string(got)) {
@@ -122,7 +122,7 @@ func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 				closeSet(t, s)
 				w.Close()
 				reader.Wait()
-				inOrder(t, got.Bytes(), want)
+				checkOrder(t, got.Bytes(), want)
 				for name, l := range logs {
 					if st := l.Stats(); st.ConsoleDropped != 0 || st.Lines != uint64(want[name]) {
 						t.Errorf("%s: %+v", name, st)
@@ -166,7 +166,7 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	if dropped == 0 || strings.Count(got.String(), "[hinit]") != 1 || !strings.HasSuffix(got.String(), notice) {
 		t.Errorf("%d lines are missing, and the console ends with %q", dropped, got.String()[max(0, got.Len()-150):])
 	}
-	inOrder(t, bytes.TrimSuffix(got.Bytes(), []byte(notice)), map[string]int{"flooder": lines - int(dropped)})
+	checkOrder(t, bytes.TrimSuffix(got.Bytes(), []byte(notice)), map[string]int{"flooder": lines - int(dropped)})
 }
 
 // TestAFloodIsNotInTheWayOfAQuietService checks that a quiet service's line waits only for a
@@ -189,7 +189,7 @@ func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
 		defer c.mu.Unlock()
 		return len(c.pumps) > 0
 	})
-	put(t, stdout2, "quiet 0 \n")
+	writeText(t, stdout2, "quiet 0 \n")
 	testkit.Until(t, "the line is read", func() bool { return quiet.Stats().Lines == 1 })
 	closeAll(stderr, stdout2, stderr2)
 	var got bytes.Buffer
@@ -198,7 +198,7 @@ func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
 	closeSet(t, s)
 	w.Close()
 	reader.Wait()
-	inOrder(t, got.Bytes(), map[string]int{"flooder": lines, "quiet": 1})
+	checkOrder(t, got.Bytes(), map[string]int{"flooder": lines, "quiet": 1})
 	// Before the line come the pipe, the block being written, and the flooder's share of the queue.
 	if before := bytes.Index(got.Bytes(), []byte("quiet")); before > readSize+2*consoleBlock+2*maxSourceQueue {
 		t.Errorf("the line comes after %d bytes of the flood", before)
@@ -251,7 +251,7 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	closeSet(t, s)
 	w.Close()
 	reader.Wait()
-	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
+	checkOrder(t, out.Bytes(), map[string]int{"flooder": lines})
 }
 
 // TestTheConsoleSaidThatLinesAreInAFileThatLostThem checks the notice for lines that the file has
@@ -316,7 +316,7 @@ func TestAFreezeDoesNotWaitForTheConsole(t *testing.T) {
 	closeSet(t, s)
 	w.Close()
 	reader.Wait()
-	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
+	checkOrder(t, out.Bytes(), map[string]int{"flooder": lines})
 }
 
 // FuzzConsoleOrder checks that no line is missing or out of order, for any services and readers.
@@ -365,6 +365,6 @@ func FuzzConsoleOrder(f *testing.F) {
 				got = bytes.ReplaceAll(got, []byte(name+" | "), nil)
 			}
 		}
-		inOrder(t, got, want)
+		checkOrder(t, got, want)
 	})
 }

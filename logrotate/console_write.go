@@ -70,9 +70,9 @@ func (c *console) detectKind(fd uintptr) {
 // size doesn't block (pipe(7)).
 const pipeWriteSize = 4 << 10
 
-// pieceSize returns how many bytes to write next. A blocking write returns only when all its bytes are written, and only then
+// writeSize returns how many bytes to write next. A blocking write returns only when all its bytes are written, and only then
 // hinit knows that a slow reader makes progress. So pieces are small.
-func (c *console) pieceSize(fd int) int {
+func (c *console) writeSize(fd int) int {
 	n := len(c.writing)
 	switch {
 	case c.kind == unix.S_IFREG || n <= pipeWriteSize:
@@ -103,7 +103,7 @@ func (c *console) writeAll(fd uintptr) {
 		}
 	}
 	for len(c.writing) > 0 {
-		n, err := unix.Write(int(fd), c.writing[:c.pieceSize(int(fd))])
+		n, err := unix.Write(int(fd), c.writing[:c.writeSize(int(fd))])
 		switch {
 		case n > 0:
 			c.writing = c.writing[n:]

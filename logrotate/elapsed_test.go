@@ -21,7 +21,7 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	s := newSet(Options{})
 	l := s.Open("coder", "coder", path)
 	out, errs := pipes(t, l)
-	put(t, out, "one\n")
+	writeText(t, out, "one\n")
 	testkit.Until(t, "the line waits", func() bool { return l.Stats().Lines == 1 })
 	closeAll(out, errs)
 	s.Drop("coder")

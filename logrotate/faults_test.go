@@ -71,7 +71,7 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 		trouble(t, "write /current EIO") // The fault lasts until the memory for waiting lines is full.
 		testkit.Until(t, "lines are lost", func() bool { return losses(gateways) > before })
 		trouble(t)
-		writtenAgain(t, gateways)
+		awaitWritten(t, gateways)
 	})
 	if lost == 0 {
 		t.Errorf("none of %d lines is lost: no write failed for long", lines)
@@ -88,24 +88,24 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	s := newSet(Options{Warn: warned.add})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
-	put(t, stdout, "first\n")
+	writeText(t, stdout, "first\n")
 	testkit.Until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
 	trouble(t, "write /current short=40", "truncate /current EIO")
-	put(t, stdout, "a line that is torn\n")
+	writeText(t, stdout, "a line that is torn\n")
 	half := int64(stampLen + len("first\n") + 40)
 	testkit.Until(t, "half a line", func() bool { return size(t, path) == half })
-	put(t, stdout, "next\n")
+	writeText(t, stdout, "next\n")
 	<-time.After(5 * s.opts.period) // Time for several retries.
 	if n := size(t, path); n != half {
 		t.Errorf("the file has %d bytes, want %d: something was written behind half a line", n, half)
 	}
 	trouble(t)
 	testkit.Until(t, "all of them", func() bool { return len(warned.all()) == 2 })
-	put(t, stdout, "last\n")
+	writeText(t, stdout, "last\n")
 	stdout.Close()
 	closeSet(t, s)
-	wantLines(t, fileLines(t, path), "first", "a line that is torn", "next", "last")
-	warned.want(t, "short write", "no line was lost")
+	checkLines(t, fileLines(t, path), "first", "a line that is torn", "next", "last")
+	warned.checkContains(t, "short write", "no line was lost")
 }
 
 // TestEmptiedWhileHalfALineWaits checks that the file gets no hole if an operator truncates it
@@ -117,20 +117,20 @@ func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 	s := newSet(Options{})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
-	put(t, stdout, strings.Repeat("old\n", 100))
+	writeText(t, stdout, strings.Repeat("old\n", 100))
 	testkit.Until(t, "the first lines", func() bool { return len(fileLines(t, path)) == 100 })
 	trouble(t, "write /current short=40", "truncate /current EIO")
 	before := size(t, path)
-	put(t, stdout, "a line that is torn\n")
+	writeText(t, stdout, "a line that is torn\n")
 	testkit.Until(t, "half a line", func() bool { return size(t, path) == before+40 })
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
 	trouble(t)
-	put(t, stdout, "last\n")
+	writeText(t, stdout, "last\n")
 	stdout.Close()
 	closeSet(t, s)
-	wantLines(t, fileLines(t, path), "a line that is torn", "last")
+	checkLines(t, fileLines(t, path), "a line that is torn", "last")
 }
 
 // TestEndWithHalfALine checks that Close removes half a line although writing fails.
@@ -141,17 +141,17 @@ func TestEndWithHalfALine(t *testing.T) {
 	s := newSet(Options{})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
-	put(t, stdout, "first\n")
+	writeText(t, stdout, "first\n")
 	testkit.Until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
 	// The write and its repetition stop in the middle of the line. The third truncation succeeds.
 	trouble(t, "write /current short=40", "truncate /current EIO times=2")
-	put(t, stdout, "a line that is torn\n")
+	writeText(t, stdout, "a line that is torn\n")
 	testkit.Until(t, "half a line", func() bool { return size(t, path) > int64(stampLen+len("first\n")) })
 	stdout.Close()
 	if err := s.Close(t.Context()); err == nil {
 		t.Error("Close says that all was written")
 	}
-	wantLines(t, fileLines(t, path), "first")
+	checkLines(t, fileLines(t, path), "first")
 }
 
 func size(t *testing.T, path string) int64 {

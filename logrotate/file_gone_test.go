@@ -38,7 +38,7 @@ func TestRemoved(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(base, name, "logs", "coder")
 			v := newService(t, dir, Options{})
-			v.say("before")
+			v.printLine("before")
 			v.inFile("before")
 			// If the file were removed at this moment, the line would be written again.
 			testkit.Until(t, "the pump is done", func() bool { return v.log.Stats().Lines == 1 })
@@ -50,12 +50,12 @@ func TestRemoved(t *testing.T) {
 				n := 0
 				testkit.Until(t, "the file is made again", func() bool {
 					n++
-					v.say(fmt.Sprintf("line %d", n))
+					v.printLine(fmt.Sprintf("line %d", n))
 					data, _ := os.ReadFile(filepath.Join(dir, archive.Current))
 					return len(data) > 0
 				})
 			}
-			v.say("after")
+			v.printLine("after")
 			v.inFile("after")
 			v.end()
 			for _, line := range fileLines(t, filepath.Join(dir, archive.Current)) {
@@ -63,13 +63,13 @@ func TestRemoved(t *testing.T) {
 					t.Error("what was removed is back")
 				}
 			}
-			v.warn.want(t)
+			v.warn.checkContains(t)
 			if strings.HasPrefix(name, "moved") {
 				aside := map[string]string{
 					"moved file": filepath.Join(dir, "aside"), "moved directory": filepath.Join(dir+"-aside", archive.Current),
 					"moved parent": filepath.Join(base, name, "logs-aside", "coder", archive.Current),
 				}[name]
-				wantLines(t, append(fileLines(t, aside), fileLines(t, filepath.Join(dir, archive.Current))...), v.written...)
+				checkLines(t, append(fileLines(t, aside), fileLines(t, filepath.Join(dir, archive.Current))...), v.written...)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, line := range wholeLines(t, path, text[:bytes.LastIndexByte(text, '\n')+1]) {
+			for _, line := range completeLines(t, path, text[:bytes.LastIndexByte(text, '\n')+1]) {
 				seen[line]++
 			}
 			f.Close()
@@ -152,12 +152,12 @@ func TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog(t *testing.T) {
 	})
 	t.Cleanup(func() { stop.Store(true) })
 	testkit.Until(t, "hinit gives up for a while", func() bool {
-		put(t, v.stdout, "during\n")
+		writeText(t, v.stdout, "during\n")
 		return strings.Contains(fmt.Sprint(v.warn.all()), "remove or fill it all the time")
 	})
 	stop.Store(true)
 	attack.Wait()
-	v.say("after")
+	v.printLine("after")
 	v.inFile("after")
 	v.end()
 }
@@ -171,7 +171,7 @@ func TestLinkSwappedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{limits: Limits{MaxSize: 300}})
-	v.say("before")
+	v.printLine("before")
 	v.inFile("before")
 	path := filepath.Join(dir, archive.Current)
 	if err := os.Symlink(victim, path+".new"); err != nil {
@@ -181,16 +181,16 @@ func TestLinkSwappedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := 0; len(v.warn.all()) == 0; i++ {
-		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("l", 100)))
+		v.printLine(fmt.Sprintf("line %d %s", i, strings.Repeat("l", 100)))
 	}
-	v.warn.want(t, "symbolic link refused")
+	v.warn.checkContains(t, "symbolic link refused")
 	if data, _ := os.ReadFile(victim); string(data) != "precious" {
 		t.Errorf("the victim is %q", data)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	v.say("after")
+	v.printLine("after")
 	v.inFile("after")
 	v.end()
 }
@@ -199,25 +199,25 @@ func TestRotationThatCannotHappenLosesNothing(t *testing.T) {
 	t.Parallel()
 	actor, dir := agent(t)
 	v := newService(t, dir, Options{limits: Limits{MaxSize: 1000}, Actor: actor})
-	v.say("first")
+	v.printLine("first")
 	v.inFile("first")
 	if err := os.Chmod(dir, 0o555); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 30 {
-		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("r", 100)))
+		v.printLine(fmt.Sprintf("line %d %s", i, strings.Repeat("r", 100)))
 	}
 	v.inFile(v.written[30])
-	v.warn.want(t, "cannot rotate")
+	v.warn.checkContains(t, "cannot rotate")
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for i := 0; len(v.warn.all()) == 1; i++ {
-		v.say(fmt.Sprintf("more %d", i))
+		v.printLine(fmt.Sprintf("more %d", i))
 	}
 	v.end()
-	v.warn.want(t, "cannot rotate", "is rotated again")
-	wantLines(t, stored(t, dir), v.written...)
+	v.warn.checkContains(t, "cannot rotate", "is rotated again")
+	checkLines(t, stored(t, dir), v.written...)
 	if paths, _ := archivePaths(dir); len(paths) != 1 {
 		t.Errorf("archives: %q", paths)
 	}

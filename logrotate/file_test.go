@@ -39,10 +39,10 @@ func newService(t *testing.T, dir string, o Options) *service {
 	return v
 }
 
-// say writes a line to the pipe and waits until the console shows it.
-func (v *service) say(line string) {
+// printLine writes a line to the pipe and waits until the console shows it.
+func (v *service) printLine(line string) {
 	v.t.Helper()
-	put(v.t, v.stdout, line+"\n")
+	writeText(v.t, v.stdout, line+"\n")
 	v.written = append(v.written, line)
 	v.onConsole(line)
 }
@@ -88,7 +88,7 @@ func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
 		return st.Mode()
 	}
 	v := newService(t, dir, Options{})
-	v.say("of hinit")
+	v.printLine("of hinit")
 	v.inFile("of hinit")
 	if mode() != 0o644 {
 		t.Errorf("while it is written its mode is %v", mode())
@@ -111,9 +111,9 @@ func TestRotation(t *testing.T) {
 		}
 		want = append(want, line)
 	}
-	put(t, v.stdout, strings.Join(want, "\n")+"\n")
+	writeText(t, v.stdout, strings.Join(want, "\n")+"\n")
 	v.end()
-	wantLines(t, stored(t, dir), want...)
+	checkLines(t, stored(t, dir), want...)
 	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("%s has mode %v", path, st.Mode())
 		}
 	}
-	v.warn.want(t)
+	v.warn.checkContains(t)
 }
 
 func TestPrune(t *testing.T) {
@@ -156,10 +156,10 @@ func TestPrune(t *testing.T) {
 		for i := range 30 {
 			want = append(want, fmt.Sprintf("%3d%s", i, strings.Repeat("z", 150)))
 		}
-		put(t, v.stdout, strings.Join(want, "\n")+"\n")
+		writeText(t, v.stdout, strings.Join(want, "\n")+"\n")
 		v.end()
-		wantLines(t, stored(t, dir), want[len(want)-1-keep:]...)
-		v.warn.want(t)
+		checkLines(t, stored(t, dir), want[len(want)-1-keep:]...)
+		v.warn.checkContains(t)
 	}
 }
 
@@ -171,9 +171,9 @@ func TestExistingFileIsContinued(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{})
-	v.say("new")
+	v.printLine("new")
 	v.end()
-	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "torn by a crash", "new")
+	checkLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "torn by a crash", "new")
 }
 
 func TestFullDisk(t *testing.T) {
@@ -182,7 +182,7 @@ func TestFullDisk(t *testing.T) {
 	disk := smallDisk(t, size)
 	dir := filepath.Join(disk, "coder")
 	v := newService(t, dir, Options{limits: Limits{MaxSize: 1 << 30}})
-	v.say("before")
+	v.printLine("before")
 	v.inFile("before")
 	ballast := filepath.Join(disk, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, size/2), 0o600); err != nil {
@@ -192,10 +192,10 @@ func TestFullDisk(t *testing.T) {
 	const lines = 20_000
 	for i := range lines {
 		line := fmt.Sprintf("line %5d %s", i, strings.Repeat("f", 89))
-		put(t, v.stdout, line+"\n")
+		writeText(t, v.stdout, line+"\n")
 	}
 	testkit.Until(t, "all lines are read", func() bool { return v.log.Stats().Lines == lines+1 })
-	v.warn.want(t, "no space left on device")
+	v.warn.checkContains(t, "no space left on device")
 	if st := v.log.Stats(); st.LinesLost == 0 || !strings.Contains(st.LastError, "no space left") {
 		t.Errorf("stats: %+v", st)
 	}
@@ -206,9 +206,9 @@ func TestFullDisk(t *testing.T) {
 	}
 	// The kept lines must be written without a new line.
 	testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
-	v.say("after")
+	v.printLine("after")
 	v.end()
-	v.warn.want(t, "no space left on device", "is written again, "+fmt.Sprint(v.log.Stats().LinesLost)+" lines were lost")
+	v.warn.checkContains(t, "no space left on device", "is written again, "+fmt.Sprint(v.log.Stats().LinesLost)+" lines were lost")
 
 	got := stored(t, dir)
 	at := slices.IndexFunc(got, func(s string) bool { return strings.HasPrefix(s, "[hinit] ") })
@@ -251,7 +251,7 @@ func TestShortFaultLosesNothing(t *testing.T) {
 	const size = 256 << 10
 	disk := smallDisk(t, size)
 	v := newService(t, filepath.Join(disk, "coder"), Options{})
-	v.say("before")
+	v.printLine("before")
 	v.inFile("before")
 	ballast := filepath.Join(disk, "ballast")
 	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // Fill the disk as far as possible.
@@ -259,15 +259,15 @@ func TestShortFaultLosesNothing(t *testing.T) {
 	for i := range 300 {
 		want = append(want, fmt.Sprintf("line %d %s", i, strings.Repeat("s", 60)))
 	}
-	put(t, v.stdout, strings.Join(want, "\n")+"\n")
+	writeText(t, v.stdout, strings.Join(want, "\n")+"\n")
 	testkit.Until(t, "the fault", func() bool { return len(v.warn.all()) == 1 })
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
 	v.inFile(want[len(want)-1])
 	v.end()
-	v.warn.want(t, "no space left", "no line was lost")
-	wantLines(t, stored(t, v.dir), append([]string{"before"}, want...)...)
+	v.warn.checkContains(t, "no space left", "no line was lost")
+	checkLines(t, stored(t, v.dir), append([]string{"before"}, want...)...)
 }
 
 func TestUnwritable(t *testing.T) {
@@ -324,9 +324,9 @@ func TestUnwritable(t *testing.T) {
 				logs = filepath.Join(dir, "sub")
 			}
 			v := newService(t, logs, Options{Actor: actor})
-			v.say("one")
+			v.printLine("one")
 			testkit.Until(t, "the fault", func() bool { return len(v.warn.all()) == 1 })
-			v.say("two")
+			v.printLine("two")
 			if data, err := os.ReadFile(filepath.Join(dir, "victim")); err == nil && len(data) > 0 {
 				t.Errorf("the link was followed: %q", data)
 			}
@@ -334,13 +334,13 @@ func TestUnwritable(t *testing.T) {
 				t.Fatal(err)
 			}
 			testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
-			v.say("three")
+			v.printLine("three")
 			v.end()
-			v.warn.want(t, map[string]string{
+			v.warn.checkContains(t, map[string]string{
 				"fifo": "not a regular file", "directory": "is a directory", "link": "symbolic link refused",
 				"linked directory": "symbolic link refused",
 			}[name], "no line was lost")
-			wantLines(t, stored(t, logs), "one", "two", "three")
+			checkLines(t, stored(t, logs), "one", "two", "three")
 		})
 	}
 }
@@ -352,7 +352,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 	dir := filepath.Join(base, "logs", "gateways", "coder")
 	v := newService(t, dir, Options{limits: Limits{MaxSize: 300, Archives: 2}, Actor: actor})
 	for i := range 20 {
-		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("o", 100)))
+		v.printLine(fmt.Sprintf("line %d %s", i, strings.Repeat("o", 100)))
 	}
 	var st unix.Stat_t
 	raw, err := v.stdout.SyscallConn()
@@ -364,7 +364,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 		t.Errorf("the pipe belongs to %d, %v", st.Uid, err)
 	}
 	v.end()
-	v.warn.want(t)
+	v.warn.checkContains(t)
 	n := 0
 	err = filepath.Walk(base, func(path string, info os.FileInfo, err error) error {
 		if err != nil {
@@ -386,7 +386,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 	if err != nil || n != 4+3 {
 		t.Errorf("%d files and directories, %v", n, err)
 	}
-	wantLines(t, stored(t, dir), v.written[20-len(stored(t, dir)):]...)
+	checkLines(t, stored(t, dir), v.written[20-len(stored(t, dir)):]...)
 }
 
 // TestAFileOfAnotherUserKeepsItsMode checks that hinit does not change the mode of root's file that
@@ -400,10 +400,10 @@ func TestAFileOfAnotherUserKeepsItsMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{Actor: actor})
-	v.say("one")
+	v.printLine("one")
 	v.end()
-	v.warn.want(t)
-	wantLines(t, stored(t, dir), "one")
+	v.warn.checkContains(t)
+	checkLines(t, stored(t, dir), "one")
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o666 {
 		t.Errorf("root's file has mode %v, %v", info.Mode(), err)
 	}
@@ -416,8 +416,8 @@ func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{})
-	v.say("one")
-	v.say("two")
+	v.printLine("one")
+	v.printLine("two")
 	closeAll(v.stdout, v.stderr)
 	err := v.set.Close(t.Context())
 	if want := `cannot write the last 2 lines of "gateway-coder"`; err == nil || !strings.Contains(err.Error(), want) {
@@ -437,7 +437,7 @@ func TestLumberjackFence(t *testing.T) {
 			return err
 		}
 		defer f.Close()
-		put(t, f, "precious\n")
+		writeText(t, f, "precious\n")
 		if err := f.Chmod(0); err != nil {
 			return err
 		}

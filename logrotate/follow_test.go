@@ -20,21 +20,21 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// lineAt formats a log line with the given time.
-func lineAt(at time.Time, text string) string {
+// stampedLine formats a log line with the given time.
+func stampedLine(at time.Time, text string) string {
 	return string(appendStamp(nil, at)) + text
 }
 
-// past creates three archives and a current file, each with five of the lines 0 to 19, a minute
+// createHistory creates three archives and a current file, each with five of the lines 0 to 19, a minute
 // apart.
-func past(t *testing.T) (dir string, first time.Time) {
+func createHistory(t *testing.T) (dir string, first time.Time) {
 	t.Helper()
 	dir = t.TempDir()
 	first = time.Now().Add(-time.Hour).Truncate(time.Second)
 	for i := range 4 {
 		var b strings.Builder
 		for j := range 5 {
-			b.WriteString(lineAt(first.Add(time.Duration(i*5+j)*time.Minute), strconv.Itoa(i*5+j)) + "\n")
+			b.WriteString(stampedLine(first.Add(time.Duration(i*5+j)*time.Minute), strconv.Itoa(i*5+j)) + "\n")
 		}
 		name := archive.Name(first.Add(time.Duration(i*5+4)*time.Minute + time.Second))
 		if i == 3 {
@@ -48,7 +48,7 @@ func past(t *testing.T) (dir string, first time.Time) {
 }
 
 func TestReadHistory(t *testing.T) {
-	dir, first := past(t)
+	dir, first := createHistory(t)
 	minute := func(n int) time.Time { return first.Add(time.Duration(n) * time.Minute) }
 	for _, c := range []struct {
 		o    reader.Options
@@ -75,13 +75,13 @@ func TestReadHistory(t *testing.T) {
 		c.o.Dir = dir
 		var got, want []string
 		for i := c.from; i < 20; i++ {
-			want = append(want, lineAt(minute(i), strconv.Itoa(i)))
+			want = append(want, stampedLine(minute(i), strconv.Itoa(i)))
 		}
 		if err := reader.Read(t.Context(), fsutil.Self(), c.o, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%+v", c.o)
-		wantLines(t, got, want...)
+		checkLines(t, got, want...)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 	dir := t.TempDir()
 	var all []string
 	for i := range 5000 {
-		all = append(all, lineAt(time.Now(), fmt.Sprint(i, strings.Repeat("l", i%300))))
+		all = append(all, stampedLine(time.Now(), fmt.Sprint(i, strings.Repeat("l", i%300))))
 	}
 	all = append(all, "no end")
 	if err := os.WriteFile(filepath.Join(dir, archive.Current), []byte(strings.Join(all, "\n")), 0o644); err != nil {
@@ -100,7 +100,7 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 		if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		wantLines(t, got, all[max(0, len(all)-n):]...)
+		checkLines(t, got, all[max(0, len(all)-n):]...)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestReadErrors(t *testing.T) {
 	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: t.TempDir(), LastLines: -1}, nil); err != nil {
 		t.Errorf("empty directory: %v", err)
 	}
-	dir, _ := past(t)
+	dir, _ := createHistory(t)
 	stop := errors.New("enough")
 	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("emit's error: %v", err)
@@ -130,11 +130,11 @@ func TestReadErrors(t *testing.T) {
 
 // follower is a running Read, with the lines that it has emitted.
 type follower struct {
-	t      testing.TB
-	mu     sync.Mutex
-	got    []string
-	cancel func()
-	err    chan error
+	t        testing.TB
+	mu       sync.Mutex
+	received []string
+	cancel   func()
+	err      chan error
 }
 
 func follow(t testing.TB, o reader.Options) *follower {
@@ -145,7 +145,7 @@ func follow(t testing.TB, o reader.Options) *follower {
 		f.err <- reader.Read(ctx, fsutil.Self(), o, func(line []byte) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.got = append(f.got, string(line))
+			f.received = append(f.received, string(line))
 			return nil
 		})
 	}()
@@ -155,7 +155,7 @@ func follow(t testing.TB, o reader.Options) *follower {
 func (f *follower) lines() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]string(nil), f.got...)
+	return append([]string(nil), f.received...)
 }
 
 func (f *follower) end() []string {
@@ -164,7 +164,7 @@ func (f *follower) end() []string {
 	if err := <-f.err; err != nil {
 		f.t.Errorf("Read: %v", err)
 	}
-	return f.got
+	return f.received
 }
 
 // untilLine waits until the last returned line ends with text.
@@ -190,9 +190,9 @@ func TestFollowUnderLoad(t *testing.T) {
 		if i == lines/4 || i == lines/2 {
 			late = append(late, follow(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}), follow(t, reader.Options{Dir: dir, LastLines: 700}))
 		}
-		put(t, stdout, fmt.Sprintf("%d %s\n", i, strings.Repeat("f", i%100)))
+		writeText(t, stdout, fmt.Sprintf("%d %s\n", i, strings.Repeat("f", i%100)))
 	}
-	put(t, stdout, "end\n")
+	writeText(t, stdout, "end\n")
 	stdout.Close()
 	closeSet(t, s)
 	paths, err := archivePaths(dir)
@@ -221,7 +221,7 @@ func TestFollowUnderLoad(t *testing.T) {
 }
 
 func TestFollow(t *testing.T) {
-	dir, _ := past(t)
+	dir, _ := createHistory(t)
 	path := filepath.Join(dir, archive.Current)
 	add := func(text string) {
 		t.Helper()
@@ -229,7 +229,7 @@ func TestFollow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		put(t, f, text)
+		writeText(t, f, text)
 		f.Close()
 	}
 	f := follow(t, reader.Options{Dir: dir, LastLines: 1})
@@ -279,7 +279,7 @@ func TestFollow(t *testing.T) {
 	add("new directory\n")
 	f.untilLine("new directory")
 	got := f.end()
-	wantLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
+	checkLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
 }
 
 // TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported checks that a follower reports missing
@@ -312,7 +312,7 @@ func TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported(t *testing.T) {
 	if !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
-	wantLines(t, got, "read", "[hinit] lines are missing here: files were removed before they could be read", "kept", "last")
+	checkLines(t, got, "read", "[hinit] lines are missing here: files were removed before they could be read", "kept", "last")
 }
 
 // inotifyInstances returns how many inotify instances this process has.
@@ -345,7 +345,7 @@ func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			put(t, f, lineAt(time.Now(), fmt.Sprintf("%s of %d\n", text, i)))
+			writeText(t, f, stampedLine(time.Now(), fmt.Sprintf("%s of %d\n", text, i)))
 			f.Close()
 		}
 	}

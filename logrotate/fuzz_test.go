@@ -28,7 +28,7 @@ func FuzzPump(f *testing.F) {
 			if len(borders) > 0 {
 				n = min(n, 1+int(borders[i%len(borders)]))
 			}
-			put(t, stdout, rest[:n])
+			writeText(t, stdout, rest[:n])
 			rest = rest[n:]
 		}
 		closeAll(stdout, stderr)

@@ -102,17 +102,17 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 	s := newSet(o)
 	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, archive.Current)))
 	defer closeAll(stdout, stderr)
-	put(t, stdout, "one\ntw")
+	writeText(t, stdout, "one\ntw")
 	testkit.Until(t, "the beginning of the line is read", func() bool { return strings.Contains(out.soFar(), "one") })
 	freeze(t, s)
-	put(t, stdout, "o\nthree\nfo")
+	writeText(t, stdout, "o\nthree\nfo")
 
 	next := replace(t, s, o)
 	closeReplaced(s)
-	put(t, stdout, "ur\n")
+	writeText(t, stdout, "ur\n")
 	var tail []string
 	testkit.Until(t, "the lines are there", func() bool { return len(stored(t, dir)) == 4 })
-	put(t, stderr, "other stream\n")
+	writeText(t, stderr, "other stream\n")
 	testkit.Until(t, "that of the other stream too", func() bool { return len(stored(t, dir)) == 5 })
 	got := make(chan []string, 1)
 	next.Open("svc", "", "").Tail(func(lines []string) { got <- lines })
@@ -123,7 +123,7 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 	closeAll(stdout, stderr)
 	closeSet(t, next)
 	lines := stored(t, dir)
-	wantLines(t, lines[:4], "one", "two", "three", "four")
+	checkLines(t, lines[:4], "one", "two", "three", "four")
 	if text := out.text(); text != "one\ntwo\nthree\nfour\n" {
 		t.Errorf("the console has %q", text)
 	}
@@ -134,9 +134,9 @@ func TestFrozenLogsGoOnWhenNothingComesOfIt(t *testing.T) {
 	s := newSet(Options{})
 	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, archive.Current)))
 	for i := range 50 {
-		put(t, stdout, fmt.Sprintf("line %d\nhalf", i))
+		writeText(t, stdout, fmt.Sprintf("line %d\nhalf", i))
 		freeze(t, s)
-		put(t, stdout, fmt.Sprintf(" of %d\n", i))
+		writeText(t, stdout, fmt.Sprintf(" of %d\n", i))
 		s.Thaw()
 	}
 	closeAll(stdout, stderr)
@@ -201,7 +201,7 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	l := s.Open("svc", "", path)
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
-	put(t, stdout, "kept\n")
+	writeText(t, stdout, "kept\n")
 	testkit.Until(t, "the fault is noticed", func() bool { return l.Stats().LastError != "" })
 	freeze(t, s)
 	next := replace(t, s, Options{Warn: w.add})
@@ -213,10 +213,10 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "the line is written", func() bool { return len(stored(t, filepath.Join(dir, "sub"))) == 1 })
-	put(t, stdout, "next\n")
+	writeText(t, stdout, "next\n")
 	closeAll(stdout, stderr)
 	closeSet(t, next)
-	wantLines(t, stored(t, filepath.Join(dir, "sub")), "kept", "next")
+	checkLines(t, stored(t, filepath.Join(dir, "sub")), "kept", "next")
 }
 
 func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
@@ -232,7 +232,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	defer closeAll(stdout, stderr)
 	const count = 4000
 	for range count {
-		put(t, stdout, strings.Repeat("x", 99)+"\n")
+		writeText(t, stdout, strings.Repeat("x", 99)+"\n")
 	}
 	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == count })
 	freeze(t, s)
@@ -262,7 +262,7 @@ func TestAHungDiskIsNamed(t *testing.T) {
 	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
 	stdout, stderr := pipes(t, l)
 	l.file.mu.Lock() // Pretend that a write does not return.
-	put(t, stdout, "x\n")
+	writeText(t, stdout, "x\n")
 	testkit.Until(t, "the pump has it, and can only write it now", func() bool {
 		n, err := unix.IoctlGetInt(int(stdout.Fd()), unix.TIOCINQ)
 		return err == nil && n == 0

@@ -82,7 +82,7 @@ func pipes(t testing.TB, l *Log) (stdout, stderr *os.File) {
 	return stdout, stderr
 }
 
-func put(t testing.TB, w io.Writer, text string) {
+func writeText(t testing.TB, w io.Writer, text string) {
 	t.Helper()
 	if _, err := io.WriteString(w, text); err != nil {
 		t.Fatal(err)
@@ -122,10 +122,10 @@ func fileLines(t testing.TB, path string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return wholeLines(t, path, data)
+	return completeLines(t, path, data)
 }
 
-func wholeLines(t testing.TB, path string, data []byte) []string {
+func completeLines(t testing.TB, path string, data []byte) []string {
 	t.Helper()
 	if len(data) == 0 {
 		return nil
@@ -152,7 +152,7 @@ func unpacked(data []byte) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-func wantLines(t testing.TB, got []string, want ...string) {
+func checkLines(t testing.TB, got []string, want ...string) {
 	t.Helper()
 	for i := range min(len(got), len(want)) {
 		if got[i] != want[i] {
@@ -228,8 +228,8 @@ func (w *warnings) all() []string {
 	return append([]string(nil), w.list...)
 }
 
-// want fails the test unless the warnings contain the parts, one each.
-func (w *warnings) want(t testing.TB, parts ...string) {
+// checkContains fails the test unless the warnings contain the parts, one each.
+func (w *warnings) checkContains(t testing.TB, parts ...string) {
 	t.Helper()
 	got := w.all()
 	if len(got) != len(parts) {

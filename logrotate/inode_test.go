@@ -18,7 +18,7 @@ import (
 // mistake the current file for a compressed archive with the same inode number.
 func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *testing.T) {
 	t.Parallel()
-	dir, first := past(t)
+	dir, first := createHistory(t)
 	archives := archive.Dir{Path: dir, Actor: fsutil.Self()}
 	names, err := archives.Names()
 	if err != nil {
@@ -75,7 +75,7 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 // not hide real archives.
 func TestAFileWhoseNameIsNoTimeHidesNoArchive(t *testing.T) {
 	t.Parallel()
-	dir, first := past(t)
+	dir, first := createHistory(t)
 	poison := filepath.Join(dir, "@ffffffffffffffffffffffff.s")
 	if err := os.WriteFile(poison, []byte("9999-12-31 00:00:00.000000000  none\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestAFileWhoseNameIsNoTimeHidesNoArchive(t *testing.T) {
 		t.Errorf("got %d lines of 20", n)
 	}
 	s := newSet(Options{limits: Limits{Archives: 1}})
-	say(t, s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current)), "next")
+	writeRun(t, s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current)), "next")
 	closeSet(t, s)
 	if _, err := os.Stat(poison); err != nil {
 		t.Errorf("hinit has removed a file that is no archive: %v", err)

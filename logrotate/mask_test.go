@@ -20,13 +20,13 @@ func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
 			s, l, dir := fixture(t, Options{Stdout: console.file, Console: mode, Mask: mask}, Limits{})
 			l.HideSecrets([]string{`qu"oted secret`})
 			lines := []string{"with " + token + " in it", `and a qu"oted secret`, "plain"}
-			say(t, l, lines...)
+			writeRun(t, l, lines...)
 			_, err := s.Console(1).Write([]byte("own " + token))
 			if err != nil {
 				t.Fatal(err)
 			}
 			closeSet(t, s)
-			wantLines(t, stored(t, dir), lines...)
+			checkLines(t, stored(t, dir), lines...)
 			shown := console.text()
 			wanted := 0
 			if mask {
@@ -50,11 +50,11 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
 	// Split the key, so that this repository contains no text that looks like a secret.
-	put(t, stdout, "the value-of-the-profile\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
+	writeText(t, stdout, "the value-of-the-profile\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
 	testkit.Until(t, "the header of the key is read", func() bool { return strings.Contains(out.soFar(), "BEGIN") })
 	freeze(t, s)
 	body := strings.Repeat("MIIEpAIBAAKCAQEA", 4)
-	put(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\nand value-of-the-profile\nend\n")
+	writeText(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\nand value-of-the-profile\nend\n")
 	next := replace(t, s, o)
 	closeReplaced(s)
 	testkit.Until(t, "the lines are shown", func() bool { return strings.HasSuffix(out.soFar(), "end\n") })
@@ -73,18 +73,18 @@ func TestAKeyWhoseHeaderIsSuppressedIsHidden(t *testing.T) {
 	l.limiter.rate.Store(1)
 	stdout, stderr := pipes(t, l)
 	// Split the key, so that this repository contains no text that looks like a secret.
-	put(t, stdout, "begin\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
+	writeText(t, stdout, "begin\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
 	testkit.Until(t, "the header to be suppressed", func() bool { return l.Stats().Suppressed == 1 })
 	l.limiter.mu.Lock()
 	l.limiter.secondStart = time.Time{} // The next second begins.
 	l.limiter.mu.Unlock()
 	body := strings.Repeat("MIIEpAIBAAKCAQEA", 4)
-	put(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\n")
+	writeText(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\n")
 	testkit.Until(t, "the footer to be suppressed", func() bool { return l.Stats().Suppressed == 2 })
 	l.limiter.mu.Lock()
 	l.limiter.secondStart = time.Time{}
 	l.limiter.mu.Unlock()
-	put(t, stdout, "plain\n")
+	writeText(t, stdout, "plain\n")
 	closeAll(stdout, stderr)
 	closeSet(t, s)
 	if shown := out.text(); strings.Contains(shown, body) || !strings.Contains(shown, "plain") {

@@ -70,7 +70,7 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 	for i := range services {
 		l := s.Open(fmt.Sprintf("s%d", i), "", filepath.Join(dir, fmt.Sprint(i), archive.Current))
 		stdout, stderr := pipes(t, l)
-		put(t, stdout, "hello\n")
+		writeText(t, stdout, "hello\n")
 		ends = append(ends, stdout, stderr)
 		logs = append(logs, l)
 	}

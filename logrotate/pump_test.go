@@ -34,15 +34,15 @@ func TestBothSinks(t *testing.T) {
 		t.Error("the directory is made before there is a line")
 	}
 	stdout, stderr := pipes(t, l)
-	put(t, stdout, "⚕ Hermes Gateway Starting\n\nwith\rCR and \x00\xff\nno end")
+	writeText(t, stdout, "⚕ Hermes Gateway Starting\n\nwith\rCR and \x00\xff\nno end")
 	stdout.Close()
 	testkit.Until(t, "the end of stdout is in the file", func() bool { return l.Stats().Lines == 4 })
-	put(t, stderr, "from stderr\n")
+	writeText(t, stderr, "from stderr\n")
 	stderr.Close()
 	closeSet(t, s)
 
 	want := []string{"⚕ Hermes Gateway Starting", "", "with\rCR and \x00\xff", "no end", "from stderr"}
-	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), want...)
+	checkLines(t, fileLines(t, filepath.Join(dir, archive.Current)), want...)
 	if got, want := out.text(), strings.Join(want[:4], "\n")+"\n"; got != want {
 		t.Errorf("stdout: got %q, want %q", got, want)
 	}
@@ -212,7 +212,7 @@ func TestLongLineIsSplitInBothSinks(t *testing.T) {
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
 	long := strings.Repeat("⚕é", 60_000) // The text has 300,000 bytes.
-	put(t, stdout, "before\n"+long+"\nafter\n"+long)
+	writeText(t, stdout, "before\n"+long+"\nafter\n"+long)
 	stdout.Close()
 	closeSet(t, s)
 	want := "before\n" + long + "\nafter\n" + long + "\n"
@@ -221,7 +221,7 @@ func TestLongLineIsSplitInBothSinks(t *testing.T) {
 		t.Errorf("console: got %d bytes, want %d", len(got), len(want))
 	}
 	got := fileLines(t, filepath.Join(dir, archive.Current))
-	wantLines(t, got, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+	checkLines(t, got, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
 	for _, line := range got {
 		if len(line) > 64<<10+len(SplitEnd)+len(SplitBegin) {
 			t.Errorf("a piece of %d bytes", len(line))
@@ -232,8 +232,8 @@ func TestLongLineIsSplitInBothSinks(t *testing.T) {
 	}
 }
 
-// ask returns the answer of Tail.
-func ask(t *testing.T, l *Log) []string {
+// awaitTail returns the answer of Tail.
+func awaitTail(t *testing.T, l *Log) []string {
 	t.Helper()
 	got := make(chan []string, 1)
 	l.Tail(func(lines []string) { got <- lines })
@@ -250,27 +250,27 @@ func TestTail(t *testing.T) {
 	s := newSet(Options{Tail: 3, tailTimeout: testkit.Patience})
 	defer closeSet(t, s)
 	l := s.Open("x", "x", "")
-	wantLines(t, ask(t, l))
+	checkLines(t, awaitTail(t, l))
 	for run := range 2 { // The second run must not see lines of the first.
 		stdout, stderr := pipes(t, l)
 		for i := range 10 {
-			put(t, stdout, fmt.Sprintf("run %d line %d\n", run, i))
+			writeText(t, stdout, fmt.Sprintf("run %d line %d\n", run, i))
 			// The answer must contain all lines that are in the pipe now, although another process keeps the
 			// pipe open.
 			want := []string{}
 			for j := max(0, i-2); j <= i; j++ {
 				want = append(want, fmt.Sprintf("run %d line %d", run, j))
 			}
-			wantLines(t, ask(t, l), want...)
+			checkLines(t, awaitTail(t, l), want...)
 		}
-		put(t, stderr, strings.Repeat("e", 600))
-		wantLines(t, ask(t, l), fmt.Sprintf("run %d line 8", run), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500))
-		put(t, stderr, " end\n")
-		wantLines(t, ask(t, l), fmt.Sprintf("run %d line 8", run), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500))
-		put(t, stdout, "dying words")
+		writeText(t, stderr, strings.Repeat("e", 600))
+		checkLines(t, awaitTail(t, l), fmt.Sprintf("run %d line 8", run), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500))
+		writeText(t, stderr, " end\n")
+		checkLines(t, awaitTail(t, l), fmt.Sprintf("run %d line 8", run), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500))
+		writeText(t, stdout, "dying words")
 		closeAll(stdout, stderr)
 		testkit.Until(t, "the pipes end", func() bool { return l.Stats().Lines == uint64(12*(run+1)) })
-		wantLines(t, ask(t, l), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500), "dying words")
+		checkLines(t, awaitTail(t, l), fmt.Sprintf("run %d line 9", run), strings.Repeat("e", 500), "dying words")
 	}
 }
 
@@ -294,9 +294,9 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 	testkit.Until(t, "the flood has begun", func() bool { return l.Stats().Lines > 10 })
 	var took []time.Duration
 	for range 20 {
-		put(t, stderr, "last words\n")
+		writeText(t, stderr, "last words\n")
 		begin := time.Now()
-		if got := ask(t, l); len(got) != 3 {
+		if got := awaitTail(t, l); len(got) != 3 {
 			t.Errorf("got %q", got)
 		}
 		took = append(took, time.Since(begin))
@@ -317,7 +317,7 @@ func TestDropAndOpenAgain(t *testing.T) {
 	path := filepath.Join(dir, archive.Current)
 	first := s.Open("x", "x", path)
 	out1, err1 := pipes(t, first)
-	put(t, out1, "one\n")
+	writeText(t, out1, "one\n")
 	s.Drop("x")
 	s.Drop("x")
 	if _, _, err := first.Pipes(); err == nil {
@@ -331,10 +331,10 @@ func TestDropAndOpenAgain(t *testing.T) {
 		t.Error("two sinks write to one path")
 	}
 	out2, err2 := pipes(t, second)
-	put(t, out1, "grandchild\n")
+	writeText(t, out1, "grandchild\n")
 	closeAll(out1, err1)
 	testkit.Until(t, "the first log's lines are in the file", func() bool { return first.Stats().Lines == 2 })
-	put(t, out2, "two\n")
+	writeText(t, out2, "two\n")
 	closeAll(out2, err2)
 	testkit.Until(t, "the second log's line", func() bool { return second.Stats().Lines == 1 })
 	s.Drop("x")
@@ -348,12 +348,12 @@ func TestDropAndOpenAgain(t *testing.T) {
 		t.Error("the spare writer isn't used again")
 	}
 	out3, err3 := pipes(t, third)
-	put(t, out3, "three\n")
+	writeText(t, out3, "three\n")
 	closeAll(out3, err3)
 	closeSet(t, s)
 	got := fileLines(t, path)
 	slices.Sort(got[:1])
-	wantLines(t, got, "one", "grandchild", "two", "three")
+	checkLines(t, got, "one", "grandchild", "two", "three")
 }
 
 func TestCloseWithAHeldPipe(t *testing.T) {
@@ -364,7 +364,7 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
-	put(t, stdout, "whole\nhalf")
+	writeText(t, stdout, "whole\nhalf")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	err := s.Close(ctx)
@@ -374,7 +374,7 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("Close took all the time there was")
 	}
-	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "half")
+	checkLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "half")
 	if got := out.text(); got != "whole\nhalf\n" {
 		t.Errorf("console: %q", got)
 	}
@@ -392,7 +392,7 @@ func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	for range 5 * maxRuns {
 		stdout, stderr := pipes(t, l)
 		ends = append(ends, stdout, stderr)
-		put(t, stdout, lines+"the last one")
+		writeText(t, stdout, lines+"the last one")
 		want = append(want, strings.Split(lines+"the last one", "\n")...)
 	}
 	testkit.Until(t, "the pipes of old runs are closed", func() bool {
@@ -403,7 +403,7 @@ func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	if _, err := ends[0].WriteString("more\n"); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("the first run can write still: %v", err)
 	}
-	put(t, ends[len(ends)-2*maxRuns], " and more\n") // The stdout pipe of the oldest kept run.
+	writeText(t, ends[len(ends)-2*maxRuns], " and more\n") // The stdout pipe of the oldest kept run.
 	closeAll(ends...)
 	closeSet(t, s)
 	got := stored(t, dir)

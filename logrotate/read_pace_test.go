@@ -21,7 +21,7 @@ func smallWrites(t *testing.T, w *os.File, first int) int {
 	n := first
 	testkit.Until(t, "the pipe is larger", func() bool {
 		for range 2000 {
-			put(t, w, fmt.Sprintf("line %d\n", n))
+			writeText(t, w, fmt.Sprintf("line %d\n", n))
 			n++
 		}
 		size, err := unix.FcntlInt(w.Fd(), unix.F_GETPIPE_SZ, 0)
@@ -43,7 +43,7 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 			size, err := unix.FcntlInt(stdout.Fd(), unix.F_GETPIPE_SZ, 0)
 			return err == nil && size == readSize
 		})
-		put(t, stdout, fmt.Sprintf("line %d\n", n)) // The poller watches the pipe again.
+		writeText(t, stdout, fmt.Sprintf("line %d\n", n)) // The poller watches the pipe again.
 		n++
 		testkit.Until(t, "a single line arrives", func() bool { return l.Stats().Lines == uint64(n) })
 	}
@@ -53,7 +53,7 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 	for i := range want {
 		want[i] = fmt.Sprintf("line %d", i)
 	}
-	wantLines(t, stored(t, filepath.Dir(path)), want...)
+	checkLines(t, stored(t, filepath.Dir(path)), want...)
 }
 
 // TestOrdersInAFlood checks that Tail and Close work while a pipe is read without the poller.

@@ -27,12 +27,12 @@ func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string
 	return s, l, dir
 }
 
-// say writes lines in a new run, and waits until they are counted.
-func say(t *testing.T, l *Log, lines ...string) {
+// writeRun writes lines in a new run, and waits until they are counted.
+func writeRun(t *testing.T, l *Log, lines ...string) {
 	t.Helper()
 	want := l.Stats().Lines + uint64(len(lines))
 	stdout, stderr := pipes(t, l)
-	put(t, stdout, strings.Join(lines, "\n")+"\n")
+	writeText(t, stdout, strings.Join(lines, "\n")+"\n")
 	closeAll(stdout, stderr)
 	testkit.Until(t, "the lines are read", func() bool { return l.Stats().Lines == want })
 }
@@ -40,10 +40,10 @@ func say(t *testing.T, l *Log, lines ...string) {
 func TestLimitsOfOneLog(t *testing.T) {
 	s, l, dir := fixture(t, Options{limits: Limits{MaxSize: 1 << 20}}, Limits{MaxSize: 100, Archives: 2})
 	for i := range 10 {
-		say(t, l, fmt.Sprintf("%060d", i))
+		writeRun(t, l, fmt.Sprintf("%060d", i))
 	}
 	closeSet(t, s)
-	wantLines(t, stored(t, dir), fmt.Sprintf("%060d", 7), fmt.Sprintf("%060d", 8), fmt.Sprintf("%060d", 9))
+	checkLines(t, stored(t, dir), fmt.Sprintf("%060d", 7), fmt.Sprintf("%060d", 8), fmt.Sprintf("%060d", 9))
 }
 
 // TestADirectoryWithTheNameOfAnArchiveKeptAllArchives checks that an agent's directory stops
@@ -57,7 +57,7 @@ func TestADirectoryWithTheNameOfAnArchiveKeptAllArchives(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 20 {
-		say(t, l, fmt.Sprintf("line %2d %s", i, strings.Repeat("x", 80)))
+		writeRun(t, l, fmt.Sprintf("line %2d %s", i, strings.Repeat("x", 80)))
 	}
 	var paths []string
 	compressed := func() bool {
@@ -71,20 +71,20 @@ func TestADirectoryWithTheNameOfAnArchiveKeptAllArchives(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 20 {
-		say(t, l, fmt.Sprintf("more %2d %s", i, strings.Repeat("x", 80)))
+		writeRun(t, l, fmt.Sprintf("more %2d %s", i, strings.Repeat("x", 80)))
 	}
 	testkit.Until(t, "three archives are left again, all compressed", compressed)
 	closeSet(t, s)
-	w.want(t)
+	w.checkContains(t)
 }
 
 func TestQuota(t *testing.T) {
 	s, l, dir := fixture(t, Options{}, Limits{MaxSize: 100, Quota: 400})
 	for i := range 20 {
-		say(t, l, fmt.Sprintf("%060d", i))
+		writeRun(t, l, fmt.Sprintf("%060d", i))
 	}
 	closeSet(t, s)
-	wantLines(t, stored(t, dir), fmt.Sprintf("%060d", 16), fmt.Sprintf("%060d", 17), fmt.Sprintf("%060d", 18), fmt.Sprintf("%060d", 19))
+	checkLines(t, stored(t, dir), fmt.Sprintf("%060d", 16), fmt.Sprintf("%060d", 17), fmt.Sprintf("%060d", 18), fmt.Sprintf("%060d", 19))
 }
 
 func TestOldArchivesGo(t *testing.T) {
@@ -100,30 +100,30 @@ func TestOldArchivesGo(t *testing.T) {
 	s := newSet(Options{})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	limit(l, Limits{MaxAge: 2 * time.Hour})
-	say(t, l, "one")
+	writeRun(t, l, "one")
 	closeSet(t, s)
 	left, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantLines(t, left, filepath.Join(dir, young))
+	checkLines(t, left, filepath.Join(dir, young))
 }
 
 // TestSpareSpace checks that a log is not written while the disk has less free space than min_free.
 func TestSpareSpace(t *testing.T) {
 	var w warnings
 	s, l, dir := fixture(t, Options{Warn: w.add}, Limits{MinFree: 1 << 60})
-	say(t, l, "one", "two")
+	writeRun(t, l, "one", "two")
 	testkit.Until(t, "the fault is told", func() bool { return strings.Contains(l.Stats().LastError, "are to stay free") })
 	if st, err := os.Stat(filepath.Join(dir, archive.Current)); err == nil && st.Size() > 0 {
 		t.Errorf("%d bytes are written", st.Size())
 	}
 	limit(l, Limits{MinFree: 1})
 	testkit.Until(t, "it is written again", func() bool { return l.Stats().LastError == "" })
-	say(t, l, "three")
+	writeRun(t, l, "three")
 	closeSet(t, s)
-	wantLines(t, stored(t, dir), "one", "two", "three")
-	w.want(t, "are to stay free", "no line was lost")
+	checkLines(t, stored(t, dir), "one", "two", "three")
+	w.checkContains(t, "are to stay free", "no line was lost")
 }
 
 func TestSuppressedLines(t *testing.T) {
@@ -134,7 +134,7 @@ func TestSuppressedLines(t *testing.T) {
 	for i := range lines {
 		lines[i] = fmt.Sprint("line ", i)
 	}
-	say(t, l, lines...)
+	writeRun(t, l, lines...)
 	closeSet(t, s)
 	st := l.Stats()
 	got := stored(t, dir)
@@ -203,7 +203,7 @@ func TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives(t *testing.T) {
 	var w warnings
 	s, l, dir, names := archivesOnASmallDisk(t, &w)
 	limit(l, Limits{MinFree: 1 << 60})
-	say(t, l, "one")
+	writeRun(t, l, "one")
 	testkit.Until(t, "the fault is told", func() bool { return strings.Contains(l.Stats().LastError, "are to stay free") })
 	limit(l, Limits{MinFree: 1})
 	testkit.Until(t, "it is written again", func() bool { return l.Stats().LastError == "" })
@@ -212,7 +212,7 @@ func TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantLines(t, left, names...)
+	checkLines(t, left, names...)
 }
 
 // TestALogStopsGrowingWhenSpaceIsLow checks that a rotation removes the oldest archive if the next
@@ -222,7 +222,7 @@ func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 	s, l, dir, names := archivesOnASmallDisk(t, &w)
 	said := func(line string) {
 		t.Helper()
-		say(t, l, line)
+		writeRun(t, l, line)
 		testkit.Until(t, line+" is written", func() bool { return slices.Contains(fileLines(t, filepath.Join(dir, archive.Current)), line) })
 	}
 	said("one")
@@ -240,8 +240,8 @@ func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 	if len(left) != 6 {
 		t.Fatalf("%q are left", left)
 	}
-	wantLines(t, left[:5], names[1:]...)
-	w.want(t)
+	checkLines(t, left[:5], names[1:]...)
+	w.checkContains(t)
 }
 
 // TestSuppressedLinesAreToldWhenTheFloodEnds checks that the number of suppressed lines is logged
@@ -251,17 +251,17 @@ func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
 	console := newSink(t)
 	s, l, dir := fixture(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // A new retryPeriod must begin before the record.
 	stdout, stderr := pipes(t, l)
-	put(t, stdout, "a\nb\nc\nd\n")
+	writeText(t, stdout, "a\nb\nc\nd\n")
 	const record = "[hinit] suppressed 2 lines here: there were more than 2 a second"
 	testkit.Until(t, "it is told", func() bool { return strings.Contains(console.soFar(), record) })
 	testkit.Until(t, "it is in the file", func() bool { return len(stored(t, dir)) == 3 })
-	put(t, stderr, "e\n")
+	writeText(t, stderr, "e\n")
 	testkit.Until(t, "the next line comes", func() bool { return len(stored(t, dir)) == 4 })
-	put(t, stdout, "f\ng\nh\n") // These are too many lines again, but the log ends before the timer fires.
+	writeText(t, stdout, "f\ng\nh\n") // These are too many lines again, but the log ends before the timer fires.
 	closeAll(stdout, stderr)
 	closeSet(t, s)
 	got := stored(t, dir)
-	wantLines(t, got[:4], "a", "b", record, "e")
+	checkLines(t, got[:4], "a", "b", record, "e")
 	if last := got[len(got)-1]; !strings.HasPrefix(last, "[hinit] suppressed ") {
 		t.Errorf("the last line is %q", last)
 	}

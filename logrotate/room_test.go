@@ -22,7 +22,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSet(Options{Console: Off, period: time.Second, tailTimeout: testkit.Patience})
-	full := s.memoryBudget.left.Load()
+	full := s.memoryBudget.remaining.Load()
 	if full != maxBudget {
 		t.Errorf("the room is of %d bytes, want %d", full, maxBudget)
 	}
@@ -32,8 +32,8 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	for i := range services {
 		stdout, stderr := pipes(t, s.Open(fmt.Sprint("s", i), "", filepath.Join(gone, fmt.Sprint(i), archive.Current)))
 		for _, w := range []*os.File{stdout, stderr} {
-			put(t, w, string(whole))
-			put(t, w, string(endless))
+			writeText(t, w, string(whole))
+			writeText(t, w, string(endless))
 			ends = append(ends, w)
 		}
 	}
@@ -72,7 +72,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	for i := range services {
 		s.Drop(fmt.Sprint("s", i))
 	}
-	testkit.Until(t, "the room is free again", func() bool { return s.memoryBudget.left.Load() == full })
+	testkit.Until(t, "the room is free again", func() bool { return s.memoryBudget.remaining.Load() == full })
 	closeSet(t, s)
 }
 

@@ -56,7 +56,7 @@ func New(o Options) *Set {
 		allStreamsEnded: make(chan struct{}),
 	}
 	// The budget is at most a quarter of this process's memory limit.
-	s.memoryBudget.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
+	s.memoryBudget.remaining.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
 	s.inputs.New = func() any { return new(make([]byte, o.MaxLine+readSize)) }
 	// Twice the size holds a whole read with the timestamps of lines of usual length, so that each read causes one write. It also
 	// holds any single line.
@@ -306,7 +306,7 @@ const (
 
 // bufferBudget is the number of bytes by which the buffers of all services may still grow together. Without it, an agent could
 // fill PID 1's memory: with long unfinished lines in many runs, or by making its log file unwritable so that lines are kept.
-type bufferBudget struct{ left atomic.Int64 }
+type bufferBudget struct{ remaining atomic.Int64 }
 
 // grow returns b with a capacity of n bytes, or of less if the budget is used up. If possible it at least doubles the
 // capacity, up to limit. The first spare bytes of a buffer don't count against the budget.
@@ -324,15 +324,15 @@ func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 
 // reserve takes n bytes out of the budget. If fewer are left, it takes none and returns false.
 func (r *bufferBudget) reserve(n int64) bool {
-	if n == 0 || r.left.Add(-n) >= 0 {
+	if n == 0 || r.remaining.Add(-n) >= 0 {
 		return true
 	}
-	r.left.Add(n)
+	r.remaining.Add(n)
 	return false
 }
 
 // charge takes the size of b, a buffer from the previous program of PID 1, out of the budget, even if too little is left.
 // free returns the size of a buffer that is no longer used to the budget.
-func (r *bufferBudget) charge(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
+func (r *bufferBudget) charge(b []byte, spare int) { r.remaining.Add(-int64(max(cap(b)-spare, 0))) }
 
-func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }
+func (r *bufferBudget) free(b []byte, spare int) { r.remaining.Add(int64(max(cap(b)-spare, 0))) }

@@ -120,7 +120,7 @@ func TestTailRing(t *testing.T) {
 		if chunk.Len() > 0 {
 			tl.add([]byte(chunk.String()), 4)
 		}
-		wantLines(t, tl.lines(), all[max(0, len(all)-4):]...)
+		checkLines(t, tl.lines(), all[max(0, len(all)-4):]...)
 	}
 }
 

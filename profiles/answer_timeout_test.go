@@ -13,9 +13,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// heldUp is the helper "held": it stops its process with SIGSTOP while it reads the volume, and
+// runHeldHelper is the helper "held": it stops its process with SIGSTOP while it reads the volume, and
 // prints the result.
-func heldUp(s *Store) {
+func runHeldHelper(s *Store) {
 	_, err := examineEach(s, func(*fsutil.Dir, progress) (any, error) {
 		err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		<-time.After(10 * time.Millisecond) // Another thread may handle the signal.

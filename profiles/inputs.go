@@ -90,7 +90,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	defer d.Close()
 	for _, name := range names {
 		if k := w.known[name]; k != nil && ctx.Err() == nil {
-			w.scanInput(d, knownHome(name), k)
+			w.scanInput(d, homeOfValidName(name), k)
 		}
 	}
 }

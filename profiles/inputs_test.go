@@ -14,7 +14,7 @@ func TestWatchInputs(t *testing.T) {
 		Write(t, s, "profiles/"+name+"/config.yaml", "x: 1")
 	}
 	w, r := startWatcher(t, s, WatchOptions{})
-	r.awaits(t, "+default", "+a", "+b")
+	r.await(t, "+default", "+a", "+b")
 	before, err := s.InputsHash("a")
 	if err != nil || before == "" {
 		t.Fatal(before, err)
@@ -22,25 +22,25 @@ func TestWatchInputs(t *testing.T) {
 	w.WatchInputs("a", before)
 	Write(t, s, "profiles/b/config.yaml", "x: 2")
 	Write(t, s, "profiles/a/config.yaml", "x: 2")
-	r.awaits(t, "a#")
+	r.await(t, "a#")
 	now, _ := s.InputsHash("a")
 	if r.hashes[0] != now || now == before {
 		t.Errorf("hash %q, want %q", r.hashes[0], now)
 	}
 	for _, file := range []string{".env", "SOUL.md"} {
 		Write(t, s, "profiles/a/"+file, "y")
-		r.awaits(t, "a#")
+		r.await(t, "a#")
 	}
 	if err := os.Remove(filepath.Join(s.root, "profiles/a/.env")); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "a#")
+	r.await(t, "a#")
 
 	// A change before the call of WatchInputs must count if the caller passes the old hash.
 	old, _ := s.InputsHash("b")
 	Write(t, s, "profiles/b/config.yaml", "x: 3")
 	w.WatchInputs("b", old)
-	r.awaits(t, "b#")
+	r.await(t, "b#")
 
 	w.StopWatchingInputs("a")
 	Write(t, s, "profiles/a/config.yaml", "x: 9")
@@ -51,7 +51,7 @@ func TestWatchInputs(t *testing.T) {
 		t.Errorf("events %q", got)
 	}
 	Write(t, s, "profiles/a/config.yaml", "x: 10")
-	r.awaits(t, "a#")
+	r.await(t, "a#")
 }
 
 func TestInputsHashUnreadable(t *testing.T) {

@@ -76,7 +76,7 @@ func helperMain(mode string) {
 	s := Open(os.Getenv("PROFILES_TEST_HOME"), nil, "")
 	switch mode {
 	case "held":
-		heldUp(s)
+		runHeldHelper(s)
 		os.Exit(0)
 	case "set":
 	default:

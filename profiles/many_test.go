@@ -57,12 +57,12 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	}
 	Write(t, s, "profiles/new/x", "") // The watcher finds this directory in spite of the limit.
 	Write(t, s, "profiles/new/SOUL.md", "")
-	r.awaits(t, "+new")
+	r.await(t, "+new")
 	Write(t, s, "profiles/a000999/SOUL.md", "") // This profile is not found, because the volume has too many directories.
 	if err := w.Find(t.Context(), "a000999"); err != nil {
 		t.Error(err)
 	}
-	r.awaits(t, "+a000999")
+	r.await(t, "+a000999")
 	Write(t, s, "profiles/a000500/SOUL.md", "")
 	rescan(t, w)
 	if got := r.take(); !slices.Contains(got, "+a000500") {

@@ -186,7 +186,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 // reconcileOne decides about the profile name and removes stale files from its home. start gets the incomplete decision, and
 // reports whether the boot must start the gateway.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
-	dec, home := Decision{Profile: s.profile(name), PriorExit: ExitUnknown}, knownHome(name)
+	dec, home := Decision{Profile: s.profile(name), PriorExit: ExitUnknown}, homeOfValidName(name)
 	// Work relative to the open home: its paths are shorter, so that the kernel resolves them faster. If the home can't be
 	// opened, the calls below report the error.
 	if sub, err := d.Sub(home); err == nil {

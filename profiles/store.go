@@ -120,7 +120,7 @@ func (s *Store) withVolume(fn func(d *fsutil.Dir) error) error {
 
 // profile is [Store.Profile] for a valid name.
 func (s *Store) profile(name string) Profile {
-	return Profile{Name: name, Home: filepath.Join(s.root, knownHome(name))}
+	return Profile{Name: name, Home: filepath.Join(s.root, homeOfValidName(name))}
 }
 
 // homeOf validates the name of a profile and returns its home, relative to the root. Every name from outside the package must
@@ -129,11 +129,11 @@ func homeOf(profile string) (string, error) {
 	if err := ValidServiceName(profile); err != nil {
 		return "", err
 	}
-	return knownHome(profile), nil
+	return homeOfValidName(profile), nil
 }
 
-// knownHome is homeOf for a valid name.
-func knownHome(profile string) string {
+// homeOfValidName is homeOf for a valid name.
+func homeOfValidName(profile string) string {
 	if profile == Default {
 		return "."
 	}

@@ -95,7 +95,7 @@ func TestSettle(t *testing.T) {
 func TestWatchUnderNoise(t *testing.T) {
 	s := NewVolume(t)
 	_, r := startWatcher(t, s, WatchOptions{Settle: 50 * time.Millisecond, MaxSettle: 200 * time.Millisecond})
-	r.awaits(t, "+default")
+	r.await(t, "+default")
 	deadline := time.Now().Add(testkit.Patience)
 	for i := 0; len(r.take()) == 0; i++ {
 		if time.Now().After(deadline) {
@@ -166,7 +166,7 @@ func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 func TestAProfileThatIsAskedForIsFoundWithoutAScanOfTheOthers(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/a/SOUL.md", "")
-	w, r := startWatcher(t, s, lazy)
+	w, r := startWatcher(t, s, lazyOptions)
 	rescan(t, w)
 	r.take()
 	Write(t, s, "profiles/a/gateway_state.json", state("running")) // A full scan would report this change too.
@@ -209,7 +209,7 @@ func TestOtherChangesAreFoundByAFullScan(t *testing.T) {
 			s := NewVolume(t)
 			Write(t, s, "profiles/a/SOUL.md", "")
 			Write(t, s, "profiles/bare/x", "")
-			w, r := startWatcher(t, s, lazy)
+			w, r := startWatcher(t, s, lazyOptions)
 			rescan(t, w)
 			r.take()
 			if err := tt.make(t, s); err != nil {
@@ -231,12 +231,12 @@ func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
 	rescan(t, w)
 	r.take()
 	Write(t, s, "profiles/first/SOUL.md", "") // The directory profiles itself is new.
-	r.awaits(t, "+first")
+	r.await(t, "+first")
 	Write(t, s, "profiles/slow/config.yaml", "")
 	Write(t, s, "profiles/quick/SOUL.md", "")
-	r.awaits(t, "+quick") // By now, the watcher has scanned the directory slow.
+	r.await(t, "+quick") // By now, the watcher has scanned the directory slow.
 	Write(t, s, "profiles/slow/SOUL.md", "")
-	r.awaits(t, "+slow")
+	r.await(t, "+slow")
 }
 
 func TestRescanWaitsForNotify(t *testing.T) {
@@ -313,16 +313,16 @@ func TestWatchLostNotifications(t *testing.T) {
 		}
 		return err
 	}})
-	r.awaits(t, "+default")
+	r.await(t, "+default")
 	Write(t, s, "profiles/a/SOUL.md", "")
 	h := <-sources
 	h.lost <- errors.New("the queue has overflowed")
-	r.awaits(t, "+a")
+	r.await(t, "+a")
 
 	// Changes must be seen even after the source of notifications has ended.
 	Write(t, s, "profiles/b/SOUL.md", "")
 	close(h.events)
-	r.awaits(t, "+b")
+	r.await(t, "+b")
 	<-sources // The watcher has opened a new source.
 }
 
@@ -345,7 +345,7 @@ func changeLargeState(t *testing.T, end string) {
 	Write(t, s, "profiles/loud/SOUL.md", "")
 	Write(t, s, "profiles/other/SOUL.md", "")
 	_, r := startWatcher(t, s, WatchOptions{})
-	r.awaits(t, "+default", "+loud", "+other")
+	r.await(t, "+default", "+loud", "+other")
 	padding := strings.Repeat(" ", 2*parsedBytesPerSecond)
 	seen, begin := 0, time.Now()
 	var first time.Time
@@ -367,7 +367,7 @@ func changeLargeState(t *testing.T, end string) {
 	}
 	Write(t, s, "profiles/loud/gateway_state.json", padding+state("last"))
 	Write(t, s, "profiles/other/gateway_state.json", state("running"))
-	r.awaits(t, "other=running", "loud=last")
+	r.await(t, "other=running", "loud=last")
 }
 
 // TestAGatewayThatBecomesReadyIsSeenAtOnce checks that a state file that is renamed into place is

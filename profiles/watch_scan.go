@@ -174,7 +174,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 			return nil
 		}
 		for name, k := range w.known {
-			home := knownHome(name)
+			home := homeOfValidName(name)
 			if w.store.isSilent(home) {
 				continue
 			}
@@ -228,7 +228,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	fresh := slices.Sorted(maps.Keys(w.changedNames))
 	names := make([]string, 0, len(w.changedHomes))
 	for name := range w.changedHomes {
-		if (w.known[name] != nil || w.candidates[name]) && !w.store.isSilent(knownHome(name)) {
+		if (w.known[name] != nil || w.candidates[name]) && !w.store.isSilent(homeOfValidName(name)) {
 			names = append(names, name)
 		}
 	}
@@ -373,7 +373,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	if ctx.Err() != nil {
 		return
 	}
-	k, home := w.known[name], knownHome(name)
+	k, home := w.known[name], homeOfValidName(name)
 	if k == nil {
 		if !marked {
 			if _, err := d.Lstat(filepath.Join(home, w.store.marker)); err != nil {

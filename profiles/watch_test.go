@@ -60,8 +60,8 @@ func (r *recorder) take() []string {
 	return events
 }
 
-// awaits polls until exactly the events in want have come, in this order.
-func (r *recorder) awaits(t *testing.T, want ...string) {
+// await polls until exactly the events in want have come, in this order.
+func (r *recorder) await(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
 	defer func() {
@@ -133,11 +133,11 @@ func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	Write(t, s, "profiles/later/SOUL.md", "")
-	r.awaits(t, "+later") // By now, the watcher has scanned the other directory without success.
+	r.await(t, "+later") // By now, the watcher has scanned the other directory without success.
 	if err := os.Chmod(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "+twin")
+	r.await(t, "+twin")
 }
 
 func TestWatchFirstScan(t *testing.T) {
@@ -165,34 +165,34 @@ func TestWatchFirstScan(t *testing.T) {
 func TestWatchLifeOfAProfile(t *testing.T) {
 	s := NewVolume(t)
 	_, r := startWatcher(t, s, WatchOptions{})
-	r.awaits(t, "+default")
+	r.await(t, "+default")
 	path := func(rel string) string { return filepath.Join(s.root, rel) }
 
 	Write(t, s, "profiles/a/config.yaml", "")
 	Write(t, s, "profiles/other/x", "") // This directory never becomes a profile.
 	Write(t, s, "profiles/a/SOUL.md", "")
-	r.awaits(t, "+a")
+	r.await(t, "+a")
 	Write(t, s, "profiles/late/config.yaml", "")
 	Write(t, s, "gateway_state.json", state("running"))
-	r.awaits(t, "default=running") // By now, the watcher also watches the directory late.
+	r.await(t, "default=running") // By now, the watcher also watches the directory late.
 	Write(t, s, "profiles/late/SOUL.md", "")
-	r.awaits(t, "+late")
+	r.await(t, "+late")
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
-	r.awaits(t, "a=running")
+	r.await(t, "a=running")
 	if err := s.SetDesired("a", Stopped); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "a=stopped")
+	r.await(t, "a=stopped")
 
 	// A renamed directory is another profile. The kernel watches its inode under the old name.
 	if err := os.Rename(path("profiles/a"), path("profiles/b")); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "-a", "+b", "b=stopped")
+	r.await(t, "-a", "+b", "b=stopped")
 	if err := s.SetDesired("b", Running); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "b=running")
+	r.await(t, "b=running")
 
 	// The marker may disappear for a moment, because editors replace files.
 	if err := os.Remove(path("profiles/b/SOUL.md")); err != nil {
@@ -201,28 +201,28 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 	if err := s.SetDesired("b", Stopped); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "b=stopped")
+	r.await(t, "b=stopped")
 
 	if err := os.RemoveAll(path("profiles/b")); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "b disappears", func() bool { return slices.Contains(r.take(), "-b") })
 	Write(t, s, "profiles/b/SOUL.md", "b\n") // The new file has the same name, and perhaps the same inode number.
-	r.awaits(t, "+b")
+	r.await(t, "+b")
 	if err := s.SetDesired("b", Running); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "b=running")
+	r.await(t, "b=running")
 
 	// The directory of profiles disappears and comes back.
 	if err := os.Rename(path("profiles"), path("elsewhere")); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "-b", "-late")
+	r.await(t, "-b", "-late")
 	if err := os.Rename(path("elsewhere"), path("profiles")); err != nil {
 		t.Fatal(err)
 	}
-	r.awaits(t, "+b", "b=running", "+late")
+	r.await(t, "+b", "b=running", "+late")
 }
 
 func TestWatchLinks(t *testing.T) {
@@ -230,7 +230,7 @@ func TestWatchLinks(t *testing.T) {
 	Write(t, s, "elsewhere/SOUL.md", "")
 	Write(t, s, "profiles/a/SOUL.md", "")
 	w, r := startWatcher(t, s, WatchOptions{})
-	r.awaits(t, "+default", "+a")
+	r.await(t, "+default", "+a")
 	home := filepath.Join(s.root, "profiles/a")
 	if err := errors.Join(os.Rename(home, home+".old"), os.Symlink(filepath.Join(s.root, "elsewhere"), home)); err != nil {
 		t.Fatal(err)
@@ -314,7 +314,7 @@ func TestWatchRecovers(t *testing.T) {
 	mu.Unlock()
 	rescan(t, w)
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
-	r.awaits(t, "a=running")
+	r.await(t, "a=running")
 }
 
 func TestWatchVolumeVanishes(t *testing.T) {
@@ -329,7 +329,7 @@ func TestWatchVolumeVanishes(t *testing.T) {
 	}
 	Write(t, s, "profiles/a/SOUL.md", "")
 	rescan(t, w)
-	r.awaits(t, "+default", "+a")
+	r.await(t, "+default", "+a")
 
 	if err := os.Rename(s.root, s.root+".away"); err != nil {
 		t.Fatal(err)
@@ -345,18 +345,18 @@ func TestWatchVolumeVanishes(t *testing.T) {
 	// Another volume is mounted now.
 	Write(t, s, "profiles/b/SOUL.md", "")
 	rescan(t, w)
-	r.awaits(t, "-a", "+b")
+	r.await(t, "-a", "+b")
 	Write(t, s, "profiles/b/gateway_state.json", state("running"))
-	r.awaits(t, "b=running")
+	r.await(t, "b=running")
 	Write(t, s, "gateway_state.json", state("running"))
-	r.awaits(t, "default=running")
+	r.await(t, "default=running")
 }
 
 func TestWatchStateBecomesUnusable(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "gateway_state.json", state("running"))
 	w, r := startWatcher(t, s, WatchOptions{})
-	r.awaits(t, "+default", "default=running")
+	r.await(t, "+default", "default=running")
 	Write(t, s, "gateway_state.json", "{")
 	rescan(t, w)
 	rescan(t, w)
@@ -385,5 +385,5 @@ func TestWatchEnds(t *testing.T) {
 	w.WatchInputs(Default, "")
 }
 
-// lazy are options for a watcher that scans only on request.
-var lazy = WatchOptions{Settle: time.Hour, SettleEarly: time.Hour, MaxSettle: time.Hour}
+// lazyOptions are options for a watcher that scans only on request.
+var lazyOptions = WatchOptions{Settle: time.Hour, SettleEarly: time.Hour, MaxSettle: time.Hour}

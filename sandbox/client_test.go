@@ -30,8 +30,8 @@ func helperProcess(t *testing.T, o Options, what, command string, env ...string)
 	return cmd
 }
 
-// beClient is the main function of the client that helperProcess starts.
-func beClient(what string) error {
+// runClient is the main function of the client that helperProcess starts.
+func runClient(what string) error {
 	if text := os.Getenv("CLIENT_USER"); text != "" {
 		uid, err := strconv.Atoi(text)
 		var st syscall.Stat_t

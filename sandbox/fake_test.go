@@ -52,8 +52,8 @@ func newFake(have ...Container) *fake {
 	return f
 }
 
-// note records a call, and returns the error that the test has set for the call.
-func (f *fake) note(ctx context.Context, format string, args ...any) error {
+// record records a call, and returns the error that the test has set for the call.
+func (f *fake) record(ctx context.Context, format string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime) // The docker engine has the same time limit.
 	defer cancel()
 	call := strings.TrimSpace(fmt.Sprintf(format, args...))
@@ -114,20 +114,20 @@ func (f *fake) vanish(id string) {
 	f.containers = slices.DeleteFunc(f.containers, func(c *Container) bool { return c.ID == id })
 }
 
-func (f *fake) Info(ctx context.Context) (Info, error) { return f.info, f.note(ctx, "info") }
+func (f *fake) Info(ctx context.Context) (Info, error) { return f.info, f.record(ctx, "info") }
 
 func (f *fake) Image(ctx context.Context, ref string) (Image, error) {
-	return f.image, f.note(ctx, "image %s", ref)
+	return f.image, f.record(ctx, "image %s", ref)
 }
 
-func (f *fake) Pull(ctx context.Context, ref string) error { return f.note(ctx, "pull %s", ref) }
+func (f *fake) Pull(ctx context.Context, ref string) error { return f.record(ctx, "pull %s", ref) }
 
 func (f *fake) List(ctx context.Context, labels map[string]string) ([]Container, error) {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
 		words = append(words, name+"="+labels[name])
 	}
-	if err := f.note(ctx, "list %s", strings.Join(words, " ")); err != nil {
+	if err := f.record(ctx, "list %s", strings.Join(words, " ")); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
@@ -146,7 +146,7 @@ func (f *fake) List(ctx context.Context, labels map[string]string) ([]Container,
 }
 
 func (f *fake) Inspect(ctx context.Context, id string) (Container, error) {
-	if err := f.note(ctx, "inspect %s", id); err != nil {
+	if err := f.record(ctx, "inspect %s", id); err != nil {
 		return Container{}, err
 	}
 	f.mu.Lock()
@@ -158,7 +158,7 @@ func (f *fake) Inspect(ctx context.Context, id string) (Container, error) {
 }
 
 func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
-	if err := f.note(ctx, "create %s", spec.Name); err != nil {
+	if err := f.record(ctx, "create %s", spec.Name); err != nil {
 		return "", err
 	}
 	f.mu.Lock()
@@ -173,9 +173,9 @@ func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
 	return id, nil
 }
 
-// to records a call and sets the state of the container.
-func (f *fake) to(ctx context.Context, verb, id string, state State) error {
-	if err := f.note(ctx, "%s %s", verb, id); err != nil {
+// setState records a call and sets the state of the container.
+func (f *fake) setState(ctx context.Context, verb, id string, state State) error {
+	if err := f.record(ctx, "%s %s", verb, id); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -193,33 +193,33 @@ func (f *fake) Start(ctx context.Context, id string) error {
 		n := len(f.called("start")) + 1
 		f.set(id, func(c *Container) { f.starting(c, n) })
 	}
-	return f.to(ctx, "start", id, Running)
+	return f.setState(ctx, "start", id, Running)
 }
 
 func (f *fake) Unpause(ctx context.Context, id string) error {
-	return f.to(ctx, "unpause", id, Running)
+	return f.setState(ctx, "unpause", id, Running)
 }
 
 func (f *fake) Rename(ctx context.Context, id, name string) error {
-	return f.note(ctx, "rename %s %s", id, name)
+	return f.record(ctx, "rename %s %s", id, name)
 }
 
 func (f *fake) Volumes(context.Context, string, map[string]string) ([]Volume, error) { return nil, nil }
 
 func (f *fake) CreateVolume(ctx context.Context, name string, _ map[string]string) error {
-	return f.note(ctx, "volume %s", name)
+	return f.record(ctx, "volume %s", name)
 }
 
 func (f *fake) RemoveVolume(ctx context.Context, name string) error {
-	return f.note(ctx, "rmvolume %s", name)
+	return f.record(ctx, "rmvolume %s", name)
 }
 
 func (f *fake) Stop(ctx context.Context, id string, _ time.Duration) error {
-	return f.to(ctx, "stop", id, Exited)
+	return f.setState(ctx, "stop", id, Exited)
 }
 
 func (f *fake) Remove(ctx context.Context, id string) error {
-	if err := f.note(ctx, "remove %s", id); err != nil {
+	if err := f.record(ctx, "remove %s", id); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -229,7 +229,7 @@ func (f *fake) Remove(ctx context.Context, id string) error {
 }
 
 func (f *fake) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
-	if err := f.note(ctx, "exec %s %s", id, strings.Join(spec.Argv, " ")); err != nil {
+	if err := f.record(ctx, "exec %s %s", id, strings.Join(spec.Argv, " ")); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
@@ -248,7 +248,7 @@ func (f *fake) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, 
 }
 
 func (f *fake) CopyIn(ctx context.Context, id, dir string, _ io.Reader) error {
-	return f.note(ctx, "copyin %s %s", id, dir)
+	return f.record(ctx, "copyin %s %s", id, dir)
 }
 
 func (f *fake) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
@@ -263,16 +263,16 @@ func (f *fake) Close() error                                                   {
 // command does.
 type fakeExec struct {
 	net.Conn
-	far net.Conn
-	f   *fake
-	c   *Container
+	remoteConn net.Conn
+	f          *fake
+	c          *Container
 }
 
 func (e *fakeExec) Said() string { return "" }
 
 func (e *fakeExec) serve() {
-	defer e.far.Close()
-	r, w := mux.NewReader(e.far), mux.NewWriter(e.far)
+	defer e.remoteConn.Close()
+	r, w := mux.NewReader(e.remoteConn), mux.NewWriter(e.remoteConn)
 	for {
 		f, err := r.Next()
 		if err != nil {
@@ -317,7 +317,7 @@ func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
 		_ = w.WriteJSON(mux.KindEnd, channel, mux.End{})
 		return
 	}
-	_ = e.f.note(context.Background(), "run %s", open.Command+strings.Join(open.Argv, " "))
+	_ = e.f.record(context.Background(), "run %s", open.Command+strings.Join(open.Argv, " "))
 	_ = w.Write(mux.KindBegun, channel, mux.EncodeNumber(7))
 	var out bytes.Buffer
 	code, err := 0, error(nil)
@@ -326,7 +326,7 @@ func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
 	}
 	_ = w.Write(mux.KindOutput, channel, out.Bytes())
 	if !e.lives() || err != nil {
-		_ = e.far.Close()
+		_ = e.remoteConn.Close()
 		return
 	}
 	_ = w.WriteJSON(mux.KindEnd, channel, mux.End{Code: code})
@@ -368,7 +368,7 @@ func mustOpen(t *testing.T, m *Manager, key Key) *Sandbox {
 	return s
 }
 
-func (f *fake) count(t *testing.T, verb string, n int) {
+func (f *fake) checkCount(t *testing.T, verb string, n int) {
 	t.Helper()
 	if got := f.called(verb); len(got) != n {
 		t.Errorf("%d calls of %s, want %d: %q", len(got), verb, n, f.calls)
@@ -387,13 +387,13 @@ func (w *warnings) add(text string) {
 	w.texts = append(w.texts, text)
 }
 
-func (w *warnings) has(part string) bool {
+func (w *warnings) contain(part string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.texts, func(text string) bool { return strings.Contains(text, part) })
 }
 
-func removeBoxes(ctx context.Context, m *Manager, key Key) error {
+func removeSandboxes(ctx context.Context, m *Manager, key Key) error {
 	list, err := m.engine.List(ctx, AgentLabels(m.Key(key)))
 	for _, c := range list {
 		err = errors.Join(err, m.engine.Remove(ctx, c.ID))

@@ -17,7 +17,7 @@ import (
 
 // TestRealExec checks the environment and the results of commands on a real engine.
 func TestRealExec(t *testing.T) {
-	_, s := real(t, func(o *Options) {
+	_, s := newRealSandbox(t, func(o *Options) {
 		o.Env = map[string]string{"SECRET": "literal", "PLAIN": "a b"}
 		forwardSecret(t, o)
 	})
@@ -26,26 +26,26 @@ func TestRealExec(t *testing.T) {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	t.Run("directory and variables are carried forward", func(t *testing.T) {
-		want(t, s, "cd /tmp; export A='x y'; f() { echo f; }", "")
-		want(t, s, "echo $A; pwd", "x y\n/tmp")
+		checkOutput(t, s, "cd /tmp; export A='x y'; f() { echo f; }", "")
+		checkOutput(t, s, "echo $A; pwd", "x y\n/tmp")
 		if s.dir != "/tmp" {
 			t.Error(s.dir)
 		}
-		want(t, s, "export M=$'two\\nlines \"$x\\'s\"'", "")
-		want(t, s, `echo "$M"`, "two\nlines \"$x's\"")
+		checkOutput(t, s, "export M=$'two\\nlines \"$x\\'s\"'", "")
+		checkOutput(t, s, `echo "$M"`, "two\nlines \"$x's\"")
 		if _, res := output(t, s, "cd /; export A=lost; exit 7"); res.Code != 7 {
 			t.Error(res)
 		}
-		want(t, s, "echo $A; pwd", "x y\n/tmp")
-		want(t, s, "mkdir -p '/tmp/-a b'; cd -- '/tmp/-a b'; pwd", "/tmp/-a b")
-		want(t, s, "pwd; cd /root", "/tmp/-a b")
+		checkOutput(t, s, "echo $A; pwd", "x y\n/tmp")
+		checkOutput(t, s, "mkdir -p '/tmp/-a b'; cd -- '/tmp/-a b'; pwd", "/tmp/-a b")
+		checkOutput(t, s, "pwd; cd /root", "/tmp/-a b")
 	})
 	t.Run("forwarded wins over literal, and is nowhere to be seen", func(t *testing.T) {
-		want(t, s, "echo $SECRET $PLAIN", "hunter2 a b")
+		checkOutput(t, s, "echo $SECRET $PLAIN", "hunter2 a b")
 		if text := dockerCmd(t, "inspect", s.ID()) + dockerCmd(t, "top", s.ID(), "-eo", "pid,args"); strings.Contains(text, "hunter2") {
 			t.Error("the value is in what the engine shows")
 		}
-		want(t, s, "tr '\\0' ' ' </proc/$$/cmdline | grep -c hunter[2] || true", "0")
+		checkOutput(t, s, "tr '\\0' ' ' </proc/$$/cmdline | grep -c hunter[2] || true", "0")
 		var out bytes.Buffer
 		_, err := s.Exec(t.Context(), Request{Command: "echo $OWN", Env: map[string]string{"OWN": "x'y"}, Stdout: &out})
 		if err != nil || out.String() != "x'y\n" {
@@ -75,7 +75,7 @@ func TestRealExec(t *testing.T) {
 		if err != nil || res.Code != 3 || out.String() != "in\n" || errs.String() != "e\n" {
 			t.Errorf("%+v, %v, %q, %q", res, err, out.String(), errs.String())
 		}
-		want(t, s, "cat | wc -c", "0") // Without an input, standard input is /dev/null.
+		checkOutput(t, s, "cat | wc -c", "0") // Without an input, standard input is /dev/null.
 		out.Reset()
 		_, _ = s.Exec(t.Context(), Request{Command: "for i in 1 2 3; do echo o$i; echo e$i >&2; done", Stdout: &out})
 		if out.String() != "o1\ne1\no2\ne2\no3\ne3\n" {
@@ -104,7 +104,7 @@ func TestRealExec(t *testing.T) {
 		if _, err := io.ReadFull(r, make([]byte, 1000)); err != nil {
 			t.Fatal(err)
 		}
-		want(t, s, "echo through", "through")
+		checkOutput(t, s, "echo through", "through")
 		n, _ := io.Copy(io.Discard, io.LimitReader(r, 8000000-1000))
 		if res := <-done; res.Code != 0 || n != 8000000-1000 {
 			t.Error(res, n)
@@ -141,7 +141,7 @@ func TestRealExec(t *testing.T) {
 		say("until [ \"$(stty size)\" = '43 132' ]; do :; done; echo new''size", "newsize")
 		say("sleep 98761", "sleep 98761")
 		eventually(t, func() error {
-			if stillRuns(t, s.ID(), "sleep 98761") == nil {
+			if checkEnded(t, s.ID(), "sleep 98761") == nil {
 				return errors.New("it has not begun")
 			}
 			return nil
@@ -158,16 +158,16 @@ func TestRealExec(t *testing.T) {
 		}
 	})
 	t.Run("files", func(t *testing.T) {
-		want(t, s, "mkdir -p /tmp/tree/sub && echo x > /tmp/tree/sub/f && ln -s f /tmp/tree/sub/l", "")
+		checkOutput(t, s, "mkdir -p /tmp/tree/sub && echo x > /tmp/tree/sub/f && ln -s f /tmp/tree/sub/l", "")
 		var tree bytes.Buffer
 		if err := s.GetTree(t.Context(), "/tmp/tree", &tree); err != nil {
 			t.Fatal(err)
 		}
-		want(t, s, "mkdir /tmp/copy", "")
+		checkOutput(t, s, "mkdir /tmp/copy", "")
 		if err := s.PutTree(t.Context(), "/tmp/copy", &tree); err != nil {
 			t.Fatal(err)
 		}
-		want(t, s, "cat /tmp/copy/tree/sub/l", "x")
+		checkOutput(t, s, "cat /tmp/copy/tree/sub/l", "x")
 	})
 	t.Run("nothing is left in the image or the layer", func(t *testing.T) {
 		for line := range strings.Lines(dockerCmd(t, "diff", s.ID())) {
@@ -216,7 +216,7 @@ func processes(t *testing.T, id string) string {
 	return string(out)
 }
 
-func stillRuns(t *testing.T, id, what string) error {
+func checkEnded(t *testing.T, id, what string) error {
 	if text := processes(t, id); strings.Contains(text, what) {
 		return errors.New("it runs: " + text)
 	}
@@ -225,7 +225,7 @@ func stillRuns(t *testing.T, id, what string) error {
 
 // TestRealLeftBehind checks that leftover processes of a command survive and delay no caller.
 func TestRealLeftBehind(t *testing.T) {
-	_, s := real(t, nil)
+	_, s := newRealSandbox(t, nil)
 	if out, res := output(t, s, "(while :; do echo tick; sleep 0.02; echo x >> /tmp/ticks; done) & echo started"); res.Code != 0 || !strings.HasPrefix(out, "started") && !strings.Contains(out, "tick") {
 		t.Fatal(out, res)
 	}
@@ -242,7 +242,7 @@ func TestRealLeftBehind(t *testing.T) {
 // TestRealKill checks that all processes of a command end at its time limit, its cancellation, or
 // the loss of its client.
 func TestRealKill(t *testing.T) {
-	m, s := real(t, nil)
+	m, s := newRealSandbox(t, nil)
 	// tree returns a command whose processes leave their session and parents, and ignore SIGTERM.
 	tree := func(n int) string {
 		return fmt.Sprintf("trap '' TERM; setsid sh -c 'trap \"\" TERM; (sh -c \"trap : TERM; while :; do sleep 98765%d; done\" &) ; while :; do sleep 98765%d; done' & sleep 98765%d", n, n, n)
@@ -263,7 +263,7 @@ func TestRealKill(t *testing.T) {
 		if err != nil || !res.TimedOut || res.Code != 124 || res.Survivors != 0 {
 			t.Errorf("%+v, %v", res, err)
 		}
-		if err := stillRuns(t, s.ID(), mark(1)); err != nil {
+		if err := checkEnded(t, s.ID(), mark(1)); err != nil {
 			t.Error(err)
 		}
 		var out bytes.Buffer
@@ -287,7 +287,7 @@ func TestRealKill(t *testing.T) {
 		if res := <-done; !res.Interrupted || res.Code != 130 {
 			t.Errorf("%+v", res)
 		}
-		if err := stillRuns(t, s.ID(), mark(2)); err != nil {
+		if err := checkEnded(t, s.ID(), mark(2)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -305,7 +305,7 @@ func TestRealKill(t *testing.T) {
 		if err != nil || res.Code != 124 {
 			t.Errorf("%+v, %v", res, err)
 		}
-		if err := stillRuns(t, s.ID(), "987657"); err != nil {
+		if err := checkEnded(t, s.ID(), "987657"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -318,7 +318,7 @@ func TestRealKill(t *testing.T) {
 		if job, err = s.Kill(t.Context(), job.ID); err != nil || job.Running || job.Code != 137 {
 			t.Errorf("%+v, %v", job, err)
 		}
-		if err := stillRuns(t, s.ID(), mark(3)); err != nil {
+		if err := checkEnded(t, s.ID(), mark(3)); err != nil {
 			t.Error(err)
 		}
 		if _, err := s.Kill(t.Context(), "nobody"); !errors.Is(err, ErrNoJob) {
@@ -336,7 +336,7 @@ func TestRealKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = client.Wait()
-		eventually(t, func() error { return stillRuns(t, s.ID(), mark(4)) })
+		eventually(t, func() error { return checkEnded(t, s.ID(), mark(4)) })
 		if jobs, err := jobsOf(t, s); err != nil || len(jobs) == 0 || !jobs[len(jobs)-1].Running || jobs[len(jobs)-1].ID != job.ID {
 			t.Errorf("%+v, %v", jobs, err)
 		}
@@ -346,7 +346,7 @@ func TestRealKill(t *testing.T) {
 // TestRealJobs checks that a background command outlives the process that started it, and that another process finds
 // its output.
 func TestRealJobs(t *testing.T) {
-	m, s := real(t, nil)
+	m, s := newRealSandbox(t, nil)
 	client := helperProcess(t, m.opts, "start", "echo begin; while [ ! -f /tmp/go ]; do sleep 0.02; done; echo end; exit 3")
 	if err := client.Wait(); err != nil {
 		t.Fatal(err)
@@ -370,7 +370,7 @@ func TestRealJobs(t *testing.T) {
 		}
 		return nil
 	})
-	want(t, s, "touch /tmp/go", "")
+	checkOutput(t, s, "touch /tmp/go", "")
 	if job := <-done; job.Running || job.Code != 3 || out.String() != "begin\nend\n" || job.Output != 10 {
 		t.Errorf("%+v, %q", job, out.String())
 	}

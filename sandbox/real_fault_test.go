@@ -19,8 +19,8 @@ import (
 // full selects the long forms of the tests: go test ./sandbox -args -full.
 var full = flag.Bool("full", false, "run the long forms of the tests")
 
-// during starts a command, waits until it runs, calls do, and returns how the command ended.
-func during(t *testing.T, s *Sandbox, req Request, do func()) (Result, error) {
+// runDuring starts a command, waits until it runs, calls do, and returns how the command ended.
+func runDuring(t *testing.T, s *Sandbox, req Request, do func()) (Result, error) {
 	t.Helper()
 	var out syncBuffer
 	if req.Stdout == nil {
@@ -47,8 +47,8 @@ func during(t *testing.T, s *Sandbox, req Request, do func()) (Result, error) {
 	return e.res, e.err
 }
 
-// lostBecause fails the test unless err is a LostError with this state and these words.
-func lostBecause(t *testing.T, err error, state State, words string) {
+// checkLost fails the test unless err is a LostError with this state and these words.
+func checkLost(t *testing.T, err error, state State, words string) {
 	t.Helper()
 	var lost *LostError
 	if !errors.As(err, &lost) || !lost.Began || lost.Container.State != state || !strings.Contains(err.Error(), words) {
@@ -56,47 +56,47 @@ func lostBecause(t *testing.T, err error, state State, words string) {
 	}
 }
 
-// lostByRemoval checks the error of a command whose container docker rm -f has removed. The engine
+// checkLostByRemoval checks the error of a command whose container docker rm -f has removed. The engine
 // kills the container first, so the client may see the exit code.
-func lostByRemoval(t *testing.T, err error) {
+func checkLostByRemoval(t *testing.T, err error) {
 	t.Helper()
 	var lost *LostError
 	if errors.As(err, &lost) && lost.Container.State == Exited {
-		lostBecause(t, err, Exited, "exit code 137")
+		checkLost(t, err, Exited, "exit code 137")
 		return
 	}
-	lostBecause(t, err, Gone, "the container was removed")
+	checkLost(t, err, Gone, "the container was removed")
 }
 
 // TestRealRecovery changes a sandbox from outside, and checks the current and the next command
 // (contract, 16 and 19.8).
 func TestRealRecovery(t *testing.T) {
-	_, s := real(t, nil)
+	_, s := newRealSandbox(t, nil)
 	runs := func() string { out, _ := output(t, s, "cat /workspace/runs 2>/dev/null | wc -l"); return out }
 	const work = "echo x >> /workspace/runs; sleep 600"
-	want(t, s, "mkdir -p /src/of/mine; cd /src/of/mine", "")
+	checkOutput(t, s, "mkdir -p /src/of/mine; cd /src/of/mine", "")
 	t.Run("removed between commands: the next one runs in a new container", func(t *testing.T) {
 		first := s.ID()
 		dockerCmd(t, "rm", "-f", first)
-		want(t, s, "echo hello; pwd", "hello\n/src/of/mine") // The new container has no such directory.
+		checkOutput(t, s, "echo hello; pwd", "hello\n/src/of/mine") // The new container has no such directory.
 		if s.ID() == first || s.ID() == "" {
 			t.Error("it is the old one")
 		}
-		want(t, s, "echo again", "again")
+		checkOutput(t, s, "echo again", "again")
 		if _, res := output(t, s, "exit 7"); res.Code != 7 {
 			t.Error(res)
 		}
 	})
 	t.Run("removed under a command: lost, not run again", func(t *testing.T) {
-		_, err := during(t, s, Request{Command: work}, func() { dockerCmd(t, "rm", "-f", s.ID()) })
-		lostByRemoval(t, err)
+		_, err := runDuring(t, s, Request{Command: work}, func() { dockerCmd(t, "rm", "-f", s.ID()) })
+		checkLostByRemoval(t, err)
 		if n := runs(); n != "1" {
 			t.Errorf("it ran %s times", n)
 		}
 	})
 	t.Run("removed under a command that may be run again", func(t *testing.T) {
 		var n atomic.Int32
-		res, err := during(t, s, Request{
+		res, err := runDuring(t, s, Request{
 			Command: "echo x >> /workspace/runs; [ $(wc -l < /workspace/runs) -ge 3 ] || sleep 600", Repeatable: true,
 		}, func() { n.Add(1); dockerCmd(t, "rm", "-f", s.ID()) })
 		if err != nil || res.Code != 0 {
@@ -113,35 +113,35 @@ func TestRealRecovery(t *testing.T) {
 		if err != nil || res.Code != 1 || s.ID() != id {
 			t.Errorf("%+v, %v", res, err)
 		}
-		want(t, s, "wc -l < /workspace/words", "1")
+		checkOutput(t, s, "wc -l < /workspace/words", "1")
 	})
 	t.Run("stopped: started again", func(t *testing.T) {
 		id := s.ID()
-		_, err := during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "stop", "-t", "0", id) })
-		lostBecause(t, err, Exited, "the container has ended")
-		want(t, s, "echo up", "up")
+		_, err := runDuring(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "stop", "-t", "0", id) })
+		checkLost(t, err, Exited, "the container has ended")
+		checkOutput(t, s, "echo up", "up")
 		if s.ID() != id {
 			t.Error("it is another one")
 		}
 	})
 	t.Run("the first process killed", func(t *testing.T) {
 		id := s.ID()
-		_, err := during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "kill", id) })
-		lostBecause(t, err, Exited, "exit code 137")
-		want(t, s, "echo up", "up")
+		_, err := runDuring(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "kill", id) })
+		checkLost(t, err, Exited, "exit code 137")
+		checkOutput(t, s, "echo up", "up")
 	})
 	t.Run("the helper killed", func(t *testing.T) {
 		id := s.ID()
-		want(t, s, "sleep 987650 >/dev/null 2>&1 &", "")
+		checkOutput(t, s, "sleep 987650 >/dev/null 2>&1 &", "")
 		res, err := s.Exec(t.Context(), Request{Command: "sleep 987651 & kill -9 $PPID; sleep 987651"})
-		lostBecause(t, err, Running, "the container runs")
-		if err := stillRuns(t, id, "sleep 987651"); err != nil {
+		checkLost(t, err, Running, "the container runs")
+		if err := checkEnded(t, id, "sleep 987651"); err != nil {
 			t.Error("nobody has ended it:", err)
 		}
-		if stillRuns(t, id, "sleep 987650") == nil {
+		if checkEnded(t, id, "sleep 987650") == nil {
 			t.Error("what an earlier command left behind has ended too")
 		}
-		want(t, s, "echo back", "back")
+		checkOutput(t, s, "echo back", "back")
 		if s.ID() != id {
 			t.Error(res, "it is another one")
 		}
@@ -156,13 +156,13 @@ func TestRealRecovery(t *testing.T) {
 		if res, err := s.Exec(t.Context(), Request{Argv: []string{"tail", "-c", "900m", "/dev/zero"}}); err != nil || res.Code != 137 || !res.OOM {
 			t.Errorf("%+v, %v", res, err)
 		}
-		want(t, s, "echo alive", "alive")
+		checkOutput(t, s, "echo alive", "alive")
 	})
 	t.Run("one recovery for any number of callers", func(t *testing.T) {
 		dockerCmd(t, "rm", "-f", s.ID())
 		var all sync.WaitGroup
 		for i := range 20 {
-			all.Go(func() { want(t, s, fmt.Sprint("echo ", i), fmt.Sprint(i)) })
+			all.Go(func() { checkOutput(t, s, fmt.Sprint("echo ", i), fmt.Sprint(i)) })
 		}
 		all.Wait()
 		if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+s.key.Profile); strings.Contains(ids, "\n") {
@@ -175,19 +175,19 @@ func TestRealRecovery(t *testing.T) {
 // warning reports the pause.
 func TestRealPausedUnderCommand(t *testing.T) {
 	var w warnings
-	_, s := real(t, func(o *Options) { o.Warn = w.add })
+	_, s := newRealSandbox(t, func(o *Options) { o.Warn = w.add })
 	// The command starts few processes, because runc can't freeze a container that is starting one on a
 	// busy machine.
-	res, err := during(t, s, Request{Command: "until [ -e /workspace/go ]; do sleep 1; done"}, func() {
+	res, err := runDuring(t, s, Request{Command: "until [ -e /workspace/go ]; do sleep 1; done"}, func() {
 		dockerCmd(t, "pause", s.ID())
 		eventually(t, func() error {
-			if !w.has("is paused, and the command with it") {
+			if !w.contain("is paused, and the command with it") {
 				return errors.New("nobody is told")
 			}
 			return nil
 		})
 		dockerCmd(t, "unpause", s.ID())
-		want(t, s, "touch /workspace/go", "")
+		checkOutput(t, s, "touch /workspace/go", "")
 	})
 	if err != nil || res.Code != 0 {
 		t.Errorf("%+v, %v", res, err)
@@ -204,8 +204,8 @@ func sandboxOf(m *Manager, id string) *Sandbox {
 // TestRealPausedBeforeCommand checks that a command for a paused container fails at once, also over
 // an open connection.
 func TestRealPausedBeforeCommand(t *testing.T) {
-	m, s := real(t, nil)
-	want(t, s, "echo warm", "warm")
+	m, s := newRealSandbox(t, nil)
+	checkOutput(t, s, "echo warm", "warm")
 	dockerCmd(t, "pause", s.ID())
 	defer dockerCmd(t, "unpause", s.ID())
 	cold := sandboxOf(m, s.ID())
@@ -222,12 +222,12 @@ func TestRealPausedBeforeCommand(t *testing.T) {
 // TestRealAdoptedIsNotStarted checks that a killed adopted container is not restarted silently,
 // because its processes and in-memory files are lost.
 func TestRealAdoptedIsNotStarted(t *testing.T) {
-	m, s := real(t, nil)
+	m, s := newRealSandbox(t, nil)
 	adopted, err := m.Adopt(t.Context(), s.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, adopted, "echo warm", "warm")
+	checkOutput(t, adopted, "echo warm", "warm")
 	dockerCmd(t, "kill", s.ID())
 	_, err = adopted.Exec(t.Context(), Request{Command: "true"})
 	if down := (*StateError)(nil); !errors.As(err, &down) || down.Container.State != Exited {
@@ -238,9 +238,9 @@ func TestRealAdoptedIsNotStarted(t *testing.T) {
 // TestRealAcrossProcesses checks that a process finds the sandbox and state of an earlier process
 // (contract, 19.11).
 func TestRealAcrossProcesses(t *testing.T) {
-	m, s := real(t, func(o *Options) { o.Session = "shared" })
+	m, s := newRealSandbox(t, func(o *Options) { o.Session = "shared" })
 	id := s.ID()
-	want(t, s, "cd /tmp; export KEPT=1; echo x > /tmp/file; (while :; do date > /tmp/loop; sleep 0.05; done) >/dev/null 2>&1 &", "")
+	checkOutput(t, s, "cd /tmp; export KEPT=1; echo x > /tmp/file; (while :; do date > /tmp/loop; sleep 0.05; done) >/dev/null 2>&1 &", "")
 	host, _ := output(t, s, "hostname")
 	job, err := s.Start(t.Context(), Request{Command: "sleep 1000"})
 	if err != nil {
@@ -257,8 +257,8 @@ func TestRealAcrossProcesses(t *testing.T) {
 	if s.ID() != id {
 		t.Fatal("it is another container")
 	}
-	want(t, s, "pwd", "/tmp")
-	want(t, s, "hostname; echo $KEPT; pwd; cat /tmp/file", host+"\n1\n/tmp\nx")
+	checkOutput(t, s, "pwd", "/tmp")
+	checkOutput(t, s, "hostname; echo $KEPT; pwd; cat /tmp/file", host+"\n1\n/tmp\nx")
 	eventually(t, func() error {
 		a, _ := output(t, s, "stat -c %y /tmp/loop")
 		b, _ := output(t, s, "sleep 0.1; stat -c %y /tmp/loop")
@@ -273,7 +273,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	if list, err := other.List(t.Context()); err != nil || len(list) < 1 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := removeBoxes(t.Context(), other, Key{}); err != nil {
+	if err := removeSandboxes(t.Context(), other, Key{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := other.Sweep(t.Context(), SweepOptions{MaxAge: time.Nanosecond}); err != nil {
@@ -291,7 +291,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 
 // TestRealTwoProcessesMakeOne checks that simultaneous clients share one container.
 func TestRealTwoProcessesMakeOne(t *testing.T) {
-	needEngine(t)
+	requireEngine(t)
 	o := realOptions(t)
 	removeAfter(t, o)
 	var clients []*exec.Cmd
@@ -304,7 +304,7 @@ func TestRealTwoProcessesMakeOne(t *testing.T) {
 		}
 	}
 	s := sandboxFor(t, realManager(t, o), "")
-	want(t, s, "wc -l < /workspace/began", "4")
+	checkOutput(t, s, "wc -l < /workspace/began", "4")
 	if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
 		t.Errorf("there are several: %q", ids)
 	}
@@ -315,7 +315,7 @@ func TestRealTwoProcessesMakeOne(t *testing.T) {
 func TestRealCrashes(t *testing.T) {
 	for _, point := range []string{"locked", "create", "created", "started", "attach", "helper"} {
 		t.Run(point, func(t *testing.T) {
-			needEngine(t)
+			requireEngine(t)
 			o := realOptions(t)
 			removeAfter(t, o)
 			client := helperProcess(t, o, "crash-"+point, "echo x")
@@ -323,7 +323,7 @@ func TestRealCrashes(t *testing.T) {
 				t.Fatalf("it did not crash: %v", err)
 			}
 			s := sandboxFor(t, realManager(t, o), "") // The next client must use the leftovers without waiting.
-			want(t, s, "echo next", "next")
+			checkOutput(t, s, "echo next", "next")
 			if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
 				t.Errorf("there are several: %q", ids)
 			}
@@ -334,7 +334,7 @@ func TestRealCrashes(t *testing.T) {
 // TestRealCrowd runs many commands of several clients in several sandboxes. Each command must run
 // once and give its own output.
 func TestRealCrowd(t *testing.T) {
-	needEngine(t)
+	requireEngine(t)
 	sandboxes, clients, each := 2, 10, 10
 	if *full {
 		sandboxes, clients, each = 10, 50, 20
@@ -372,7 +372,7 @@ func TestRealCrowd(t *testing.T) {
 				t.Errorf("in %s: %s", s.key.Task, line)
 			}
 		}
-		if err := stillRuns(t, s.ID(), "exit "); err != nil {
+		if err := checkEnded(t, s.ID(), "exit "); err != nil {
 			t.Error(err)
 		}
 	}

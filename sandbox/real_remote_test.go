@@ -55,7 +55,7 @@ func overTCP(t *testing.T, host string) string {
 // TestRealRemote checks a remote engine, named by DOCKER_HOST or by the docker context. It can't
 // mount this machine's volume, so the helper is copied into the container.
 func TestRealRemote(t *testing.T) {
-	needEngine(t)
+	requireEngine(t)
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs = 0, 0
 	e := newEngine(t, o.Dir, filepath.Dir(o.HelperPath))
@@ -69,7 +69,7 @@ func TestRealRemote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := engineLife(t, m, ExecAttached)
+	s := checkLifecycle(t, m, ExecAttached)
 
 	config := t.TempDir()
 	sum := sha256.Sum256([]byte("far"))
@@ -85,9 +85,9 @@ func TestRealRemote(t *testing.T) {
 			t.Errorf("another process, by %q: %v", env, err)
 		}
 	}
-	want(t, s, "sort /workspace/who | uniq -c | tr -s ' '", "2 "+shortID(s.ID()))
+	checkOutput(t, s, "sort /workspace/who | uniq -c | tr -s ' '", "2 "+shortID(s.ID()))
 
-	engineEnd(t, m, s)
+	checkRemoval(t, m, s)
 }
 
 // TestRealAnotherEngine checks the engine at HINIT_SANDBOX_TEST_ENGINE, for example podman, with
@@ -97,7 +97,7 @@ func TestRealAnotherEngine(t *testing.T) {
 	if host == "" && runtime == "" {
 		t.Skip("no other engine or runtime is named")
 	}
-	needEngine(t)
+	requireEngine(t)
 	if host != "" {
 		image := exec.Command("sh", "-c", "docker save "+testTag+" | docker -H "+host+" load")
 		if out, err := image.CombinedOutput(); err != nil {
@@ -119,22 +119,22 @@ func TestRealAnotherEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := engineLife(t, m, "")
+	s := checkLifecycle(t, m, "")
 	d, err := s.Describe(t.Context())
 	t.Logf("%+v: commands run %q because of %q; %v", info, d.Exec, d.Reason, err)
-	engineEnd(t, m, s)
+	checkRemoval(t, m, s)
 }
 
-// engineLife checks that a sandbox keeps its state and leaves no process running, as with every
+// checkLifecycle checks that a sandbox keeps its state and leaves no process running, as with every
 // engine.
-func engineLife(t *testing.T, m *Manager, way string) *Sandbox {
+func checkLifecycle(t *testing.T, m *Manager, way string) *Sandbox {
 	t.Helper()
 	s := sandboxFor(t, m, "")
 	if d, err := s.Describe(t.Context()); err != nil || way != "" && d.Exec != way {
 		t.Errorf("commands run %q because of %q; %v", d.Exec, d.Reason, err)
 	}
-	want(t, s, "cd /workspace; export A=kept; echo x > file", "")
-	want(t, s, "echo $A $(pwd) $(cat file)", "kept /workspace x")
+	checkOutput(t, s, "cd /workspace; export A=kept; echo x > file", "")
+	checkOutput(t, s, "echo $A $(pwd) $(cat file)", "kept /workspace x")
 
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
 	var out, errs bytes.Buffer
@@ -146,21 +146,21 @@ func engineLife(t *testing.T, m *Manager, way string) *Sandbox {
 	if err != nil || res.Code != CodeTimedOut {
 		t.Errorf("%+v, %v", res, err)
 	}
-	want(t, s, "ps | grep -c '[s]leep 98768' || true", "0")
+	checkOutput(t, s, "ps | grep -c '[s]leep 98768' || true", "0")
 	return s
 }
 
-// engineEnd removes the container during a command, recreates it, and removes everything.
-func engineEnd(t *testing.T, m *Manager, s *Sandbox) {
+// checkRemoval removes the container during a command, recreates it, and removes everything.
+func checkRemoval(t *testing.T, m *Manager, s *Sandbox) {
 	t.Helper()
-	_, err := during(t, s, Request{Command: "sleep 600"}, func() {
+	_, err := runDuring(t, s, Request{Command: "sleep 600"}, func() {
 		if err := m.engine.Remove(t.Context(), s.ID()); err != nil {
 			t.Error(err)
 		}
 	})
-	lostByRemoval(t, err)
-	want(t, s, "cat file", "x")
-	if err := removeBoxes(t.Context(), m, s.key); err != nil {
+	checkLostByRemoval(t, err)
+	checkOutput(t, s, "cat file", "x")
+	if err := removeSandboxes(t.Context(), m, s.key); err != nil {
 		t.Error(err)
 	}
 	if list, err := m.engine.List(t.Context(), map[string]string{LabelProfile: s.Labels()[LabelProfile]}); err != nil || len(list) != 0 {

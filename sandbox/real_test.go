@@ -20,8 +20,8 @@ var testRun = "hinit-sandbox-test-" + randomHex(4)
 
 var testTag = testRun + ":image"
 
-// kept returns a file of a Debian package from a cache that all test runs share.
-func kept(name string) (string, error) {
+// cachedFile returns a file of a Debian package from a cache that all test runs share.
+func cachedFile(name string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		cache = os.TempDir()
@@ -61,7 +61,7 @@ func imageFor(host string) error {
 	}
 	defer os.RemoveAll(dir)
 	for _, name := range []string{"bash", "busybox"} {
-		path, err := kept(name)
+		path, err := cachedFile(name)
 		if err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func imageFor(host string) error {
 	return nil
 }
 
-func needEngine(t *testing.T) {
+func requireEngine(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a container engine")
@@ -186,9 +186,9 @@ func sandboxFor(t *testing.T, m *Manager, task string) *Sandbox {
 	return s
 }
 
-func real(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
+func newRealSandbox(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
 	t.Helper()
-	needEngine(t)
+	requireEngine(t)
 	o := realOptions(t)
 	if change != nil {
 		change(&o)
@@ -208,7 +208,7 @@ func output(t *testing.T, s *Sandbox, command string) (string, Result) {
 	return strings.TrimSpace(out.String()), res
 }
 
-func want(t *testing.T, s *Sandbox, command, text string) {
+func checkOutput(t *testing.T, s *Sandbox, command, text string) {
 	t.Helper()
 	if got, res := output(t, s, command); got != text || res.Code != 0 {
 		t.Fatalf("%s: got %q and code %d, want %q", command, got, res.Code, text)
@@ -252,7 +252,7 @@ func eventually(t *testing.T, ask func() error) {
 
 func TestMain(m *testing.M) {
 	if what := os.Getenv(helperVar); what != "" {
-		if err := beClient(what); err != nil {
+		if err := runClient(what); err != nil {
 			fmt.Fprintln(os.Stderr, "client:", err)
 			os.Exit(1)
 		}

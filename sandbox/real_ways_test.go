@@ -33,7 +33,7 @@ func TestRealWays(t *testing.T) {
 		}, false, ExecDirect, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			needEngine(t)
+			requireEngine(t)
 			o := realOptions(t)
 			forwardSecret(t, &o)
 			c.change(&o)
@@ -45,8 +45,8 @@ func TestRealWays(t *testing.T) {
 			if err != nil || d.Exec != c.exec || !strings.Contains(d.Reason, c.reason) {
 				t.Fatalf("%q because of %q; %v", d.Exec, d.Reason, err)
 			}
-			want(t, s, "cd /tmp; export A='x y'", "")
-			want(t, s, "echo $A $SECRET; pwd", "x y hunter2\n/tmp")
+			checkOutput(t, s, "cd /tmp; export A='x y'", "")
+			checkOutput(t, s, "echo $A $SECRET; pwd", "x y hunter2\n/tmp")
 			var out, errs bytes.Buffer
 			res, err := s.Exec(t.Context(), Request{Command: "cat; echo e >&2; exit 3", Stdin: strings.NewReader("in"), Stdout: &out, Stderr: &errs})
 			if err != nil || res.Code != 3 || out.String() != "in" || errs.String() != "e\n" {
@@ -56,20 +56,20 @@ func TestRealWays(t *testing.T) {
 			if err != nil || res.Code != 124 || !res.TimedOut {
 				t.Errorf("%+v, %v", res, err)
 			}
-			eventually(t, func() error { return stillRuns(t, s.ID(), "sleep 98766") })
+			eventually(t, func() error { return checkEnded(t, s.ID(), "sleep 98766") })
 			if inspect := dockerCmd(t, "inspect", s.ID()); strings.Contains(inspect, "hunter2") {
 				t.Error("the secret can be inspected")
 			}
-			_, err = during(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "rm", "-f", s.ID()) })
-			lostByRemoval(t, err)
-			want(t, s, "echo back", "back")
+			_, err = runDuring(t, s, Request{Command: "sleep 600"}, func() { dockerCmd(t, "rm", "-f", s.ID()) })
+			checkLostByRemoval(t, err)
+			checkOutput(t, s, "echo back", "back")
 		})
 	}
 }
 
 // TestRealAttachedClientDies checks that the commands of a client with an attached exec end when the client is killed.
 func TestRealAttachedClientDies(t *testing.T) {
-	needEngine(t)
+	requireEngine(t)
 	o := realOptions(t)
 	removeAfter(t, o)
 	m := realManager(t, o)
@@ -77,33 +77,33 @@ func TestRealAttachedClientDies(t *testing.T) {
 	s := sandboxFor(t, m, "")
 	client := helperProcess(t, o, "hold", "sleep 98767")
 	eventually(t, func() error {
-		if stillRuns(t, s.ID(), "sleep 98767") == nil {
+		if checkEnded(t, s.ID(), "sleep 98767") == nil {
 			return errors.New("it has not begun")
 		}
 		return nil
 	})
 	_ = client.Process.Kill()
 	_ = client.Wait()
-	eventually(t, func() error { return stillRuns(t, s.ID(), "sleep 98767") })
-	want(t, s, "echo ours goes on", "ours goes on")
+	eventually(t, func() error { return checkEnded(t, s.ID(), "sleep 98767") })
+	checkOutput(t, s, "echo ours goes on", "ours goes on")
 }
 
 // TestRealDiskFull checks that a session keeps its earlier state if there is no space to save the state after a
 // command.
 func TestRealDiskFull(t *testing.T) {
-	_, s := real(t, func(o *Options) { o.ExtraArgs = append(o.ExtraArgs, "--tmpfs", "/tmp:size=1m") })
-	want(t, s, "export A=kept; cd /workspace", "")
+	_, s := newRealSandbox(t, func(o *Options) { o.ExtraArgs = append(o.ExtraArgs, "--tmpfs", "/tmp:size=1m") })
+	checkOutput(t, s, "export A=kept; cd /workspace", "")
 	if _, res := output(t, s, "export B=lost; cd /; cat /dev/zero > /tmp/fill"); res.Code != 1 {
 		t.Error(res)
 	}
-	want(t, s, "echo $A $B; pwd", "kept\n/workspace")
-	want(t, s, "rm /tmp/fill; export B=new", "")
-	want(t, s, "echo $A $B", "kept new")
+	checkOutput(t, s, "echo $A $B; pwd", "kept\n/workspace")
+	checkOutput(t, s, "rm /tmp/fill; export B=new", "")
+	checkOutput(t, s, "echo $A $B", "kept new")
 }
 
 // TestRealAdopt checks that a container made by the docker command can be used without a change.
 func TestRealAdopt(t *testing.T) {
-	needEngine(t)
+	requireEngine(t)
 	o := realOptions(t)
 	m := realManager(t, o)
 	id := dockerCmd(t, "run", "-d", "--network=none", "--label", testRun+"=1", "--user", "1000", testTag, "sleep", "1000")
@@ -131,7 +131,7 @@ func TestRealAdopt(t *testing.T) {
 // TestRealAnotherHome checks that commands are not slower in a container that was made with another
 // HOME.
 func TestRealAnotherHome(t *testing.T) {
-	_, made := real(t, nil)
+	_, made := newRealSandbox(t, nil)
 	id, _ := made.idAndName()
 	ctx, cancel := context.WithTimeout(t.Context(), listenTime-time.Second)
 	defer cancel()
@@ -151,8 +151,8 @@ func TestRealAnotherHome(t *testing.T) {
 // TestRealAdoptWithoutTheEngine checks that a command does not ask the engine if the helper
 // answers, because a loaded engine is slow.
 func TestRealAdoptWithoutTheEngine(t *testing.T) {
-	m, made := real(t, nil)
-	want(t, made, "echo it listens", "it listens")
+	m, made := newRealSandbox(t, nil)
+	checkOutput(t, made, "echo it listens", "it listens")
 	e, err := Docker("unix://" + t.TempDir() + "/no.sock")
 	if err != nil {
 		t.Fatal(err)
@@ -181,12 +181,12 @@ func TestRealAdoptWithoutTheEngine(t *testing.T) {
 
 // TestRealOtherUser checks a container whose user is neither root nor the client's user.
 func TestRealOtherUser(t *testing.T) {
-	_, s := real(t, func(o *Options) {
+	_, s := newRealSandbox(t, func(o *Options) {
 		o.ExtraArgs = append(o.ExtraArgs, "--user", "1000:1000", "--workdir", "/")
 		o.Cwd = "/no/such" // This directory does not exist, so commands must begin in another one.
 	})
-	want(t, s, "id -u; pwd; cd /tmp; export X=1", "1000\n/")
-	want(t, s, "echo $X; pwd", "1\n/tmp")
+	checkOutput(t, s, "id -u; pwd; cd /tmp; export X=1", "1000\n/")
+	checkOutput(t, s, "echo $X; pwd", "1\n/tmp")
 	if d, err := s.Describe(t.Context()); err != nil || d.Exec != ExecDirect {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -195,7 +195,7 @@ func TestRealOtherUser(t *testing.T) {
 // TestRealClientOfAnotherUser checks a client that is neither root nor the container's user. It may
 // use the socket, because no other user of this machine can reach it.
 func TestRealClientOfAnotherUser(t *testing.T) {
-	needEngine(t)
+	requireEngine(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
 	}
@@ -270,7 +270,7 @@ func newEngine(t *testing.T, hide ...string) *secondEngine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		e.end(os.Interrupt)
+		e.stop(os.Interrupt)
 		e.log.Close()
 		e.cleanUp()
 	})
@@ -315,8 +315,8 @@ func (e *secondEngine) load() {
 	}
 }
 
-// end signals the engine. After SIGKILL, its containers and its containerd keep running.
-func (e *secondEngine) end(signal os.Signal) {
+// stop signals the engine. After SIGKILL, its containers and its containerd keep running.
+func (e *secondEngine) stop(signal os.Signal) {
 	if e.cmd != nil {
 		_ = e.cmd.Process.Signal(signal)
 		_ = e.cmd.Wait()
@@ -353,7 +353,7 @@ func (e *secondEngine) cleanUp() {
 // TestRealEngineRestarts checks that commands survive the death of the engine, and that containers
 // that the restarted engine ends are started again.
 func TestRealEngineRestarts(t *testing.T) {
-	needEngine(t)
+	requireEngine(t)
 	e := newEngine(t)
 	e.load()
 	o := realOptions(t)
@@ -368,31 +368,31 @@ func TestRealEngineRestarts(t *testing.T) {
 	}
 	s := sandboxFor(t, m, "")
 	id := s.ID()
-	want(t, s, "echo hello; cd /workspace", "hello")
-	res, err := during(t, s, Request{Command: "sleep 0.3; echo x >> ran"}, func() { e.end(os.Kill) })
+	checkOutput(t, s, "echo hello; cd /workspace", "hello")
+	res, err := runDuring(t, s, Request{Command: "sleep 0.3; echo x >> ran"}, func() { e.stop(os.Kill) })
 	if err != nil || res.Code != 0 {
 		t.Fatalf("the command under which the engine died: %+v, %v", res, err)
 	}
-	want(t, s, "cat ran", "x")
+	checkOutput(t, s, "cat ran", "x")
 	s.dropLink(s.link)
-	want(t, s, "echo no engine is needed", "no engine is needed")
+	checkOutput(t, s, "echo no engine is needed", "no engine is needed")
 	// The engine ends all running containers when it starts.
-	_, err = during(t, s, Request{Command: "sleep 600"}, func() { e.start() })
+	_, err = runDuring(t, s, Request{Command: "sleep 600"}, func() { e.start() })
 	if err == nil || !errors.Is(err, ErrLost) {
 		t.Errorf("the command under which the engine came back: %v", err)
 	}
-	want(t, s, "cat ran; pwd", "x\n/workspace")
+	checkOutput(t, s, "cat ran; pwd", "x\n/workspace")
 	if s.ID() != id {
 		t.Error("it is another container")
 	}
-	e.end(os.Kill)
+	e.stop(os.Kill)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if _, err := m.Open(ctx, Key{Task: "another"}); !errors.Is(err, ErrNoEngine) {
 		t.Errorf("without an engine: %v", err)
 	}
 	e.start()
-	if err := removeBoxes(t.Context(), m, Key{}); err != nil {
+	if err := removeSandboxes(t.Context(), m, Key{}); err != nil {
 		t.Error(err)
 	}
 	if _, err := engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {

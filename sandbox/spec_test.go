@@ -127,7 +127,7 @@ func TestRunArguments(t *testing.T) {
 	})
 	t.Run("disk", func(t *testing.T) {
 		for can, size := range map[bool]string{true: "77m", false: ""} {
-			if s, w := specOf(t, func(o *Options) { o.DiskMB = 77 }, false, can); s.Storage["size"] != size || w.has("no limit") == can {
+			if s, w := specOf(t, func(o *Options) { o.DiskMB = 77 }, false, can); s.Storage["size"] != size || w.contain("no limit") == can {
 				t.Errorf("the engine can %v: %q, %q", can, s.Storage, w.texts)
 			}
 		}
@@ -151,7 +151,7 @@ func TestRunArguments(t *testing.T) {
 				}
 			}
 		})
-		if mustOpen(t, m, Key{}); !w.has("no limit") || len(w.texts) != 1 || len(f.containers) != 1 || f.specs[0].Storage["size"] != "" {
+		if mustOpen(t, m, Key{}); !w.contain("no limit") || len(w.texts) != 1 || len(f.containers) != 1 || f.specs[0].Storage["size"] != "" {
 			t.Errorf("overlay2 without quotas: %q, %+v", w.texts, f.specs)
 		}
 	})
@@ -198,7 +198,7 @@ func TestCredentialMounts(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if !w.has("source is a directory") || !w.has("source not found") || !w.has("it leads out of the profile") || len(w.texts) != 5 {
+	if !w.contain("source is a directory") || !w.contain("source not found") || !w.contain("it leads out of the profile") || len(w.texts) != 5 {
 		t.Errorf("%q", w.texts)
 	}
 }

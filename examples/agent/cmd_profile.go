@@ -54,7 +54,7 @@ func profileList(c *call) int {
 		if name == active {
 			mark = "*"
 		}
-		fmt.Fprintf(c.stdout, "%s %-20s %-9s %s\n", mark, name, gatewayWord(c.home.HomeOf(name)), c.home.HomeOf(name))
+		fmt.Fprintf(c.stdout, "%s %-20s %-9s %s\n", mark, name, gatewayState(c.home.HomeOf(name)), c.home.HomeOf(name))
 	}
 	return exitOK
 }
@@ -63,7 +63,7 @@ func profileShow(c *call, name string) int {
 	if err := c.mustExist(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	fmt.Fprintf(c.stdout, "profile:  %s\nhome:     %s\ngateway:  %s\n", name, c.home.HomeOf(name), gatewayWord(c.home.HomeOf(name)))
+	fmt.Fprintf(c.stdout, "profile:  %s\nhome:     %s\ngateway:  %s\n", name, c.home.HomeOf(name), gatewayState(c.home.HomeOf(name)))
 	return exitOK
 }
 
@@ -92,7 +92,7 @@ func (c *call) mustExist(name string) error {
 	return nil
 }
 
-func gatewayWord(dir string) string {
+func gatewayState(dir string) string {
 	if _, alive := record.Running(dir); alive {
 		return "running"
 	}

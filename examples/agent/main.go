@@ -76,7 +76,7 @@ func run() int {
 	if words = cutWorker(words); len(words) > 0 {
 		name, c.args = words[0], words[1:]
 	}
-	cmd, err := lookUp(name, c)
+	cmd, err := findCommand(name, c)
 	if err != nil {
 		return c.fail(exitUsage, err)
 	}
@@ -103,9 +103,9 @@ func run() int {
 	return cmd.run(c)
 }
 
-// lookUp finds the command with the given name. Without a name, the command is the prompt on a terminal, and otherwise the
+// findCommand finds the command with the given name. Without a name, the command is the prompt on a terminal, and otherwise the
 // help.
-func lookUp(name string, c *call) (command, error) {
+func findCommand(name string, c *call) (command, error) {
 	switch name {
 	case "", "--tui":
 		if isTerminal(c.stdin) && isTerminal(c.stdout) {

@@ -163,7 +163,7 @@ func TestTheAgentsCommandLine(t *testing.T) {
 			ids[name] = idPattern.FindString(out)
 		}
 		if row.keys != "" {
-			hasKeys(t, row.words, out, row.keys)
+			checkKeys(t, row.words, out, row.keys)
 		}
 		for _, w := range words[min(1, len(words)):] {
 			if flag, _, _ := strings.Cut(w, "="); strings.HasPrefix(w, "-") {
@@ -208,7 +208,7 @@ func TestTheAgentsCommandLine(t *testing.T) {
 	}
 }
 
-func hasKeys(t *testing.T, what, out, keys string) {
+func checkKeys(t *testing.T, what, out, keys string) {
 	t.Helper()
 	var first map[string]json.RawMessage
 	var all []map[string]json.RawMessage
@@ -228,19 +228,19 @@ func hasKeys(t *testing.T, what, out, keys string) {
 func TestAWorkersCommandsAreForItsOwnAttempt(t *testing.T) {
 	s := newShell(t)
 	id, other := s.create("x", "--assignee", "coder"), s.create("y")
-	s.do("claim", id)
+	s.mustRun("claim", id)
 	first := s.task(id).Task.CurrentRunID
-	s.do("reclaim", id, "--local")
-	s.do("claim", id)
+	s.mustRun("reclaim", id, "--local")
+	s.mustRun("claim", id)
 	s.env["HERMES_KANBAN_TASK"], s.env["HERMES_KANBAN_RUN_ID"] = id, jsonNumber(first)
 	for _, verb := range []string{"complete", "block", "schedule", "heartbeat"} {
-		s.fails(cmdline.Failed, "its status does not allow it", verb, id)
-		s.fails(cmdline.Failed, "changes no other task", verb, other)
+		s.checkFails(cmdline.Failed, "its status does not allow it", verb, id)
+		s.checkFails(cmdline.Failed, "changes no other task", verb, other)
 	}
 	s.env["HERMES_KANBAN_RUN_ID"] = jsonNumber(s.task(id).Task.CurrentRunID)
-	s.do("heartbeat", id)
-	s.do("comment", other, "allowed")
-	s.do("complete", id)
+	s.mustRun("heartbeat", id)
+	s.mustRun("comment", other, "allowed")
+	s.mustRun("complete", id)
 }
 
 func jsonNumber(n int64) string {

@@ -52,7 +52,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 	return code, stdout.String(), stderr.String()
 }
 
-func (s *shell) do(args ...string) string {
+func (s *shell) mustRun(args ...string) string {
 	s.Helper()
 	code, out, errs := s.run(args...)
 	if code != cmdline.Done {
@@ -61,8 +61,8 @@ func (s *shell) do(args ...string) string {
 	return out
 }
 
-// fails runs a command that must fail with the given code and text.
-func (s *shell) fails(code int, message string, args ...string) {
+// checkFails runs a command that must fail with the given code and text.
+func (s *shell) checkFails(code int, message string, args ...string) {
 	s.Helper()
 	got, out, errs := s.run(args...)
 	if got != code || !strings.Contains(errs, message) {
@@ -89,7 +89,7 @@ var idPattern = regexp.MustCompile(`t_[0-9a-f]{8}`)
 
 func (s *shell) create(args ...string) string {
 	s.Helper()
-	return idPattern.FindString(s.do(append([]string{"create"}, args...)...))
+	return idPattern.FindString(s.mustRun(append([]string{"create"}, args...)...))
 }
 
 func (s *shell) task(id string) (t struct {
@@ -98,7 +98,7 @@ func (s *shell) task(id string) (t struct {
 },
 ) {
 	s.Helper()
-	if err := json.Unmarshal([]byte(s.do("show", id, "--json")), &t); err != nil {
+	if err := json.Unmarshal([]byte(s.mustRun("show", id, "--json")), &t); err != nil {
 		s.Fatal(err)
 	}
 	return t
@@ -114,11 +114,11 @@ func TestATerminalObeysNoWorker(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), os.WriteFile(log, []byte(said), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	if out := s.do("log", id); out != said {
+	if out := s.mustRun("log", id); out != said {
 		t.Errorf("a program reads %q", out)
 	}
 	s.screen = true
-	if out := s.do("log", id); strings.Contains(out, "\x1b]") || strings.Contains(out, "\x1b[2J") || strings.Count(out, "\n") != 2 {
+	if out := s.mustRun("log", id); strings.Contains(out, "\x1b]") || strings.Contains(out, "\x1b[2J") || strings.Count(out, "\n") != 2 {
 		t.Errorf("a terminal gets %q", out)
 	}
 }
@@ -127,7 +127,7 @@ func TestATerminalObeysNoWorker(t *testing.T) {
 // never ends.
 func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	s := newShell(t)
-	s.do("init")
+	s.mustRun("init")
 	db, err := sql.Open("sqlite", filepath.Join(s.root, "kanban.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -151,10 +151,10 @@ func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 func TestAnAgentWritesNothingIntoJSONThatATerminalObeys(t *testing.T) {
 	s := newShell(t)
 	id := s.create("hello")
-	s.do("comment", id, "\u009b2J\u202etxt")
-	s.do("boards", "create", "second", "--name", "\u009d0;owned\u009c")
+	s.mustRun("comment", id, "\u009b2J\u202etxt")
+	s.mustRun("boards", "create", "second", "--name", "\u009d0;owned\u009c")
 	for _, args := range [][]string{{"show", id, "--json"}, {"tail", id, "--json", "--no-follow"}, {"boards", "list", "--json"}, {"stats", "--all"}} {
-		if out := s.do(args...); strings.ContainsAny(out, "\u009b\u009c\u009d\u202e") || !strings.Contains(out, `\u`) && args[0] != "tail" {
+		if out := s.mustRun(args...); strings.ContainsAny(out, "\u009b\u009c\u009d\u202e") || !strings.Contains(out, `\u`) && args[0] != "tail" {
 			t.Errorf("%q: %q", args, out)
 		}
 	}
@@ -163,7 +163,7 @@ func TestAnAgentWritesNothingIntoJSONThatATerminalObeys(t *testing.T) {
 // TestATerminalObeysNoTask checks that control characters in a task's ID are masked on a terminal.
 func TestATerminalObeysNoTask(t *testing.T) {
 	s := newShell(t)
-	s.do("init")
+	s.mustRun("init")
 	db, err := sql.Open("sqlite", filepath.Join(s.root, "kanban.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestATerminalObeysNoTask(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, words := range [][]string{{"list"}, {"dispatch", "--dry-run", "--local"}, {"show", id}, {"stats"}, {"assignees"}} {
-		out := s.do(words...)
+		out := s.mustRun(words...)
 		if strings.Contains(out, "\x1b") || words[0] == "list" && len(out) > 2000 || words[0] != "show" && strings.Contains(out, "t\n") {
 			t.Errorf("%.10q: %.200q", words, out)
 		}
@@ -184,7 +184,7 @@ func TestATerminalObeysNoTask(t *testing.T) {
 
 func TestCreateTellsIDStatusAndAssignee(t *testing.T) {
 	s := newShell(t)
-	if out := s.do("create", "One thing"); !regexp.MustCompile(`^Created t_[0-9a-f]{8}  \(ready, assignee=-\)\n$`).MatchString(out) {
+	if out := s.mustRun("create", "One thing"); !regexp.MustCompile(`^Created t_[0-9a-f]{8}  \(ready, assignee=-\)\n$`).MatchString(out) {
 		t.Errorf("%q", out)
 	}
 	code, out, errs := s.run("create", "Another", "--assignee", "Coder")
@@ -196,44 +196,44 @@ func TestCreateTellsIDStatusAndAssignee(t *testing.T) {
 			t.Errorf("%q warns: %q", args, errs)
 		}
 	}
-	s.fails(cmdline.Failed, "no-such", "create", "x", "--parent", "no-such")
+	s.checkFails(cmdline.Failed, "no-such", "create", "x", "--parent", "no-such")
 }
 
 func TestClaimReclaimAndHeartbeatSayWhatTheContractSays(t *testing.T) {
 	s := newShell(t)
 	id := s.create("x", "--assignee", "coder")
-	if out := s.do("claim", id); !strings.HasPrefix(out, "Claimed "+id+"\nWorkspace: ") {
+	if out := s.mustRun("claim", id); !strings.HasPrefix(out, "Claimed "+id+"\nWorkspace: ") {
 		t.Errorf("%q", out)
 	}
-	s.fails(cmdline.Failed, "cannot claim "+id+": status=running lock=", "claim", id)
-	if out := s.do("heartbeat", id); out != "Heartbeat recorded for "+id+"\n" {
+	s.checkFails(cmdline.Failed, "cannot claim "+id+": status=running lock=", "claim", id)
+	if out := s.mustRun("heartbeat", id); out != "Heartbeat recorded for "+id+"\n" {
 		t.Errorf("%q", out)
 	}
-	if out := s.do("reclaim", id, "--local", "too slow"); out != "Reclaimed "+id+"\n" {
+	if out := s.mustRun("reclaim", id, "--local", "too slow"); out != "Reclaimed "+id+"\n" {
 		t.Errorf("%q", out)
 	}
-	s.fails(cmdline.Failed, "cannot reclaim "+id+" (not running or unknown id)", "reclaim", id, "--local")
-	s.fails(cmdline.Failed, "cannot reclaim t_00000000 (not running or unknown id)", "reclaim", "t_00000000", "--local")
+	s.checkFails(cmdline.Failed, "cannot reclaim "+id+" (not running or unknown id)", "reclaim", id, "--local")
+	s.checkFails(cmdline.Failed, "cannot reclaim t_00000000 (not running or unknown id)", "reclaim", "t_00000000", "--local")
 }
 
 func TestATaskFromItsCreationToTheArchive(t *testing.T) {
 	s := newShell(t)
 	parent, child := s.create("parent", "--body", "text\x1b[31m"), s.create("child")
-	s.do("assign", parent, "coder")
-	s.do("link", parent, child)
+	s.mustRun("assign", parent, "coder")
+	s.mustRun("link", parent, child)
 	if got := s.task(child); got.Task.Status != "todo" || got.Parents[0] != parent {
 		t.Errorf("the child is %s, waits for %v", got.Task.Status, got.Parents)
 	}
-	s.do("comment", parent, "a", "remark")
-	s.do("block", parent, "no", "key")
-	s.fails(cmdline.Failed, "cannot promote", "promote", child)
-	s.do("unblock", parent)
-	s.do("edit", parent, "--title", "new title", "--priority", "5")
-	s.do("complete", parent, "--summary", "fine")
+	s.mustRun("comment", parent, "a", "remark")
+	s.mustRun("block", parent, "no", "key")
+	s.checkFails(cmdline.Failed, "cannot promote", "promote", child)
+	s.mustRun("unblock", parent)
+	s.mustRun("edit", parent, "--title", "new title", "--priority", "5")
+	s.mustRun("complete", parent, "--summary", "fine")
 	if got := s.task(child); got.Task.Status != "ready" {
 		t.Errorf("the child is %s", got.Task.Status)
 	}
-	out := s.do("show", parent)
+	out := s.mustRun("show", parent)
 	for _, want := range []string{"new title", "completed", "remark", "text"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("show has no %q:\n%s", want, out)
@@ -242,24 +242,24 @@ func TestATaskFromItsCreationToTheArchive(t *testing.T) {
 	if strings.Contains(out, "\x1b") {
 		t.Errorf("what an agent wrote reaches the terminal: %q", out)
 	}
-	s.do("schedule", child, "later")
-	s.do("unblock", child)
-	s.do("archive", parent, child)
-	if out := s.do("list"); strings.Contains(out, parent) {
+	s.mustRun("schedule", child, "later")
+	s.mustRun("unblock", child)
+	s.mustRun("archive", parent, child)
+	if out := s.mustRun("list"); strings.Contains(out, parent) {
 		t.Errorf("an archived task is listed: %s", out)
 	}
-	if out := s.do("list", "--archived", "--json"); strings.Count(out, `"archived"`) != 2 {
+	if out := s.mustRun("list", "--archived", "--json"); strings.Count(out, `"archived"`) != 2 {
 		t.Errorf("%s", out)
 	}
-	s.do("archive", "--rm", parent)
-	s.fails(cmdline.Failed, "no such task", "show", parent)
-	if out := s.do("watch", "--no-follow"); !strings.Contains(out, child+"  archived") || strings.Contains(out, parent+"  ") {
+	s.mustRun("archive", "--rm", parent)
+	s.checkFails(cmdline.Failed, "no such task", "show", parent)
+	if out := s.mustRun("watch", "--no-follow"); !strings.Contains(out, child+"  archived") || strings.Contains(out, parent+"  ") {
 		t.Errorf("the events are:\n%s", out)
 	}
-	if out := s.do("tail", child, "--json", "--no-follow", "-n", "2"); strings.Count(out, "\n") != 2 {
+	if out := s.mustRun("tail", child, "--json", "--no-follow", "-n", "2"); strings.Count(out, "\n") != 2 {
 		t.Errorf("%s", out)
 	}
-	if out := s.do("stats"); !strings.Contains(out, "archived") {
+	if out := s.mustRun("stats"); !strings.Contains(out, "archived") {
 		t.Errorf("%s", out)
 	}
 }
@@ -281,10 +281,10 @@ Spawned:      1
 Skipped (unassigned): %s
 Skipped (non-spawnable assignee — terminal lane, OK): %s
 `, a, n, h)
-	if out := s.do("dispatch", "--dry-run", "--local"); out != want {
+	if out := s.mustRun("dispatch", "--dry-run", "--local"); out != want {
 		t.Errorf("got\n%swant\n%s", out, want)
 	}
-	out := s.do("dispatch", "--dry-run", "--local", "--json")
+	out := s.mustRun("dispatch", "--dry-run", "--local", "--json")
 	last := -1
 	for _, key := range []string{
 		"reclaimed", "crashed", "timed_out", "stale", "auto_blocked", "promoted", "spawned", "skipped_unassigned", "skipped_nonspawnable",
@@ -319,7 +319,7 @@ func TestDispatchReadsTheConfiguration(t *testing.T) {
 		var res struct {
 			Spawned []any `json:"spawned"`
 		}
-		if err := json.Unmarshal([]byte(s.do(append([]string{"dispatch", "--dry-run", "--local", "--json"}, args...)...)), &res); err != nil {
+		if err := json.Unmarshal([]byte(s.mustRun(append([]string{"dispatch", "--dry-run", "--local", "--json"}, args...)...)), &res); err != nil {
 			t.Fatal(err)
 		}
 		return len(res.Spawned)
@@ -328,7 +328,7 @@ func TestDispatchReadsTheConfiguration(t *testing.T) {
 	if n := spawned(); n != 2 {
 		t.Errorf("with a cap of 2 a profile, %d", n)
 	}
-	if out := s.do("dispatch", "--dry-run", "--local"); !strings.Contains(out, "Auto-assigned to kanban.default_assignee='coder': ") ||
+	if out := s.mustRun("dispatch", "--dry-run", "--local"); !strings.Contains(out, "Auto-assigned to kanban.default_assignee='coder': ") ||
 		!strings.Contains(out, "Deferred (coder at per-profile cap, 2 running): ") {
 		t.Errorf("%s", out)
 	}
@@ -344,27 +344,27 @@ func TestDispatchReadsTheConfiguration(t *testing.T) {
 
 func TestBoardsAreApart(t *testing.T) {
 	s := newShell(t)
-	s.do("boards", "create", "Side", "--name", "The side")
+	s.mustRun("boards", "create", "Side", "--name", "The side")
 	s.create("here")
-	s.do("--board", "side", "create", "there")
-	if out := s.do("list", "--board", "side"); strings.Contains(out, "here") && !strings.Contains(out, "there") {
+	s.mustRun("--board", "side", "create", "there")
+	if out := s.mustRun("list", "--board", "side"); strings.Contains(out, "here") && !strings.Contains(out, "there") {
 		t.Errorf("%s", out)
 	}
-	s.fails(cmdline.Failed, "does not exist", "--board", "nosuch", "list")
-	s.fails(cmdline.WrongUsage, "cannot use board name", "--board", "a/b", "list")
-	s.do("boards", "switch", "side")
-	if out := s.do("boards", "list"); !strings.Contains(out, "* side") {
+	s.checkFails(cmdline.Failed, "does not exist", "--board", "nosuch", "list")
+	s.checkFails(cmdline.WrongUsage, "cannot use board name", "--board", "a/b", "list")
+	s.mustRun("boards", "switch", "side")
+	if out := s.mustRun("boards", "list"); !strings.Contains(out, "* side") {
 		t.Errorf("%s", out)
 	}
-	s.do("boards", "rename", "side", "Other")
-	if out := s.do("boards", "show", "--json"); !strings.Contains(out, `"name": "Other"`) {
+	s.mustRun("boards", "rename", "side", "Other")
+	if out := s.mustRun("boards", "show", "--json"); !strings.Contains(out, `"name": "Other"`) {
 		t.Errorf("%s", out)
 	}
-	s.do("boards", "rm", "side")
-	if out := s.do("boards", "current"); !strings.HasPrefix(out, "default ") {
+	s.mustRun("boards", "rm", "side")
+	if out := s.mustRun("boards", "current"); !strings.HasPrefix(out, "default ") {
 		t.Errorf("%s", out)
 	}
-	s.fails(cmdline.Failed, "", "boards", "rm", "default")
+	s.checkFails(cmdline.Failed, "", "boards", "rm", "default")
 }
 
 func TestDaemonIsDeprecated(t *testing.T) {
@@ -377,12 +377,12 @@ func TestDaemonIsDeprecated(t *testing.T) {
 
 func TestWrongUsage(t *testing.T) {
 	s := newShell(t)
-	s.fails(cmdline.WrongUsage, `did you mean "create"?`, "creat")
+	s.checkFails(cmdline.WrongUsage, `did you mean "create"?`, "creat")
 	s.env["HERMES_BIN"] = filepath.Join(t.TempDir(), "none") // Otherwise the agent would replace this process.
-	s.fails(cmdline.WrongUsage, "hermes kanban swarm", "swarm")
-	s.fails(cmdline.WrongUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
-	s.fails(cmdline.WrongUsage, "see: hinit kanban list --help", "list", "--nosuch")
-	s.fails(cmdline.WrongUsage, "there is no such status", "list", "--status", "nosuch")
+	s.checkFails(cmdline.WrongUsage, "hermes kanban swarm", "swarm")
+	s.checkFails(cmdline.WrongUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
+	s.checkFails(cmdline.WrongUsage, "see: hinit kanban list --help", "list", "--nosuch")
+	s.checkFails(cmdline.WrongUsage, "there is no such status", "list", "--status", "nosuch")
 	for _, v := range verbs() {
 		if code, out, _ := s.run(v.name, "--help"); code != cmdline.Done || !strings.HasPrefix(out, "usage: hinit kanban "+v.name) {
 			t.Errorf("%s --help: %d %q", v.name, code, out)
@@ -395,7 +395,7 @@ func TestDoctorFindsTheCommonestFaults(t *testing.T) {
 	id := s.create("nobody")
 	stranger := s.create("typing error", "--assignee", "codr")
 	lost := s.create("lost", "--assignee", "coder")
-	s.do("claim", lost, "--ttl", "1")
+	s.mustRun("claim", lost, "--ttl", "1")
 	s.now = s.now.Add(time.Hour)
 	code, out, _ := s.run("doctor")
 	if code != cmdline.Failed {
@@ -438,18 +438,18 @@ func TestQuotedAsPythonDoes(t *testing.T) {
 // board.
 func TestAllBoardsAtOnce(t *testing.T) {
 	s := newShell(t)
-	if out := s.do("stats", "--all"); strings.TrimSpace(out) != "[]" {
+	if out := s.mustRun("stats", "--all"); strings.TrimSpace(out) != "[]" {
 		t.Errorf("before there is a board: %s", out)
 	}
 	if _, err := os.Stat(filepath.Join(s.root, "kanban.db")); err == nil {
 		t.Error("looking has made a board")
 	}
 	id := s.create("a <b>task</b>", "--assignee", "coder")
-	s.do("boards", "create", "other")
-	s.do("claim", id)
-	s.do("block", id, "no", "key")
+	s.mustRun("boards", "create", "other")
+	s.mustRun("claim", id)
+	s.mustRun("block", id, "no", "key")
 	var list []boardOverview
-	if err := json.Unmarshal([]byte(s.do("stats", "--all", "--json")), &list); err != nil || len(list) != 2 {
+	if err := json.Unmarshal([]byte(s.mustRun("stats", "--all", "--json")), &list); err != nil || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	o := list[0]
@@ -463,7 +463,7 @@ func TestAllBoardsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	list = nil
-	if err := json.Unmarshal([]byte(s.do("stats", "--all")), &list); err != nil || len(list) != 2 || list[1].Error == "" || len(list[0].Runs) != 1 {
+	if err := json.Unmarshal([]byte(s.mustRun("stats", "--all")), &list); err != nil || len(list) != 2 || list[1].Error == "" || len(list[0].Runs) != 1 {
 		t.Errorf("with a broken board: %+v, %v", list, err)
 	}
 }

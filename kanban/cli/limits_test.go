@@ -20,12 +20,12 @@ func TestATaskWithAHugeTitleHidAllBoards(t *testing.T) {
 	s := newShell(t)
 	huge := strings.Repeat("é", 5<<20)
 	id := s.create(huge)
-	s.do("block", id, "x")
+	s.mustRun("block", id, "x")
 	if err := os.MkdirAll(filepath.Join(s.root, "kanban", "boards", "side"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s.do("boards", "create", "side", "--name", huge)
-	out := s.do("stats", "--all")
+	s.mustRun("boards", "create", "side", "--name", huge)
+	out := s.mustRun("stats", "--all")
 	var list []boardOverview
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(out) > 100<<10 || len(list) != 2 || !strings.HasPrefix(list[0].Blocked[0].Title, "éé") {
 		t.Errorf("%d bytes: %v", len(out), err)
@@ -46,7 +46,7 @@ func TestACommandFollowedAFileThatWasReplaced(t *testing.T) {
 	replace := func() bool {
 		copied := filepath.Join(s.root, "copy.db")
 		_ = os.Remove(copied)
-		s.do("backup", copied)
+		s.mustRun("backup", copied)
 		if err := os.Rename(copied, db); err != nil {
 			t.Fatal(err)
 		}
@@ -69,8 +69,8 @@ func TestAListReadTheBodiesOfTasks(t *testing.T) {
 	s := newShell(t)
 	const size = 8 << 20
 	id := s.create("x", "--body", strings.Repeat("b", size), "--assignee", "coder")
-	s.do("claim", id)
-	s.do("block", id, "no", "key")
+	s.mustRun("claim", id)
+	s.mustRun("block", id, "no", "key")
 	for _, words := range [][]string{{"stats", "--all"}, {"list"}, {"doctor"}} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -105,7 +105,7 @@ func TestTheDoctorDidNotSeeTasksWithoutAnID(t *testing.T) {
 func TestALockedBoardHidAllBoards(t *testing.T) {
 	s := newShell(t)
 	s.create("x")
-	s.do("boards", "create", "side")
+	s.mustRun("boards", "create", "side")
 	db, err := sql.Open("sqlite", filepath.Join(s.root, "kanban.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestALockedBoardHidAllBoards(t *testing.T) {
 	s.env["HERMES_KANBAN_BUSY_TIMEOUT_MS"] = "60000"
 	begin := time.Now()
 	var list []boardOverview
-	if err := json.Unmarshal([]byte(s.do("stats", "--all")), &list); err != nil || len(list) != 2 || list[0].Error == "" || list[1].Error != "" {
+	if err := json.Unmarshal([]byte(s.mustRun("stats", "--all")), &list); err != nil || len(list) != 2 || list[0].Error == "" || list[1].Error != "" {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if took := time.Since(begin); took > 30*time.Second {

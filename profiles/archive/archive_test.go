@@ -181,7 +181,7 @@ func listing(t testing.TB, dir string) map[string]string {
 	return all
 }
 
-func exported(t testing.TB, x archive.Export) (*bytes.Buffer, archive.Head, string) {
+func exportHome(t testing.TB, x archive.Export) (*bytes.Buffer, archive.Head, string) {
 	t.Helper()
 	var out bytes.Buffer
 	x.Name, x.Backup = "coder", backup
@@ -192,7 +192,7 @@ func exported(t testing.TB, x archive.Export) (*bytes.Buffer, archive.Head, stri
 	return &out, head, sum
 }
 
-func imported(t testing.TB, in io.Reader) string {
+func importHome(t testing.TB, in io.Reader) string {
 	t.Helper()
 	dir := t.TempDir()
 	if _, _, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(in); err != nil {
@@ -203,7 +203,7 @@ func imported(t testing.TB, in io.Reader) string {
 
 func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	from := home(t)
-	out, head, sum := exported(t, archive.Export{Home: from, IncludeSecrets: true})
+	out, head, sum := exportHome(t, archive.Export{Home: from, IncludeSecrets: true})
 	dir := t.TempDir()
 	_, got, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(out)
 	if err != nil || got != sum {
@@ -243,7 +243,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
-	whole, head, _ := exported(t, x)
+	whole, head, _ := exportHome(t, x)
 	want := listing(t, dir)
 	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", ".hinit-intent.json"} {
 		delete(want, name)
@@ -257,17 +257,17 @@ func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	}
 	began := int64(-1)
 	x.Snapshot, x.Offset, x.BeforeSend = head.Snapshot, 5000, func(from int64) { began = from }
-	if rest, _, _ := exported(t, x); began != 5000 || !bytes.Equal(rest.Bytes(), whole.Bytes()[5000:]) {
+	if rest, _, _ := exportHome(t, x); began != 5000 || !bytes.Equal(rest.Bytes(), whole.Bytes()[5000:]) {
 		t.Errorf("the rest begins at %d, and is another one", began)
 	}
 	write(t, filepath.Join(dir, "sessions/new"), "new")
-	if _, now, _ := exported(t, x); began != 0 || now.Snapshot == head.Snapshot {
+	if _, now, _ := exportHome(t, x); began != 0 || now.Snapshot == head.Snapshot {
 		t.Errorf("after a change it begins at %d, as %q", began, now.Snapshot)
 	}
 }
 
 func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
-	out, head, _ := exported(t, archive.Export{Home: home(t)})
+	out, head, _ := exportHome(t, archive.Export{Home: home(t)})
 	names := head.LeftOut["secret"]
 	if slices.Sort(names); head.Secrets || !slices.Equal(names, []string{".env", ".ssh", "auth.json", "workspace/client_secret.json"}) {
 		t.Errorf("%+v", head)
@@ -275,20 +275,20 @@ func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
 	if bytes.Contains(out.Bytes(), []byte("sk-1")) {
 		t.Error("the archive has the key")
 	}
-	env := must(os.Stat(imported(t, out) + "/.env"))(t)
+	env := must(os.Stat(importHome(t, out) + "/.env"))(t)
 	if env.Size() != 0 || env.Mode().Perm() != 0o600 {
 		t.Errorf("%v", env)
 	}
 }
 
 func TestACloneHasNoTokenOfABot(t *testing.T) {
-	out, head, _ := exported(t, archive.Export{Home: home(t), ForClone: true, IncludeSecrets: true})
+	out, head, _ := exportHome(t, archive.Export{Home: home(t), ForClone: true, IncludeSecrets: true})
 	names := head.LeftOut["identity that two profiles must not share"]
 	slices.Sort(names)
 	if want := []string{".ssh", "API_SERVER_PORT in .env", "TELEGRAM_BOT_TOKEN in .env", "auth.json", "platforms", "workspace/client_secret.json"}; !slices.Equal(names, want) {
 		t.Errorf("left out: %q", names)
 	}
-	if env := string(must(os.ReadFile(imported(t, out) + "/.env"))(t)); env != "OPENAI_API_KEY=sk-1\n" {
+	if env := string(must(os.ReadFile(importHome(t, out) + "/.env"))(t)); env != "OPENAI_API_KEY=sk-1\n" {
 		t.Errorf("%q", env)
 	}
 }
@@ -323,18 +323,18 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 	}()
 	// On a busy machine, no write may happen during an export, so repeat it.
 	for moved, tries := 0, 0; moved < 3; tries++ {
-		out, head, _ := exported(t, archive.Export{Home: dir})
+		out, head, _ := exportHome(t, archive.Export{Home: dir})
 		if head.Moment == archive.Inconsistent && slices.Equal(head.Moved, []string{"busy.db"}) {
 			moved++
 		} else if head.Moment != archive.Consistent || tries > 30 {
 			t.Fatalf("%+v", head)
 		}
-		if n := total(t, imported(t, out)+"/busy.db"); n != 100 {
+		if n := total(t, importHome(t, out)+"/busy.db"); n != 100 {
 			t.Errorf("the accounts have %d together", n)
 		}
 	}
 	quiet := sync.OnceFunc(func() { close(stop); <-done })
-	_, head, _ := exported(t, archive.Export{Home: dir, StopGateway: func() error { quiet(); return nil }})
+	_, head, _ := exportHome(t, archive.Export{Home: dir, StopGateway: func() error { quiet(); return nil }})
 	if quiet(); head.Moment != archive.Consistent {
 		t.Errorf("with the gateway stopped: %+v", head)
 	}
@@ -360,8 +360,8 @@ func TestADamagedDatabaseIsCopiedAsItIs(t *testing.T) {
 	damaged := "SQLite format 3\x00" + strings.Repeat("nothing that follows is one", 1000)
 	write(t, filepath.Join(dir, "damaged.db"), damaged)
 	write(t, filepath.Join(dir, "damaged.db-wal"), "log")
-	out, head, _ := exported(t, archive.Export{Home: dir})
-	to := imported(t, out)
+	out, head, _ := exportHome(t, archive.Export{Home: dir})
+	to := importHome(t, out)
 	if got := string(must(os.ReadFile(to+"/damaged.db"))(t)) + string(must(os.ReadFile(to+"/damaged.db-wal"))(t)); got != damaged+"log" || head.Moment != archive.Consistent {
 		t.Errorf("%d bytes, %+v", len(got), head)
 	}
@@ -370,8 +370,8 @@ func TestADamagedDatabaseIsCopiedAsItIs(t *testing.T) {
 func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
 	dir := home(t)
 	rename := func() error { return os.Rename(dir, dir+"-renamed") }
-	out, head, _ := exported(t, archive.Export{Home: dir, StopGateway: rename})
-	if n := total(t, imported(t, out)+"/state.db"); n != 100 || head.Moment != archive.Consistent {
+	out, head, _ := exportHome(t, archive.Export{Home: dir, StopGateway: rename})
+	if n := total(t, importHome(t, out)+"/state.db"); n != 100 || head.Moment != archive.Consistent {
 		t.Errorf("%d, %+v", n, head)
 	}
 	if left := must(filepath.Glob(dir + "-renamed/.hinit-export*"))(t); len(left) != 0 {
@@ -399,8 +399,8 @@ func TestTwoExportsAtOnce(t *testing.T) {
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
-			out, _, _ := exported(t, archive.Export{Home: dir})
-			imported(t, out)
+			out, _, _ := exportHome(t, archive.Export{Home: dir})
+			importHome(t, out)
 		})
 	}
 	both.Wait()
@@ -409,15 +409,15 @@ func TestTwoExportsAtOnce(t *testing.T) {
 	}
 }
 
-// short is a writer that fails after a number of bytes.
-type short struct {
+// limitedBuffer is a writer that fails after a number of bytes.
+type limitedBuffer struct {
 	bytes.Buffer
 
-	room int
+	remaining int
 }
 
-func (s *short) Write(p []byte) (int, error) {
-	n, _ := s.Buffer.Write(p[:min(len(p), s.room-s.Len())])
+func (s *limitedBuffer) Write(p []byte) (int, error) {
+	n, _ := s.Buffer.Write(p[:min(len(p), s.remaining-s.Len())])
 	if n < len(p) {
 		return n, io.ErrClosedPipe
 	}
@@ -432,7 +432,7 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 	to := t.TempDir()
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
 	for at := int64(0); ; {
-		part := &short{room: rand.IntN(400 << 10)}
+		part := &limitedBuffer{remaining: rand.IntN(400 << 10)}
 		x.Offset = at
 		head, _, kept, sendErr := x.Run(t.Context(), part)
 		if (sendErr != nil) != kept {
@@ -459,7 +459,7 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 }
 
 func TestAStreamThatBeginsElsewhereChangesNothing(t *testing.T) {
-	out, _, _ := exported(t, archive.Export{Home: home(t)})
+	out, _, _ := exportHome(t, archive.Export{Home: home(t)})
 	all := out.Bytes()
 	im := archive.Import{Dir: t.TempDir(), Name: "two", Marker: "SOUL.md"}
 	if _, _, err := im.Run(bytes.NewReader(all[:9000])); !errors.Is(err, archive.ErrInterrupted) {
@@ -609,12 +609,12 @@ func TestOneMomentIsOneMoment(t *testing.T) {
 	}()
 	moments := make(map[string]int)
 	for range 15 {
-		out, head, _ := exported(t, archive.Export{Home: dir})
+		out, head, _ := exportHome(t, archive.Export{Home: dir})
 		moments[head.Moment]++
 		if head.Moment != archive.Consistent {
 			continue
 		}
-		to := imported(t, out)
+		to := importHome(t, out)
 		copied := must(sql.Open("sqlite", "file:"+to+"/count.db"))(t)
 		var inDB, inFile int
 		err := copied.QueryRow("SELECT n FROM count").Scan(&inDB)
@@ -709,7 +709,7 @@ func (s *shortening) Write(p []byte) (int, error) {
 // TestAnArchiveIsRefusedByItsHead checks that an import refuses a wrong archive after its head,
 // without waiting for content.
 func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
-	whole, _, _ := exported(t, archive.Export{Home: home(t), IncludeSecrets: true})
+	whole, _, _ := exportHome(t, archive.Export{Home: home(t), IncludeSecrets: true})
 	dir := t.TempDir()
 	write(t, dir+"/two/SOUL.md", "soul")
 	r, w := io.Pipe()
@@ -733,7 +733,7 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 // TestAStreamThatEndsInItsHeadIsNotComplete checks that a stream that ends in its head is reported
 // as incomplete.
 func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
-	whole, _, _ := exported(t, archive.Export{Home: home(t)})
+	whole, _, _ := exportHome(t, archive.Export{Home: home(t)})
 	says := func(in io.Reader) string {
 		_, _, err := (&archive.Import{Dir: t.TempDir(), Name: "two"}).Run(in)
 		return fmt.Sprint(err)
@@ -793,7 +793,7 @@ func TestAnEnvFileThatIsReadOnlyIsImported(t *testing.T) {
 	testkit.NeedRoot(t)
 	from, dir := smallHome(t), t.TempDir()
 	must(0, errors.Join(os.Chmod(from+"/.env", 0o400), os.Chown(dir, 10000, 10000), os.Chmod(filepath.Dir(dir), 0o755)))(t)
-	out, _, _ := exported(t, archive.Export{Home: from, IncludeSecrets: true})
+	out, _, _ := exportHome(t, archive.Export{Home: from, IncludeSecrets: true})
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	must(0, unix.Setfsuid(10000))(t)

@@ -38,7 +38,7 @@ func crowd(t *testing.T) string {
 	return dir
 }
 
-func live() int64 {
+func liveHeapBytes() int64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
@@ -53,7 +53,7 @@ type meter struct {
 
 func (m *meter) Write(p []byte) (int, error) {
 	if m.n%(16<<20)+len(p) >= 16<<20 {
-		m.most = max(m.most, live())
+		m.most = max(m.most, liveHeapBytes())
 	}
 	m.n += len(p)
 	return len(p), nil
@@ -64,7 +64,7 @@ func (m *meter) Write(p []byte) (int, error) {
 func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := crowd(t)
-	before := live()
+	before := liveHeapBytes()
 	m := &meter{}
 	x := archive.Export{Home: dir, Name: "coder", AllowOutsideLinks: true, HomeIdle: true}
 	head, _, _, err := x.Run(t.Context(), m)
@@ -99,8 +99,8 @@ func TestATokenOfSeveralLinesIsNotCloned(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "SOUL.md"), "soul")
 	write(t, filepath.Join(dir, ".env"), "# mine\nA=\"1\n2\"\nexport X_BOT_TOKEN = \"first\nsecond\nB=third\" # why\nC='\nY_APP_TOKEN=4\n'\nAPI_SERVER_PORT='\n1'")
-	out, _, _ := exported(t, archive.Export{Home: dir, ForClone: true, IncludeSecrets: true})
-	if env := string(must(os.ReadFile(imported(t, out) + "/.env"))(t)); env != "# mine\nA=\"1\n2\"\nC='\nY_APP_TOKEN=4\n'\n" {
+	out, _, _ := exportHome(t, archive.Export{Home: dir, ForClone: true, IncludeSecrets: true})
+	if env := string(must(os.ReadFile(importHome(t, out) + "/.env"))(t)); env != "# mine\nA=\"1\n2\"\nC='\nY_APP_TOKEN=4\n'\n" {
 		t.Errorf("the clone has %q", env)
 	}
 }
@@ -146,7 +146,7 @@ func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
 // TestAnImportRemovesADeepTree checks that an import can remove a leftover tree that is deeper than
 // a path can be long.
 func TestAnImportRemovesADeepTree(t *testing.T) {
-	whole, _, _ := exported(t, archive.Export{Home: home(t), IncludeSecrets: true})
+	whole, _, _ := exportHome(t, archive.Export{Home: home(t), IncludeSecrets: true})
 	dir := t.TempDir()
 	left, work := filepath.Join(dir, archive.ImportPrefix+"two", "home"), filepath.Join(dir, "work")
 	if err := errors.Join(os.MkdirAll(left, 0o700), os.MkdirAll(work, 0o700)); err != nil {
@@ -187,9 +187,9 @@ func TestFilesWithLongNamesComeBack(t *testing.T) {
 			}
 		}
 	}
-	out, head, _ := exported(t, archive.Export{Home: dir, HomeIdle: true})
+	out, head, _ := exportHome(t, archive.Export{Home: dir, HomeIdle: true})
 	if head.Files != 3017 || len(head.LeftOut) != 2 {
 		t.Errorf("%d files, and %d lists of others", head.Files, len(head.LeftOut))
 	}
-	imported(t, out)
+	importHome(t, out)
 }

@@ -47,7 +47,7 @@ func newCutter(t *testing.T) *cutter {
 	}
 	c := &cutter{TB: t, from: smallHome(t), dir: dir}
 	c.export = archive.Export{Home: c.from, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
-	out, _, sum := exported(t, c.export)
+	out, _, sum := exportHome(t, c.export)
 	c.whole, c.sum, c.want = out.Bytes(), sum, listing(t, c.from)
 	write(t, c.dir+"/old/SOUL.md", "old")
 	c.old = listing(t, c.dir+"/old")
@@ -80,8 +80,8 @@ func (c *cutter) reset(name string) {
 	}
 }
 
-// rest returns the part of the archive that an import still needs.
-func (c *cutter) rest(name string, cut int) (from int64, stream []byte) {
+// remainingStream returns the part of the archive that an import still needs.
+func (c *cutter) remainingStream(name string, cut int) (from int64, stream []byte) {
 	c.Helper()
 	snapshot, at, err := (&archive.Import{Dir: c.dir, Name: name}).InterruptedAt()
 	if errors.Is(err, os.ErrNotExist) {
@@ -102,7 +102,7 @@ func (c *cutter) rest(name string, cut int) (from int64, stream []byte) {
 // cut sends the archive up to an offset, checks both sides, and sends the rest.
 func (c *cutter) cut(name string, at int) {
 	c.Helper()
-	part := &short{room: at}
+	part := &limitedBuffer{remaining: at}
 	x := c.export
 	x.Name = "coder"
 	if _, _, _, err := x.Run(c.Context(), part); err == nil {
@@ -118,7 +118,7 @@ func (c *cutter) cut(name string, at int) {
 	if now := c.listed(name); !maps.Equal(now, before) || (now == nil) != (before == nil) {
 		c.Fatalf("an import that was cut after byte %d leaves %v", at, now)
 	}
-	from, stream := c.rest(name, at)
+	from, stream := c.remainingStream(name, at)
 	if sum, err := c.run(name, from, stream); err != nil || sum != c.sum {
 		c.Fatalf("cut after byte %d, the rest from %d ends with %v, sum %q", at, from, err, sum)
 	}
@@ -171,7 +171,7 @@ func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
 		if _, err := c.run("two", int64(at), c.whole[at:]); err == nil || c.listed("two") != nil {
 			t.Fatalf("a part of %d bytes that has lost its end: %v, and a profile %v", at, err, c.listed("two"))
 		}
-		from, stream := c.rest("two", 0)
+		from, stream := c.remainingStream("two", 0)
 		if sum, err := c.run("two", from, stream); err != nil || sum != c.sum || from != 0 {
 			t.Fatalf("after a part of %d bytes that has lost its end, from %d: %v", at, from, err)
 		}

@@ -41,7 +41,7 @@ func link(t *testing.T, target, at string) {
 	must(0, os.Symlink(target, at))(t)
 }
 
-func unchanged(t *testing.T, dir string, before map[string]string) {
+func checkUnchanged(t *testing.T, dir string, before map[string]string) {
 	t.Helper()
 	if after := listing(t, dir); !maps.Equal(after, before) {
 		t.Errorf("the other profile has changed:\n%v\n%v", before, after)
@@ -70,7 +70,7 @@ func TestAnExportRemovesNothingOfAnotherProfile(t *testing.T) {
 			if _, _, _, err := x.Run(t.Context(), &bytes.Buffer{}); err == nil {
 				t.Errorf("the link to %s was used", target)
 			}
-			unchanged(t, other, before)
+			checkUnchanged(t, other, before)
 			must(os.Stat(in + "/beside/works/file"))(t)
 		}
 	}
@@ -119,7 +119,7 @@ func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
 	}
 	_, _, _, err := x.Run(t.Context(), &bytes.Buffer{})
 	t.Log(err)
-	unchanged(t, other, before)
+	checkUnchanged(t, other, before)
 }
 
 // TestACopyHasNothingOfAnotherProfile checks that a snapshot contains no foreign file although the
@@ -141,7 +141,7 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	}}
 	x.StopGateway = func() error {
 		seen = true
-		noSecret(t, snapshotOf(t, dir))
+		checkNoSecret(t, snapshotOf(t, dir))
 		return nil
 	}
 	var out bytes.Buffer
@@ -167,7 +167,7 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 		return err
 	}}
 	x.StopGateway = func() error {
-		noSecret(t, snapshotOf(t, dir))
+		checkNoSecret(t, snapshotOf(t, dir))
 		return nil
 	}
 	var out bytes.Buffer
@@ -176,8 +176,8 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 	}
 }
 
-// noSecret fails the test for each file of a tree that contains the neighbour's secret.
-func noSecret(t *testing.T, dir string) {
+// checkNoSecret fails the test for each file of a tree that contains the neighbour's secret.
+func checkNoSecret(t *testing.T, dir string) {
 	t.Helper()
 	for name := range listing(t, dir) {
 		if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil && bytes.Contains(text, []byte(secret)) {

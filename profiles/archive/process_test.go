@@ -73,8 +73,8 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 	return errs.String()
 }
 
-// fails runs a command that must fail with this exit code, and returns its output.
-func fails(t *testing.T, cmd *exec.Cmd, code int) string {
+// checkFails runs a command that must fail with this exit code, and returns its output.
+func checkFails(t *testing.T, cmd *exec.Cmd, code int) string {
 	t.Helper()
 	out, _ := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != code {
@@ -115,14 +115,14 @@ func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fails(t, command("import", "two", profiles+"/coder/x.tar"), 1)
-	fails(t, command("export", "coder", "-o", profiles+"/coder/dir/x.tar"), 1)
-	fails(t, command("export", "coder", "-o", filepath.Join(t.TempDir(), "coder.tar"), "--scratch", profiles+"/coder/dir"), 1)
+	checkFails(t, command("import", "two", profiles+"/coder/x.tar"), 1)
+	checkFails(t, command("export", "coder", "-o", profiles+"/coder/dir/x.tar"), 1)
+	checkFails(t, command("export", "coder", "-o", filepath.Join(t.TempDir(), "coder.tar"), "--scratch", profiles+"/coder/dir"), 1)
 	// A link must not be accepted as a home.
 	if err := errors.Join(os.Rename(profiles+"/coder", profiles+"/other"), os.Symlink("/etc", profiles+"/coder")); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, command("export", "coder", "-"), 6)
+	checkFails(t, command("export", "coder", "-"), 6)
 }
 
 // kills is how often an import, and an export, is killed.
@@ -329,7 +329,7 @@ func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
 	write(t, profiles+"/closed/SOUL.md", "soul")
 	must(0, os.Chmod(profiles+"/closed", 0o700))(t) // Root owns the directory, so the agent's user can't enter it.
 	to := t.TempDir()
-	if said := fails(t, command("export", "--all", to), 1); !strings.Contains(said, `cannot export all profiles: cannot use profile directory "closed"`) {
+	if said := checkFails(t, command("export", "--all", to), 1); !strings.Contains(said, `cannot export all profiles: cannot use profile directory "closed"`) {
 		t.Error(said)
 	}
 	if _, err := os.Stat(to + "/coder.tar"); err != nil {
@@ -344,7 +344,7 @@ func TestAnExportReplacesNoDevice(t *testing.T) {
 	dir := t.TempDir()
 	must(0, errors.Join(unix.Mkfifo(dir+"/fifo", 0o600), os.Symlink("/proc/self/fd/1", dir+"/stdout")))(t)
 	for _, name := range []string{"/fifo", "/stdout"} {
-		fails(t, command("export", "coder", "-o", dir+name), 1)
+		checkFails(t, command("export", "coder", "-o", dir+name), 1)
 		if info := must(os.Lstat(dir + name))(t); info.Mode().IsRegular() {
 			t.Errorf("%s is a regular file now", name)
 		}
@@ -393,7 +393,7 @@ func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 	write(t, profiles+"/other/SOUL.md", "soul")
 	write(t, profiles+"/other/secret/key", "x")
 	must(0, errors.Join(os.Chown(profiles+"/other/secret", agent+1, agent+1), os.Chown(profiles+"/other/secret/key", agent+1, agent+1)))(t)
-	fails(t, command("delete", "other", "--yes"), 1)
+	checkFails(t, command("delete", "other", "--yes"), 1)
 	if info := must(os.Stat(profiles + "/other/secret/key"))(t); owner(info) != agent+1 {
 		t.Errorf("uid %d has the key", owner(info))
 	}
@@ -428,7 +428,7 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 			t.Errorf("of %s it says %s", name, says)
 		}
 		file := must(os.Open(filepath.Join(to, name+".tar")))(t)
-		if n := total(t, imported(t, file)+"/state.db"); n != 100 {
+		if n := total(t, importHome(t, file)+"/state.db"); n != 100 {
 			t.Errorf("the accounts of %s have %d together", name, n)
 		}
 	}
@@ -461,7 +461,7 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 			if _, _, _, err := x.Run(t.Context(), &out); err != nil || calls != 1 || time.Since(began) > 50*time.Second {
 				t.Errorf("after %d calls and %v: %v", calls, time.Since(began), err)
 			}
-			got := imported(t, &out)
+			got := importHome(t, &out)
 			for _, db := range []string{"state.db", "second.db"} {
 				if _, err := os.Stat(got + "/" + db); err != nil && name == "" {
 					continue // The database is a FIFO now.
@@ -493,7 +493,7 @@ func TestAFullVolume(t *testing.T) {
 	command, profiles := volume(t, dir)
 	large(t, profiles, 45<<20)
 	// The export must leave 64 MB for gateways, so the snapshot must go elsewhere.
-	if said := fails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "has no room") {
+	if said := checkFails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "has no room") {
 		t.Error(said)
 	}
 	scratch := t.TempDir()
@@ -503,18 +503,18 @@ func TestAFullVolume(t *testing.T) {
 	run(t, command("export", "coder", "-o", file, "--scratch", scratch))
 	run(t, command("import", "two", file))
 	before := listing(t, profiles)
-	if said := fails(t, command("import", "three", file), 1); !strings.Contains(said, "no space left") {
+	if said := checkFails(t, command("import", "three", file), 1); !strings.Contains(said, "no space left") {
 		t.Error(said)
 	}
 	cmd := command("import", "three")
 	cmd.Stdin = must(os.Open(file))(t)
-	fails(t, cmd, 1)
+	checkFails(t, cmd, 1)
 	if after := listing(t, profiles); !maps.Equal(after, before) {
 		t.Errorf("%d files in the place of %d", len(after), len(before))
 	}
 	// A file on another file system must be complete as soon as it has its name.
 	full := mounted(t, "size=1m")
-	fails(t, command("export", "coder", "-o", full+"/coder.tar", "--scratch", scratch), 1)
+	checkFails(t, command("export", "coder", "-o", full+"/coder.tar", "--scratch", scratch), 1)
 	if left := must(os.ReadDir(full))(t); len(left) != 0 {
 		t.Errorf("%v is left", left)
 	}
@@ -532,7 +532,7 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	}
-	if said := fails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "--scratch") {
+	if said := checkFails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "--scratch") {
 		t.Error(said)
 	}
 	scratch := t.TempDir()
@@ -542,10 +542,10 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 	if said := run(t, command("export", "coder", "-o", file, "--scratch", scratch+"/made")); !strings.Contains(said, "one moment") {
 		t.Error(said)
 	}
-	if n := total(t, imported(t, must(os.Open(file))(t))+"/busy.db"); n != 100 {
+	if n := total(t, importHome(t, must(os.Open(file))(t))+"/busy.db"); n != 100 {
 		t.Errorf("the accounts have %d together", n)
 	}
-	if said := fails(t, command("import", "two", file), 1); !strings.Contains(said, "read-only file system") {
+	if said := checkFails(t, command("import", "two", file), 1); !strings.Contains(said, "read-only file system") {
 		t.Error(said)
 	}
 }

@@ -31,14 +31,14 @@ func (ch *channel) runForeground() mux.End {
 	}
 	s, err := ch.openStreams(&spec)
 	if err != nil {
-		return endNotBegun(err)
+		return notBegunEnd(err)
 	}
 	ended := make(chan *run, 1)
 	r, pid, err := ch.server.loop.spawn(spec, milliseconds(ch.request.Timeout), milliseconds(ch.request.Grace), false, func(r *run) { ended <- r })
 	closeAll(spec.Files)
 	if err != nil {
 		s.close()
-		return endNotBegun(err)
+		return notBegunEnd(err)
 	}
 	ch.runStarted(r)
 	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // Ignore the error: the send fails only if the client is gone.
@@ -49,7 +49,7 @@ func (ch *channel) runForeground() mux.End {
 	return r.end
 }
 
-func endNotBegun(err error) mux.End {
+func notBegunEnd(err error) mux.End {
 	end := mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
 	if spawn := (*proc.SpawnError)(nil); errors.As(err, &spawn) {
 		end.Code = spawn.ShellCode()

@@ -70,7 +70,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	}
 	own, child, err := pipe(false)
 	if err != nil {
-		return endNotBegun(err)
+		return notBegunEnd(err)
 	}
 	b := &job{out: &outputRing{grown: make(chan struct{})}, done: make(chan struct{})}
 	spec.Files = append(spec.Files, nil, child, child)
@@ -80,7 +80,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	child.Close()
 	if err != nil {
 		own.Close()
-		return endNotBegun(err)
+		return notBegunEnd(err)
 	}
 	j.started++
 	b.run = r

@@ -313,15 +313,15 @@ func (ch *channel) serve() mux.End {
 		s.loop.call(func() { s.loop.killSession(ch.request.PID, s.startTicks) })
 		return mux.End{}
 	case mux.OpPutTree:
-		return fileEnd(archive.Unpack(ch.Input, ch.request.Path, false))
+		return fileResult(archive.Unpack(ch.Input, ch.request.Path, false))
 	case mux.OpGetTree: // Like tar, begin the archive's names with the last element of the path.
 		top := filepath.Clean(ch.request.Path)
-		return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
+		return fileResult(archive.Pack(ch.Output, top, filepath.Base(top)))
 	}
 	return *badOpen("unknown operation " + string(ch.request.Op))
 }
 
-func fileEnd(err error) mux.End {
+func fileResult(err error) mux.End {
 	if err != nil {
 		return mux.End{Fault: mux.Refused, Code: 1, Text: err.Error()}
 	}

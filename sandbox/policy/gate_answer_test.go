@@ -17,38 +17,38 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// answering is an engine with one container, whose gate gives a fixed answer.
-type answering struct {
+// answeringEngine is an engine with one container, whose gate gives a fixed answer.
+type answeringEngine struct {
 	engine
 
 	answer string
 }
 
-func (a *answering) Start(context.Context, string) error {
+func (a *answeringEngine) Start(context.Context, string) error {
 	c := a.containers["mine"]
 	c.State, c.Started = sandbox.Running, time.Now()
 	a.containers["mine"] = c
 	return nil
 }
 
-func (a *answering) Stop(context.Context, string, time.Duration) error {
-	a.did = append(a.did, "stop")
+func (a *answeringEngine) Stop(context.Context, string, time.Duration) error {
+	a.calls = append(a.calls, "stop")
 	return nil
 }
 
-func (a *answering) Exec(_ context.Context, _ string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
+func (a *answeringEngine) Exec(_ context.Context, _ string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
 	if !slices.Contains(spec.Argv, "check") {
-		a.did = append(a.did, "exec")
+		a.calls = append(a.calls, "exec")
 		return nil, nil
 	}
-	return answer{strings.NewReader(a.answer)}, nil
+	return fakeAttachment{strings.NewReader(a.answer)}, nil
 }
 
-type answer struct{ io.Reader }
+type fakeAttachment struct{ io.Reader }
 
-func (answer) Write(p []byte) (int, error) { return len(p), nil }
-func (answer) Close() error                { return nil }
-func (answer) Said() string                { return "" }
+func (fakeAttachment) Write(p []byte) (int, error) { return len(p), nil }
+func (fakeAttachment) Close() error                { return nil }
+func (fakeAttachment) Said() string                { return "" }
 
 // TestOnlyTheGateOpensTheGate checks that only the gate's own answer opens a container's gate. An
 // engine error, which a user can provoke, must not pass a container with unchecked mounts.
@@ -65,16 +65,16 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 			c := container("mine", "1000", "coder")
 			c.State = "exited"
 			c.Mounts = []sandbox.Mount{{Type: "volume", Target: gate.Dir + "x"}, {Type: "bind", Source: root, Target: "/mnt"}}
-			e := &answering{engine: engine{containers: map[string]sandbox.Container{"mine": c}}, answer: answer}
+			e := &answeringEngine{engine: engine{containers: map[string]sandbox.Container{"mine": c}}, answer: answer}
 			g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
-			if err := g.Start(t.Context(), "mine"); err == nil || !slices.Contains(e.did, "stop") {
-				t.Errorf("it was started (%v), and the engine was told to %v", err, e.did)
+			if err := g.Start(t.Context(), "mine"); err == nil || !slices.Contains(e.calls, "stop") {
+				t.Errorf("it was started (%v), and the engine was told to %v", err, e.calls)
 			}
 			if name == "open at the start" { // A container that already runs when the service restarts gives this answer.
 				return
 			}
-			if _, err := g.Exec(t.Context(), "mine", sandbox.ExecSpec{Argv: []string{"x"}}); err == nil || slices.Contains(e.did, "exec") {
-				t.Errorf("a command ran in it: %v, %v", err, e.did)
+			if _, err := g.Exec(t.Context(), "mine", sandbox.ExecSpec{Argv: []string{"x"}}); err == nil || slices.Contains(e.calls, "exec") {
+				t.Errorf("a command ran in it: %v, %v", err, e.calls)
 			}
 		})
 	}
@@ -82,7 +82,7 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 
 // gvisor is an engine whose containers see other device and inode numbers than the host.
 type gvisor struct {
-	answering
+	answeringEngine
 
 	mounted string
 }
@@ -120,7 +120,7 @@ func TestAMountIsKnownOnAKernelWithNumbersOfItsOwn(t *testing.T) {
 		if err := os.Mkdir(root+"/home", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		e.answering = answering{engine: engine{containers: map[string]sandbox.Container{"mine": c}}}
+		e.answeringEngine = answeringEngine{engine: engine{containers: map[string]sandbox.Container{"mine": c}}}
 		g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
 		if err := g.Start(t.Context(), "mine"); (err == nil) == elsewhere {
 			t.Errorf("mounted elsewhere: %v; the start said: %v", elsewhere, err)

@@ -11,24 +11,24 @@ import (
 	"hinit/sandbox"
 )
 
-// volumes is an engine with one volume, which stores copied files.
-type volumes struct {
+// volumeEngine is an engine with one volume, which stores copied files.
+type volumeEngine struct {
 	sandbox.FullEngine
 	there  []byte
 	copies int
 }
 
-func (v *volumes) Create(context.Context, sandbox.Spec) (string, error)          { return "id", nil }
-func (v *volumes) CreateVolume(context.Context, string, map[string]string) error { return nil }
-func (v *volumes) Remove(context.Context, string) error                          { return nil }
+func (v *volumeEngine) Create(context.Context, sandbox.Spec) (string, error)          { return "id", nil }
+func (v *volumeEngine) CreateVolume(context.Context, string, map[string]string) error { return nil }
+func (v *volumeEngine) Remove(context.Context, string) error                          { return nil }
 
-func (v *volumes) CopyIn(_ context.Context, _, _ string, r io.Reader) (err error) {
+func (v *volumeEngine) CopyIn(_ context.Context, _, _ string, r io.Reader) (err error) {
 	v.copies++
 	v.there, err = io.ReadAll(r)
 	return err
 }
 
-func (v *volumes) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
+func (v *volumeEngine) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
 	if v.there == nil {
 		return nil, sandbox.ErrGone
 	}
@@ -42,7 +42,7 @@ func TestTheGateIsWrittenToItsVolumeOnce(t *testing.T) {
 	if err := os.WriteFile(program, []byte("a program"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	engine := &volumes{}
+	engine := &volumeEngine{}
 	fill := func(want int) {
 		t.Helper()
 		if _, err := (&Gate{Program: program}).fillVolume(t.Context(), engine, "image"); err != nil || engine.copies != want {

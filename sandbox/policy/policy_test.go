@@ -24,7 +24,7 @@ type engine struct {
 	sandbox.FullEngine
 	containers map[string]sandbox.Container
 	created    []sandbox.Spec
-	did        []string
+	calls      []string
 	volumes    []sandbox.Volume
 	info       sandbox.Info
 }
@@ -59,12 +59,12 @@ func (e *engine) Inspect(_ context.Context, id string) (sandbox.Container, error
 }
 
 func (e *engine) Remove(_ context.Context, id string) error {
-	e.did = append(e.did, "remove "+id)
+	e.calls = append(e.calls, "remove "+id)
 	return nil
 }
 
 func (e *engine) Exec(_ context.Context, id string, _ sandbox.ExecSpec) (sandbox.Attachment, error) {
-	e.did = append(e.did, "exec "+id)
+	e.calls = append(e.calls, "exec "+id)
 	return nil, nil
 }
 
@@ -89,8 +89,8 @@ func (e *engine) CreateVolume(_ context.Context, name string, labels map[string]
 	return nil
 }
 
-// good returns an allowed Spec with the agent's usual settings.
-func good(root string) sandbox.Spec {
+// validSpec returns an allowed Spec with the agent's usual settings.
+func validSpec(root string) sandbox.Spec {
 	return sandbox.Spec{
 		Name: "hermes-00000000", Image: "allowed:1", Cmd: []string{"sleep", "infinity"}, Init: true, Dir: "/root",
 		Labels:  map[string]string{sandbox.LabelAgent: "1", sandbox.LabelTask: "default", sandbox.LabelProfile: "coder"},
@@ -215,7 +215,7 @@ func TestEscapes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := &engine{}
 			p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
-			spec := good(root)
+			spec := validSpec(root)
 			change(&spec)
 			_, err := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate()).Create(t.Context(), spec)
 			if !errors.Is(err, sandbox.ErrRefused) {
@@ -237,7 +237,7 @@ func TestGuardMakesItHard(t *testing.T) {
 	e := &engine{}
 	p := Policy{Images: []string{"allowed"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
 	g := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
-	if _, err := g.Create(t.Context(), good(root)); err != nil {
+	if _, err := g.Create(t.Context(), validSpec(root)); err != nil {
 		t.Fatal(err)
 	}
 	for _, cpus := range []float64{1000, 1e-10} { // Engines ignore so small a limit.
@@ -280,7 +280,7 @@ func TestAnEmptyEntryPointStoppedASandboxAtItsGate(t *testing.T) {
 	root := t.TempDir()
 	e := &engine{}
 	g := Guard(e, Policy{Images: []string{"allowed"}, Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
-	spec := good(root)
+	spec := validSpec(root)
 	spec.Entrypoint = []string{""}
 	if _, err := g.Create(t.Context(), spec); err != nil {
 		t.Fatal(err)
@@ -327,8 +327,8 @@ func TestOnlyItsOwn(t *testing.T) {
 			t.Errorf("remove %s: %v: what is not there is no error", id, err)
 		}
 	}
-	if len(e.did) > 0 {
-		t.Errorf("the engine was told to %v", e.did)
+	if len(e.calls) > 0 {
+		t.Errorf("the engine was told to %v", e.calls)
 	}
 	for _, labels := range []map[string]string{nil, {LabelOwner: ""}, {sandbox.LabelAgent: "1"}} {
 		found, err := g.List(ctx, labels)
@@ -351,8 +351,8 @@ func TestOnlyItsOwn(t *testing.T) {
 	if _, full := any(g).(sandbox.FullEngine); full || !errors.Is(g.CopyIn(ctx, "mine", "/", nil), sandbox.ErrRefused) {
 		t.Error("the engine copies")
 	}
-	if _, err := g.Exec(ctx, "mine", sandbox.ExecSpec{}); err != nil || len(e.did) != 1 {
-		t.Errorf("its own: %v, %v", err, e.did)
+	if _, err := g.Exec(ctx, "mine", sandbox.ExecSpec{}); err != nil || len(e.calls) != 1 {
+		t.Errorf("its own: %v, %v", err, e.calls)
 	}
 }
 
@@ -541,7 +541,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	for _, user := range []string{"", "0", "root", "0:105", "10000:105", "postgres"} {
-		spec := good(root)
+		spec := validSpec(root)
 		spec.User = user
 		spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/skills", Target: "/root/.hermes/skills", ReadOnly: true})
 		owner := Owner{UID: 1000, Profile: "coder", Volume: "here", Actor: fsutil.NewActor(fsutil.Identity{UID: uid, GID: gid})}
@@ -570,7 +570,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 			t.Errorf("volumes %+v, labels %v", e.volumes, made.Labels)
 		}
 	}
-	spec := good(root)
+	spec := validSpec(root)
 	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/file", Target: "/root/file"})
 	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, PrivateRoot: true}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("a file that can be written: %v", err)

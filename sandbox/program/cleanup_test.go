@@ -14,38 +14,38 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// quiet is an engine that reports a change only when the test wants it, and counts its calls.
-type quiet struct {
+// notifyingEngine is an engine that reports a change only when the test wants it, and counts its calls.
+type notifyingEngine struct {
 	sandbox.FullEngine // Every method that quiet does not define panics.
 	mu                 sync.Mutex
-	have               []sandbox.Container
+	containers         []sandbox.Container
 	lists              int
 	deaf               bool
 	changed            func()
 }
 
-func (q *quiet) Volumes(context.Context, string, map[string]string) ([]sandbox.Volume, error) {
+func (q *notifyingEngine) Volumes(context.Context, string, map[string]string) ([]sandbox.Volume, error) {
 	return nil, nil
 }
 
-func (q *quiet) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
+func (q *notifyingEngine) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
 	if _, ofAgents := labels[sandbox.LabelClient]; !ofAgents {
 		return nil, nil // The second list of the same scan.
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.lists++
-	return q.have, nil
+	return q.containers, nil
 }
 
-func (q *quiet) Remove(context.Context, string) error {
+func (q *notifyingEngine) Remove(context.Context, string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.have = nil
+	q.containers = nil
 	return nil
 }
 
-func (q *quiet) Watch(ctx context.Context, _ map[string]string, began, changed func()) error {
+func (q *notifyingEngine) Watch(ctx context.Context, _ map[string]string, began, changed func()) error {
 	if q.deaf {
 		return errors.New("it doesn't tell")
 	}
@@ -57,17 +57,17 @@ func (q *quiet) Watch(ctx context.Context, _ map[string]string, began, changed f
 	return ctx.Err()
 }
 
-// asked returns the number of lists since its last call, and the number of containers.
-func (q *quiet) asked() (lists, containers int) {
+// callCounts returns the number of lists since its last call, and the number of containers.
+func (q *notifyingEngine) callCounts() (lists, containers int) {
 	synctest.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	lists, q.lists = q.lists, 0
-	return lists, len(q.have)
+	return lists, len(q.containers)
 }
 
 // keeping runs the removal of unused sandboxes in virtual time.
-func keeping(t *testing.T, q *quiet) *service {
+func keeping(t *testing.T, q *notifyingEngine) *service {
 	t.Helper()
 	h := &service{
 		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: func(string, ...any) {}, tenants: map[tenantKey]*tenant{},
@@ -93,36 +93,36 @@ func keeping(t *testing.T, q *quiet) *service {
 func TestNothingHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := map[string]string{"hinit-owner": "1", sandbox.LabelClient: strconv.Itoa(1<<30) + ".1"}
-		q := &quiet{have: []sandbox.Container{{ID: "dead agent's", Labels: gone, State: sandbox.Running, Created: time.Now()}}}
+		q := &notifyingEngine{containers: []sandbox.Container{{ID: "dead agent's", Labels: gone, State: sandbox.Running, Created: time.Now()}}}
 		h := keeping(t, q)
 		time.Sleep(time.Minute)
-		if n, left := q.asked(); n == 0 || left != 1 {
+		if n, left := q.callCounts(); n == 0 || left != 1 {
 			t.Errorf("at the beginning it looked %d times, and %d containers are left", n, left)
 		}
 		time.Sleep(3 * time.Minute)
-		if n, _ := q.asked(); n != 0 {
+		if n, _ := q.callCounts(); n != 0 {
 			t.Errorf("it looked %d times before anything was due", n)
 		}
 		time.Sleep(2 * time.Minute)
-		if n, left := q.asked(); n != 1 || left != 0 {
+		if n, left := q.callCounts(); n != 1 || left != 0 {
 			t.Errorf("when the idle window was over it looked %d times, and %d containers are left", n, left)
 		}
 		time.Sleep(20 * time.Minute)
-		q.asked() // A later scan removes leftovers of removed containers from the volume.
+		q.callCounts() // A later scan removes leftovers of removed containers from the volume.
 		time.Sleep(24 * time.Hour)
-		if n, _ := q.asked(); n != 0 {
+		if n, _ := q.callCounts(); n != 0 {
 			t.Errorf("it looked %d times in a day in which nothing happened", n)
 		}
 		for range 100 {
 			q.changed()
 		}
 		time.Sleep(scanInterval)
-		if n, _ := q.asked(); n < 1 || n > 2 {
+		if n, _ := q.callCounts(); n < 1 || n > 2 {
 			t.Errorf("after many changes at once it looked %d times", n)
 		}
 		h.releaseTimer.Reset(releaseAfter) // The timer runs as after a request; when it fires, the service releases memory.
 		time.Sleep(24 * time.Hour)
-		if n, _ := q.asked(); n != 1 {
+		if n, _ := q.callCounts(); n != 1 {
 			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)
 		}
 	})
@@ -131,31 +131,31 @@ func TestNothingHappens(t *testing.T) {
 // TestAnEngineThatTellsNothing checks that an engine without events is scanned once a minute.
 func TestAnEngineThatTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &quiet{deaf: true}
+		q := &notifyingEngine{deaf: true}
 		keeping(t, q)
 		time.Sleep(10 * time.Minute)
-		q.asked()
+		q.callCounts()
 		time.Sleep(time.Hour)
-		if n, _ := q.asked(); n < 58 || n > 62 {
+		if n, _ := q.callCounts(); n < 58 || n > 62 {
 			t.Errorf("it was asked %d times in an hour", n)
 		}
 	})
 }
 
-// filling is an engine with two containers through which services fill a volume.
-type filling struct {
-	quiet
+// fillingEngine is an engine with two containers through which services fill a volume.
+type fillingEngine struct {
+	notifyingEngine
 	removed []string
 }
 
-func (f *filling) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
+func (f *fillingEngine) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
 	if labels[policy.LabelOwner] != "gate" {
 		return nil, nil
 	}
 	return []sandbox.Container{{ID: "old", Created: time.Now().Add(-25 * time.Hour)}, {ID: "in use", Created: time.Now().Add(-time.Minute)}}, nil
 }
 
-func (f *filling) Remove(_ context.Context, id string) error {
+func (f *fillingEngine) Remove(_ context.Context, id string) error {
 	f.removed = append(f.removed, id)
 	return nil
 }
@@ -163,7 +163,7 @@ func (f *filling) Remove(_ context.Context, id string) error {
 // TestAKilledServiceLeftAContainerForEver checks that a service removes the container with which a
 // killed service was filling a volume.
 func TestAKilledServiceLeftAContainerForEver(t *testing.T) {
-	q := &filling{}
+	q := &fillingEngine{}
 	h := &service{engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: func(string, ...any) {}}
 	h.removeUnusable(t.Context())
 	if !slices.Equal(q.removed, []string{"old"}) {

@@ -27,7 +27,7 @@ func TestOutputThatCouldNotBeWrittenWasNoFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		os.Stdout, os.Stderr = full, w
-		code := Program{func(string) (sandbox.FullEngine, error) { return chatty{}, nil }}.Run(append([]string{"hinit-sandbox"}, strings.Fields(words)...))
+		code := Program{func(string) (sandbox.FullEngine, error) { return chattyEngine{}, nil }}.Run(append([]string{"hinit-sandbox"}, strings.Fields(words)...))
 		os.Stdout, os.Stderr = stdout, stderr
 		_ = w.Close()
 		said, _ := io.ReadAll(r)

@@ -15,13 +15,13 @@ import (
 	"hinit/sandbox/daemon"
 )
 
-// failing is an engine that answers only its first call.
-type failing struct {
-	chatty
+// failingEngine is an engine that answers only its first call.
+type failingEngine struct {
+	chattyEngine
 	asked bool
 }
 
-func (f *failing) Info(context.Context) (sandbox.Info, error) {
+func (f *failingEngine) Info(context.Context) (sandbox.Info, error) {
 	if f.asked {
 		return sandbox.Info{}, sandbox.ErrNoEngine
 	}
@@ -29,7 +29,7 @@ func (f *failing) Info(context.Context) (sandbox.Info, error) {
 	return sandbox.Info{}, nil
 }
 
-func (*failing) Inspect(context.Context, string) (sandbox.Container, error) {
+func (*failingEngine) Inspect(context.Context, string) (sandbox.Container, error) {
 	return sandbox.Container{ID: "1"}, nil
 }
 
@@ -45,7 +45,7 @@ func TestTheLogSaysWhyTheAgentGetsNoSandbox(t *testing.T) {
 	opts := sandbox.DefaultOptions()
 	opts.HelperPath = "/proc/self/exe"
 	set := settings{socket: dir + "/socket", state: dir + "/state", user: "no-such-user"}
-	err = Program{func(string) (sandbox.FullEngine, error) { return &failing{}, nil }}.serveUntil(t.Context(), set, opts, log)
+	err = Program{func(string) (sandbox.FullEngine, error) { return &failingEngine{}, nil }}.serveUntil(t.Context(), set, opts, log)
 	text, _ := os.ReadFile(log.Name())
 	if err == nil || !strings.Contains(string(text), `cannot serve the agent: `) || !strings.Contains(string(text), "no-such-user") {
 		t.Errorf("%v, with the log %q", err, text)

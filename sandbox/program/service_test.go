@@ -23,7 +23,7 @@ import (
 // TestInventedHomes checks that an agent that names 2,048 invented homes does not lock out other
 // profiles.
 func TestInventedHomes(t *testing.T) {
-	h := newService(t, &quiet{})
+	h := newService(t, &notifyingEngine{})
 	home := h.opts.Home
 	ask := func(claimed string) (*tenant, func(), error) {
 		return h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, claimed)
@@ -64,7 +64,7 @@ func TestInventedHomes(t *testing.T) {
 // TestTooManyCommands checks the command limit of a profile. Commands of other profiles and of root
 // don't count.
 func TestTooManyCommands(t *testing.T) {
-	h := newService(t, &quiet{})
+	h := newService(t, &notifyingEngine{})
 	if err := os.MkdirAll(h.opts.Home+"/profiles/other", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestACancelledRequestHidTheGatewaysFromOthers(t *testing.T) {
 
 // countingLists is an engine that counts its list calls.
 type countingLists struct {
-	quiet
+	notifyingEngine
 	n int
 }
 
@@ -167,21 +167,23 @@ func newService(t *testing.T, engine sandbox.FullEngine) *service {
 	return h
 }
 
-// refusing is an engine that refuses to create containers.
-type refusing struct{ quiet }
+// refusingEngine is an engine that refuses to create containers.
+type refusingEngine struct{ notifyingEngine }
 
-func (*refusing) Create(context.Context, sandbox.Spec) (string, error) {
+func (*refusingEngine) Create(context.Context, sandbox.Spec) (string, error) {
 	return "", sandbox.ErrRefused
 }
 
-func (*refusing) Info(context.Context) (sandbox.Info, error) { return sandbox.Info{}, nil }
+func (*refusingEngine) Info(context.Context) (sandbox.Info, error) { return sandbox.Info{}, nil }
 
-func (*refusing) Image(context.Context, string) (sandbox.Image, error) { return sandbox.Image{}, nil }
+func (*refusingEngine) Image(context.Context, string) (sandbox.Image, error) {
+	return sandbox.Image{}, nil
+}
 
 // TestRefusedSandboxesFillNoDirectory checks that refused requests create no directories in the
 // service's state.
 func TestRefusedSandboxesFillNoDirectory(t *testing.T) {
-	h := newService(t, &refusing{})
+	h := newService(t, &refusingEngine{})
 	one, done, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, h.opts.Home)
 	if err != nil {
 		t.Fatal(err)

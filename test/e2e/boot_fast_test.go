@@ -27,10 +27,10 @@ func hermesOn(name string, args ...string) (string, error) {
 	return buildTarget("hermes", imageTag("on-"+name), "--build-arg", "AGENT_IMAGE="+agent)
 }
 
-// needHermes returns the image of hermesImage, or skips the test without an engine.
-func needHermes(t *testing.T) string {
+// requireHermes returns the image of hermesImage, or skips the test without an engine.
+func requireHermes(t *testing.T) string {
 	t.Helper()
-	need(t)
+	requireImage(t)
 	go hermesImage()
 	parallel(t)
 	image, err := hermesImage()
@@ -40,8 +40,8 @@ func needHermes(t *testing.T) string {
 	return image
 }
 
-// said runs a container to its end and returns both output streams.
-func said(t *testing.T, image string, options []string, cmd ...string) (out, stderr string) {
+// runAndCapture runs a container to its end and returns both output streams.
+func runAndCapture(t *testing.T, image string, options []string, cmd ...string) (out, stderr string) {
 	t.Helper()
 	r := docker(words([]string{"run", "--rm"}, options, image, cmd...)...)
 	if r.code != 0 {
@@ -56,7 +56,7 @@ const runs = `cat /opt/data/workspace/migrate.runs /opt/data/workspace/sync.runs
 // TestFirstBootHasNothingToDo checks that the boot steps don't run on an empty volume, because the
 // image contains their results.
 func TestFirstBootHasNothingToDo(t *testing.T) {
-	image := needHermes(t)
+	image := requireHermes(t)
 	keys := make(map[string]bool)
 	for _, tt := range []struct {
 		name, owner string
@@ -66,7 +66,7 @@ func TestFirstBootHasNothingToDo(t *testing.T) {
 		{"with PUID", "1234:1235", []string{"-e", "PUID=1234", "-e", "PGID=1235"}},
 		{"as the agent's user, with a strict boot", "10000:10000", []string{"--user", "10000:10000", "-e", "HINIT_BOOT_STRICT=1"}},
 	} {
-		out, _ := said(t, image, tt.options, "sh", "-c", runs+`; cd /opt/data; stat -c "%n %u:%g %a" config.yaml .env SOUL.md skills/greet/SKILL.md; cat config.yaml; grep '^API_SERVER_KEY=.' .env`)
+		out, _ := runAndCapture(t, image, tt.options, "sh", "-c", runs+`; cd /opt/data; stat -c "%n %u:%g %a" config.yaml .env SOUL.md skills/greet/SKILL.md; cat config.yaml; grep '^API_SERVER_KEY=.' .env`)
 		out, key, _ := strings.Cut(out, "API_SERVER_KEY=")
 		keys[key] = true
 		want := strings.ReplaceAll(`2
@@ -86,7 +86,7 @@ _config_version: 2
 		t.Errorf("three containers have the keys %v", keys)
 	}
 	// With another environment, the results may differ, so the steps must run.
-	if out, _ := said(t, image, []string{"-e", "HERMES_SKIP_CONFIG_MIGRATION=1"}, "sh", "-c", runs+"; true"); out != "4\n0\n" {
+	if out, _ := runAndCapture(t, image, []string{"-e", "HERMES_SKIP_CONFIG_MIGRATION=1"}, "sh", "-c", runs+"; true"); out != "4\n0\n" {
 		t.Errorf("with another environment: %q", out)
 	}
 }
@@ -94,12 +94,12 @@ _config_version: 2
 // TestBootStepsRunOnce checks that the steps run on a kept volume only after a change on which they
 // depend.
 func TestBootStepsRunOnce(t *testing.T) {
-	image := needHermes(t)
+	image := requireHermes(t)
 	volume := newVolume(t, "touch of-the-user")
 	boot := func(options []string, then, want string) {
 		t.Helper()
 		options = append([]string{"-v", volume + ":/opt/data:nocopy"}, options...)
-		if out, stderr := said(t, image, options, "sh", "-c", runs+"; "+then); out != want {
+		if out, stderr := runAndCapture(t, image, options, "sh", "-c", runs+"; "+then); out != want {
 			t.Errorf("%q, want %q\n%s", out, want, stderr)
 		}
 	}
@@ -111,9 +111,9 @@ func TestBootStepsRunOnce(t *testing.T) {
 // TestAFirstCommandMayWriteWhereTheUserHasChanged checks that the first command can write to the
 // agent's files after a change of the agent's user ID.
 func TestAFirstCommandMayWriteWhereTheUserHasChanged(t *testing.T) {
-	image := needHermes(t)
+	image := requireHermes(t)
 	const files = "mkdir skills home; for i in $(seq 4000); do : >skills/$i; done; : >home/notes; chown -R 4321 ."
-	out, stderr := said(t, image, []string{"-v", newVolume(t, files) + ":/opt/data:nocopy", "-e", "PUID=1234"}, "sh", "-c", "echo changed >>/opt/data/home/notes; cat /opt/data/home/notes")
+	out, stderr := runAndCapture(t, image, []string{"-v", newVolume(t, files) + ":/opt/data:nocopy", "-e", "PUID=1234"}, "sh", "-c", "echo changed >>/opt/data/home/notes; cat /opt/data/home/notes")
 	if out != "changed\n" {
 		t.Errorf("%q\n%s", out, stderr)
 	}
@@ -151,34 +151,34 @@ func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 
 // TestOneStdout checks that hinit adds nothing to the CMD's standard output.
 func TestOneStdout(t *testing.T) {
-	image := needHermes(t)
+	image := requireHermes(t)
 	bare := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/opt/hermes/.venv/bin/hermes", image, "--version")
-	out, stderr := said(t, image, nil, "hermes", "--version")
+	out, stderr := runAndCapture(t, image, nil, "hermes", "--version")
 	if out != bare.out || out == "" {
 		t.Errorf("standard output is %q, want %q", out, bare.out)
 	}
-	if err := has(stderr, "[stage2] Setup complete", "reconcile: profile=default", "boot script of the user"); err != nil {
+	if err := checkContains(stderr, "[stage2] Setup complete", "reconcile: profile=default", "boot script of the user"); err != nil {
 		t.Error(err)
 	}
 }
 
-// oneSleeper fails the test unless exactly one sleep process runs, for which the agent's tests
+// checkOneSleeper fails the test unless exactly one sleep process runs, for which the agent's tests
 // search (contract, section 12).
-func (c *container) oneSleeper() {
+func (c *container) checkOneSleeper() {
 	c.t.Helper()
 	const find = `ps -o ppid,args | while read ppid args; do
 	[ "$args" = "sleep infinity" ] && tr '\0' ' ' </proc/$ppid/cmdline | grep -q main-wrapper.sh && echo one
 done | grep -c one`
 	eventually(c.t, settle, func() error {
-		if n := c.must("sh", "-c", find+"; true"); n != "1" {
+		if n := c.mustExec("sh", "-c", find+"; true"); n != "1" {
 			return fmt.Errorf("%s processes", n)
 		}
 		return nil
 	})
-	if out := c.must("hinit", "status"); strings.Contains(out, "sleep") {
+	if out := c.mustExec("hinit", "status"); strings.Contains(out, "sleep") {
 		c.t.Errorf("it is listed:\n%s", out)
 	}
-	if user := c.must("sh", "-c", "ps -o user,args | grep '[s]leep infinity'"); !strings.HasPrefix(user, "hermes") {
+	if user := c.mustExec("sh", "-c", "ps -o user,args | grep '[s]leep infinity'"); !strings.HasPrefix(user, "hermes") {
 		c.t.Errorf("it is not the agent's: %s", user)
 	}
 }
@@ -186,8 +186,8 @@ done | grep -c one`
 // TestEnvironmentOfTheAgent checks that the CMD's environment equals an activated virtual
 // environment.
 func TestEnvironmentOfTheAgent(t *testing.T) {
-	image := needHermes(t)
-	out, _ := said(t, image, []string{"-w", "/tmp"}, "sh", "-c", "echo $VIRTUAL_ENV $VIRTUAL_ENV_PROMPT $PATH $PWD")
+	image := requireHermes(t)
+	out, _ := runAndCapture(t, image, []string{"-w", "/tmp"}, "sh", "-c", "echo $VIRTUAL_ENV $VIRTUAL_ENV_PROMPT $PATH $PWD")
 	if want := "/opt/hermes/.venv hermes /opt/hermes/.venv/bin:/command:"; !strings.HasPrefix(out, want) || !strings.HasSuffix(out, " /tmp\n") {
 		t.Errorf("the CMD has %q", out)
 	}

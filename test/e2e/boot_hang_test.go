@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deadMount mounts a FUSE file system without a server on a directory, so that each access hangs.
+// mountDeadFUSE mounts a FUSE file system without a server on a directory, so that each access hangs.
 // detach unmounts it on this machine, but not in a container.
-func deadMount(t *testing.T, dir string) (detach func()) {
+func mountDeadFUSE(t *testing.T, dir string) (detach func()) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestDeadDirectories(t *testing.T) {
 	}
 	var detach []func()
 	for _, dir := range []string{"elsewhere", ".local", "workspace", "profiles/coder/workspace", "profiles/dead"} {
-		detach = append(detach, deadMount(t, filepath.Join(data, dir)))
+		detach = append(detach, mountDeadFUSE(t, filepath.Join(data, dir)))
 	}
 	begin := time.Now()
 	c := start(t, setup{options: []string{"-v", data + ":/opt/data"}}, "sh", "-c", "echo the CMD; exec sleep 1000")
@@ -68,7 +68,7 @@ func TestDeadDirectories(t *testing.T) {
 	}
 	c.awaitLines("the CMD\n", "/opt/data/workspace does not answer", "/opt/data/profiles/dead does not answer")
 	c.awaitOwned("hermes", "/opt/data/cron")
-	c.must("hinit", "restart", "coder")
+	c.mustExec("hinit", "restart", "coder")
 	c.awaitHealthy()
 	took := c.stop()
 	t.Logf("docker stop took %v", took.Round(10*time.Millisecond))
@@ -82,7 +82,7 @@ func TestDeadDirectories(t *testing.T) {
 func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 	parallel(t)
 	data := t.TempDir()
-	detach := deadMount(t, filepath.Join(data, "dead"))
+	detach := mountDeadFUSE(t, filepath.Join(data, "dead"))
 	options := []string{"-v", data + ":/host", "-e", "HERMES_HOME=/host/dead", "-e", "PATH=/host/dead/.local/bin:/opt/hermes/bin:/usr/local/bin:/usr/bin:/bin"}
 	c := start(t, setup{options: options}, "sh", "-c", "echo the CMD; exec sleep 1000")
 	detach()

@@ -10,8 +10,8 @@ func script(name, content string) entry {
 	return entry{name: name, content: "#!/bin/sh\n" + content + "\n", mode: 0o755}
 }
 
-// inOrder returns an error with the first text that does not follow the one before it.
-func inOrder(s string, texts ...string) error {
+// checkOrder returns an error with the first text that does not follow the one before it.
+func checkOrder(s string, texts ...string) error {
 	rest := s
 	for _, text := range texts {
 		_, after, ok := strings.Cut(rest, text)
@@ -28,7 +28,7 @@ func TestHooks(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{
 		options: []string{"-e", "SEEN=yes"},
-		files: together(profile("default", "running"), map[string]string{"/etc/hinit/hinit.yaml": `boot:
+		files: mergeProfiles(profile("default", "running"), map[string]string{"/etc/hinit/hinit.yaml": `boot:
   hooks:
   - {command: [/bin/sh, -c, 'echo "first as $(id -un):$(id -G) at $HOME, seen $SEEN"; touch /opt/data/by-first']}
   - {command: [/bin/sh, -c, 'echo "second as $(id -un)"; exit 7'], user: root}
@@ -40,8 +40,11 @@ func TestHooks(t *testing.T) {
 	}, "sleep", "1000")
 	c.awaitUp("gateway-default")
 	out := ""
-	c.awaitOutput(func(stdout, stderr string) error { out = stderr; return has(stdout, "Hermes Gateway Starting") })
-	if err := inOrder(out,
+	c.awaitOutput(func(stdout, stderr string) error {
+		out = stderr
+		return checkContains(stdout, "Hermes Gateway Starting")
+	})
+	if err := checkOrder(out,
 		"first as hermes:10000 at /opt/data, seen yes\n", "second as root\n", "[stage2] Warning: sh failed; continuing\n",
 		"[stage2] Warning: sleep failed; continuing\n", "[stage2] Warning: found failed; continuing\n", "0\nlast\n",
 		"[stage2] Setup complete; starting user services\n",
@@ -70,7 +73,7 @@ func TestBrowser(t *testing.T) {
 	const browser = "/opt/hermes/.playwright/chromium-1/chrome-linux/chrome"
 	where := []string{"-e", "PLAYWRIGHT_BROWSERS_PATH=/opt/hermes/.playwright"}
 	c := create(t, setup{options: where, files: profile("default", "running")}, "sh", "-c", "echo $AGENT_BROWSER_EXECUTABLE_PATH; exec sleep 1000")
-	c.lay(
+	c.writeEntries(
 		entry{name: "/opt/hermes/.playwright/"}, entry{name: "/opt/hermes/.playwright/chromium-1/"},
 		entry{name: "/opt/hermes/.playwright/chromium-1/chrome-linux/"},
 		entry{name: browser, content: "a program", mode: 0o755},
@@ -79,12 +82,12 @@ func TestBrowser(t *testing.T) {
 	c.start()
 	c.awaitUp("gateway-default")
 	c.awaitLines("[stage2] Found agent-browser Chromium binary: " + browser + "\n")
-	c.awaitOutput(func(out, _ string) error { return has(out, browser+"\n") })
+	c.awaitOutput(func(out, _ string) error { return checkContains(out, browser+"\n") })
 	gateway, _ := c.status().find("gateway-default")
 	if env := c.environ(gateway.PID); !strings.Contains(env, "\nAGENT_BROWSER_EXECUTABLE_PATH="+browser+"\n") {
 		t.Errorf("the gateway has %s", env)
 	}
-	if got := c.must("cat", "/run/s6/container_environment/AGENT_BROWSER_EXECUTABLE_PATH"); got != browser {
+	if got := c.mustExec("cat", "/run/s6/container_environment/AGENT_BROWSER_EXECUTABLE_PATH"); got != browser {
 		t.Errorf("the tools of s6 would see %q", got)
 	}
 }

@@ -60,10 +60,10 @@ func TestRemapGateway(t *testing.T) {
 	c := start(t, setup{options: []string{"-e", "PUID=1000", "-e", "PGID=1000"}, files: three()}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-coder")
 	gateway, _ := c.status().find("gateway-coder")
-	if owner := c.must("stat", "-c", "%u:%g", fmt.Sprintf("/proc/%d", gateway.PID)); owner != "1000:1000" {
+	if owner := c.mustExec("stat", "-c", "%u:%g", fmt.Sprintf("/proc/%d", gateway.PID)); owner != "1000:1000" {
 		t.Errorf("the gateway runs as %s", owner)
 	}
-	c.must("hermes", "config", "set", "k", "v")
+	c.mustExec("hermes", "config", "set", "k", "v")
 	eventually(t, settle, func() error {
 		if left := strings.TrimSpace(c.exec("find", "/opt/data", "!", "-user", "1000", "!", "-name", "SOUL.md", "!", "-name", "agent.conf").out); left != "" {
 			return fmt.Errorf("not the agent's: %s", left)
@@ -78,7 +78,7 @@ func TestRemapGateway(t *testing.T) {
 // agent would share that user's files.
 func TestRemapRefused(t *testing.T) {
 	parallel(t)
-	r := runOnce(t, []string{"-e", "HERMES_UID=65534"}, "echo", "the CMD was run")
+	r := runContainer(t, []string{"-e", "HERMES_UID=65534"}, "echo", "the CMD was run")
 	if r.code != 1 || strings.Contains(r.out, "the CMD was run") {
 		t.Errorf("want exit code 1 and no CMD: %v", r)
 	}
@@ -92,7 +92,7 @@ func TestRemapRefused(t *testing.T) {
 // TestUserFlag checks docker run --user with the agent's user.
 func TestUserFlag(t *testing.T) {
 	parallel(t)
-	r := runOnce(t, []string{"--user", "hermes", "-e", "HERMES_UID=1000"}, "sh", "-c", "echo $HOME; touch /opt/data/x && id -u")
+	r := runContainer(t, []string{"--user", "hermes", "-e", "HERMES_UID=1000"}, "sh", "-c", "echo $HOME; touch /opt/data/x && id -u")
 	if r.code != 0 || r.out != "/opt/data\n10000\n" {
 		t.Errorf("want to be let in as who it is: %v", r)
 	}
@@ -121,11 +121,11 @@ func TestAnyUser(t *testing.T) {
 		{"hinit", "start", "coder"},
 		{"hinit", "logs", "coder"},
 	} {
-		c.must(step...)
+		c.mustExec(step...)
 	}
 	c.awaitHealthy()
 	c.awaitOwned("12345", "/opt/data")
-	if mode := c.must("stat", "-c", "%a", "/opt/data/gateway_state.json"); mode != "644" {
+	if mode := c.mustExec("stat", "-c", "%a", "/opt/data/gateway_state.json"); mode != "644" {
 		t.Errorf("the state has mode %s", mode)
 	}
 	mustDocker(t, "restart", c.id)
@@ -165,7 +165,7 @@ mknod card1 c 226 1`)
 		c.awaitUp("gateway-default")
 		c.awaitOutput(func(o, e string) error {
 			out, stderr = o, strings.TrimPrefix(e, before)
-			return errors.Join(has(o, "the CMD\n"), has(stderr, "[hinit] boot: "))
+			return errors.Join(checkContains(o, "the CMD\n"), checkContains(stderr, "[hinit] boot: "))
 		})
 		return out, stderr
 	}
@@ -176,10 +176,10 @@ mknod card1 c 226 1`)
 			t.Errorf("the groups of the %sare %s, want %s", of, line, want)
 		}
 	}
-	if err := has(out, fmt.Sprintf("%d(hostdocker)", gid), "nogroup:x:65534:hermes\n", ":4322:hermes\n"); err != nil || strings.Count(out, ":4322:") != 1 {
+	if err := checkContains(out, fmt.Sprintf("%d(hostdocker)", gid), "nogroup:x:65534:hermes\n", ":4322:hermes\n"); err != nil || strings.Count(out, ":4322:") != 1 {
 		t.Errorf("%v: %s", err, out)
 	}
-	if err := has(first,
+	if err := checkContains(first,
 		fmt.Sprintf("[stage2] Created group hostdocker (GID %d) for Docker socket\n", gid),
 		fmt.Sprintf("[stage2] Added hermes to group hostdocker (GID %d) for /var/run/docker.sock\n", gid),
 		// The line must have the group's existing name.
@@ -189,7 +189,7 @@ mknod card1 c 226 1`)
 		t.Error(err)
 	}
 	gateway, _ := c.status().find("gateway-default")
-	if got := c.must("grep", "^Groups:", fmt.Sprintf("/proc/%d/status", gateway.PID)); sorted(strings.TrimPrefix(got, "Groups:")) != want {
+	if got := c.mustExec("grep", "^Groups:", fmt.Sprintf("/proc/%d/status", gateway.PID)); sorted(strings.TrimPrefix(got, "Groups:")) != want {
 		t.Errorf("the gateway has %s, want %s", got, want)
 	}
 	_, before := c.logs()
@@ -205,7 +205,7 @@ mknod card1 c 226 1`)
 func TestReadOnlyPasswd(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, "")
-	r := runOnce(t, []string{"--read-only", "--tmpfs", "/run", "-e", "HERMES_UID=1234", "-e", "HERMES_GID=1235", "-v", volume + ":/opt/data"},
+	r := runContainer(t, []string{"--read-only", "--tmpfs", "/run", "-e", "HERMES_UID=1234", "-e", "HERMES_GID=1235", "-v", volume + ":/opt/data"},
 		"sh", "-c", "touch /opt/data/x; stat -c %u:%g /opt/data/x /opt/data/logs; id -u hermes")
 	if r.code != 0 || r.out != "1234:1235\n1234:1235\n10000\n" {
 		t.Errorf("want files of 1234:1235: %v", r)

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// needNewest returns the image of a newer agent, or skips the test without an engine.
-func needNewest(t *testing.T) string {
+// requireNewest returns the image of a newer agent, or skips the test without an engine.
+func requireNewest(t *testing.T) string {
 	t.Helper()
-	need(t)
+	requireImage(t)
 	go newestImage()
 	parallel(t)
 	image, err := newestImage()
@@ -22,9 +22,9 @@ func needNewest(t *testing.T) string {
 // TestUnknownBootStepsAreNamedAndCanBeRun checks that hinit doctor names an unknown step of the
 // boot script, and that HINIT_BOOT=image runs the script.
 func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
-	image := needNewest(t)
-	out, stderr := said(t, image, nil, "sh", "-c", "hinit doctor; ls /opt/data")
-	if err := has(out, "version 0.99.0", "HINIT_BOOT=image", `cp /opt/hermes/whisper-weights "$HERMES_HOME/whisper-weights"`); err != nil {
+	image := requireNewest(t)
+	out, stderr := runAndCapture(t, image, nil, "sh", "-c", "hinit doctor; ls /opt/data")
+	if err := checkContains(out, "version 0.99.0", "HINIT_BOOT=image", `cp /opt/hermes/whisper-weights "$HERMES_HOME/whisper-weights"`); err != nil {
 		t.Error(err)
 	}
 	if strings.Contains(out, `mkdir -p "$HERMES_HOME"`) || strings.Contains(out, "cat >&2") || strings.Contains(out, "\nwhisper-weights\n") {
@@ -34,22 +34,22 @@ func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 		t.Errorf("the image's script has run: %s", stderr)
 	}
 
-	out, stderr = said(t, image, []string{"-e", "HINIT_BOOT=image"}, "sh", "-c", "hinit doctor; stat -c '%n %U' /opt/data/whisper-weights; ls -d /opt/data/logs/gateways /opt/data/config.yaml; true")
-	if err := has(out, "its own boot script prepares", "/opt/data/whisper-weights hermes\n", "/opt/data/logs/gateways\n"); err != nil {
+	out, stderr = runAndCapture(t, image, []string{"-e", "HINIT_BOOT=image"}, "sh", "-c", "hinit doctor; stat -c '%n %U' /opt/data/whisper-weights; ls -d /opt/data/logs/gateways /opt/data/config.yaml; true")
+	if err := checkContains(out, "its own boot script prepares", "/opt/data/whisper-weights hermes\n", "/opt/data/logs/gateways\n"); err != nil {
 		t.Error(err)
 	}
 	if strings.Contains(out, "config.yaml") { // The script of this image creates no config.yaml.
 		t.Errorf("hinit's steps have run too: %s", out)
 	}
-	if err := has(stderr, "[stage2] dependency environment: base", "reconcile: profile=default"); err != nil {
+	if err := checkContains(stderr, "[stage2] dependency environment: base", "reconcile: profile=default"); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestSubcommandsReachTheAgent checks that a subcommand of the agent with the name of a program runs the agent.
 func TestSubcommandsReachTheAgent(t *testing.T) {
-	image := needHermes(t)
-	out, _ := said(t, image, nil, "login")
+	image := requireHermes(t)
+	out, _ := runAndCapture(t, image, nil, "login")
 	if !strings.HasSuffix(out, "hermes login: this agent has no accounts\n") {
 		t.Errorf("login is not the agent's: %q", out)
 	}
@@ -58,7 +58,7 @@ func TestSubcommandsReachTheAgent(t *testing.T) {
 // TestTheNewestImageEndsAFailedBoot checks a boot script that refuses a read-only data volume. The
 // newest images then stop the container by default.
 func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
-	newest := needNewest(t)
+	newest := requireNewest(t)
 	july, err := hermesImage()
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 // TestAReadOnlyVolumeIsSaidOnce checks that a read-only data volume causes one warning with the
 // right reason.
 func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
-	image := needHermes(t)
+	image := requireHermes(t)
 	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
 		r := docker("run", "--rm", "--label", runLabel, "--tmpfs", mount, image, "true")
 		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // The agent's own scripts fail on a read-only volume.
@@ -118,8 +118,8 @@ func linesWith(text string, words ...string) (out []string) {
 // TestAContainerOfTheNewestImage checks two files of the newest image: the login profile and the
 // finish script.
 func TestAContainerOfTheNewestImage(t *testing.T) {
-	c := start(t, setup{image: needNewest(t), files: profile("default", "running", "exit_now=0")}, "sleep", "1000")
-	if out := c.must("sh", "-l", "-c", "id -u; echo $PATH"); out != "0\n"+rootPath {
+	c := start(t, setup{image: requireNewest(t), files: profile("default", "running", "exit_now=0")}, "sleep", "1000")
+	if out := c.mustExec("sh", "-l", "-c", "id -u; echo $PATH"); out != "0\n"+rootPath {
 		t.Errorf("a login shell of root's: %q", out)
 	}
 	if out := mustDocker(t, "exec", "--user", "hermes", c.id, "sh", "-l", "-c", "echo $PATH"); !strings.HasPrefix(out, "/opt/hermes/bin:/opt/hermes/.venv/bin:/opt/data/.local/bin:") {

@@ -43,13 +43,13 @@ func TestMinimalCapabilities(t *testing.T) {
 		{"hinit", "stop", "coder"},
 		{"hinit", "profile", "delete", "--yes", "extra"},
 	} {
-		c.must(step...)
+		c.mustExec(step...)
 	}
 	if found := c.matching("-p (coder|extra) gateway"); len(found) > 0 {
 		t.Errorf("stopped, and left %+v", found)
 	}
 	c.awaitOwned("hermes", "/opt/data")
-	c.saysOnce(
+	c.checkLoggedOnce(
 		"no CAP_CHOWN: files cannot be given to the agent's user", "no CAP_DAC_OVERRIDE: directories closed to root cannot be repaired",
 		noPrivs,
 	)
@@ -64,8 +64,8 @@ func TestMinimalCapabilities(t *testing.T) {
 	}
 }
 
-// saysOnce fails unless each text is once in docker logs and among the status warnings.
-func (c *container) saysOnce(texts ...string) {
+// checkLoggedOnce fails unless each text is once in docker logs and among the status warnings.
+func (c *container) checkLoggedOnce(texts ...string) {
 	c.t.Helper()
 	c.awaitLines(texts...)
 	out, stderr := c.logs()
@@ -114,11 +114,11 @@ func TestNoCapabilitiesAsRoot(t *testing.T) {
 	c := create(t, setup{options: []string{
 		"--cap-drop", "ALL", "-e", "HERMES_ALLOW_ROOT_GATEWAY=1", "-v", volume + ":/opt/data:nocopy",
 	}}, "gateway", "run")
-	c.lay(entry{name: "/etc/hinit/"}, entry{name: "/etc/hinit/hinit.yaml", content: "agent: {user: root}\n"})
+	c.writeEntries(entry{name: "/etc/hinit/"}, entry{name: "/etc/hinit/hinit.yaml", content: "agent: {user: root}\n"})
 	c.start()
 	c.awaitUp("gateway-default", "gateway-coder")
-	c.must("hinit", "restart", "coder")
-	c.must("hinit", "stop", "coder")
+	c.mustExec("hinit", "restart", "coder")
+	c.mustExec("hinit", "stop", "coder")
 	if warnings := c.status().Init.Warnings; len(warnings) > 0 {
 		t.Errorf("warnings: %q", warnings)
 	}
@@ -145,7 +145,7 @@ func timeline(t *testing.T, c *container) {
 		}
 		return nil
 	})
-	if out := c.must("hinit", "status", "-v"); !matches(`(?m)^`+line, out) {
+	if out := c.mustExec("hinit", "status", "-v"); !matches(`(?m)^`+line, out) {
 		t.Errorf("no timeline in %s", out)
 	}
 }

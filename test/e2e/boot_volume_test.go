@@ -54,24 +54,24 @@ func TestSeeds(t *testing.T) {
 		files["/opt/data/"+dir] = "hermes:hermes 755"
 	}
 	sameOwners(t, c.owners(slices.Sorted(maps.Keys(files))...), files)
-	if got := c.must("cat", "/opt/data/auth.json"); got != auth {
+	if got := c.mustExec("cat", "/opt/data/auth.json"); got != auth {
 		t.Errorf("the credentials are %q", got)
 	}
-	env := c.must("cat", "/opt/data/.env")
+	env := c.mustExec("cat", "/opt/data/.env")
 	if !matches(`^# keys\nOTHER=1\nAPI_SERVER_KEY=[0-9a-f]{64}$`, env) {
 		t.Errorf(".env is %q", env)
 	}
 	for path, want := range map[string]string{"config.yaml": "model: example", "SOUL.md": "Kind."} {
-		if got := c.must("cat", "/opt/data/"+path); got != want {
+		if got := c.mustExec("cat", "/opt/data/"+path); got != want {
 			t.Errorf("%s is %q", path, got)
 		}
 	}
 	if r := c.exec("test", "-e", "/opt/data/.install_method"); r.code == 0 {
 		t.Error("the install stamp is still there")
 	}
-	c.must("test", "-e", "/opt/hermes/.install_method")
+	c.mustExec("test", "-e", "/opt/hermes/.install_method")
 
-	c.must("sh", "-ec", `cd /opt/data
+	c.mustExec("sh", "-ec", `cd /opt/data
 echo mine >auth.json
 echo mine >config.yaml
 rm SOUL.md; mkdir skills/mine
@@ -81,7 +81,7 @@ echo pip >.install_method`)
 	c.awaitStates(map[string]string{"gateway-default": "down"})
 	sameOwners(t, c.owners(slices.Sorted(maps.Keys(files))...), files)
 	for path, want := range map[string]string{"auth.json": "mine", "config.yaml": "mine", "SOUL.md": "Kind.", ".install_method": "pip", ".env": env} {
-		if got := c.must("cat", "/opt/data/"+path); got != want {
+		if got := c.mustExec("cat", "/opt/data/"+path); got != want {
 			t.Errorf("after the second boot %s is %q", path, got)
 		}
 	}
@@ -90,7 +90,7 @@ echo pip >.install_method`)
 // TestAuthHome checks credentials in another directory (contract, section 2.1, step 16).
 func TestAuthHome(t *testing.T) {
 	parallel(t)
-	r := runOnce(t, []string{"-e", "HERMES_AUTH_HOME=/opt/data/keys/deep", "-e", "HERMES_AUTH_JSON_BOOTSTRAP=secret"}, "sh", "-c",
+	r := runContainer(t, []string{"-e", "HERMES_AUTH_HOME=/opt/data/keys/deep", "-e", "HERMES_AUTH_JSON_BOOTSTRAP=secret"}, "sh", "-c",
 		"cat /opt/data/auth.json; stat -c '%U %a' $HERMES_AUTH_HOME/auth.json; cat $HERMES_AUTH_HOME/auth.json")
 	if r.out != "hermes 600\nsecret" || !strings.Contains(r.err, "can't open '/opt/data/auth.json'") {
 		t.Errorf("want the credentials there, and none in the data directory: %v", r)
@@ -115,13 +115,13 @@ func TestHomeOverride(t *testing.T) {
 		}
 	}
 	sameOwners(t, c.owners("/home/deep/me", "/home/deep"), map[string]string{"/home/deep/me": "hermes:hermes 755", "/home/deep": "root:root 755"})
-	c.must("test", "-O", "/home/deep")
+	c.mustExec("test", "-O", "/home/deep")
 	if r := c.execAs([]string{"-u", "hermes"}, "test", "-f", "/home/deep/me/written"); r.code != 0 {
 		t.Error(r)
 	}
 
 	// The data directory is elsewhere, and its parents do not exist.
-	r := runOnce(t, []string{"-e", "HERMES_HOME=/home/hermes/.hermes"}, "sh", "-c", "echo $HOME; pwd; stat -c %U $HERMES_HOME $HERMES_HOME/cron")
+	r := runContainer(t, []string{"-e", "HERMES_HOME=/home/hermes/.hermes"}, "sh", "-c", "echo $HOME; pwd; stat -c %U $HERMES_HOME $HERMES_HOME/cron")
 	if r.code != 0 || r.out != "/home/hermes/.hermes\n/opt/hermes\nhermes\nhermes\n" {
 		t.Errorf("another data directory: %v", r)
 	}
@@ -133,7 +133,7 @@ func TestRepair(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-coder")
-	c.must("sh", "-ec", `cd /opt/data
+	c.mustExec("sh", "-ec", `cd /opt/data
 mkdir -p profiles/coder/deep/er cron/jobs platforms/pairing
 touch profiles/coder/deep/er/file cron/jobs/file platforms/pairing/file cron/state workspace/of-the-host sessions/of-the-host
 ln -s /etc/passwd cron/link
@@ -189,7 +189,7 @@ chmod 700 profiles/coder/deep/er`)
 func (c *container) awaitRepair() {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
-		st, err := c.look()
+		st, err := c.readStatus()
 		if err == nil && (st.Init.Repair == nil || !st.Init.Repair.Done) {
 			err = fmt.Errorf("the repair is not done: %+v", st.Init.Repair)
 		}

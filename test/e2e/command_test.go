@@ -25,7 +25,7 @@ func TestCommand(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			parallel(t)
-			if r := runOnce(t, tt.options, tt.cmd...); r.code != tt.code || !strings.Contains(r.out, tt.out) || strings.Contains(r.err, "panic") {
+			if r := runContainer(t, tt.options, tt.cmd...); r.code != tt.code || !strings.Contains(r.out, tt.out) || strings.Contains(r.err, "panic") {
 				t.Errorf("want exit code %d and %q: %v", tt.code, tt.out, r)
 			}
 		})
@@ -35,7 +35,7 @@ func TestCommand(t *testing.T) {
 // TestCommandEnvironment compares the command's environment with the image's and docker run's.
 func TestCommandEnvironment(t *testing.T) {
 	parallel(t)
-	r := runOnce(t, []string{"-e", "ODD= a=b\tc ", "-e", "EMPTY=", "--group-add", "4242"}, "sh", "-c", "! touch /opt/hermes/x && exec /opt/hermes/.venv/bin/hermes agent-info --json")
+	r := runContainer(t, []string{"-e", "ODD= a=b\tc ", "-e", "EMPTY=", "--group-add", "4242"}, "sh", "-c", "! touch /opt/hermes/x && exec /opt/hermes/.venv/bin/hermes agent-info --json")
 	if r.code != 0 {
 		t.Fatal(r)
 	}

@@ -84,10 +84,10 @@ func TestCompose(t *testing.T) {
 		return err
 	})
 	for _, profile := range []string{"coder", "writer"} {
-		c.must("hermes", "profile", "create", profile)
+		c.mustExec("hermes", "profile", "create", profile)
 	}
-	c.must("hinit", "start", "coder", "writer")
-	c.must("hinit", "stop", "writer")
+	c.mustExec("hinit", "start", "coder", "writer")
+	c.mustExec("hinit", "stop", "writer")
 
 	// Create a new container on the old volume, as an image update does.
 	compose(t, env, "up", "-d", "--force-recreate")

@@ -56,17 +56,17 @@ func words(verb, options []string, image string, cmd ...string) []string {
 	return slices.Concat(args, options, []string{image}, cmd)
 }
 
-// runOnce runs a container with docker run --rm.
-func runOnce(t *testing.T, options []string, cmd ...string) result {
+// runContainer runs a container with docker run --rm.
+func runContainer(t *testing.T, options []string, cmd ...string) result {
 	t.Helper()
-	return docker(words([]string{"run", "--rm"}, options, need(t), cmd...)...)
+	return docker(words([]string{"run", "--rm"}, options, requireImage(t), cmd...)...)
 }
 
 // create creates a container without starting it.
 func create(t *testing.T, s setup, cmd ...string) *container {
 	t.Helper()
 	if s.image == "" {
-		s.image = need(t)
+		s.image = requireImage(t)
 	}
 	c := &container{t: t, id: mustDocker(t, words([]string{"create"}, s.options, s.image, cmd...)...)}
 	t.Cleanup(func() {
@@ -82,7 +82,7 @@ func create(t *testing.T, s setup, cmd ...string) *container {
 		})
 	})
 	if len(s.files) > 0 {
-		c.put(s.files)
+		c.writeFiles(s.files)
 	}
 	return c
 }
@@ -99,7 +99,7 @@ func (c *container) start() {
 	mustDocker(c.t, "start", c.id)
 }
 
-func (c *container) put(files map[string]string) {
+func (c *container) writeFiles(files map[string]string) {
 	c.t.Helper()
 	var entries []entry
 	made := map[string]bool{"/": true, "/opt": true, "/etc": true}
@@ -120,7 +120,7 @@ func (c *container) put(files map[string]string) {
 		}
 		entries = append(entries, entry{name: name, content: files[name], owner: owner(name)})
 	}
-	c.lay(entries...)
+	c.writeEntries(entries...)
 }
 
 // entry is a file, link or directory for lay.
@@ -132,8 +132,8 @@ type entry struct {
 	owner   int    // uid and gid of the file.
 }
 
-// lay creates the described files in the container, without parent directories.
-func (c *container) lay(entries ...entry) {
+// writeEntries creates the described files in the container, without parent directories.
+func (c *container) writeEntries(entries ...entry) {
 	c.t.Helper()
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -204,7 +204,7 @@ func newVolume(t *testing.T, script string) string {
 func inVolume(t *testing.T, dir, script string, options ...string) {
 	t.Helper()
 	if _, err := os.Stat(dir); err != nil {
-		if r := runOnce(t, append(options, "--entrypoint", "/bin/sh"), "-ec", script); r.code != 0 {
+		if r := runContainer(t, append(options, "--entrypoint", "/bin/sh"), "-ec", script); r.code != 0 {
 			t.Fatal(r)
 		}
 		return
@@ -216,7 +216,7 @@ func inVolume(t *testing.T, dir, script string, options ...string) {
 	}
 }
 
-func has(s string, texts ...string) error {
+func checkContains(s string, texts ...string) error {
 	for _, text := range texts {
 		if !strings.Contains(s, text) {
 			return fmt.Errorf("no %q in:\n%s", text, s)
@@ -247,9 +247,9 @@ func (c *container) execAs(options []string, cmd ...string) result {
 	return docker(slices.Concat([]string{"exec"}, options, []string{c.id}, cmd)...)
 }
 
-// must runs a command in the container and returns its trimmed output. It ends the test after a
+// mustExec runs a command in the container and returns its trimmed output. It ends the test after a
 // failure.
-func (c *container) must(cmd ...string) string {
+func (c *container) mustExec(cmd ...string) string {
 	c.t.Helper()
 	r := c.exec(cmd...)
 	if r.code != 0 {
@@ -279,7 +279,7 @@ func (c *container) awaitOutput(ok func(out, stderr string) error) {
 // awaitStderr waits until the standard error in docker logs has all of these texts.
 func (c *container) awaitStderr(texts ...string) {
 	c.t.Helper()
-	c.awaitOutput(func(_, stderr string) error { return has(stderr, texts...) })
+	c.awaitOutput(func(_, stderr string) error { return checkContains(stderr, texts...) })
 }
 
 func (c *container) inspect(format string) string {
@@ -348,9 +348,9 @@ func (s status) set() map[string]string {
 // enoughMisses is the number of failed socket requests after which look uses docker exec.
 const enoughMisses = 8
 
-// look requests the status, from the control socket if possible, because docker exec costs fifty
+// readStatus requests the status, from the control socket if possible, because docker exec costs fifty
 // times the processor time.
-func (c *container) look() (status, error) {
+func (c *container) readStatus() (status, error) {
 	var s status
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -401,7 +401,7 @@ func (c *container) hostPID(ctx context.Context) int {
 func (c *container) status() status {
 	c.t.Helper()
 	c.misses = enoughMisses
-	s, err := c.look()
+	s, err := c.readStatus()
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -413,7 +413,7 @@ func (c *container) await(name, wish string, ok func(service) bool) service {
 	c.t.Helper()
 	var found service
 	eventually(c.t, settle, func() error {
-		st, err := c.look()
+		st, err := c.readStatus()
 		if err != nil {
 			return err
 		}
@@ -452,7 +452,7 @@ func (c *container) awaitHealthy(options ...string) {
 func (c *container) awaitStates(want map[string]string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
-		st, err := c.look()
+		st, err := c.readStatus()
 		if err != nil {
 			return err
 		}
@@ -482,8 +482,8 @@ func profile(name, desired string, knobs ...string) map[string]string {
 	return files
 }
 
-// together merges sets of files.
-func together(sets ...map[string]string) map[string]string {
+// mergeProfiles merges sets of files.
+func mergeProfiles(sets ...map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, set := range sets {
 		maps.Copy(all, set)

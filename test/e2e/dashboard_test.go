@@ -51,7 +51,7 @@ func TestDashboardOn(t *testing.T) {
 		}
 	}
 	// The dashboard's lines have no prefix of hinit.
-	c.awaitOutput(func(out, _ string) error { return has("\n"+out, "\nDashboard on http://") })
-	c.must("kill", "-9", fmt.Sprint(first.PID))
+	c.awaitOutput(func(out, _ string) error { return checkContains("\n"+out, "\nDashboard on http://") })
+	c.mustExec("kill", "-9", fmt.Sprint(first.PID))
 	c.await("dashboard", "up again", func(s service) bool { return s.State == "up" && s.PID != first.PID && s.Restarts == 1 })
 }

@@ -9,7 +9,7 @@ import (
 func privilegeDrop(t *testing.T, c *container) {
 	owner := func(options []string) string {
 		t.Helper()
-		c.must("rm", "-f", "/opt/data/config.yaml")
+		c.mustExec("rm", "-f", "/opt/data/config.yaml")
 		if r := c.execAs(options, "hermes", "config", "set", "k", "v"); r.code != 0 {
 			t.Fatal(r)
 		}
@@ -32,7 +32,7 @@ func privilegeDrop(t *testing.T, c *container) {
 			t.Errorf("opt-out value %q did not keep root: owner %s", value, got)
 		}
 	}
-	c.must("rm", "-f", "/opt/data/config.yaml")
+	c.mustExec("rm", "-f", "/opt/data/config.yaml")
 
 	r := c.execAs([]string{"-w", "/tmp", "-e", "ODD= a b "}, "hermes", "agent-info")
 	for _, line := range []string{`cwd: +"/tmp"`, `uid: +10000`, `gid: +10000`, `groups: +\[10000\]`, `"HOME":"/opt/data"`, `"ODD":" a b "`} {
@@ -48,12 +48,12 @@ func privilegeDrop(t *testing.T, c *container) {
 	}
 
 	// A program that can't be executed gives 127, and a missing user gives 126.
-	c.must("chmod", "644", "/opt/hermes/.venv/bin/hermes")
+	c.mustExec("chmod", "644", "/opt/hermes/.venv/bin/hermes")
 	if r := c.exec("hermes", "--version"); r.code != 127 || r.err != "hermes-shim: /opt/hermes/.venv/bin/hermes not found or not executable\n" {
 		t.Errorf("want 127: %v", r)
 	}
-	c.must("chmod", "755", "/opt/hermes/.venv/bin/hermes")
-	c.must("sed", "-i", "/^hermes/d", "/etc/passwd")
+	c.mustExec("chmod", "755", "/opt/hermes/.venv/bin/hermes")
+	c.mustExec("sed", "-i", "/^hermes/d", "/etc/passwd")
 	if r := c.exec("hermes", "--version"); r.code != 126 || strings.Count(r.err, "hermes-shim: ") != 2 {
 		t.Errorf("want 126: %v", r)
 	}

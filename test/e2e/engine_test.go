@@ -62,8 +62,8 @@ func mustDocker(t *testing.T, args ...string) string {
 	return strings.TrimSpace(r.out)
 }
 
-// need returns the test image. Without an engine, it skips the test, or fails it in CI.
-func need(t *testing.T) string {
+// requireImage returns the test image. Without an engine, it skips the test, or fails it in CI.
+func requireImage(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a container engine")
@@ -84,7 +84,7 @@ func need(t *testing.T) string {
 // parallel marks a test as independent of others.
 func parallel(t *testing.T) {
 	t.Helper()
-	need(t)
+	requireImage(t)
 	testkit.Parallel(t)
 }
 

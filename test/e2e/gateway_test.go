@@ -24,7 +24,7 @@ func gatewayRun(t *testing.T, c *container) {
 // cmdline checks the words in process 1's command line for which agents search (contract, section
 // 3.2).
 func cmdline(t *testing.T, c *container) {
-	if argv := c.must("sh", "-c", "tr '\\0' ' ' </proc/1/cmdline"); argv != "/init /opt/hermes/docker/main-wrapper.sh gateway run" {
+	if argv := c.mustExec("sh", "-c", "tr '\\0' ' ' </proc/1/cmdline"); argv != "/init /opt/hermes/docker/main-wrapper.sh gateway run" {
 		t.Errorf("/proc/1/cmdline: %q", argv)
 	}
 }
@@ -35,14 +35,14 @@ func TestGatewayBehindTini(t *testing.T) {
 	gatewayRun(t, start(t, setup{options: []string{"--entrypoint", "/usr/bin/tini"}}, "-g", "--", "gateway", "run"))
 }
 
-// part is one of several tests in the same container.
-type part struct {
+// subtest is one of several tests in the same container.
+type subtest struct {
 	name string
 	run  func(*testing.T, *container)
 }
 
-// parts runs several tests in this container, one after the other.
-func (c *container) parts(parts ...part) {
+// runSubtests runs several tests in this container, one after the other.
+func (c *container) runSubtests(parts ...subtest) {
 	c.t.Helper()
 	for _, p := range parts {
 		c.t.Run(p.name, func(t *testing.T) { p.run(t, &container{t: t, id: c.id}) })
@@ -52,9 +52,9 @@ func (c *container) parts(parts ...part) {
 // TestGatewayRun checks many features in one container with a supervised gateway.
 func TestGatewayRun(t *testing.T) {
 	parallel(t)
-	start(t, setup{}, "gateway", "run").parts(
-		part{"processes", gatewayRun}, part{"command line", cmdline}, part{"timeline", timeline}, part{"docker exec", dockerExec},
-		part{"the upgrade page", upgradePage}, part{"the screen", theScreen},
+	start(t, setup{}, "gateway", "run").runSubtests(
+		subtest{"processes", gatewayRun}, subtest{"command line", cmdline}, subtest{"timeline", timeline}, subtest{"docker exec", dockerExec},
+		subtest{"the upgrade page", upgradePage}, subtest{"the screen", theScreen},
 	)
 }
 
@@ -77,7 +77,7 @@ func TestNoSupervise(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("gateways %+v, want one", found)
 	}
-	c.must("kill", "-INT", fmt.Sprint(found[0].pid)) // A planned stop has this exit code.
+	c.mustExec("kill", "-INT", fmt.Sprint(found[0].pid)) // A planned stop has this exit code.
 	if code := c.exitCode(); code != 0 {
 		t.Errorf("the gateway ended well, the container with code %d", code)
 	}

@@ -16,7 +16,7 @@ func TestTargetHinit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := build("testdata/copy-from", imageTag("copy-from"), "--build-arg", "HINIT="+image, "--build-arg", "BASE="+need(t)); err != nil {
+	if err := build("testdata/copy-from", imageTag("copy-from"), "--build-arg", "HINIT="+image, "--build-arg", "BASE="+requireImage(t)); err != nil {
 		t.Fatal(err)
 	}
 	r := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/bin/find", imageTag("copy-from"), "/from", "-type", "f")
@@ -32,7 +32,7 @@ func TestTargetHinit(t *testing.T) {
 
 // TestTargetHermes checks an image of the agent in which hinit replaces s6-overlay.
 func TestTargetHermes(t *testing.T) {
-	image := needHermes(t)
+	image := requireHermes(t)
 	config := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}} {{json .Config.Cmd}} {{.Config.User}} {{.Config.WorkingDir}} {{json .Config.Volumes}}", image)
 	if want := `["/init","/opt/hermes/docker/main-wrapper.sh"] `; !strings.HasPrefix(config, want) ||
 		!strings.HasSuffix(config, ` root /opt/hermes {"/opt/data":{}}`) || strings.Contains(config, "something") {
@@ -41,52 +41,52 @@ func TestTargetHermes(t *testing.T) {
 
 	c := start(t, setup{image: image}, "gateway", "run")
 	c.awaitUp("gateway-default")
-	c.oneSleeper()
+	c.checkOneSleeper()
 	gateway, _ := c.status().find("gateway-default")
-	if err := has(c.environ(gateway.PID), "\nVIRTUAL_ENV=/opt/hermes/.venv\n", "\nVIRTUAL_ENV_PROMPT=hermes\n", "\nPATH=/opt/hermes/.venv/bin:/command:", "\nPWD=/opt/data\n"); err != nil {
+	if err := checkContains(c.environ(gateway.PID), "\nVIRTUAL_ENV=/opt/hermes/.venv\n", "\nVIRTUAL_ENV_PROMPT=hermes\n", "\nPATH=/opt/hermes/.venv/bin:/command:", "\nPWD=/opt/data\n"); err != nil {
 		t.Errorf("the gateway: %v", err)
 	}
-	if path := c.must("sh", "-c", "echo $PATH"); path != rootPath {
+	if path := c.mustExec("sh", "-c", "echo $PATH"); path != rootPath {
 		t.Errorf("PATH of root's commands: %s", path)
 	}
 	gone := []string{
 		"/package", "/command/s6-svscan", "/etc/s6-overlay", "/etc/services.d", "/run/s6/basedir/bin", "/etc/cont-init.d/01-hermes-setup",
 		"/etc/cont-init.d/015-supervise-perms", "/etc/cont-init.d/02-reconcile-profiles", "/tmp/remove-s6", "/tmp/first-boot", "/usr/bin/s6-svscan", "/bin/s6-svscan",
 	}
-	if found := c.must(append([]string{"sh", "-c", `for path; do if [ -e $path ] || [ -L $path ]; then echo $path; fi; done`, "sh"}, gone...)...); found != "" {
+	if found := c.mustExec(append([]string{"sh", "-c", `for path; do if [ -e $path ] || [ -L $path ]; then echo $path; fi; done`, "sh"}, gone...)...); found != "" {
 		t.Errorf("still there: %s", found)
 	}
 	var links []string
 	for _, tool := range applet.Names() {
 		links = append(links, "/command/"+tool, "/usr/bin/"+tool)
 	}
-	leads := c.must(append([]string{"sh", "-c", `for path; do echo "$path $(readlink -f $path)"; done`, "sh"}, links...)...)
+	leads := c.mustExec(append([]string{"sh", "-c", `for path; do echo "$path $(readlink -f $path)"; done`, "sh"}, links...)...)
 	for _, path := range links {
 		if !strings.Contains(leads+"\n", path+" /hinit-tools\n") {
 			t.Errorf("%s does not lead to /hinit-tools:\n%s", path, leads)
 		}
 	}
 	for _, path := range []string{"/etc/cont-init.d/50-of-the-user", "/usr/bin/kept", "/opt/hermes/docker/main-wrapper.sh"} {
-		c.must("test", "-x", path)
+		c.mustExec("test", "-x", path)
 	}
 	for _, path := range []string{"/usr/bin/tini", "/usr/local/bin/hinit"} {
-		c.must("test", "-L", path)
-		if target := c.must("readlink", "-f", path); target != "/init" {
+		c.mustExec("test", "-L", path)
+		if target := c.mustExec("readlink", "-f", path); target != "/init" {
 			t.Errorf("%s leads to %s", path, target)
 		}
 	}
 	for name, dir := range map[string]string{"hermes": "/opt/hermes/bin/", "hinit": "/usr/local/bin/"} {
-		if path := c.must("which", name); path != dir+name {
+		if path := c.mustExec("which", name); path != dir+name {
 			t.Errorf("%s is %s", name, path)
 		}
 	}
-	c.must("hermes", "config", "set", "k", "v")
-	if owner := c.must("stat", "-c", "%U", "/opt/data/config.yaml"); owner != "hermes" {
+	c.mustExec("hermes", "config", "set", "k", "v")
+	if owner := c.mustExec("stat", "-c", "%U", "/opt/data/config.yaml"); owner != "hermes" {
 		t.Errorf("config.yaml belongs to %s", owner)
 	}
-	c.must("hermes", "profile", "create", "coder")
-	c.must("hinit", "start", "coder")
-	if out := c.must("sh", "-c", "echo $AGENT_IMAGE_SAYS"); out != "kept" {
+	c.mustExec("hermes", "profile", "create", "coder")
+	c.mustExec("hinit", "start", "coder")
+	if out := c.mustExec("sh", "-c", "echo $AGENT_IMAGE_SAYS"); out != "kept" {
 		t.Errorf("the environment of the image is lost: %q", out)
 	}
 	mustDocker(t, "restart", c.id)
@@ -106,15 +106,15 @@ func paths(t *testing.T, c *container) {
 	}
 	sameOwners(t, c.owners(slices.Sorted(maps.Keys(want))...), want)
 	for _, path := range []string{"/usr/bin/tini", "/usr/local/bin/hinit"} {
-		c.must("test", "-L", path)
-		if target := c.must("readlink", "-f", path); target != "/init" {
+		c.mustExec("test", "-L", path)
+		if target := c.mustExec("readlink", "-f", path); target != "/init" {
 			t.Errorf("%s leads to %s", path, target)
 		}
 	}
-	if entry := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}}", need(t)); entry != `["/init","/opt/hermes/docker/main-wrapper.sh"]` {
+	if entry := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}}", requireImage(t)); entry != `["/init","/opt/hermes/docker/main-wrapper.sh"]` {
 		t.Errorf("entrypoint %s", entry)
 	}
-	if stamp := c.must("cat", "/opt/hermes/.install_method"); stamp != "docker" {
+	if stamp := c.mustExec("cat", "/opt/hermes/.install_method"); stamp != "docker" {
 		t.Errorf("install stamp %q", stamp)
 	}
 }

@@ -54,7 +54,7 @@ func (c *container) awaitFile(file string, texts ...string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
 		text, err := c.read(file)
-		return errors.Join(err, has(text, texts...))
+		return errors.Join(err, checkContains(text, texts...))
 	})
 }
 
@@ -127,7 +127,7 @@ func (c *container) owners(paths ...string) map[string]string {
 	found := map[string]string{}
 	root := c.inside()
 	if root == nil {
-		for line := range strings.Lines(c.must(append([]string{"stat", "-c", "%n %U:%G %a"}, paths...)...)) {
+		for line := range strings.Lines(c.mustExec(append([]string{"stat", "-c", "%n %U:%G %a"}, paths...)...)) {
 			name, owner, _ := strings.Cut(strings.TrimSpace(line), " ")
 			found[name] = owner
 		}
@@ -216,7 +216,7 @@ func (c *container) processes() []process {
 		return processesIn(root.FS())
 	}
 	var all []process
-	for line := range strings.Lines(c.must("ps", "-o", "pid,ppid,stat,args")) {
+	for line := range strings.Lines(c.mustExec("ps", "-o", "pid,ppid,stat,args")) {
 		f := strings.Fields(line)
 		if len(f) < 4 || f[0] == "PID" || strings.HasPrefix(strings.Join(f[3:], " "), "ps -o") {
 			continue
@@ -260,8 +260,8 @@ func (c *container) matching(pattern string) []process {
 	return slices.DeleteFunc(c.processes(), func(p process) bool { return !re.MatchString(p.args) })
 }
 
-// gone returns an error while a process exists, even as a zombie.
-func (c *container) gone(pid int) error {
+// checkGone returns an error while a process exists, even as a zombie.
+func (c *container) checkGone(pid int) error {
 	if slices.ContainsFunc(c.processes(), func(p process) bool { return p.pid == pid }) {
 		return fmt.Errorf("process %d is still there", pid)
 	}

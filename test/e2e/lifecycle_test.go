@@ -8,7 +8,7 @@ import (
 
 // three returns the files of three profiles, two of which were running.
 func three() map[string]string {
-	return together(profile("default", "running"), profile("coder", "running"), profile("writer", "stopped"))
+	return mergeProfiles(profile("default", "running"), profile("coder", "running"), profile("writer", "stopped"))
 }
 
 // dockerExec controls the container with docker exec, as root and as the agent's user.
@@ -34,7 +34,7 @@ func dockerExec(t *testing.T, c *container) {
 				t.Errorf("status of one: %s", r.out)
 			}
 			eventually(t, settle, func() error { // PID 1 runs, but may not have started the gateway yet.
-				return has(do(0, "hinit", "logs", name).out, "Hermes Gateway Starting (example agent, profile "+name)
+				return checkContains(do(0, "hinit", "logs", name).out, "Hermes Gateway Starting (example agent, profile "+name)
 			})
 			before, _ := c.status().find("gateway-" + name)
 			do(0, "hinit", "restart", name)
@@ -78,11 +78,11 @@ func dockerExec(t *testing.T, c *container) {
 
 // agentCommands creates and removes a profile with the agent's own commands.
 func agentCommands(t *testing.T, c *container) {
-	c.must("hermes", "profile", "create", "native")
+	c.mustExec("hermes", "profile", "create", "native")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down", "gateway-native": "down"})
-	c.must("hinit", "start", "native")
+	c.mustExec("hinit", "start", "native")
 	c.awaitUp("gateway-native") // The agent's command reads the gateway's pid file.
-	c.must("hermes", "profile", "delete", "native", "--yes")
+	c.mustExec("hermes", "profile", "delete", "native", "--yes")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
 	if found := c.matching("gateway run"); len(found) > 0 {
 		t.Errorf("deleted, and left %+v", found)
@@ -97,8 +97,8 @@ func TestRestore(t *testing.T) {
 	c.awaitUp("gateway-default", "gateway-coder")
 
 	// The operator's commands now reverse the states of two gateways.
-	c.must("hinit", "stop", "coder")
-	c.must("hinit", "start", "writer")
+	c.mustExec("hinit", "stop", "coder")
+	c.mustExec("hinit", "start", "writer")
 	want = map[string]string{"gateway-default": "up", "gateway-coder": "down", "gateway-writer": "up"}
 	boots := 1
 	c.awaitBoots(boots, 3)
@@ -118,7 +118,7 @@ func TestRestore(t *testing.T) {
 		c.awaitStates(want)
 		c.awaitUp("gateway-default", "gateway-writer")
 		boot := c.awaitBoots(boots, 3)
-		if err := has(boot, "profile=default prior_state=running action=started", "profile=coder prior_state=stopped action=registered", "profile=writer prior_state=running action=started"); err != nil {
+		if err := checkContains(boot, "profile=default prior_state=running action=started", "profile=coder prior_state=stopped action=registered", "profile=writer prior_state=running action=started"); err != nil {
 			t.Errorf("%s: the boot log: %v", way.name, err)
 		}
 		if found := c.matching("gateway run"); len(found) != 2 {

@@ -53,7 +53,7 @@ func (r *reader) blocks() []pages.Block {
 
 // here adapts a command of the page to this test.
 func (r *reader) here(command string) string {
-	command = regexp.MustCompile(`\bhinit-demo\b`).ReplaceAllString(command, need(r.t))
+	command = regexp.MustCompile(`\bhinit-demo\b`).ReplaceAllString(command, requireImage(r.t))
 	command = strings.ReplaceAll(command, "docker run ", "docker run --label "+runLabel+" ")
 	for name, ours := range r.names {
 		named := regexp.MustCompile(`(docker (?:exec|restart|kill|start|stop|logs|rm)(?: -[-a-z]+(?: [0-9]+)?)*|--name) ` + name + `\b`)
@@ -85,8 +85,8 @@ func (r *reader) run(command string) string {
 	return text
 }
 
-// asks matches commands that may be repeated until the answer equals the page's.
-var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck|start misconf)|ls|cat|sh -c '(cd|zcat)) |^docker logs `)
+// queryCommand matches commands that may be repeated until the answer equals the page's.
+var queryCommand = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck|start misconf)|ls|cat|sh -c '(cd|zcat)) |^docker logs `)
 
 // types runs all sessions of the page and compares their output. It calls do before each command.
 func (r *reader) types(do func(command string)) {
@@ -108,7 +108,7 @@ func (r *reader) types(do func(command string)) {
 			return pages.Same(s.Want, said)
 		}
 		err := look()
-		if err != nil && asks.MatchString(s.Command+" ") {
+		if err != nil && queryCommand.MatchString(s.Command+" ") {
 			err = poll(settle, look)
 		}
 		if err != nil {
@@ -179,7 +179,7 @@ func TestThePageAboutNonRootPrintsWhatItSays(t *testing.T) {
 func TestFewCapabilitiesAreThoseOfThePage(t *testing.T) {
 	parallel(t)
 	page := minimal(t)
-	if r := runOnce(t, slices.Concat(page, []string{"--tmpfs", "/run"}), "true"); !strings.Contains(r.err, "hinit does not answer as s6") {
+	if r := runContainer(t, slices.Concat(page, []string{"--tmpfs", "/run"}), "true"); !strings.Contains(r.err, "hinit does not answer as s6") {
 		t.Errorf("a tmpfs on /run does without CAP_CHOWN: %v", r)
 	}
 	for name, says := range map[string]string{
@@ -189,7 +189,7 @@ func TestFewCapabilitiesAreThoseOfThePage(t *testing.T) {
 		if at < 1 {
 			t.Fatalf("the page does not have %s: %q", name, page)
 		}
-		r := runOnce(t, slices.Concat(page[:at-1], page[at+1:]), "echo", "the CMD was run")
+		r := runContainer(t, slices.Concat(page[:at-1], page[at+1:]), "echo", "the CMD was run")
 		if strings.Count(r.err, says) != 1 {
 			t.Errorf("without %s %q is not said once: %v", name, says, r)
 		}
@@ -247,7 +247,7 @@ func TestThePageAboutOtherAgentsWorks(t *testing.T) {
 		}
 	}
 	image := imageTag("my-agent")
-	if err := build(r.dir, image, "--build-arg", "BASE="+need(t)); err != nil {
+	if err := build(r.dir, image, "--build-arg", "BASE="+requireImage(t)); err != nil {
 		t.Fatal(err)
 	}
 	mustDocker(t, "run", "-d", "--label", runLabel, "--name", r.names["my"], image)
@@ -359,7 +359,7 @@ func TestThePageAboutForkBombsPrintsWhatItSays(t *testing.T) {
 	}, "gateway", "run")
 	c.awaitUp("gateway-default")
 	arm := func() {
-		c.must("hinit", "start", "--no-wait", "bomb")
+		c.mustExec("hinit", "start", "--no-wait", "bomb")
 		eventually(t, settle, func() error {
 			if r := c.exec("hinit", "status"); !strings.Contains(r.out, "process numbers of the container are used") {
 				return errors.New(r.String())

@@ -38,11 +38,11 @@ func TestRestricted(t *testing.T) {
 				return nil
 			})
 		}},
-		{name: "as hermes, with a strict boot", options: []string{"--user", "10000:10000", "-e", "HINIT_BOOT_STRICT=1"}, said: []string{asAgent}, extra: (*container).answersAsS6},
+		{name: "as hermes, with a strict boot", options: []string{"--user", "10000:10000", "-e", "HINIT_BOOT_STRICT=1"}, said: []string{asAgent}, extra: (*container).checkS6Tools},
 		{
 			name: "as hermes without a run directory", options: []string{"--user", "10000:10000", "--tmpfs", "/run"}, said: []string{noRun, asAgent},
 			warning: `cannot use "/run/hinit" for the control socket: permission denied; using "/tmp/hinit-10000"`,
-			extra:   func(c *container) { c.saysOnce(noRun + ":uid=10000,mode=755") },
+			extra:   func(c *container) { c.checkLoggedOnce(noRun + ":uid=10000,mode=755") },
 		},
 		{name: "read-only", options: []string{"--read-only"}, said: []string{readOnlyRoot, noRun}, warning: `read-only file system`},
 		{
@@ -65,7 +65,7 @@ func TestRestricted(t *testing.T) {
 				t.Errorf("warnings: %s", warnings)
 			}
 			c.awaitStderr(tt.warning)
-			if err := has(warnings, append(tt.said, tt.warning)...); err != nil {
+			if err := checkContains(warnings, append(tt.said, tt.warning)...); err != nil {
 				t.Errorf("the status: %v", err)
 			}
 			c.awaitOutput(func(_, stderr string) error {
@@ -98,7 +98,7 @@ func TestRestricted(t *testing.T) {
 			if r := c.execAs(hermes, "sh", "-c", leak); r.code != 0 {
 				t.Fatal(r)
 			}
-			c.must("hinit", "restart", "coder")
+			c.mustExec("hinit", "restart", "coder")
 			s := c.await("gateway-coder", "up", func(s service) bool { return s.Ready })
 			eventually(t, settle, func() error {
 				if len(c.matching("agent-helper nap")) != 1 {
@@ -110,7 +110,7 @@ func TestRestricted(t *testing.T) {
 				t.Fatal(r)
 			}
 			c.await("gateway-coder", "back", func(n service) bool { return n.Ready && n.Restarts > s.Restarts && n.PID != s.PID })
-			c.must("hinit", "stop", "coder")
+			c.mustExec("hinit", "stop", "coder")
 			if left := c.matching("agent-helper|-p coder"); len(left) > 0 {
 				t.Errorf("stopped, and left %+v", left)
 			}
@@ -118,34 +118,34 @@ func TestRestricted(t *testing.T) {
 			c.execAs(hermes, "sh", "-c", "for i in 1 2 3 4 5; do ( (exit 0) & ); done")
 			for _, p := range c.processes() {
 				if strings.HasPrefix(p.state, "Z") {
-					eventually(t, settle, func() error { return c.gone(p.pid) })
+					eventually(t, settle, func() error { return c.checkGone(p.pid) })
 				}
 			}
-			c.must("hinit", "start", "coder")
+			c.mustExec("hinit", "start", "coder")
 			mustDocker(t, "restart", c.id)
 			c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up"})
 		})
 	}
 }
 
-// answersAsS6 checks that the tools of s6 work on a new profile.
-func (c *container) answersAsS6() {
+// checkS6Tools checks that the tools of s6 work on a new profile.
+func (c *container) checkS6Tools() {
 	c.t.Helper()
-	if comm := c.must("cat", "/proc/1/comm"); comm != "s6-svscan" {
+	if comm := c.mustExec("cat", "/proc/1/comm"); comm != "s6-svscan" {
 		c.t.Errorf("process 1 is %s", comm)
 	}
-	c.must("test", "-d", "/run/s6/basedir")
-	c.must("hermes", "profile", "create", "tools")
+	c.mustExec("test", "-d", "/run/s6/basedir")
+	c.mustExec("hermes", "profile", "create", "tools")
 	eventually(c.t, settle, func() error { // the example agent does not register its slot, so hinit makes the slot when it sees the profile
 		if r := c.exec("s6-svok", "/run/service/gateway-tools"); r.code != 0 {
 			return fmt.Errorf("no slot yet: %v", r)
 		}
 		return nil
 	})
-	c.must("s6-svc", "-u", "/run/service/gateway-tools")
+	c.mustExec("s6-svc", "-u", "/run/service/gateway-tools")
 	c.await("gateway-tools", "up", func(s service) bool { return s.Ready })
-	c.must("s6-svc", "-d", "/run/service/gateway-tools")
+	c.mustExec("s6-svc", "-d", "/run/service/gateway-tools")
 	c.await("gateway-tools", "down", func(s service) bool { return s.State == "down" })
-	c.must("s6-svstat", "/run/service/gateway-tools")
-	c.must("hinit", "profile", "delete", "--yes", "tools")
+	c.mustExec("s6-svstat", "/run/service/gateway-tools")
+	c.mustExec("hinit", "profile", "delete", "--yes", "tools")
 }

@@ -23,8 +23,8 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	for _, name := range []string{"sh", "ls", "id", "cat", "env", "only-the-agents"} {
 		fakes = append(fakes, entry{name: "/opt/data/.local/bin/" + name, content: "#!/bin/sh\n/bin/id -u >>/opt/data/ran\necho agents\n", mode: 0o755, owner: 10000})
 	}
-	c.lay(fakes...)
-	c.lay(
+	c.writeEntries(fakes...)
+	c.writeEntries(
 		entry{name: "/etc/cont-init.d/"},
 		script("/etc/cont-init.d/01-hermes-setup", "echo replaced"),
 		script("/etc/cont-init.d/015-supervise-perms", "echo replaced"),
@@ -51,9 +51,9 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 		}
 	}
 	if r := c.exec("test", "-e", "/opt/data/ran"); r.code == 0 {
-		t.Errorf("the agent's programs ran as uid %s", c.must("cat", "/opt/data/ran"))
+		t.Errorf("the agent's programs ran as uid %s", c.mustExec("cat", "/opt/data/ran"))
 	}
-	if path := c.must("sh", "-c", "echo $PATH"); path != rootPath {
+	if path := c.mustExec("sh", "-c", "echo $PATH"); path != rootPath {
 		t.Errorf("PATH of root's commands: %s", path)
 	}
 	c.ranBootScripts()
@@ -75,10 +75,10 @@ func (c *container) ranBootScripts() {
 	t.Helper()
 	c.awaitStderr("[hinit] boot: ")
 	_, stderr := c.logs()
-	if err := inOrder(stderr, "TEN\n", "ten as 0:0 with 0 arguments, seen a b; hermes\n", "nine\n", "[stage2] Setup complete; starting user services\n"); err != nil {
+	if err := checkOrder(stderr, "TEN\n", "ten as 0:0 with 0 arguments, seen a b; hermes\n", "nine\n", "[stage2] Setup complete; starting user services\n"); err != nil {
 		t.Error(err)
 	}
-	if err := inOrder(stderr,
+	if err := checkOrder(stderr,
 		"cont-init: info: running /etc/cont-init.d/10-B\n", "cont-init: info: /etc/cont-init.d/10-B exited 0\n",
 		"cont-init: info: running /etc/cont-init.d/10-b\n", "cont-init: info: /etc/cont-init.d/10-b exited 3\n",
 		"cont-init: info: running /etc/cont-init.d/40-no-such-interpreter\n", "cont-init: warning: /etc/cont-init.d/40-no-such-interpreter failed: ",
@@ -139,15 +139,15 @@ func TestAConfigurationOnTheVolumeMakesNobodyRoot(t *testing.T) {
 	c.awaitUp("one")
 	c.awaitStderr("others than root can change /opt/data/hinit.yaml, so it may not set what is root's to decide: /opt/data belongs to uid 10000")
 	for _, user := range []string{"root", "0", `"0:0"`, "nobody"} {
-		c.put(map[string]string{"/opt/data/hinit.yaml": text(", user: " + user)})
+		c.writeFiles(map[string]string{"/opt/data/hinit.yaml": text(", user: " + user)})
 		r := c.execAs([]string{"-u", "hermes"}, "hinit", "reload")
 		if r.code != 1 || !strings.Contains(r.err, "cannot set services.one.user here: it is root's to decide, and /opt/data belongs to uid 10000") {
 			t.Errorf("user %s: %v", user, r)
 		}
 	}
-	c.must("hinit", "restart", "one")
+	c.mustExec("hinit", "restart", "one")
 	one := c.await("one", "up", func(s service) bool { return s.State == "up" })
-	if owner := c.must("stat", "-c", "%u", fmt.Sprintf("/proc/%d", one.PID)); owner != "10000" {
+	if owner := c.mustExec("stat", "-c", "%u", fmt.Sprintf("/proc/%d", one.PID)); owner != "10000" {
 		t.Errorf("it runs as uid %s", owner)
 	}
 	c.stop()

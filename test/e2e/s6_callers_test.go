@@ -96,10 +96,10 @@ func TestTheAgentsCalls(t *testing.T) {
 	c := start(t, setup{options: []string{"--env", "GREETING=hello  world"}, files: files}, "sleep", "1000")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
 	c.awaitHealthy() // A healthy container has completed its boot.
-	c.parts(
-		part{"paths", paths}, part{"s6 is found", findsS6}, part{"calls on a gateway", callsOnAGateway}, part{"gateway commands", gatewayCommands},
-		part{"profile commands", agentCommands}, part{"register", registers}, part{"service directories", serviceDirectories},
-		part{"privilege drop", privilegeDrop},
+	c.runSubtests(
+		subtest{"paths", paths}, subtest{"s6 is found", findsS6}, subtest{"calls on a gateway", callsOnAGateway}, subtest{"gateway commands", gatewayCommands},
+		subtest{"profile commands", agentCommands}, subtest{"register", registers}, subtest{"service directories", serviceDirectories},
+		subtest{"privilege drop", privilegeDrop},
 	)
 }
 
@@ -119,7 +119,7 @@ func findsS6(t *testing.T, c *container) {
 	}
 	for _, slot := range []string{"gateway-default", "dashboard"} { // the run script must show which command hinit executes
 		c.mustS6("s6-svstat", "/run/service/"+slot) // hinit creates a slot on demand, or a moment after the boot.
-		if run := c.must("cat", "/run/service/"+slot+"/run"); !strings.Contains(run, "\nexport HOME='/opt/data'\n") || strings.ContainsAny(run, "{}") {
+		if run := c.mustExec("cat", "/run/service/"+slot+"/run"); !strings.Contains(run, "\nexport HOME='/opt/data'\n") || strings.ContainsAny(run, "{}") {
 			t.Errorf("the run of %s is\n%s", slot, run)
 		}
 	}
@@ -142,7 +142,7 @@ func callsOnAGateway(t *testing.T, c *container) {
 	c.mustS6("s6-svc", "-d", slot)
 	c.mustS6("s6-svwait", "-D", "-t", "50000", slot) // The agent passes 10000 as the time limit, and ignores the result.
 	c.awaitSlot(slot, "down", isDown)
-	if err := c.gone(second.pid); err != nil {
+	if err := c.checkGone(second.pid); err != nil {
 		t.Error(err)
 	}
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
@@ -150,14 +150,14 @@ func callsOnAGateway(t *testing.T, c *container) {
 	c.awaitFile("/opt/data/profiles/coder/gateway_state.json", `"desired_state":"stopped"`)
 
 	// The effects of hinit's own commands must be visible at once, too.
-	c.must("hinit", "start", "coder")
+	c.mustExec("hinit", "start", "coder")
 	if s, err := c.s6State(slot); err != nil || !s.running {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if r := c.execAs([]string{"--user", "12345"}, "/command/s6-svc", "-d", slot); r.code != 111 || !strings.Contains(r.err, "Permission denied") {
 		t.Errorf("a stranger may stop it: %v", r)
 	}
-	c.must("hinit", "stop", "coder")
+	c.mustExec("hinit", "stop", "coder")
 }
 
 // registerScript publishes a profile's slot as the agent does: in a temporary directory, renamed,
@@ -231,14 +231,14 @@ func registers(t *testing.T, c *container) {
 		if _, known := c.status().find("gateway-writer"); known {
 			return errors.New("the service is still there")
 		}
-		return c.gone(running.pid)
+		return c.checkGone(running.pid)
 	})
 }
 
 // serviceDirectories checks foreign service directories: with a logger, a finish program, and a
 // notification of readiness.
 func serviceDirectories(t *testing.T, c *container) {
-	c.must("sh", "-c", `set -e; cd /run/service
+	c.mustExec("sh", "-c", `set -e; cd /run/service
 mkdir -p .new/log .done .told
 printf '#!/command/with-contenv sh\necho "$GREETING of $(id -u)"\nexec s6-setuidgid hermes sh -c "id -u; exec sleep 1000"\n' >.new/run
 printf '#!/bin/sh\nexec s6-log n3 s100000 t /tmp/greetings\n' >.new/log/run
@@ -249,12 +249,12 @@ echo 5 >.told/notification-fd
 chmod 755 .*/run .new/log/run .done/finish
 mv .new new; mv .done done; mv .told told
 s6-svscanctl -a /run/service`)
-	told := c.must("s6-svwait", "-U", "-t", "50000", "/run/service/told")
-	if line := c.must("s6-svstat", "/run/service/told"); !matches(`^up \(pid \d+\) \d+ seconds, ready \d+ seconds$`, line) {
+	told := c.mustExec("s6-svwait", "-U", "-t", "50000", "/run/service/told")
+	if line := c.mustExec("s6-svstat", "/run/service/told"); !matches(`^up \(pid \d+\) \d+ seconds, ready \d+ seconds$`, line) {
 		t.Errorf("told: %s%s", told, line)
 	}
 	eventually(t, settle, func() error {
-		if line := c.must("s6-svstat", "/run/service/done"); !matches(`^down \(exitcode 7\) \d+ seconds, normally up, ready \d+ seconds$`, line) {
+		if line := c.mustExec("s6-svstat", "/run/service/done"); !matches(`^down \(exitcode 7\) \d+ seconds, normally up, ready \d+ seconds$`, line) {
 			return fmt.Errorf("done: %s", line)
 		}
 		out := c.exec("sh", "-c", "s6-tai64nlocal </tmp/greetings/current").out
@@ -263,11 +263,11 @@ s6-svscanctl -a /run/service`)
 		}
 		return nil
 	})
-	if args := strings.Fields(c.must("cat", "/tmp/finished")); len(args) != 4 || args[0] != "7" || args[1] != "0" || args[2] != "done" {
+	if args := strings.Fields(c.mustExec("cat", "/tmp/finished")); len(args) != 4 || args[0] != "7" || args[1] != "0" || args[2] != "done" {
 		t.Errorf("finish got %q", args)
 	}
-	c.must("s6-svc", "-wD", "-T", "50000", "-d", "/run/service/new")
-	if line := c.must("s6-svstat", "/run/service/new/log"); !strings.HasPrefix(line, "up ") {
+	c.mustExec("s6-svc", "-wD", "-T", "50000", "-d", "/run/service/new")
+	if line := c.mustExec("s6-svstat", "/run/service/new/log"); !strings.HasPrefix(line, "up ") {
 		t.Errorf("the logger went down with its service: %s", line)
 	}
 }
@@ -286,7 +286,7 @@ func gatewayCommands(t *testing.T, c *container) {
 	if up.State != "up" {
 		t.Errorf("after start it is %s", up.State)
 	}
-	if out := c.must("hermes", "--profile=coder", "gateway", "status"); !strings.HasPrefix(out, fmt.Sprintf("✓ Gateway is running (PID: %d)\n  Manager: s6 (container supervisor)\n", up.PID)) {
+	if out := c.mustExec("hermes", "--profile=coder", "gateway", "status"); !strings.HasPrefix(out, fmt.Sprintf("✓ Gateway is running (PID: %d)\n  Manager: s6 (container supervisor)\n", up.PID)) {
 		t.Errorf("status: %s", out)
 	}
 	silent("gateway", "restart", "-p", "coder")
@@ -296,13 +296,13 @@ func gatewayCommands(t *testing.T, c *container) {
 	if r := c.exec("hermes", "gateway", "stop", "--all"); r.code != 0 || r.out != "✓ Stopped 2 profile gateway(s) under s6\n" {
 		t.Error(r)
 	}
-	if out := c.must("hermes", "-p", "coder", "gateway", "status"); !strings.HasPrefix(out, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n") {
+	if out := c.mustExec("hermes", "-p", "coder", "gateway", "status"); !strings.HasPrefix(out, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n") {
 		t.Errorf("status: %s", out)
 	}
 	if r := c.exec("hermes", "-p", "nobody", "gateway", "start"); r.code != 1 || r.err != "Error: Profile 'nobody' does not exist. Create it with: hermes profile create nobody\n" {
 		t.Error(r)
 	}
-	c.must("mkdir", "-p", "/opt/data/profiles/empty")
+	c.mustExec("mkdir", "-p", "/opt/data/profiles/empty")
 	if r := c.exec("hermes", "-p", "empty", "gateway", "stop"); r.code != 1 || r.out != "✗ no such gateway 'empty': register it with `hermes profile create empty` first, or pass an existing profile name via `-p <name>`\n" {
 		t.Error(r)
 	}

@@ -46,15 +46,15 @@ var sandboxImage = sync.OnceValues(func() (string, error) {
 	return imageTag("sandbox"), build(dir, imageTag("sandbox"), "--label", runLabel)
 })
 
-// toolAnswer is the terminal tool's answer to one command.
-type toolAnswer struct {
+// toolResult is the terminal tool's answer to one command.
+type toolResult struct {
 	Output    string `json:"output"`
 	Code      int    `json:"exit_code"`
 	Container string `json:"container"`
 }
 
 // session runs commands in one session of the agent's terminal tool, through docker exec.
-func (c *container) session(profile string, commands ...string) (all []toolAnswer) {
+func (c *container) session(profile string, commands ...string) (all []toolResult) {
 	c.t.Helper()
 	var in bytes.Buffer
 	for _, text := range commands {
@@ -71,7 +71,7 @@ func (c *container) session(profile string, commands ...string) (all []toolAnswe
 	cmd.Stdin = &in
 	r := command(cmd)
 	for line := range strings.Lines(r.out) {
-		var s toolAnswer
+		var s toolResult
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			c.t.Fatalf("%v: %v", err, r)
 		}
@@ -125,7 +125,7 @@ func TestAWeekOfTurns(t *testing.T) {
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, settle, func() error { return has(docker("exec", box, "ps").out, "sleep 54321") })
+				eventually(t, settle, func() error { return checkContains(docker("exec", box, "ps").out, "sleep 54321") })
 				want = append(want, "killed")
 				c.exec("sh", "-c", "for p in $(ps -o pid,args | grep -E '[h]ermes terminal|[o]pt/hinit/docker exec' | awk '{print $1}'); do kill -9 $p; done")
 				kill()

@@ -19,7 +19,7 @@ func theScreen(t *testing.T, c *container) {
 		}
 		return nil
 	})
-	c.must("hinit", "profile", "create", "newcomer")
+	c.mustExec("hinit", "profile", "create", "newcomer")
 	term.Await("gateway-newcomer") // The screen must show the data of the new program.
 	before := len(term.Text())
 	term.Resize(30, 120)

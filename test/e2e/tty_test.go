@@ -13,7 +13,7 @@ func TestTerminal(t *testing.T) {
 	parallel(t)
 	name := "hinit-e2e-" + runID + "-tty"
 	t.Cleanup(func() { docker("rm", "-fv", name) })
-	term := testkit.OnTerminal(t, 33, 101, exec.Command("docker", "run", "-it", "--name", name, "--label", runLabel, need(t), "sh"))
+	term := testkit.OnTerminal(t, 33, 101, exec.Command("docker", "run", "-it", "--name", name, "--label", runLabel, requireImage(t), "sh"))
 	term.Keys("PS1='# '; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is' 'a' 'tty\n")
 	term.Await("is a tty")
 	// The client reports the size only after the start, and may miss early changes.
@@ -39,7 +39,7 @@ func TestTerminal(t *testing.T) {
 // TestTerminalWithoutInput checks docker run -t, whose terminal has no input.
 func TestTerminalWithoutInput(t *testing.T) {
 	parallel(t)
-	r := runOnce(t, []string{"-t"}, "sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is a tty >/dev/tty")
+	r := runContainer(t, []string{"-t"}, "sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is a tty >/dev/tty")
 	if r.code != 0 || !strings.Contains(r.out, "is a tty") {
 		t.Error(r)
 	}

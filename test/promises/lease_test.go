@@ -428,10 +428,10 @@ func TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot(t *testing.T) {
 	for _, errno := range []string{"EPERM", "ENOLCK"} {
 		b := newBox(t, setup{config: quick, faults: true})
 		b.profile("a", sleeper)
-		b.fail("lock " + b.home + " " + errno)
+		b.setFaultRules("lock " + b.home + " " + errno)
 		b.boot()
-		b.up("a")
-		if !b.said("err", "it can't be locked: ") || !b.said("err", "see to it that only one uses this volume") || b.said("err", "yet: ") {
+		b.startAndAwait("a")
+		if !b.outputContains("err", "it can't be locked: ") || !b.outputContains("err", "see to it that only one uses this volume") || b.outputContains("err", "yet: ") {
 			t.Errorf("%s: %s", errno, b.lastWords())
 		}
 		b.kill()

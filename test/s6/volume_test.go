@@ -103,12 +103,12 @@ boot: {hooks: []}
 	if err := errors.Join(err, os.Chmod(root, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	v.files = v.look(t)
+	v.files = v.readFiles(t)
 	return v
 }
 
-// look lists owners and modes, except for the modes of log files.
-func (v *volume) look(t *testing.T) map[string]fileState {
+// readFiles lists owners and modes, except for the modes of log files.
+func (v *volume) readFiles(t *testing.T) map[string]fileState {
 	t.Helper()
 	files := make(map[string]fileState)
 	err := filepath.WalkDir(v.path, func(path string, _ fs.DirEntry, err error) error {
@@ -181,7 +181,7 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	case <-time.After(2 * time.Minute):
 		t.Fatalf("%s does not end", name)
 	}
-	now := v.look(t)
+	now := v.readFiles(t)
 	for path, was := range v.files {
 		is, there := now[path]
 		if !there && strings.HasPrefix(filepath.Base(path), "@") || filepath.Base(path) == "lock" && !there {

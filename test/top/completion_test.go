@@ -30,7 +30,7 @@ func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
 			w.press("Enter")
 			w.write("echo ready | tr a-z A-Z")
 			w.press("Enter")
-			w.shows("READY")
+			w.awaitScreen("READY")
 			for _, c := range []struct{ typed, done string }{
 				{"hinit stop @pa", "hinit stop @payments"},
 				{"hinit restart oth", "hinit restart other"},
@@ -39,17 +39,17 @@ func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
 				w.press("C-l")
 				w.write(c.typed)
 				w.press("Tab")
-				w.shows(c.done)
+				w.awaitScreen(c.done)
 				w.press("C-u")
 			}
 			// A pattern with a match is a complete word, so the shell closes its quote.
 			w.press("C-l")
 			w.write("hinit status 'w*")
 			w.press("Tab")
-			w.shows("hinit status 'w*'")
+			w.awaitScreen("hinit status 'w*'")
 			w.write("; echo ended | tr a-z A-Z")
 			w.press("Enter")
-			w.shows("web ", "ENDED")
+			w.awaitScreen("web ", "ENDED")
 		})
 	}
 }

@@ -35,7 +35,7 @@ func TestFiveHundredServicesCostLittle(t *testing.T) {
 	h := newContainer(t, services.String())
 	h.boot()
 	w := h.top(120, 40)
-	w.shows("501 of 502 well", "mem ")
+	w.awaitScreen("501 of 502 well", "mem ")
 	init, top := h.cmd.Process.Pid, 0
 	for pid := range strings.FieldsSeq(tmux(t, "-S", w.name, "list-panes", "-F", "#{pane_pid}")) {
 		children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")

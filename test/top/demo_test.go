@@ -14,14 +14,14 @@ func TestTheDemoOpensIt(t *testing.T) {
 	t.Parallel()
 	h := newContainer(t, "")
 	w := h.shell(120, 30, built+"/hinit demo --agent "+built+"/example-agent")
-	w.shows("> gateway-", "gateway-coder", "gateway-writer")
-	w.shows("1 crash ") // The demo's gateway crashes once, and must restart.
+	w.awaitScreen("> gateway-", "gateway-coder", "gateway-writer")
+	w.awaitScreen("1 crash ") // The demo's gateway crashes once, and must restart.
 	w.press("/")
 	w.write("coder")
 	w.press("Enter", "l")
-	w.shows("log of gateway-coder", "Hermes Gateway Starting")
+	w.awaitScreen("log of gateway-coder", "Hermes Gateway Starting")
 	w.press("q")
-	w.shows("demo: the init has ended with code 0, and nothing it started is left", "it has ended with 0")
+	w.awaitScreen("demo: the init has ended with code 0, and nothing it started is left", "it has ended with 0")
 }
 
 // TestTheDemoWithoutTheScreen checks that the demo, without hinit-top, describes what it would show.
@@ -39,7 +39,7 @@ func TestTheDemoWithoutTheScreen(t *testing.T) {
 		}
 	}
 	w := h.shell(120, 60, h.dir+"/alone/hinit demo --agent "+built+"/example-agent")
-	w.shows("so the demo prints", "three gateways are up")
+	w.awaitScreen("so the demo prints", "three gateways are up")
 	w.press("C-c")
 	testkit.Until(t, "it ends", func() bool { return strings.Contains(w.screen(), "it has ended with 0") })
 }

@@ -218,8 +218,8 @@ func (w *terminal) write(text string) {
 	tmux(w.t, "-S", w.name, "send-keys", "-l", text)
 }
 
-// shows waits until the screen has all the texts, and returns it.
-func (w *terminal) shows(texts ...string) (screen string) {
+// awaitScreen waits until the screen has all the texts, and returns it.
+func (w *terminal) awaitScreen(texts ...string) (screen string) {
 	w.t.Helper()
 	end := time.Now().Add(testkit.Patience)
 	for {

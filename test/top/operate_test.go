@@ -19,24 +19,24 @@ func TestSeveralHostsOnOneScreen(t *testing.T) {
 	second.boot()
 	sockets := "eu=unix:" + first.dir + "/control.sock,us=unix:" + second.dir + "/control.sock"
 	w := first.top(100, 24, "-H", sockets)
-	w.shows("4 of 6 well 2 down", "2 hosts", "eu   gateway-coder", "us   gateway-coder")
+	w.awaitScreen("4 of 6 well 2 down", "2 hosts", "eu   gateway-coder", "us   gateway-coder")
 	w.press("/")
 	w.write("us coder")
 	w.press("Enter", "x")
-	w.shows("stop us:gateway-coder? y/n")
+	w.awaitScreen("stop us:gateway-coder? y/n")
 	w.press("y")
-	w.shows("stop us:gateway-coder: done", "· down")
+	w.awaitScreen("stop us:gateway-coder: done", "· down")
 	if s := first.status("coder"); s.State != client.StateUp {
 		t.Errorf("the other host's was stopped: %s", asJSON(s))
 	}
 	w.press("l")
-	w.shows("log of us:gateway-coder", "Hermes Gateway Starting")
+	w.awaitScreen("log of us:gateway-coder", "Hermes Gateway Starting")
 	w.press("l")
 	w.escape()
 	if err := second.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	w.shows("us: not answering since", "us   gateway-coder   ?", "eu   gateway-coder   ● up", "3 unknown")
+	w.awaitScreen("us: not answering since", "us   gateway-coder   ?", "eu   gateway-coder   ● up", "3 unknown")
 	if out, code := first.run(built+"/hinit", "top", "-H", sockets); code != 4 || !strings.Contains(out, "eu:\n") || !strings.Contains(out, "no hinit listens on") {
 		t.Errorf("%d %q", code, out)
 	}
@@ -46,7 +46,7 @@ func TestSeveralHostsOnOneScreen(t *testing.T) {
 	second.boot()
 	testkit.Until(t, "the second host comes back", func() bool { return !strings.Contains(w.screen(), "not answering") })
 	w.press("q")
-	w.shows("it has ended with 0")
+	w.awaitScreen("it has ended with 0")
 }
 
 const speaking = `services:
@@ -67,30 +67,30 @@ func TestASignalAndAShellFromTheScreen(t *testing.T) {
 	h := newContainer(t, speaking)
 	h.boot()
 	w := h.top(100, 24)
-	w.shows("web", "q quit")
+	w.awaitScreen("web", "q quit")
 	w.press("/")
 	w.write("web")
 	w.press("Enter", "l")
-	w.shows("INFO: run begins")
+	w.awaitScreen("INFO: run begins")
 	w.press("S")
-	w.shows("signal to web (HUP, USR1, 15; enter sends, esc doesn't): _")
+	w.awaitScreen("signal to web (HUP, USR1, 15; enter sends, esc doesn't): _")
 	w.write("hup")
 	w.press("Enter")
-	w.shows("signal web: done", "WARNING: heard HUP")
+	w.awaitScreen("signal web: done", "WARNING: heard HUP")
 	w.press("S")
 	w.write("nonsense")
 	w.press("Enter")
-	w.shows(`"nonsense" is no signal`)
+	w.awaitScreen(`"nonsense" is no signal`)
 	w.press("!")
 	testkit.Until(t, "the shell has the terminal", func() bool { return !strings.Contains(w.screen(), "hinit top") })
 	w.write("echo the colour is $COLOUR")
 	w.press("Enter")
-	w.shows("the colour is blue")
+	w.awaitScreen("the colour is blue")
 	w.write("exit")
 	w.press("Enter")
-	w.shows("shell web: done", "hinit top", "log of web")
+	w.awaitScreen("shell web: done", "hinit top", "log of web")
 	w.press("q")
-	w.shows("it has ended with 0")
+	w.awaitScreen("it has ended with 0")
 }
 
 // TestTheLogOfTheRunBeforeIsWritten checks that lines of one level can be written to a new file, but never over an
@@ -107,13 +107,13 @@ func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := h.top(100, 24)
-	w.shows("web")
+	w.awaitScreen("web")
 	w.press("/")
 	w.write("web")
 	w.press("Enter", "l")
-	w.shows("WARNING: heard HUP")
+	w.awaitScreen("WARNING: heard HUP")
 	w.press("b")
-	screen := w.shows("log of web, the run before:", "ERROR: a fault")
+	screen := w.awaitScreen("log of web, the run before:", "ERROR: a fault")
 	if strings.Contains(screen, "WARNING: heard HUP") {
 		t.Errorf("the log of the run before has lines of this one:\n%s", screen)
 	}
@@ -127,7 +127,7 @@ func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 		w.press("w", "C-u")
 		w.write(save[0])
 		w.press("Enter")
-		w.shows(save[1])
+		w.awaitScreen(save[1])
 	}
 	if _, err := os.Lstat(h.dir + "/roots/saved.log"); err == nil {
 		t.Error("root wrote through a link that an agent made")
@@ -145,15 +145,15 @@ func TestAGroupIsStoppedFromTheScreen(t *testing.T) {
 	h := newContainer(t, speaking)
 	h.boot()
 	w := h.top(80, 24)
-	w.shows("web", "q quit", "? help")
+	w.awaitScreen("web", "q quit", "? help")
 	w.press("p", "Home")
-	w.shows("> ▾ @payments: 2 of 2 up")
+	w.awaitScreen("> ▾ @payments: 2 of 2 up")
 	w.press("f")
-	w.shows("> ▸ @payments: 2 of 2 up")
+	w.awaitScreen("> ▸ @payments: 2 of 2 up")
 	w.press("x")
-	w.shows("stop 2 services? y/n")
+	w.awaitScreen("stop 2 services? y/n")
 	w.press("y")
-	w.shows("▸ @payments: 0 of 2 up")
+	w.awaitScreen("▸ @payments: 0 of 2 up")
 	for _, name := range []string{"web", "other"} {
 		if s := h.status(name); s.State != client.StateDown {
 			t.Errorf("%s", asJSON(s))

@@ -19,7 +19,7 @@ func TestEverySizeShowsTheTable(t *testing.T) {
 	w := h.top(40, 12)
 	fits := func(width, height int, texts ...string) {
 		t.Helper()
-		screen := w.shows(texts...)
+		screen := w.awaitScreen(texts...)
 		lines := strings.Split(strings.TrimSuffix(screen, "\n"), "\n")
 		if len(lines) != height {
 			t.Errorf("%d lines at %dx%d:\n%s", len(lines), width, height, screen)
@@ -39,18 +39,18 @@ func TestEverySizeShowsTheTable(t *testing.T) {
 	w.resize(250, 70)
 	fits(250, 70, "PROC", "PID", "EXIT", "RST", "▁", "NOTE", "rollout", "q quit")
 	w.press("l")
-	w.shows("log of gateway-", "Hermes Gateway Starting")
+	w.awaitScreen("log of gateway-", "Hermes Gateway Starting")
 	w.resize(40, 12)
-	w.shows("log of gateway-")
+	w.awaitScreen("log of gateway-")
 	w.press("l", "?")
-	w.shows("hinit top: keys")
+	w.awaitScreen("hinit top: keys")
 	w.press("PgDn", "PgDn", "PgDn", "PgDn", "PgDn")
-	w.shows("quit")
+	w.awaitScreen("quit")
 	w.press("x") // Any key leaves the help; this one must not stop the service.
 	w.resize(120, 30)
 	fits(120, 30, "gateway-writer")
 	w.press("q")
-	w.shows("it has ended with 0")
+	w.awaitScreen("it has ended with 0")
 }
 
 // TestItGoesOnWhileHinitBecomesAnother checks that the screen comes back by itself after a re-execution and after the
@@ -60,20 +60,20 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	h := newContainer(t, "", "coder")
 	h.boot()
 	w := h.top(100, 20)
-	w.shows("gateway-coder")
+	w.awaitScreen("gateway-coder")
 	w.press("e")
-	w.shows("gateway-coder starting → up")
+	w.awaitScreen("gateway-coder starting → up")
 	if _, err := h.client.Reexec(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.client.Stop(t.Context(), "coder", waiting); err != nil {
 		t.Fatal(err)
 	}
-	w.shows("· down", "→ down")
+	w.awaitScreen("· down", "→ down")
 	if err := h.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	w.shows("not answering since", "gateway-coder") // The screen must keep the last known rows.
+	w.awaitScreen("not answering since", "gateway-coder") // The screen must keep the last known rows.
 	testkit.Until(t, "PID 1 is gone", func() bool { _, err := h.client.Health(t.Context()); return err != nil })
 	h.boot()
 	testkit.Until(t, "the screen comes back", func() bool {
@@ -81,7 +81,7 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 		return strings.Contains(screen, "1 of 3 well 2 down") && !strings.Contains(screen, "not answering")
 	})
 	w.press("q")
-	w.shows("it has ended with 0")
+	w.awaitScreen("it has ended with 0")
 }
 
 // TestTopReportsAStoppedPID1 checks that the screen reports a PID 1 that is stopped: it keeps its connections and answers nothing.
@@ -90,13 +90,13 @@ func TestTopReportsAStoppedPID1(t *testing.T) {
 	h := newContainer(t, "", "coder")
 	h.boot()
 	w := h.top(100, 20)
-	w.shows("gateway-coder")
+	w.awaitScreen("gateway-coder")
 	if err := h.cmd.Process.Signal(stopSignal); err != nil {
 		t.Fatal(err)
 	}
-	w.shows("not answering since")
+	w.awaitScreen("not answering since")
 	w.press("down", "d") // The keys must still work.
-	w.shows("wanted")
+	w.awaitScreen("wanted")
 	if err := h.cmd.Process.Signal(contSignal); err != nil {
 		t.Fatal(err)
 	}
@@ -114,15 +114,15 @@ func TestNothingReachesTheTerminal(t *testing.T) {
 	h := newContainer(t, hostile)
 	h.boot()
 	w := h.shell(120, 40, "script -qfec '"+built+"/hinit top' "+h.dir+"/typescript")
-	w.shows("evil")
+	w.awaitScreen("evil")
 	w.press("/")
 	w.write("evil")
 	w.press("Enter", "d")
-	w.shows(`\x1b[2Jowned`)
+	w.awaitScreen(`\x1b[2Jowned`)
 	w.press("l")
-	w.shows("log of evil", `\x1b]0;owned\a\x1b[2Jred \u202egnol \xff plain`)
+	w.awaitScreen("log of evil", `\x1b]0;owned\a\x1b[2Jred \u202egnol \xff plain`)
 	w.press("q")
-	w.shows("it has ended with 0")
+	w.awaitScreen("it has ended with 0")
 	raw, err := os.ReadFile(h.dir + "/typescript")
 	if err != nil {
 		t.Fatal(err)

@@ -28,16 +28,16 @@ func TestFiftyProfiles(t *testing.T) {
 	w := h.top(120, 40)
 
 	// The first two lines are the services in trouble, each with its reason.
-	w.shows("1 in trouble 1 ailing 49 of 52 well")
+	w.awaitScreen("1 in trouble 1 ailing 49 of 52 well")
 	testkit.Until(t, "the troubles come first", func() bool {
 		lines := strings.Split(w.screen(), "\n")
 		return strings.HasPrefix(lines[2], "> gateway-p17") && strings.Contains(lines[2], "✗ crash-loop") && strings.Contains(lines[3], "gateway-p31") &&
 			strings.Contains(lines[3], "! ailing") && strings.Contains(lines[3], "telegram is failed")
 	})
 	w.press("d") // The key shows the details of the first service.
-	w.shows("last exit  code 3 (crash)", "| ")
+	w.awaitScreen("last exit  code 3 (crash)", "| ")
 	w.press("Space") // The key marks the service, and shows the next one's details.
-	w.shows("telegram is failed: unauthorized: the token was revoked")
+	w.awaitScreen("telegram is failed: unauthorized: the token was revoked")
 
 	// An operator has repaired both causes.
 	for _, name := range []string{"p17", "p31"} {
@@ -46,15 +46,15 @@ func TestFiftyProfiles(t *testing.T) {
 		}
 	}
 	w.press("Space", "R") // The keys mark this service too, and begin a rollout.
-	w.shows("restart one after the other 2 services? y/n")
+	w.awaitScreen("restart one after the other 2 services? y/n")
 	w.press("y")
-	w.shows("rollout: 2 of 2 are restarted and ready")
+	w.awaitScreen("rollout: 2 of 2 are restarted and ready")
 	for _, name := range []string{"p17", "p31"} {
 		if s := h.status(name); s.State != client.StateUp || !s.Ready || s.CrashLoop || s.Problem != "" {
 			t.Errorf("%s is not mended: %s", name, asJSON(s))
 		}
 	}
-	w.shows("51 of 52 well")
+	w.awaitScreen("51 of 52 well")
 	page, err := os.ReadFile("../../docs/how-to/look-after-many-agents.md")
 	if err != nil {
 		t.Fatal(err)
@@ -71,19 +71,19 @@ func TestARolloutStopsAtAFailure(t *testing.T) {
 	h := newContainer(t, "", "a", "b", "c")
 	h.boot()
 	w := h.top(120, 20)
-	w.shows("4 of 5 well")
+	w.awaitScreen("4 of 5 well")
 	h.write("data/profiles/b/agent.conf", "exit_now=1\n")
 	first, before := h.status("a").Run, h.status("c").PID
 	w.press("/")
 	w.write("gateway- !default")
 	w.press("Enter", "*", "R")
-	w.shows("restart one after the other 3 services? y/n  gateway-a gateway-b gateway-c")
+	w.awaitScreen("restart one after the other 3 services? y/n  gateway-a gateway-b gateway-c")
 	w.press("n")
 	if s := h.status("a"); s.Run != first {
 		t.Errorf("it was restarted without a yes: %s", asJSON(s))
 	}
 	w.press("R", "y")
-	w.shows("rollout stopped at gateway-b, 1 of 3 are done: ")
+	w.awaitScreen("rollout stopped at gateway-b, 1 of 3 are done: ")
 	if s := h.status("a"); s.Run == first || s.State != client.StateUp {
 		t.Errorf("a: %s", asJSON(s))
 	}
@@ -94,7 +94,7 @@ func TestARolloutStopsAtAFailure(t *testing.T) {
 	w.press("/")
 	w.write("gateway-c")
 	w.press("Enter", "x", "y")
-	w.shows("stop gateway-c: done", "· down")
+	w.awaitScreen("stop gateway-c: done", "· down")
 	w.press("s", "y")
-	w.shows("start gateway-c: done", "● up")
+	w.awaitScreen("start gateway-c: done", "● up")
 }

@@ -39,7 +39,7 @@ type workerHost struct {
 	wake chan struct{}
 }
 
-func newOffice() *workerHost {
+func newWorkerHost() *workerHost {
 	return &workerHost{jobs: make(map[string]kanban.Liveness), wake: make(chan struct{}, 1)}
 }
 
@@ -101,14 +101,14 @@ func (o *workerHost) started() int {
 // installation is a set of boards with a server's log.
 type installation struct {
 	*testing.T
-	boards  *kanban.Boards
-	log     bytes.Buffer
-	mu      sync.Mutex
-	said    []string
-	trouble string
+	boards   *kanban.Boards
+	log      bytes.Buffer
+	mu       sync.Mutex
+	messages []string
+	trouble  string
 }
 
-func newPlace(t *testing.T) *installation {
+func newInstallation(t *testing.T) *installation {
 	t.Helper()
 	root := t.TempDir()
 	p := &installation{T: t, boards: &kanban.Boards{Root: root, Env: func(string) string { return "" }}}
@@ -142,7 +142,7 @@ func (p *installation) serve(o *workerHost) (stop func()) {
 		ShowStatus: func(text, trouble string) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.said, p.trouble = append(p.said, text), trouble
+			p.messages, p.trouble = append(p.messages, text), trouble
 		},
 		OpenBoard: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
 			store, err := kanban.Open(ctx, paths, kanban.Options{Env: p.boards.Env, Log: slog.New(slog.NewTextHandler(p, nil))})
@@ -191,7 +191,7 @@ func (p *installation) create(s *kanban.Store) string {
 }
 
 func TestAChangeOfTheBoardWakesIt(t *testing.T) {
-	p, o := newPlace(t), newOffice()
+	p, o := newInstallation(t), newWorkerHost()
 	p.serve(o)
 	s := p.open("")
 	for n := range 3 { // Make one change after the other, because each must wake the server.
@@ -201,12 +201,12 @@ func TestAChangeOfTheBoardWakesIt(t *testing.T) {
 	await(t, "what is said", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return len(p.said) > 0 && strings.Contains(p.said[len(p.said)-1], "running (default 3)")
+		return len(p.messages) > 0 && strings.Contains(p.messages[len(p.messages)-1], "running (default 3)")
 	})
 }
 
 func TestTheEndOfAWorkerWakesIt(t *testing.T) {
-	p, o := newPlace(t), newOffice()
+	p, o := newInstallation(t), newWorkerHost()
 	p.serve(o)
 	s := p.open("")
 	id := p.create(s)
@@ -219,7 +219,7 @@ func TestTheEndOfAWorkerWakesIt(t *testing.T) {
 }
 
 func TestANewBoardNeedsNoRestart(t *testing.T) {
-	p, o := newPlace(t), newOffice()
+	p, o := newInstallation(t), newWorkerHost()
 	p.serve(o)
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
@@ -232,7 +232,7 @@ func TestANewBoardNeedsNoRestart(t *testing.T) {
 // TestARemovedBoardIsNotSpokenOf checks that the service's status line does not name removed
 // boards.
 func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
-	p, o := newPlace(t), newOffice()
+	p, o := newInstallation(t), newWorkerHost()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
 	last := func() string {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.said[max(0, len(p.said)-1):][0]
+		return p.messages[max(0, len(p.messages)-1):][0]
 	}
 	await(t, "both boards", func() bool { return p.spoken() && strings.Contains(last(), "side: ") })
 	if _, err := p.boards.Remove(time.Now(), "side", true); err != nil {
@@ -258,13 +258,13 @@ func (p *installation) troubled() string {
 func (p *installation) spoken() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.said) > 0
+	return len(p.messages) > 0
 }
 
 // TestManyBoardsAreBounded checks that the service watches only a limited number of boards, because
 // agents can create any number.
 func TestManyBoardsAreBounded(t *testing.T) {
-	p, o := newPlace(t), newOffice()
+	p, o := newInstallation(t), newWorkerHost()
 	for n := range 80 {
 		dir := filepath.Join(p.boards.Root, "kanban/boards", fmt.Sprint("b", n))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -287,7 +287,7 @@ func TestManyBoardsAreBounded(t *testing.T) {
 // TestABoardTakesAFreePlace checks that a board beyond the limit of 64 is served after another one
 // is removed.
 func TestABoardTakesAFreePlace(t *testing.T) {
-	p, o := newPlace(t), newOffice()
+	p, o := newInstallation(t), newWorkerHost()
 	for n := range 64 {
 		if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: fmt.Sprintf("b%02d", n)}); err != nil {
 			t.Fatal(err)
@@ -305,7 +305,7 @@ func TestABoardTakesAFreePlace(t *testing.T) {
 // TestABackupInPlaceOfTheBoardIsServed checks that the service continues with a backup that
 // replaces the board's file.
 func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
-	p, o := newPlace(t), newOffice()
+	p, o := newInstallation(t), newWorkerHost()
 	s := p.open("")
 	p.serve(o)
 	await(t, "the board", p.spoken)
@@ -331,7 +331,7 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	for _, end := range []string{"-wal", "-shm"} {
 		t.Run(end, func(t *testing.T) {
-			p, o := newPlace(t), newOffice()
+			p, o := newInstallation(t), newWorkerHost()
 			p.serve(o)
 			await(t, "the board", p.spoken)
 			log := filepath.Join(p.boards.Root, "kanban.db"+end)
@@ -351,7 +351,7 @@ func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 // TestACorruptBoardIsLoggedOnceAndLeftAlone checks that a broken board is logged once and does not
 // disturb others (contract, 28.12).
 func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
-	p, o := newPlace(t), newOffice()
+	p, o := newInstallation(t), newWorkerHost()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +379,7 @@ func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 
 // TestTheNextTakesOver checks that a second server waits, and takes over when the first ends.
 func TestTheNextTakesOver(t *testing.T) {
-	p, first, second := newPlace(t), newOffice(), newOffice()
+	p, first, second := newInstallation(t), newWorkerHost(), newWorkerHost()
 	stop := p.serve(first)
 	s := p.open("")
 	p.create(s)
@@ -399,7 +399,7 @@ func TestTheNextTakesOver(t *testing.T) {
 
 // TestNothingIsStartedTwice checks that a manual dispatch beside the service starts no task twice.
 func TestNothingIsStartedTwice(t *testing.T) {
-	p, o, byHand := newPlace(t), newOffice(), newOffice()
+	p, o, byHand := newInstallation(t), newWorkerHost(), newWorkerHost()
 	p.serve(o)
 	s := p.open("")
 	d := &kanban.Dispatcher{

@@ -54,7 +54,7 @@ func (b *bench) measureAgentCommands() error {
 		return err
 	}
 	if len(took[gatewayStatus]) == 0 {
-		b.note("M12 is left out: hinit hands the command on to the agent")
+		b.addRemark("M12 is left out: hinit hands the command on to the agent")
 		return nil
 	}
 	for name, samples := range took {

@@ -27,7 +27,7 @@ func (b *bench) sizes(p peer) []int {
 func (b *bench) measureBoots() error {
 	start := time.Now()
 	for round := range b.runs {
-		if b.outOfTime(round, start, 0.5, "M1, M2, M10") {
+		if b.timeIsUp(round, start, 0.5, "M1, M2, M10") {
 			break
 		}
 		for _, n := range b.sizes(hinit{}) {

@@ -31,7 +31,7 @@ func docker(args ...string) *exec.Cmd {
 // measureContainers measures M11: docker run of a program that does nothing, from an image that has only hinit and that program.
 func (b *bench) measureContainers() error {
 	if err := docker("version").Run(); err != nil {
-		b.note("M11 is left out: there is no Docker engine here")
+		b.addRemark("M11 is left out: there is no Docker engine here")
 		return nil
 	}
 	image, err := b.image()
@@ -53,7 +53,7 @@ func (b *bench) measureContainers() error {
 			argv := docker(append([]string{"run", "--rm", "--network", "none"}, way.args...)...).Args
 			d, err := timeCommands([]string{"HOME=" + os.Getenv("HOME")}, "", [][]string{argv})
 			if code := (exitError{}); errors.As(err, &code) && (code.code == engineFailed || code.code == engineHangs) {
-				b.note("M11 is not complete: the Docker engine has failed")
+				b.addRemark("M11 is not complete: the Docker engine has failed")
 				return nil
 			}
 			if err != nil {

@@ -27,7 +27,7 @@ func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*gro
 			continue // The loop only starts services, so it never comes to rest.
 		}
 		if most := slices.Max(b.sizes(p)); n > most {
-			b.note("%s is left out of %s: it has room for %d services with a logger each", p.name(), measure, most)
+			b.addRemark("%s is left out of %s: it has room for %d services with a logger each", p.name(), measure, most)
 			continue
 		}
 		if err := g.start(p, n, fast); err != nil {
@@ -77,10 +77,10 @@ func (g *group) each(do func(*instance) error) error {
 
 // drop adds a note that a candidate has failed. A failure of hinit or of the loop is an error.
 func (b *bench) drop(p peer, measure string, err error) error {
-	if p.name() == hinitName || p.name() == loopName || b.running.isOver() {
+	if p.name() == hinitName || p.name() == loopName || b.running.hasEnded() {
 		return err
 	}
-	b.note("%s has failed in %s", p.name(), measure)
+	b.addRemark("%s has failed in %s", p.name(), measure)
 	b.printError(fmt.Sprintf("%s is left out of %s: %v", p.name(), measure, err))
 	return nil
 }

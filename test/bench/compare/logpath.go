@@ -18,7 +18,7 @@ var logKinds = map[string]string{"64 KiB a write": "M5", "a line a write": "M5 l
 // readLogPath reads M5 from the file that test/bench/log has written.
 func (b *bench) readLogPath() error {
 	if b.logJSON == "" {
-		b.note("M5 is left out: no figures of test/bench/log are given")
+		b.addRemark("M5 is left out: no figures of test/bench/log are given")
 		return nil
 	}
 	text, err := os.ReadFile(b.logJSON)

@@ -115,7 +115,7 @@ func (r *running) remove(p *os.Process) {
 	delete(r.all, p)
 }
 
-func (r *running) isOver() bool {
+func (r *running) hasEnded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended
@@ -192,14 +192,14 @@ func (b *bench) run() error {
 	return errors.Join(r.writeJSON(b.outJSON), b.writeDocs(b.docs, r))
 }
 
-// outOfTime reports whether no time is left for another round of a part that began at begin. share
+// timeIsUp reports whether no time is left for another round of a part that began at begin. share
 // is the part's share of the total time.
-func (b *bench) outOfTime(round int, begin time.Time, share float64, measures string) bool {
+func (b *bench) timeIsUp(round int, begin time.Time, share float64, measures string) bool {
 	const least = 2
 	if round < least || time.Since(begin) < time.Duration(share*float64(b.within)) {
 		return false
 	}
-	b.note("%s: %d rounds only, the time was over", measures, round)
+	b.addRemark("%s: %d rounds only, the time was over", measures, round)
 	return true
 }
 
@@ -212,8 +212,8 @@ func (b *bench) progress(format string, args ...any) {
 
 func (b *bench) printError(text string) { fmt.Fprintln(os.Stderr, text) }
 
-// note adds a remark for readers of the figures. Each remark appears once.
-func (b *bench) note(format string, args ...any) {
+// addRemark adds a remark for readers of the figures. Each remark appears once.
+func (b *bench) addRemark(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !slices.Contains(b.notes, text) {
 		b.notes = append(b.notes, text)
 	}
@@ -267,7 +267,7 @@ func (b *bench) prepare() error {
 		b.peers = append(b.peers, p)
 	}
 	if len(missing) > 0 {
-		b.note("not installed: %s", strings.Join(missing, ", "))
+		b.addRemark("not installed: %s", strings.Join(missing, ", "))
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (b *bench) measureOrphans() error {
 	}
 	start := time.Now()
 	for round := range orphanBatches {
-		if b.outOfTime(round, start, 0.2, "M7") {
+		if b.timeIsUp(round, start, 0.2, "M7") {
 			break
 		}
 		var kept []*instance

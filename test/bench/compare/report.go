@@ -152,7 +152,7 @@ func (b *bench) printTargets(w io.Writer) {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.measure, v.at, v.promise(), v.shown(), v.metOrGap())
 	}
 	for _, g := range b.costGrowth() {
-		fmt.Fprintf(t, "%s\tgrowth\tat most N^%g\tN^%.2f from %d to %d\t%s\n", g.measure, maxGrowth, g.exponent, g.from, g.to, word(g.exponent <= maxGrowth))
+		fmt.Fprintf(t, "%s\tgrowth\tat most N^%g\tN^%.2f from %d to %d\t%s\n", g.measure, maxGrowth, g.exponent, g.from, g.to, metText(g.exponent <= maxGrowth))
 	}
 	_ = t.Flush()
 }
@@ -171,7 +171,7 @@ func (c cell) figure() string {
 	return formatNumber(c.value)
 }
 
-func word(met bool) string {
+func metText(met bool) string {
 	if met {
 		return "met"
 	}
@@ -182,7 +182,7 @@ func (v verdict) metOrGap() string {
 	if !v.known {
 		return "-"
 	}
-	return word(v.met)
+	return metText(v.met)
 }
 
 func (b *bench) verdicts() []verdict {

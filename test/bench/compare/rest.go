@@ -84,7 +84,7 @@ func (b *bench) measureCommands(g *group) error {
 	rounds := b.runs
 	start := time.Now()
 	for round := range rounds {
-		if b.outOfTime(round, start, 0.05, "M6, status") {
+		if b.timeIsUp(round, start, 0.05, "M6, status") {
 			break
 		}
 		for name, program := range map[string]string{trueName: trueName, emptyName: b.empty} {
@@ -103,7 +103,7 @@ func (b *bench) measureCommands(g *group) error {
 	}
 	start = time.Now()
 	for round := range rounds {
-		if b.outOfTime(round, start, 0.05, "M6, start and stop") {
+		if b.timeIsUp(round, start, 0.05, "M6, start and stop") {
 			break
 		}
 		if err := g.each(func(i *instance) error { return b.startOne(i) }); err != nil {

@@ -65,7 +65,7 @@ func (b *bench) measureShims() error {
 		{"sh script", []string{script}},
 	} {
 		if _, err := exec.LookPath(c.Argv[0]); err != nil || c.Name == "sh script" && missingProgram(s6{}) != "" {
-			b.note("%s is left out of M8: not all of its programs are here", c.Name)
+			b.addRemark("%s is left out of M8: not all of its programs are here", c.Name)
 			continue
 		}
 		order.Candidates = append(order.Candidates, c)

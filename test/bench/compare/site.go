@@ -125,7 +125,7 @@ func (b *bench) start(p peer, s *site) (*instance, error) {
 
 // startPrepared starts a peer in a prepared or already used site.
 func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
-	if b.running.isOver() {
+	if b.running.hasEnded() {
 		return nil, errInterrupted
 	}
 	argv, env := p.command(s)

@@ -217,7 +217,7 @@ func TestLabelsOfAPlotDoNotCover(t *testing.T) {
 func TestPageHasFiguresTargetsAndPictures(t *testing.T) {
 	dir := t.TempDir()
 	b := newMeasuredBench()
-	b.note("nitro is left out: there is no nitro here")
+	b.addRemark("nitro is left out: there is no nitro here")
 	again := &bench{figures: newFigures()}
 	if err := b.gatherResult().writeJSON(filepath.Join(dir, "figures.json")); err != nil {
 		t.Fatal(err)

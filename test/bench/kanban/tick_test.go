@@ -109,8 +109,8 @@ func fill(tb testing.TB, path string, tasks int, now int64) {
 	check(tb, tx.Commit())
 }
 
-// again makes the started tasks ready again.
-func again(tb testing.TB, path string) {
+// resetTasks makes the started tasks ready again.
+func resetTasks(tb testing.TB, path string) {
 	tb.Helper()
 	db, err := sql.Open("sqlite", path+"?_pragma=busy_timeout(60000)")
 	check(tb, err)
@@ -183,7 +183,7 @@ func BenchmarkTick(b *testing.B) {
 					b.Fatalf("%+v", r)
 				}
 				b.StopTimer()
-				again(b, path)
+				resetTasks(b, path)
 				b.StartTimer()
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1000, "ms/tick")

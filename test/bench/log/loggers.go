@@ -111,7 +111,7 @@ func (r *run) pipeline(cmd *exec.Cmd) error {
 		return err
 	}
 	r.others = append(r.others, w)
-	r.hold = append(r.hold, out) // The descriptor in hold keeps the logger alive until its processor time was read.
+	r.heldFiles = append(r.heldFiles, out) // The descriptor in hold keeps the logger alive until its processor time was read.
 	err = r.begin(cmd)
 	_ = in.Close()
 	return err

@@ -28,11 +28,11 @@ type run struct {
 	kind            string
 	console         bool
 
-	cmd    *exec.Cmd
-	others []*exec.Cmd
-	hold   []*os.File
-	drain  *exec.Cmd
-	shown  string // File with the number of lines that reached the console.
+	cmd       *exec.Cmd
+	others    []*exec.Cmd
+	heldFiles []*os.File
+	drain     *exec.Cmd
+	shown     string // File with the number of lines that reached the console.
 }
 
 func (b *bench) newRun(kind string, console bool) (*run, error) {
@@ -108,7 +108,7 @@ func (r *run) measureWriter() (sample, error) {
 		return sample{}, err
 	}
 	start := time.Now()
-	for n := 0; !r.done(n); n++ {
+	for n := 0; !r.isComplete(n); n++ {
 		if time.Since(start) > patience {
 			return sample{}, errors.New("the last line is not in the file")
 		}
@@ -133,9 +133,9 @@ func openWriter(path string) (*os.File, error) {
 	}
 }
 
-// done reports whether the log has the last line. Only every tenth call searches the archives,
+// isComplete reports whether the log has the last line. Only every tenth call searches the archives,
 // because that costs more.
-func (r *run) done(look int) bool {
+func (r *run) isComplete(look int) bool {
 	if endsWithMark(filepath.Join(r.logs, "current")) {
 		return true
 	}
@@ -165,7 +165,7 @@ func endsWithMark(path string) bool {
 
 // end stops all processes and completes the sample.
 func (r *run) end(s *sample) error {
-	for _, f := range r.hold {
+	for _, f := range r.heldFiles {
 		_ = f.Close()
 	}
 	_ = r.cmd.Process.Signal(unix.SIGTERM)

@@ -54,7 +54,7 @@ type report struct {
 
 func main() {
 	if os.Getenv(secondProcessVar) != "" {
-		attachAgain()
+		runSecondProcess()
 		return
 	}
 	runs := flag.Int("runs", 20, "how often each thing is done; what is slow, a fifth as often")
@@ -215,7 +215,7 @@ func (b *bench) all() error {
 	}
 	// dd writes large pieces. A writer of small pieces would be the bottleneck.
 	writer := []string{"dd", "if=/dev/zero", "bs=1M", fmt.Sprint("count=", bulk>>20)}
-	if err := b.rateInTurns(max(5, b.runs/2), []way{
+	if err := b.rateInTurns(max(5, b.runs/2), []variant{
 		{"100 MB of output: docker exec", cli(writer...)},
 		{"100 MB of output: package", run(sandbox.Request{Argv: writer, Stdout: io.Discard})},
 		{"100 MB of output: no container, a pipe to this program", func() error { return pipe(writer) }},
@@ -249,23 +249,23 @@ func (b *bench) time(name string, runs int, do func() error) error {
 	return nil
 }
 
-// way is one of several compared ways to do the same thing.
-type way struct {
+// variant is one of several compared ways to do the same thing.
+type variant struct {
 	name string
 	do   func() error
 }
 
 // timeInTurns measures the ways alternately, so that load affects all alike.
-func (b *bench) timeInTurns(runs int, ways []way) error {
+func (b *bench) timeInTurns(runs int, ways []variant) error {
 	return b.inTurns(runs, "ms", ways, milliseconds)
 }
 
 // rateInTurns is timeInTurns for ways that output 100 MB each, in megabytes a second.
-func (b *bench) rateInTurns(runs int, ways []way) error {
+func (b *bench) rateInTurns(runs int, ways []variant) error {
 	return b.inTurns(runs, "MB/s", ways, func(d time.Duration) float64 { return bulk / 1e6 / d.Seconds() })
 }
 
-func (b *bench) inTurns(runs int, unit string, ways []way, figure func(time.Duration) float64) error {
+func (b *bench) inTurns(runs int, unit string, ways []variant, figure func(time.Duration) float64) error {
 	values := make([][]float64, len(ways))
 	for range runs {
 		for _, i := range rand.Perm(len(ways)) {
@@ -326,8 +326,8 @@ func (b *bench) attachInside(runs int) error {
 	return nil
 }
 
-// attachAgain is the second process: it finds the sandbox and runs one command in it.
-func attachAgain() {
+// runSecondProcess is the second process: it finds the sandbox and runs one command in it.
+func runSecondProcess() {
 	begin := time.Now()
 	err := func() error {
 		e, err := sandbox.Docker("")

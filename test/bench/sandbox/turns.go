@@ -74,7 +74,7 @@ func (b *bench) measureDockerCommand(ctx context.Context, id string) error {
 			c.Close()
 		}
 	}()
-	return b.timeInTurns(3*b.runs, []way{
+	return b.timeInTurns(3*b.runs, []variant{
 		{floorRow, b.runnerOf(floor)},
 		{tripRow, b.runnerOf(floor, socket)},
 		{personalityRow, b.runnerOf(ours, "exec", id, "true")},

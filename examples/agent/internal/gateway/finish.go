@@ -25,7 +25,7 @@ const diagLife = 5 * time.Second
 // finish ends the gateway as its cause demands and returns the exit code. Signals that come later have no effect.
 func (g *gateway) finish(c cause) int {
 	if c.abrupt {
-		g.endOutput()
+		g.stopOutput()
 		if c.kill != 0 {
 			g.check(dieBy(c.kill))
 		}
@@ -45,7 +45,7 @@ func (g *gateway) finish(c cause) int {
 	g.check(g.ledger.Close(c.code, c.reason))
 	g.check(record.RemovePID(g.Home.Dir, g.self.PID))
 	g.log.info("gateway of profile %s ended with code %d", g.Home.Profile, c.code)
-	g.endOutput()
+	g.stopOutput()
 	return c.code
 }
 
@@ -75,8 +75,8 @@ func writeNote(dir, name string, content []byte) error {
 	return nil
 }
 
-// endOutput stops all output. With the knob half_line, the last line that it prints has no newline.
-func (g *gateway) endOutput() {
+// stopOutput stops all output. With the knob half_line, the last line that it prints has no newline.
+func (g *gateway) stopOutput() {
 	g.flood.stop()
 	if g.Knobs.HalfLine {
 		_, _ = g.Stdout.WriteString("this line has no end")

@@ -122,7 +122,7 @@ func (g *gateway) live() cause {
 	}
 	g.updateState(up)
 	g.log.info("gateway of profile %s is running", g.Home.Profile)
-	g.misbehaveOnceUp()
+	g.misbehaveWhenRunning()
 	return g.serve(misbehave)
 }
 

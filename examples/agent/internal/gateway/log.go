@@ -11,10 +11,10 @@ import (
 // of Python's logging. Each line is one write, so lines of several goroutines never mix.
 type logger struct{ stdout, stderr io.Writer }
 
-func (l logger) info(format string, args ...any) { line(l.stdout, "INFO", format, args...) }
-func (l logger) warn(format string, args ...any) { line(l.stderr, "WARNING", format, args...) }
+func (l logger) info(format string, args ...any) { writeLogLine(l.stdout, "INFO", format, args...) }
+func (l logger) warn(format string, args ...any) { writeLogLine(l.stderr, "WARNING", format, args...) }
 
-func line(w io.Writer, level, format string, args ...any) {
+func writeLogLine(w io.Writer, level, format string, args ...any) {
 	stamp := time.Now().Format("2006-01-02 15:04:05,000")
 	_, _ = fmt.Fprintf(w, "%s %s gateway: %s\n", stamp, level, fmt.Sprintf(format, args...))
 }

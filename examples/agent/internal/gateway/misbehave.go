@@ -32,8 +32,8 @@ func (g *gateway) countCrash() bool {
 	return true
 }
 
-// misbehaveOnceUp does what the knobs demand after the gateway has begun to run.
-func (g *gateway) misbehaveOnceUp() {
+// misbehaveWhenRunning does what the knobs demand after the gateway has begun to run.
+func (g *gateway) misbehaveWhenRunning() {
 	k := g.Knobs
 	if k.LeakChild != "" {
 		g.check(g.leakedChild().Start())

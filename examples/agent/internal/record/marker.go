@@ -54,7 +54,7 @@ func (m Marker) Consume(home string, self Identity) bool {
 		return false
 	}
 	var content markerFile
-	if json.Unmarshal(data, &content) != nil || content.TargetPID <= 0 || !fresh(content.WrittenAt) {
+	if json.Unmarshal(data, &content) != nil || content.TargetPID <= 0 || !isFresh(content.WrittenAt) {
 		_ = removeIfThere(path)
 		return false
 	}
@@ -70,7 +70,7 @@ func (m Marker) Clear(home string) {
 	_ = removeIfThere(filepath.Join(home, string(m)))
 }
 
-func fresh(writtenAt string) bool {
+func isFresh(writtenAt string) bool {
 	at, err := time.Parse(time.RFC3339Nano, writtenAt)
 	return err == nil && time.Since(at).Abs() <= MarkerTTL
 }

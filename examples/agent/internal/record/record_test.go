@@ -158,7 +158,7 @@ func freshTakesTheTimestampsBothSidesWrite(t *testing.T) {
 		"yesterday": false,
 		"":          false,
 	} {
-		if fresh(written) != want {
+		if isFresh(written) != want {
 			t.Errorf("fresh(%q) is %t", written, !want)
 		}
 	}

@@ -301,7 +301,7 @@ func (t *Terminal) takeWorkingDir(output string) string {
 func (t *Terminal) Exec(command, stdin string, limit time.Duration) Result {
 	script := t.wrap(command)
 	r := t.exec(script, stdin, limit)
-	if r.Code != 0 && t.opt.Persist && looksGone(r.Output) {
+	if r.Code != 0 && t.opt.Persist && isContainerMissing(r.Output) {
 		if t.recover() {
 			r = t.exec(script, stdin, limit)
 		}
@@ -330,7 +330,7 @@ func (t *Terminal) exec(script, stdin string, limit time.Duration) Result {
 	return r
 }
 
-func looksGone(output string) bool {
+func isContainerMissing(output string) bool {
 	return strings.Contains(output, "No such container") || strings.Contains(output, "no such container") || strings.Contains(output, "is not running")
 }
 

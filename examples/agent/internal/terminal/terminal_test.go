@@ -87,7 +87,7 @@ func TestLooksGone(t *testing.T) {
 		"Error response from daemon: No such container: x": true, "Error: no such container": true, "Container x is not running": true,
 		"bash: x: command not found": false, "Traceback": false, "permission denied": false, "": false,
 	} {
-		if looksGone(text) != want {
+		if isContainerMissing(text) != want {
 			t.Errorf("%q: %v", text, !want)
 		}
 	}
