@@ -56,7 +56,8 @@ func goldenCore() *fakeCore {
 
 // TestAServiceWasUpForADayAfterTheClockWasSet checks that a status shows how long ago a service started although somebody has set
 // the wall clock since. A machine without a battery for its clock boots in 1970, and sets its clock when it reaches the network:
-// every service was up for decades.
+// every service was up for decades. The times of hinit's start and of the exit stay, because clients recognise both by them. After
+// a clock was set, hinit-actions reported every parked service again, and hinit-web forward sent every event again.
 func TestAServiceWasUpForADayAfterTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	for _, step := range []time.Duration{24 * time.Hour, -24 * time.Hour, 0} {
@@ -72,10 +73,13 @@ func TestAServiceWasUpForADayAfterTheClockWasSet(t *testing.T) {
 			t.Fatal(code, body)
 		}
 		web := got.Services[0]
-		for what, at := range map[string]time.Time{"the container": got.Init.StartedAt, "the lock": got.Init.Lease.Since, "the service": web.Since, "its exit": web.LastExit.At, "its next start": web.NextStart.Add(-2 * time.Minute)} {
+		for what, at := range map[string]time.Time{"the lock": got.Init.Lease.Since, "the service": web.Since, "its next start": web.NextStart.Add(-2 * time.Minute)} {
 			if age := time.Since(at.Round(0)); (age - time.Minute).Abs() > 10*time.Second {
 				t.Errorf("the clock was set by %v: %s began a minute ago, and the status says %v", step, what, age)
 			}
+		}
+		if wall := started.UTC().Truncate(time.Millisecond); !got.Init.StartedAt.Equal(wall) || !web.LastExit.At.Equal(wall) {
+			t.Errorf("the clock was set by %v: hinit started at %v and the service ended at %v, want %v as before", step, got.Init.StartedAt, web.LastExit.At, wall)
 		}
 	}
 }

@@ -176,7 +176,7 @@ func (l *jsonLines) end() {
 
 func eventView(rec *supervisor.Record) client.Event {
 	e := client.Event{
-		Seq: rec.Seq, At: rec.At.UTC().Truncate(time.Millisecond), Service: rec.Service, From: string(rec.From), To: string(rec.To),
+		Seq: rec.Seq, At: clockTime(rec.At), Service: rec.Service, From: string(rec.From), To: string(rec.To),
 		Reason: rec.Reason, PID: rec.PID, Key: rec.Key, Data: rec.Data, By: rec.By,
 	}
 	if rec.Exit != nil {

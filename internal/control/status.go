@@ -240,7 +240,7 @@ func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, e
 func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	i := s.core.Init()
 	i.Stopping, i.Orphans = snap.Stopping, s.core.Orphans()
-	i.UptimeSeconds, i.StartedAt = seconds(s.now().Sub(i.StartedAt)), wireTime(i.StartedAt)
+	i.UptimeSeconds, i.StartedAt = seconds(s.now().Sub(i.StartedAt)), clockTime(i.StartedAt)
 	if i.Lease != nil {
 		i.Lease.Since = wireTime(i.Lease.Since)
 	}
@@ -262,7 +262,7 @@ func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, who pee
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
 		Ready: v.Ready, Announces: v.ReportsReadiness, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
 		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.DefinitionChanged, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.RestartCauses), Isolation: s.core.Isolation(v), Limits: s.core.Limits(v),
-		Checks: s.checks(v, who), Output: s.core.Output(v.Name), Expected: added[v], Task: v.Task, Done: v.Done, Restart: string(v.RestartPolicy),
+		Checks: s.checks(v, who), Output: s.core.Output(v.Name), Expected: added[v], Task: v.Task, Done: v.Done, Restart: string(v.RestartPolicy), Problem: s.problemText(v, trusted), ServedBy: s.core.ServedBy(v),
 	}
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
@@ -279,7 +279,6 @@ func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, who pee
 			out.LastExit.Tail = []string{}
 		}
 	}
-	out.Problem, out.ServedBy = s.problemText(v, trusted), s.core.ServedBy(v)
 	if trusted { // the service controls this text, so an untrusted client must not read it
 		out.StatusText = v.Status
 	}
@@ -304,7 +303,7 @@ func (s *Server) problemText(v *supervisor.Service, trusted bool) string {
 
 func exitView(x *supervisor.Exit) *client.Exit {
 	out := x.ToClient()
-	out.At, out.Tail, out.TailPending, out.UptimeSeconds = wireTime(x.At), nonNil(x.Tail), x.Tail == nil && x.PID != 0, seconds(x.Uptime)
+	out.At, out.Tail, out.TailPending, out.UptimeSeconds = clockTime(x.At), nonNil(x.Tail), x.Tail == nil && x.PID != 0, seconds(x.Uptime)
 	return &out
 }
 
@@ -323,14 +322,18 @@ func nonNil[T any](l []T) []T {
 	return l
 }
 
-// wireTime returns a time of the status as clients read it. Clients compare it with the present time. So if the wall clock was set
-// since, wireTime returns what the new clock would have shown at that time. A time without a monotonic reading stays.
+// wireTime returns a time of the status whose age clients show. If the wall clock was set since, wireTime returns what the new
+// clock would have shown at that time. A time without a monotonic reading stays.
 func wireTime(t time.Time) time.Time {
 	if age := time.Since(t); (time.Since(t.Round(0)) - age).Abs() > time.Second {
 		t = time.Now().Add(-age)
 	}
-	return t.UTC().Truncate(time.Millisecond)
+	return clockTime(t)
 }
+
+// clockTime returns a time as the wall clock showed it then. A time by which clients recognise something must not change with the
+// clock: the start of hinit, an exit, or an event. Log lines have such times too.
+func clockTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 

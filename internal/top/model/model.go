@@ -383,5 +383,5 @@ func (m *Model) addSummary(l *frame.Line) {
 		return
 	}
 	in := &m.hosts[0].status.Init
-	l.Add(frame.Dim, "up "+formatAge(m.now.Sub(in.StartedAt))+" "+show.Line(in.Home))
+	l.Add(frame.Dim, "up "+formatAge(m.now.Sub(m.hosts[0].lastLineAt)+time.Duration(in.UptimeSeconds*float64(time.Second)))+" "+show.Line(in.Home))
 }

@@ -50,7 +50,7 @@ func fifty() []client.Service {
 func scene(width, height int, services []client.Service, keys ...string) *model.Model {
 	m := model.New(0, "")
 	m.Resize(width, height)
-	m.ApplyChange(0, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, Home: "/opt/data", StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
+	m.ApplyChange(0, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, Home: "/opt/data", UptimeSeconds: 3 * 3600}, Services: services}, noon)
 	measure(m, 0, services)
 	for _, k := range keys {
 		m.Key(k)
@@ -93,7 +93,7 @@ func threeHosts(width, height int, keys ...string) *model.Model {
 		all[i].Group = []string{"payments", "support", "research"}[i%3]
 	}
 	for host, services := range [][]client.Service{all[10:20], all[24:34], all[40:45]} {
-		m.ApplyChange(host, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
+		m.ApplyChange(host, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, UptimeSeconds: 3 * 3600}, Services: services}, noon)
 		measure(m, host, services)
 	}
 	m.HostLost(2, "no hinit listens on \"/run/us-2/control.sock\"", noon.Add(-4*time.Second))
