@@ -47,7 +47,7 @@ func runExport(ctx context.Context, c *call) error {
 type exporter struct {
 	*fleet
 	outside   outsideHinit
-	commandID string // Random ID of this command, which marks its notes on AgentProfiles, see [migrationNote].
+	commandID string // Random ID of this command, which marks its records on AgentProfiles, see [migrationRecord].
 	timeout   time.Duration
 }
 

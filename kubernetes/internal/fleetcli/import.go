@@ -27,7 +27,7 @@ type importer struct {
 	*fleet
 	outside   outsideHinit
 	pool      string
-	commandID string // Random ID of this command, which marks its notes on AgentProfiles, see [migrationNote].
+	commandID string // Random ID of this command, which marks its records on AgentProfiles, see [migrationRecord].
 	timeout   time.Duration
 }
 
