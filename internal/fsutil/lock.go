@@ -55,7 +55,7 @@ func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 		}
 		if err != nil {
 			_ = f.Close()
-			return errors.New("it can't be locked: " + err.Error()) // hide an EPERM of the file system, which no change of a mode removes
+			return err
 		}
 		held = f
 		return nil

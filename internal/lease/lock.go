@@ -163,7 +163,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
 			err = v.confirm(v, h.File) // another init may have moved the file during the wait
 		}
-		refused = errors.Is(err, fs.ErrPermission) && !v.hasLease
+		refused = errors.Is(err, unix.EACCES) && !v.hasLease // an agent can't cause EPERM, by which a file system refuses locks
 		switch {
 		case errors.Is(err, errLocked):
 			settle = max(settle, v.confirmEvery+v.confirmEvery/10)

@@ -431,7 +431,7 @@ func TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot(t *testing.T) {
 		b.setFaultRules("lock " + b.home + " " + errno)
 		b.boot()
 		b.startAndAwait("a")
-		if !b.outputContains("err", "it can't be locked: ") || !b.outputContains("err", "see to it that only one uses this volume") || b.outputContains("err", "yet: ") {
+		if !b.outputContains("err", "nothing keeps another container") || !b.outputContains("err", "see to it that only one uses this volume") || b.outputContains("err", "yet: ") {
 			t.Errorf("%s: %s", errno, b.lastWords())
 		}
 		b.kill()
