@@ -53,6 +53,7 @@ func (o *options) chosenProfile(env []string) (string, error) {
 		return "", nil // without access to the home, the agent can't read active_profile either
 	}
 	defer unix.Close(dir)
+	// Follow no link: this process is root, and the agent can replace the file.
 	fd, err := unix.Openat2(dir, "active_profile", &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	})

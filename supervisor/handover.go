@@ -125,6 +125,7 @@ func (l *Loop) addLingering(name string, run uint64) {
 	}
 }
 
+// restore fills a new ring. The records must be sorted by Seq.
 func (r *Ring) restore(records []Record) {
 	for _, rec := range records {
 		r.store(&rec)

@@ -70,6 +70,7 @@ func (m *Machine) addToDependants(s *service) {
 	}
 }
 
+// removeFromDependants undoes addToDependants. Call it before the policy of the service changes.
 func (m *Machine) removeFromDependants(s *service) {
 	for _, name := range s.policy.dependencies() {
 		m.dependants[name] = without(m.dependants[name], func(o *service) bool { return o == s })
@@ -329,7 +330,7 @@ func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 			return h
 		}
 		h := 0
-		heights[s] = h
+		heights[s] = h // a cycle of needs must not recurse for ever
 		for _, t := range above[s] {
 			h = max(h, height(t)+1)
 		}

@@ -131,7 +131,7 @@ func (l *Loop) reap() {
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 	if l.cfg.MuteSIGCHLD != nil && l.flood.recordReap(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.MuteSIGCHLD(l.flood.active)
-		if !l.flood.active {
+		if !l.flood.active { // processes may have ended while SIGCHLD was off
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 		}
 	}
@@ -195,7 +195,7 @@ func (l *Loop) handleExit(x proc.Exit) {
 	if u != nil && !u.Stdio && u.lastFinishRun != x.ID {
 		id := x.ID
 		l.cfg.Logs.Tail(name, func(lines []string) {
-			guard.Go("handing on last lines", func() { l.Post(LastLines{name, id, lines}) })
+			guard.Go("handing on last lines", func() { l.Post(LastLines{name, id, lines}) }) // Post may wait for the loop
 		})
 	}
 	l.step(e)

@@ -126,6 +126,7 @@ func (n *readinessPipe) addTo(files []*os.File) []*os.File {
 	return all
 }
 
+// closeWriter closes hinit's copy of the write end. Without this call after the start of the process, the pipe never ends.
 func (n *readinessPipe) closeWriter() { _ = n.w.Close() }
 
 func (n *readinessPipe) close() {

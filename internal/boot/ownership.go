@@ -245,7 +245,7 @@ func (o *ownershipPhase) chownConfig() {
 		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
 	case info.Mode().IsRegular():
 		o.chownFile(ConfigFile, "chown/chmod")
-		if d, err := o.asAgent(); err == nil {
+		if d, err := o.asAgent(); err == nil { // the agent may have replaced the file, so act as the agent
 			// In a rootless container the file may belong to another user. The contract (section 2.1, step 8) ignores the error
 			// of chmod.
 			_, _ = d.Chmod(ConfigFile, ConfigMode)

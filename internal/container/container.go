@@ -158,6 +158,7 @@ type s6Host struct {
 	*gateways.Manager
 }
 
+// Say limits the number of messages, because an agent can make any number of slots.
 func (h s6Host) Say(format string, args ...any) { h.SayOfSlots(format, args...) }
 
 // handleRecord passes a record of the event history to each package that follows services. The reporter calls it for every

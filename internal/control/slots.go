@@ -20,7 +20,9 @@ type Slots interface {
 	Slots(ctx context.Context) []client.Slot
 	// Slot returns the slot with the service directory dir. It changes only with the snapshot of the supervisor.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
+	// SlotControl carries out the option letters of s6-svc in their order. All letters must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
+	// ControlScanner carries out the option letters of s6-svscanctl in their order. All letters must be valid.
 	ControlScanner(ctx context.Context, letters string) error
 }
 

@@ -175,6 +175,7 @@ func shortenTails(list []client.Service) {
 	}
 	for i := range list {
 		if x := list[i].LastExit; x != nil {
+			// Copy the lines, because the snapshot shares them.
 			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):])
 			for k, line := range x.Tail {
 				x.Tail[k] = line[:min(len(line), shortLine)]

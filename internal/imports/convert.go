@@ -135,6 +135,8 @@ func detect(path string) (string, error) {
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
 }
 
+// readFile reads a regular file of limited size. If root runs the program, a link of another user is an error. The link could
+// bring the content of a file of root into the new configuration.
 func readFile(path string) ([]byte, error) {
 	text, _, err := config.ReadFile(path)
 	if err != nil {

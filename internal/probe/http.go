@@ -80,6 +80,7 @@ func newHTTPCheck(c config.Check, expand func(string) string) (*httpCheck, error
 	return h, err
 }
 
+// lineBreaks removes line breaks from header values. A value from a file of the agent could otherwise add headers.
 var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
 var bufferedReaders = sync.Pool{New: func() any { return bufio.NewReader(nil) }}

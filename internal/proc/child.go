@@ -65,7 +65,7 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(killed)
-		_ = errors.Join(unix.Kill(-c.pid, unix.SIGKILL), c.Signal(unix.SIGKILL))
+		_ = errors.Join(unix.Kill(-c.pid, unix.SIGKILL), c.Signal(unix.SIGKILL)) // the PID is valid until Wait reaps the process
 	})
 	for {
 		if err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {

@@ -88,7 +88,7 @@ func heapInUse() uint64 {
 func dropProgramText() {
 	self, _ := os.Readlink("/proc/self/exe") // if /proc is not mounted, there are no lines below
 	maps, _ := os.ReadFile("/proc/self/maps")
-	var ranges [][2]uintptr
+	var ranges [][2]uintptr // all are dropped at once, because the kernel maps 64 KiB around each page that this code uses
 	for line := range strings.Lines(string(maps)) {
 		// example of a line: 00400000-007f6000 r-xp 00000000 fe:00 4711 /init (proc_pid_maps(5))
 		f := strings.Fields(line)

@@ -273,7 +273,7 @@ func (s *diskUsage) addOpenDeleted(dir string, counts func(file string, device u
 			}
 			var st unix.Stat_t
 			err := unix.Stat(dir+name, &st)
-			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK { // files may wait in the queue of a socket (SCM_RIGHTS, unix(7))
 				text, _ := os.ReadFile(strings.TrimSuffix(dir, "fd/") + "fdinfo/" + name)
 				queued, local := procstat.Status(text).Number("scm_fds", 10) // only a Unix socket has this line
 				s.sockets, s.hidesFiles = s.sockets+1, s.hidesFiles || queued > 0

@@ -52,6 +52,8 @@ const (
 	Waiting     = "waits\n"
 )
 
+// Wait blocks until the sandbox service has sent the verdict [Go]. Then it executes the command argv in the directory dir in place
+// of this process. It returns only on failure.
 func Wait(dir string, argv []string) error {
 	path, err := awaitCommand(dir, argv)
 	if err != nil {

@@ -40,7 +40,7 @@ func CloseOnExec() error {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return nil
 	}
-	return closeOnExecByName()
+	return closeOnExecByName() // before Linux 5.11, or under a seccomp filter
 }
 
 func closeOnExecByName() error {

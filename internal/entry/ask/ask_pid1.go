@@ -136,7 +136,7 @@ func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known boo
 
 // exchange sends a request and returns the answer. It returns "" if the request is too long, or if PID 1 does not take it.
 func exchange(fd int, q pid1Request) string {
-	const noSignal = 0x4000
+	const noSignal = 0x4000 // MSG_NOSIGNAL: a closed connection must not end this process
 	request.Add(q.method).Add(" ").Add(q.before).Add(q.name).Add(q.after)
 	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").AddNumber(len(q.body)).Add("\r\n\r\n").Add(q.body)
 	if request.N == len(request.Buf) ||

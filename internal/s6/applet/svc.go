@@ -191,7 +191,7 @@ func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all
 		dir string
 		err error
 	}
-	results := make(chan result, len(dirs))
+	results := make(chan result, len(dirs)) // no goroutine may wait, because this function may return first
 	for _, dir := range dirs {
 		goal := string(until)
 		if run, known := before[dir]; known {

@@ -253,7 +253,7 @@ func shellScript(cred *proc.Cred, env map[string]string, dir string, argv []stri
 		words[i] = shellQuote(word)
 	}
 	command := strings.Join(words, " ")
-	if cred != nil {
+	if cred != nil { // use numbers, because the user may have another name in the image
 		fmt.Fprintf(&b, "[ \"$(id -u)\" != 0 ] || exec %s/s6-setuidgid %d:%d %s\n", commandDir, cred.UID, cred.GID, command)
 	}
 	b.WriteString("exec " + command + "\n")

@@ -99,7 +99,7 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 // empty.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
-	by := l.removerAt(path, owner)
+	by := l.removerAt(path, owner) // this depends on the owner, which changes below
 	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
 		if l.useEmptyDir(dir, id.UID) {
 			return dir, nil
