@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err := checkTrusted(cfg, *plain, cfg.Path, *file); err != nil {
 		return c.Fail(cmdline.Failed, "cannot carry out actions: %v", err)
 	}
-	rules.size = -1
+	rules.size = -1 // the first call of readIfChanged must return the configuration
 	host, _ := os.Hostname()
 	r := &actions.Runner{
 		Watch:      dial.ForThisContainer(cfg.Control.Socket, os.LookupEnv).Watch,

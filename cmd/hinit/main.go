@@ -14,7 +14,7 @@ import (
 
 	"hinit/internal/container"
 	"hinit/internal/container/units"
-	_ "hinit/internal/entry/ask"
+	_ "hinit/internal/entry/ask" // it runs before the Go runtime starts
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/shim/agentuser"

@@ -325,7 +325,7 @@ func loadState(path string) (s state, err error) {
 	if s.Marks == nil {
 		s.Marks = SeenConditions{}
 	}
-	s.Jobs = lo.Compact(s.Jobs)
+	s.Jobs = lo.Compact(s.Jobs) // another program may have written null as a job
 	return s, err
 }
 

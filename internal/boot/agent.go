@@ -139,7 +139,7 @@ func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 		return nil, nil
 	}
 	if who == "" || who == cfg.Agent.User {
-		return a.Cred, nil
+		return a.Cred, nil // these are the requested ids, even if /etc could not be changed
 	}
 	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
 	if err != nil {

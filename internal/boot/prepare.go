@@ -257,7 +257,7 @@ func (p *preparer) makeScratchDir(s *Step) {
 		if err := d.Mkdir(name, 0o700); err != nil {
 			return nil, err
 		}
-		return d.SubOnSameMount(name)
+		return d.SubOnSameMount(name) // the host has chosen the owner of a mount
 	})
 	if err == nil {
 		defer own.Close()

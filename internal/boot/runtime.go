@@ -54,7 +54,7 @@ func setStickyBit(dir string) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && fsutil.UID(info) == 0 && info.Mode().Perm()&0o002 != 0 {
-		_ = f.Chmod(info.Mode() | fs.ModeSticky)
+		_ = f.Chmod(info.Mode() | fs.ModeSticky) // after an error, makeDir refuses the directory
 	}
 }
 
@@ -82,7 +82,7 @@ func removeForeignDir(dir string, isInit bool) {
 	if entries, _, err := parent.ReadAtMost(name, 1); err != nil || len(entries) > 0 && !isInit {
 		return
 	}
-	_ = parent.RemoveAll(name)
+	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory
 }
 
 // prepareSocketDir chooses the first of the sockets with a usable directory. Otherwise it chooses the abstract socket; if

@@ -58,6 +58,8 @@ const hookTimeout = time.Minute
 // NewHook returns a hook with the default timeout.
 func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
+// imageHooks returns the boot steps of the Hermes image (contract, section 2.1, steps 15 and 18). The inputs of a step change with
+// the agent's version, or its code uses them. Other dot files of skills are no inputs, because the agent changes them with each use.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := NewHook()

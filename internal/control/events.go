@@ -201,7 +201,7 @@ const (
 // noticeLimit is the limit of notices for one class of clients.
 type noticeLimit struct {
 	mu        sync.Mutex
-	usedUntil time.Time // each accepted notice advances this time by 1/noticeRate s, at most to now
+	usedUntil time.Time // each accepted notice advances this time by 1/noticeRate s; a notice that would advance it beyond now is refused
 }
 
 // allow counts a notice, or returns false if there were too many.

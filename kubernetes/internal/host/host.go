@@ -43,7 +43,7 @@ type Settings struct {
 	// read the host's tokens.
 	Create        func(ctx context.Context, name string) error
 	Log           *slog.Logger
-	LeaseInterval time.Duration // Interval at which the host renews its Lease; 0: [Beat].
+	LeaseInterval time.Duration // Interval at which the host renews its Lease; 0: [DefaultLeaseInterval].
 }
 
 const (

@@ -29,8 +29,8 @@ type LocalState struct {
 	Stalled bool // Whether nothing was sent for so long that the owner ends the move.
 }
 
-// Live returns the field Live of [Local] for the object with the UID uid, if the volume has a home of that name. o is the
-// object that the API server has under the name, or nil. aside is [Local.Aside]. recorded reports whether the record on the
+// Live returns the field Live of [LocalState] for the object with the UID uid, if the volume has a home of that name. o is the
+// object that the API server has under the name, or nil. aside is [LocalState.Aside]. recorded reports whether the record on the
 // volume names the object. Live calls it only if the API server can't tell, because agents may write records.
 func Live(me, uid string, o *Object, aside int64, recorded func() bool) bool {
 	switch {
