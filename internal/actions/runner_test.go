@@ -414,6 +414,23 @@ func TestACommandGetsTheEvent(t *testing.T) {
 	}
 }
 
+// All actions for one event must send the same id. Each action sent its own, so a receiver of two of them counted one event twice.
+func TestTwoActionsForOneEventSendItsID(t *testing.T) {
+	dir := t.TempDir()
+	store := func(name string) config.Action {
+		return config.Action{Exec: []string{"sh", "-c", `cat >"$0"`, filepath.Join(dir, name)}, Timeout: 20 * time.Second}
+	}
+	b := start(t, filepath.Join(dir, "state"), store("one"), store("two"))
+	b.park(1, "web")
+	b.waiting(0)
+	b.logged("msg=done", 2)
+	one, _ := os.ReadFile(filepath.Join(dir, "one"))
+	two, _ := os.ReadFile(filepath.Join(dir, "two"))
+	if len(one) == 0 || !bytes.Equal(one, two) {
+		t.Errorf("one action got %s, and the other %s", one, two)
+	}
+}
+
 // Jobs must survive the end of the program. The Runner writes the state file before it sends anything, so kill -9 loses nothing
 // either.
 func TestWhatIsNotDeliveredIsKept(t *testing.T) {
