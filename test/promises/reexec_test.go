@@ -323,7 +323,7 @@ func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 }
 
 // TestAReexecIntoAProgramThatIsNoHinitIsRefused checks that root can't end a container through the API, with a program that
-// is no hinit.
+// is no hinit. Another hinit passes the trial and takes over.
 func TestAReexecIntoAProgramThatIsNoHinitIsRefused(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -338,6 +338,11 @@ func TestAReexecIntoAProgramThatIsNoHinitIsRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the program takes over no state of format") {
 			t.Errorf("%s: the answer is %v", program, err)
 		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := b.client.Reexec(ctx, built.faulty); err != nil {
+		t.Errorf("another hinit: %v", err)
 	}
 	b.reexec()
 	b.check(b.checkState("a", client.StateUp)())
