@@ -38,8 +38,8 @@ func typeInto(text string) int {
 	return 0
 }
 
-// typist makes an image whose agent program is the hostile agent.
-func typist(t *testing.T) *image {
+// newTypingImage makes an image whose agent program is the hostile agent.
+func newTypingImage(t *testing.T) *image {
 	t.Helper()
 	i := newImage(t, "")
 	self, err := os.ReadFile("/proc/self/exe")
@@ -85,7 +85,7 @@ func onTerminal(t *testing.T, i *image) string {
 
 func TestTheAgentCannotTypeIntoTheShellThatRootHasCalledItFrom(t *testing.T) {
 	testkit.NeedRoot(t)
-	shown := onTerminal(t, typist(t))
+	shown := onTerminal(t, newTypingImage(t))
 	for _, want := range []string{"agent 10000, typed 0, a terminal true", "root's shell read: root's own line"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the terminal shows no %q, but:\n%s", want, shown)

@@ -51,7 +51,7 @@ func BenchmarkStopOfMany(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				ends := make(chan os.Signal, 1)
-				l := supervisor.NewLoop(supervisor.Config{Procs: &endingSpawner{ends: ends}, Logs: deafLogs{}, SIGCHLD: ends, ShutdownBudget: 8e9})
+				l := supervisor.NewLoop(supervisor.Config{Procs: &endingSpawner{ends: ends}, Logs: silentLogs{}, SIGCHLD: ends, ShutdownBudget: 8e9})
 				ended := make(chan int)
 				go func() { ended <- l.Run() }()
 				for i := range n {
@@ -102,10 +102,10 @@ func (s *endingSpawner) next() {
 	}
 }
 
-// deafLogs never calls back with the last lines of a service.
-type deafLogs struct{ noLogs }
+// silentLogs never calls back with the last lines of a service.
+type silentLogs struct{ noLogs }
 
-func (deafLogs) Tail(string, func([]string)) {}
+func (silentLogs) Tail(string, func([]string)) {}
 
 type instantSpawner struct{ pid int }
 

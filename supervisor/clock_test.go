@@ -6,10 +6,10 @@ import (
 	"unsafe"
 )
 
-// stepped returns what time.Now returns after the wall clock was set by `by`: another wall time, and the same monotonic
+// afterClockStep returns what time.Now returns after the wall clock was set by `by`: another wall time, and the same monotonic
 // time. Package time defines the layout (time.go, type Time). The top bit of wall says that ext is monotonic, and the
 // 33 bits below it are seconds since 1885.
-func stepped(t *testing.T, now time.Time, by time.Duration) time.Time {
+func afterClockStep(t *testing.T, now time.Time, by time.Duration) time.Time {
 	t.Helper()
 	before := now
 	fields := (*struct {
@@ -47,13 +47,13 @@ func TestStepsOfTheClockMoveNoDeadline(t *testing.T) {
 				return all
 			}
 			state := func() State { return m.services["a"].state }
-			run(Add{Name: "a", Policy: new(policy), Want: WantUp})
+			run(Add{Name: "a", Policy: new(testPolicy), Want: WantUp})
 			run(Exited{Name: "a", PID: m.services["a"].pid, Code: 1})
 			if state() != Backoff {
 				t.Fatalf("it is %s", state())
 			}
 			wait := m.services["a"].deadline.Sub(now)
-			now = stepped(t, now, step)
+			now = afterClockStep(t, now, step)
 			run(Tick{})
 			if state() != Backoff {
 				t.Fatalf("the step made it %s", state())
@@ -68,18 +68,18 @@ func TestStepsOfTheClockMoveNoDeadline(t *testing.T) {
 			}
 
 			run(Stop{"a"})
-			now = stepped(t, now, -step)
+			now = afterClockStep(t, now, -step)
 			if run(Tick{}); state() != Stopping {
 				t.Fatalf("the step back made it %s", state())
 			}
-			now = now.Add(policy.Grace)
+			now = now.Add(testPolicy.Grace)
 			if run(Tick{}); state() != Killing {
 				t.Fatalf("it is %s after its grace", state())
 			}
 
 			run(Shutdown{Reason: "test"})
 			begin := now
-			now = stepped(t, now, step)
+			now = afterClockStep(t, now, step)
 			for range 100 {
 				at, ok := m.Deadline()
 				if !ok {

@@ -9,7 +9,7 @@ import (
 
 // draining is the policy of a logger, which drains its input before it ends.
 var draining = func() Policy {
-	p := policy
+	p := testPolicy
 	p.DrainsInput = true
 	return p
 }()
@@ -37,25 +37,25 @@ func signalled(acts []Action) (names []string) {
 	return names
 }
 
-func (r *rig) acted(e Event) []string {
-	r.acts = nil
+func (r *rig) actionsAfter(e Event) []string {
+	r.actions = nil
 	r.do(e)
-	return signalled(r.acts)
+	return signalled(r.actions)
 }
 
 func TestALoggerOutlivesItsServiceAtTheEndOfTheContainer(t *testing.T) {
 	r := withLogger(t)
-	if got := r.acted(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
+	if got := r.actionsAfter(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
 		t.Fatalf("told to end: %v", got)
 	}
 	r.now = r.now.Add(5 * time.Second)
-	if got := r.acted(Tick{}); len(got) != 0 {
+	if got := r.actionsAfter(Tick{}); len(got) != 0 {
 		t.Errorf("while the service still writes: %v", got)
 	}
-	if got := r.acted(Exited{Name: "s", PID: r.s().pid}); !slices.Equal(got, []string{"-s"}) {
+	if got := r.actionsAfter(Exited{Name: "s", PID: r.s().pid}); !slices.Equal(got, []string{"-s"}) {
 		t.Errorf("when the service has ended: %v", got)
 	}
-	if got := r.acted(Exited{Name: "log", PID: 50}); !slices.Equal(got, []string{"-log"}) {
+	if got := r.actionsAfter(Exited{Name: "log", PID: 50}); !slices.Equal(got, []string{"-log"}) {
 		t.Errorf("when the logger has ended: %v", got)
 	}
 	if x := r.m.services["log"].lastExit; x.Cause != CauseShutdown {
@@ -71,11 +71,11 @@ func TestALoggerThatDoesNotEndByItselfIsToldTo(t *testing.T) {
 	r.do(Shutdown{Reason: "asked"})
 	r.do(Exited{Name: "s", PID: r.s().pid})
 	r.now = r.now.Add(drainTime)
-	if got := r.acted(Tick{}); !slices.Equal(got, []string{"log"}) {
+	if got := r.actionsAfter(Tick{}); !slices.Equal(got, []string{"log"}) {
 		t.Errorf("after its time: %v", got)
 	}
 	r.now = r.now.Add(8 * time.Second)
-	if got := r.acted(Tick{}); !slices.Equal(got, []string{"log"}) && r.m.phase != finished {
+	if got := r.actionsAfter(Tick{}); !slices.Equal(got, []string{"log"}) && r.m.phase != finished {
 		t.Errorf("at the end of the budget: %v", got)
 	}
 }
@@ -91,7 +91,7 @@ func TestTheLastWordsOfAServiceThatHadToBeKilledAreReadToo(t *testing.T) {
 			t.Fatal("the service is never killed")
 		}
 		r.now = at
-		killed = slices.Contains(r.acted(Tick{}), "s")
+		killed = slices.Contains(r.actionsAfter(Tick{}), "s")
 	}
 	r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
 	if s := r.m.services["log"]; s.pid == 0 || s.state == Killing {
@@ -110,7 +110,7 @@ func TestTheLastWordsOfAServiceThatHadToBeKilledAreReadToo(t *testing.T) {
 func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
 	r := withLogger(t)
 	r.do(Shutdown{Reason: "asked"})
-	if got := r.acted(Shutdown{Reason: "again"}); !slices.Contains(got, "log") || !slices.Contains(got, "s") {
+	if got := r.actionsAfter(Shutdown{Reason: "again"}); !slices.Contains(got, "log") || !slices.Contains(got, "s") {
 		t.Errorf("killed: %v", got)
 	}
 }
@@ -124,13 +124,13 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	r.do(Add{Name: "lease", Policy: new(last), Want: WantUp})
 	r.do(Spawned{"lease", 50})
 	r.up()
-	if got := r.acted(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
+	if got := r.actionsAfter(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
 		t.Fatalf("told to end: %v", got)
 	}
-	r.acts = nil
+	r.actions = nil
 	r.do(Exited{Name: "s", PID: r.s().pid})
 	var sent []Signal
-	for _, a := range r.acts {
+	for _, a := range r.actions {
 		if s, is := a.(Signal); is {
 			sent = append(sent, s)
 		}
@@ -138,11 +138,11 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	if want := (Signal{"lease", r.m.services["lease"].number, 30, ScopeMain, false}); len(sent) != 1 || sent[0] != want {
 		t.Errorf("sent %+v", sent)
 	}
-	if got := r.acted(Tick{}); len(got) != 0 {
+	if got := r.actionsAfter(Tick{}); len(got) != 0 {
 		t.Errorf("and again: %v", got)
 	}
 	r.now = r.now.Add(drainTime)
-	if got := r.acted(Tick{}); !slices.Equal(got, []string{"lease"}) {
+	if got := r.actionsAfter(Tick{}); !slices.Equal(got, []string{"lease"}) {
 		t.Errorf("when it takes too long: %v", got)
 	}
 }

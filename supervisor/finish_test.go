@@ -14,7 +14,7 @@ import (
 // directory registers a service with a finish command, as an s6 service directory defines it.
 func (b *bench) directory(t *testing.T, change ...func(*Unit)) {
 	t.Helper()
-	p := s6like
+	p := s6Policy
 	p.RunsFinish, p.FinishTimeout, p.PermanentFinishCodes = true, 5*time.Second, []int{125}
 	u := Unit{
 		Name: "s", Kind: KindService, Policy: p, Spec: proc.Spec{Argv: []string{"./run", "s"}},
@@ -36,8 +36,8 @@ func (b *bench) last() (run uint64, spec proc.Spec) {
 	return spec.ID, spec
 }
 
-// die ends the newest process, and waits until the loop has processed its exit.
-func (b *bench) die(code int) {
+// endNewestProcess ends the newest process, and waits until the loop has processed its exit.
+func (b *bench) endNewestProcess(code int) {
 	run, _ := b.last()
 	b.procs.end(run, code, 0)
 	synctest.Wait()
@@ -58,14 +58,14 @@ func TestLoopStartsTheNextRunASecondAfterTheFinishCommandEnded(t *testing.T) {
 		b.directory(t)
 		for range 3 {
 			run, _ := b.last()
-			b.die(1)
+			b.endNewestProcess(1)
 			s := b.want(t, Finishing)
 			finish, spec := b.last()
 			if finish == run || s.Run != run || s.PID != 0 || !slices.Equal(spec.Argv, []string{"./finish", "1", "0", "s", strconv.Itoa(s.LastExit.PID)}) {
 				t.Fatalf("run %d is finished by %d: %+v, %+v", run, finish, spec, s)
 			}
 			time.Sleep(2 * time.Second)
-			b.die(0)
+			b.endNewestProcess(0)
 			if s := b.want(t, Backoff); time.Until(s.NextStart) != time.Second {
 				t.Fatalf("next start in %v", time.Until(s.NextStart))
 			}
@@ -76,8 +76,8 @@ func TestLoopStartsTheNextRunASecondAfterTheFinishCommandEnded(t *testing.T) {
 		if err := b.Do(t.Context(), StayDown{"s"}); err != nil {
 			t.Fatal(err)
 		}
-		b.die(0)
-		b.die(0)
+		b.endNewestProcess(0)
+		b.endNewestProcess(0)
 		b.want(t, Down)
 		b.shutdown(t)
 	})
@@ -87,7 +87,7 @@ func TestLoopKillsAFinishCommandAfterItsTimeAndNotBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.directory(t)
-		b.die(0)
+		b.endNewestProcess(0)
 		begin := time.Now()
 		time.Sleep(5*time.Second - 1)
 		synctest.Wait()
@@ -95,7 +95,7 @@ func TestLoopKillsAFinishCommandAfterItsTimeAndNotBefore(t *testing.T) {
 		if len(b.procs.signals) != 0 {
 			t.Fatalf("signals %q", b.procs.signals)
 		}
-		b.procs.obeying()
+		b.procs.setDiesOnSignal()
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		b.want(t, Backoff)
@@ -110,14 +110,14 @@ func TestLoopGoesOnWhenTheFinishCommandCannotBeStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.directory(t)
-		b.procs.failing(&proc.SpawnError{Object: "./finish", Err: os.ErrPermission})
-		b.die(1)
+		b.procs.setSpawnErr(&proc.SpawnError{Object: "./finish", Err: os.ErrPermission})
+		b.endNewestProcess(1)
 		b.want(t, Backoff)
-		b.procs.failing(nil)
+		b.procs.setSpawnErr(nil)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		b.directory(t, func(u *Unit) { u.FinishProgram = "" })
-		b.die(1)
+		b.endNewestProcess(1)
 		b.want(t, Backoff)
 		b.shutdown(t)
 	})
@@ -127,7 +127,7 @@ func TestLoopEndsWithinTheBudgetThoughAFinishCommandHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.directory(t, func(u *Unit) { u.Policy.FinishTimeout = 0 })
-		b.die(1)
+		b.endNewestProcess(1)
 		b.want(t, Finishing)
 		begin := time.Now()
 		b.signals <- os.Interrupt
@@ -155,7 +155,7 @@ func TestLoopHandsOverTheFilesOfAUnit(t *testing.T) {
 			if _, spec := b.last(); !slices.Equal(spec.Files, files) {
 				t.Errorf("the %s gets %v", what, spec.Files)
 			}
-			b.die(1)
+			b.endNewestProcess(1)
 		}
 		b.shutdown(t)
 	})

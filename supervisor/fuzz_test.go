@@ -36,7 +36,7 @@ func FuzzStep(f *testing.F) {
 // fuzzPolicies are the policies of the three services: a gateway, a service with a supervised finish command, and a
 // service as an s6 service directory defines it.
 var fuzzPolicies = map[string]Policy{
-	"a": policy,
+	"a": testPolicy,
 	"b": func() Policy { p := finishing; p.LimitedStarts, p.StopCommand = true, []string{"ask"}; return p }(),
 	"c": func() Policy {
 		p := finishing
@@ -331,7 +331,7 @@ func (w *world) check() {
 	fresh := Machine{order: w.m.order}
 	fresh.rebuildIndexes()
 	for name := range maps.Keys(fresh.dependants) {
-		if want, is := fresh.dependants[name], w.m.dependants[name]; len(is) != len(want) || len(without(want, func(s *service) bool { return slices.Contains(is, s) })) > 0 {
+		if want, is := fresh.dependants[name], w.m.dependants[name]; len(is) != len(want) || len(cloneWithout(want, func(s *service) bool { return slices.Contains(is, s) })) > 0 {
 			w.t.Fatalf("the dependants of %s are %v, and the machine has %v", name, want, is)
 		}
 	}
@@ -375,7 +375,7 @@ func (w *world) check() {
 				w.t.Fatalf("%s is finishing without a finish command or a deadline: %+v", s.name, p)
 			}
 		case Waiting:
-			if at, ok := w.m.Deadline(); s.queuePosition != 0 && (w.m.freeTurns(w.now) > 0 || !ok || at.After(w.now.Add(turnTime))) {
+			if at, ok := w.m.Deadline(); s.queuePosition != 0 && (w.m.freeTurns(w.now) > 0 || !ok || at.After(w.now.Add(startSlotTime))) {
 				w.t.Fatalf("%s waits for a turn that nobody takes: %v", s.name, at)
 			}
 			if names, _ := w.m.unmetNeeds(s); s.queuePosition == 0 && len(s.needs) == 0 && len(names) == 0 {

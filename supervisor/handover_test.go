@@ -17,8 +17,8 @@ import (
 	"hinit/internal/reexec"
 )
 
-// succeed returns the loop that takes over from a machine. The state is encoded and decoded, as in a re-execution.
-func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
+// loopAfterHandover returns the loop that takes over from a machine. The state is encoded and decoded, as in a re-execution.
+func loopAfterHandover(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	t.Helper()
 	old := NewLoop(Config{ShutdownBudget: m.ShutdownBudget})
 	old.machine = m
@@ -65,7 +65,7 @@ func FuzzHandover(f *testing.F) {
 			if w.finished {
 				return
 			}
-			next := succeed(t, w.m, func(run uint64) int {
+			next := loopAfterHandover(t, w.m, func(run uint64) int {
 				for _, s := range w.m.order {
 					if s.liveRun() == run {
 						return s.pid
@@ -77,7 +77,7 @@ func FuzzHandover(f *testing.F) {
 			if len(next.firstEvents) > 0 {
 				t.Fatalf("the successor has something to say although nothing was missed: %+v", next.firstEvents)
 			}
-			if was, is := look(t, &w.m), look(t, &next.machine); was != is {
+			if was, is := dumpMachine(t, &w.m), dumpMachine(t, &next.machine); was != is {
 				t.Fatalf("the successor differs:\n%s\n%s", was, is)
 			}
 			w.m = next.machine
@@ -86,8 +86,8 @@ func FuzzHandover(f *testing.F) {
 	})
 }
 
-// look returns the whole state of a machine as text.
-func look(t *testing.T, m *Machine) string {
+// dumpMachine returns the whole state of a machine as text.
+func dumpMachine(t *testing.T, m *Machine) string {
 	t.Helper()
 	old := NewLoop(Config{})
 	old.machine = *m
@@ -105,13 +105,13 @@ func FuzzUndo(f *testing.F) {
 			if w.finished {
 				return
 			}
-			for _, e := range everyEvent(&w.m) {
-				before := look(t, &w.m)
+			for _, e := range allEvents(&w.m) {
+				before := dumpMachine(t, &w.m)
 				var u undo
 				u.beginStep(&w.m)
 				w.m.Step(time.Now(), e)
 				u.undoStep(&w.m)
-				if after := look(t, &w.m); after != before {
+				if after := dumpMachine(t, &w.m); after != before {
 					t.Fatalf("%T was not undone:\n%s\n%s", e, before, after)
 				}
 			}
@@ -129,8 +129,8 @@ func TestAPanicInAnyStepLeavesNoTrace(t *testing.T) {
 			if w.act(random.IntN(256)); w.finished {
 				break
 			}
-			for _, e := range everyEvent(&w.m) {
-				before := look(t, &w.m)
+			for _, e := range allEvents(&w.m) {
+				before := dumpMachine(t, &w.m)
 				var u undo
 				u.beginStep(&w.m)
 				w.m.Random = func() float64 { panic("in the middle") }
@@ -139,7 +139,7 @@ func TestAPanicInAnyStepLeavesNoTrace(t *testing.T) {
 					w.m.Step(w.now, e)
 				}()
 				u.undoStep(&w.m)
-				if after := look(t, &w.m); after != before {
+				if after := dumpMachine(t, &w.m); after != before {
 					t.Fatalf("%T was not undone:\n%s\n%s", e, before, after)
 				}
 				w.m.Random = nil
@@ -149,14 +149,14 @@ func TestAPanicInAnyStepLeavesNoTrace(t *testing.T) {
 	}
 }
 
-func everyEvent(m *Machine) []Event {
+func allEvents(m *Machine) []Event {
 	events := []Event{
 		NeedMet{"boot"},
 		Shutdown{Reason: "test"},
 		NoChildrenLeft{},
 		Tick{},
 		Remark{Text: "x"},
-		Add{Name: "new", Policy: new(policy), Want: WantUp},
+		Add{Name: "new", Policy: new(testPolicy), Want: WantUp},
 		Add{Name: "a", Policy: &Policy{}, Want: WantUp},
 		Add{Name: "new", Policy: &Policy{RestartAndNeeds: RestartAndNeeds{Needs: []Need{{"a", UntilReady, false}}}}, Want: WantUp},
 	}
@@ -210,18 +210,18 @@ func TestNothingIsChangedInPlace(t *testing.T) {
 // Every field of the machine's state must be handed over, also fields that are added later.
 func TestEveryFieldIsHandedOver(t *testing.T) {
 	var s service
-	fill(reflect.ValueOf(&s).Elem())
+	fillFields(reflect.ValueOf(&s).Elem())
 	s.name = "svc"
 	m := Machine{order: []*service{&s}}
-	next := succeed(t, m, func(uint64) int { return s.pid })
+	next := loopAfterHandover(t, m, func(uint64) int { return s.pid })
 	got := *next.machine.services["svc"]
 	if !reflect.DeepEqual(got, s) {
 		t.Errorf("got  %+v\nwant %+v", got, s)
 	}
 }
 
-// fill sets every field of v to a value that is not zero.
-func fill(v reflect.Value) {
+// fillFields sets every field of v to a value that is not zero.
+func fillFields(v reflect.Value) {
 	v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 	switch v.Kind() {
 	case reflect.Struct:
@@ -230,7 +230,7 @@ func fill(v reflect.Value) {
 			return
 		}
 		for _, field := range v.Fields() {
-			fill(field)
+			fillFields(field)
 		}
 	case reflect.Bool:
 		v.SetBool(true)
@@ -244,11 +244,11 @@ func fill(v reflect.Value) {
 		v.SetFloat(0.25)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		fill(v.Index(0))
-		fill(v.Index(1))
+		fillFields(v.Index(0))
+		fillFields(v.Index(1))
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem())
+		fillFields(v.Elem())
 	default:
 		panic("no value for " + v.Type().String())
 	}
@@ -271,7 +271,7 @@ func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := policy
+	own := testPolicy
 	own.ReportsReadiness = true
 	m := Machine{}
 	m.Step(time.Now(), Add{Name: "s", Policy: &own, Want: WantUp})
@@ -317,13 +317,13 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	now := time.Now()
 	m := Machine{}
 	for _, name := range []string{"spawned", "not-spawned", "lost", "well"} {
-		m.Step(now, Add{Name: name, Policy: new(policy), Want: WantUp})
+		m.Step(now, Add{Name: name, Policy: new(testPolicy), Want: WantUp})
 		if name == "lost" || name == "well" {
 			m.Step(now, Spawned{name, 100 + len(m.order)})
 		}
 	}
 	run := func(name string) uint64 { return m.services[name].number }
-	next := succeed(t, m, func(r uint64) int {
+	next := loopAfterHandover(t, m, func(r uint64) int {
 		switch r {
 		case run("spawned"):
 			return 77
@@ -350,10 +350,10 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 // the log never reported the crash loop.
 func TestAnExitWhoseLinesWereNotReadIsNotPendingForEver(t *testing.T) {
 	now, m := time.Now(), Machine{}
-	m.Step(now, Add{Name: "s", Policy: new(policy), Want: WantUp})
+	m.Step(now, Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
 	m.Step(now, Spawned{"s", 100})
 	m.Step(now, Exited{Name: "s", PID: 100, Code: 1})
-	next := succeed(t, m, func(uint64) int { return 0 })
+	next := loopAfterHandover(t, m, func(uint64) int { return 0 })
 	for _, e := range next.firstEvents {
 		next.step(e)
 	}
@@ -396,10 +396,10 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	code := make(chan int, 1)
 	go func() { code <- old.Run() }()
 	ctx := t.Context()
-	if err := old.Register(ctx, Unit{Name: "good", Policy: policy, LogFile: "/log"}, WantUp); err != nil {
+	if err := old.Register(ctx, Unit{Name: "good", Policy: testPolicy, LogFile: "/log"}, WantUp); err != nil {
 		t.Fatal(err)
 	}
-	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp)
+	_ = old.Register(ctx, Unit{Name: "cursed", Policy: testPolicy}, WantUp)
 	if got := <-code; got != 70 || told != "cursed" {
 		t.Fatalf("code %d, told %v", got, told)
 	}
@@ -431,7 +431,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	if err := next.RunInLoop(ctx, func() { ran = true }); err != nil || !ran {
 		t.Errorf("the loop did not yield: %v", err)
 	}
-	procs.obeying()
+	procs.setDiesOnSignal()
 	if err := next.Do(ctx, Shutdown{Code: 3}); err != nil {
 		t.Error(err)
 	}

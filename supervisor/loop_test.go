@@ -18,18 +18,18 @@ import (
 
 // fakeProcs is a fake kernel. Tests start and end its processes.
 type fakeProcs struct {
-	mu       sync.Mutex
-	pid      int
-	live     map[uint64]int
-	ended    []proc.Exit
-	signals  []string
-	groupOOM *bool // whether the control groups of ended processes report an OOM kill; nil without a control group
-	obey     bool  // whether a stop signal ends the process at once
-	sigchld  chan os.Signal
-	fail     error
-	specs    []proc.Spec
-	rest     bool
-	quiet    bool // whether fakeProcs sends no SIGCHLD
+	mu           sync.Mutex
+	pid          int
+	live         map[uint64]int
+	ended        []proc.Exit
+	signals      []string
+	groupOOM     *bool // whether the control groups of ended processes report an OOM kill; nil without a control group
+	diesOnSignal bool  // whether a stop signal ends the process at once
+	sigchld      chan os.Signal
+	spawnErr     error
+	specs        []proc.Spec
+	rest         bool
+	noSIGCHLD    bool // whether fakeProcs sends no SIGCHLD
 }
 
 func newFakeProcs() *fakeProcs {
@@ -39,8 +39,8 @@ func newFakeProcs() *fakeProcs {
 func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fail != nil {
-		return 0, f.fail
+	if f.spawnErr != nil {
+		return 0, f.spawnErr
 	}
 	f.pid++
 	f.specs = append(f.specs, spec)
@@ -48,30 +48,30 @@ func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
 	return f.pid, nil
 }
 
-func (f *fakeProcs) obeying() {
+func (f *fakeProcs) setDiesOnSignal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.obey = true
+	f.diesOnSignal = true
 }
 
-// failing makes every spawn fail with err. With nil, spawns work again.
-func (f *fakeProcs) failing(err error) {
+// setSpawnErr makes every spawn fail with err. With nil, spawns work again.
+func (f *fakeProcs) setSpawnErr(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.fail = err
+	f.spawnErr = err
 }
 
 // end ends a process from outside the loop.
 func (f *fakeProcs) end(id uint64, code, signal int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.die(id, code, signal)
+	f.endProcess(id, code, signal)
 }
 
-func (f *fakeProcs) die(id uint64, code, signal int) {
+func (f *fakeProcs) endProcess(id uint64, code, signal int) {
 	f.ended = append(f.ended, proc.Exit{ID: id, PID: f.live[id], Code: code, Signal: signal, OOM: f.groupOOM})
 	delete(f.live, id)
-	if f.quiet {
+	if f.noSIGCHLD {
 		return
 	}
 	select {
@@ -84,8 +84,8 @@ func (f *fakeProcs) Signal(id uint64, signal int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.signals = append(f.signals, syscall.Signal(signal).String())
-	if f.live[id] != 0 && f.obey {
-		f.die(id, -1, signal)
+	if f.live[id] != 0 && f.diesOnSignal {
+		f.endProcess(id, -1, signal)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (f *fakeProcs) SignalTree(id uint64, signal int) int {
 	if f.live[id] == 0 {
 		return 0
 	}
-	f.die(id, -1, signal)
+	f.endProcess(id, -1, signal)
 	return 1
 }
 
@@ -121,16 +121,16 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 
 func (f *fakeProcs) CheckForTracer(...int) {}
 
-func (f *fakeProcs) mute(quiet bool) {
+func (f *fakeProcs) setNoSIGCHLD(quiet bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.quiet = quiet
+	f.noSIGCHLD = quiet
 }
 
-func (f *fakeProcs) isQuiet() bool {
+func (f *fakeProcs) hasNoSIGCHLD() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.quiet
+	return f.noSIGCHLD
 }
 
 func (f *fakeProcs) RunOf(pid int) uint64 {
@@ -180,14 +180,14 @@ func newBenchWith(t *testing.T, change func(*bench, *Config)) *bench {
 
 func (b *bench) register(t *testing.T, name string, want Want) {
 	t.Helper()
-	if err := b.Register(t.Context(), Unit{Name: name, Kind: KindGateway, Policy: policy}, want); err != nil {
+	if err := b.Register(t.Context(), Unit{Name: name, Kind: KindGateway, Policy: testPolicy}, want); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (b *bench) shutdown(t *testing.T) {
 	t.Helper()
-	b.procs.obeying()
+	b.procs.setDiesOnSignal()
 	b.signals <- syscall.SIGTERM
 	if code := <-b.code; code != 0 {
 		t.Errorf("exit code %d", code)
@@ -198,7 +198,7 @@ func TestSweepShowsTheEndOfWhatTheKernelHasNotToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.register(t, "s", WantUp)
-		b.procs.mute(true)
+		b.procs.setNoSIGCHLD(true)
 		b.procs.end(b.Snapshot().Find("s").Run, 1, 0)
 		synctest.Wait()
 		if s := b.Snapshot().Find("s"); s.State != Up {
@@ -210,7 +210,7 @@ func TestSweepShowsTheEndOfWhatTheKernelHasNotToldOf(t *testing.T) {
 		if s := b.Snapshot().Find("s"); s.State != Backoff || s.LastExit.Code != 1 {
 			t.Errorf("%+v", s)
 		}
-		b.procs.mute(false)
+		b.procs.setNoSIGCHLD(false)
 		b.shutdown(t)
 	})
 }
@@ -245,7 +245,7 @@ func TestLoopAnswersAreVisibleWhenTheyReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.register(t, "s", WantDown)
-		b.procs.obeying()
+		b.procs.setDiesOnSignal()
 		for range 10 {
 			if err := b.Do(t.Context(), Start{"s"}); err != nil {
 				t.Fatal(err)
@@ -319,13 +319,13 @@ func TestLoopShutdownUsesItsBudgetOnlyForTheStubborn(t *testing.T) {
 func TestLoopSpawnFailureSaysWhyAndRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.procs.failing(&proc.SpawnError{Object: "/no/such", Err: syscall.EIO})
+		b.procs.setSpawnErr(&proc.SpawnError{Object: "/no/such", Err: syscall.EIO})
 		b.register(t, "s", WantUp)
 		s := b.Snapshot().Find("s")
 		if s.State != Backoff || s.LastExit.Cause != CauseSpawn || !strings.Contains(s.LastExit.Error, "/no/such") {
 			t.Fatalf("%+v, exit %+v", s, s.LastExit)
 		}
-		b.procs.failing(nil)
+		b.procs.setSpawnErr(nil)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if s := b.Snapshot().Find("s"); s.State != Up {
@@ -338,14 +338,14 @@ func TestLoopSpawnFailureSaysWhyAndRetries(t *testing.T) {
 func TestLoopDoesNotRetryWhatIsMissingButAStartDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.procs.failing(&proc.SpawnError{Object: "/no/such", Err: syscall.ENOENT})
+		b.procs.setSpawnErr(&proc.SpawnError{Object: "/no/such", Err: syscall.ENOENT})
 		b.register(t, "s", WantUp)
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if s := b.Snapshot().Find("s"); s.State != Failed || s.Run != 1 || !strings.Contains(s.Reason, "/no/such") {
 			t.Errorf("%+v", s)
 		}
-		b.procs.failing(nil)
+		b.procs.setSpawnErr(nil)
 		if err := b.Do(t.Context(), Start{Name: "s"}); err != nil {
 			t.Error(err)
 		}
@@ -404,20 +404,20 @@ func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
 	}
 }
 
-// heldLogs stores the callback of Tail, so that the test can call it later.
-type heldLogs struct {
+// manualLogs stores the callback of Tail, so that the test can call it later.
+type manualLogs struct {
 	LogSink
 
 	done func([]string)
 }
 
-func (h *heldLogs) Tail(_ string, done func([]string)) { h.done = done }
+func (h *manualLogs) Tail(_ string, done func([]string)) { h.done = done }
 
 // A re-execution must work although callbacks with last lines wait for the loop. If the loop waited for the callbacks too, both
 // would wait for ever.
 func TestAReexecutionWasRefusedWhenManyServicesHadJustEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		logs := &heldLogs{}
+		logs := &manualLogs{}
 		l := NewLoop(Config{Procs: newFakeProcs(), Logs: logs})
 		l.units["s"], l.runs[1] = &unit{Unit: &Unit{Name: "s"}}, "s"
 		l.handleExit(proc.Exit{ID: 1, PID: 7})
@@ -433,7 +433,7 @@ func TestAReexecutionWasRefusedWhenManyServicesHadJustEnded(t *testing.T) {
 func TestLoopForgetsARemovedService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.procs.obeying()
+		b.procs.setDiesOnSignal()
 		b.register(t, "s", WantUp)
 		if err := b.Do(t.Context(), Remove{"s"}); err != nil {
 			t.Fatal(err)

@@ -43,7 +43,7 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 // bind with exit code 1.
 func TestARefusalParksWithItsReason(t *testing.T) {
 	r := newRig(t)
-	refusing := policy
+	refusing := testPolicy
 	refusing.ParkOnOutput = "Refusing to bind"
 	r.do(Add{Name: "s", Policy: new(refusing), Want: WantUp})
 	r.spawned()

@@ -30,7 +30,7 @@ func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 	r := newRig(t)
 	r.enter(Up)
-	r.now = r.now.Add(policy.ResetAfter)
+	r.now = r.now.Add(testPolicy.ResetAfter)
 	r.do(Unhealthy{Name: "s", Run: r.s().number})
 	r.exit(0)
 	r.want(Starting)
@@ -58,7 +58,7 @@ func TestAFailedCheckCanPark(t *testing.T) {
 func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 	for _, announces := range []bool{false, true} {
 		r := newRig(t)
-		own := policy
+		own := testPolicy
 		own.ReportsReadiness = announces
 		r.do(Add{Name: "s", Policy: new(own), HasReadinessChecks: true})
 		r.do(Start{"s"})

@@ -66,7 +66,7 @@ func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 		if i == 0 {
 			o = RestartAndNeeds{}
 		}
-		step(Add{Name: fmt.Sprintf("s%d", i), Policy: new(with(o)), Want: WantUp})
+		step(Add{Name: fmt.Sprintf("s%d", i), Policy: new(policyWith(o)), Want: WantUp})
 	}
 	for i := range many {
 		step(StatusText{fmt.Sprintf("s%d", i), r.m.services[fmt.Sprintf("s%d", i)].number, "x"})
@@ -87,7 +87,7 @@ func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 // A busy loop may handle its first event after the shutdown budget has passed. It must still kill all processes.
 func TestALateEndLeftProcessesAlive(t *testing.T) {
 	r := newRig(t)
-	r.m.Step(r.now, Add{Name: "db", Policy: new(policy), Want: WantUp})
+	r.m.Step(r.now, Add{Name: "db", Policy: new(testPolicy), Want: WantUp})
 	r.m.Step(r.now, Spawned{"db", 7})
 	r.m.Step(r.now, Shutdown{Reason: "test"})
 	acts := r.m.Step(r.now.Add(r.m.ShutdownBudget+time.Second), Tick{})

@@ -242,7 +242,7 @@ func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
 func (m *Machine) countFailure(now time.Time, s *service) {
 	s.failures++
 	s.respawn = true
-	s.recentFastExits = without(s.recentFastExits, func(t time.Time) bool { return now.Sub(t) >= s.policy.CrashLoopWindow })
+	s.recentFastExits = cloneWithout(s.recentFastExits, func(t time.Time) bool { return now.Sub(t) >= s.policy.CrashLoopWindow })
 	if s.policy.CrashLoopExits > 0 {
 		s.recentFastExits = append(s.recentFastExits, now)
 		if len(s.recentFastExits) >= s.policy.CrashLoopExits {
@@ -338,7 +338,7 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 		delete(m.services, s.name)
 		m.removeFromDependants(s)
 		m.effects.changed = append(m.effects.changed, s.name)
-		m.order = without(m.order, func(o *service) bool { return o == s })
+		m.order = cloneWithout(m.order, func(o *service) bool { return o == s })
 		m.emit(AppendRecord{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 	}
 }

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-var sheds = func() Policy {
-	p := policy
+var sheddablePolicy = func() Policy {
+	p := testPolicy
 	p.Sheddable = true
 	return p
 }()
 
-// memory returns the events for a word about memory in the transition table.
-func (r *rig) memory(word string) []string {
-	r.do(Add{Name: "s", Policy: new(sheds)})
+// memoryEvents returns the events for a word about memory in the transition table.
+func (r *rig) memoryEvents(word string) []string {
+	r.do(Add{Name: "s", Policy: new(sheddablePolicy)})
 	switch word {
 	case "shed":
 		return r.do(Hold{Name: "s", Reason: "shed, 96 % are used"})
@@ -32,7 +32,7 @@ func (r *rig) memory(word string) []string {
 func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 	for _, way := range []string{"room", "operator"} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: new(sheds), Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(sheddablePolicy), Want: WantUp})
 		r.spawned()
 		r.do(HoldStarts{"waits for memory"})
 		r.do(Hold{Name: "s", Reason: "shed"})
@@ -56,7 +56,7 @@ func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 
 func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(sheds), Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(sheddablePolicy), Want: WantUp})
 	r.spawned()
 	r.do(HoldStarts{"waits for memory: 92 %"})
 	r.want(Up)
@@ -66,7 +66,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	if r.s().reason != "waits for memory: 92 %" {
 		t.Errorf("the reason is %q", r.s().reason)
 	}
-	r.do(Add{Name: "critical", Policy: new(policy), Want: WantUp})
+	r.do(Add{Name: "critical", Policy: new(testPolicy), Want: WantUp})
 	r.do(Hold{Name: "critical", Reason: "shed"})
 	if c := r.m.services["critical"]; c.state != Starting || r.m.shortage.held["critical"] != "" {
 		t.Errorf("the critical one is %s, held %q", c.state, r.m.shortage.held["critical"])
@@ -76,7 +76,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	r.do(HoldStarts{})
 	r.want(Down)
 	said := 0
-	for _, a := range r.acts {
+	for _, a := range r.actions {
 		if n, is := a.(AppendRecord); is && n.Record.Service == "" && strings.Contains(n.Record.Reason, "memory") {
 			said++
 		}
@@ -90,7 +90,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r := newRig(t)
 	r.m.MaxStarting = 1
-	turns := sheds
+	turns := sheddablePolicy
 	turns.LimitedStarts, turns.ReportsReadiness = true, true
 	r.do(Add{Name: "first", Policy: new(turns), Want: WantUp})
 	r.do(Add{Name: "s", Policy: new(turns), Want: WantUp})
@@ -111,7 +111,7 @@ func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 	const reason = "disk: its files have 5GiB"
 	for _, way := range []string{"room", "operator"} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
 		r.spawned()
 		r.do(Hold{Name: "s", Reason: reason, Disk: true})
 		r.want(Stopping)
@@ -141,7 +141,7 @@ func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 // A service that waits for memory and for disk space must start only when it has both.
 func TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(sheds), Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(sheddablePolicy), Want: WantUp})
 	r.spawned()
 	r.do(Hold{Name: "s", Reason: "shed"})
 	r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})

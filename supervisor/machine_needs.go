@@ -73,7 +73,7 @@ func (m *Machine) addToDependants(s *service) {
 // removeFromDependants undoes addToDependants. Call it before the policy of the service changes.
 func (m *Machine) removeFromDependants(s *service) {
 	for _, name := range s.policy.dependencies() {
-		m.dependants[name] = without(m.dependants[name], func(o *service) bool { return o == s })
+		m.dependants[name] = cloneWithout(m.dependants[name], func(o *service) bool { return o == s })
 	}
 }
 
@@ -181,7 +181,7 @@ func (m *Machine) handleNeedMet(now time.Time, s *service, need string) {
 		return
 	}
 	m.save(s)
-	s.needs = without(s.needs, func(n string) bool { return n == need })
+	s.needs = cloneWithout(s.needs, func(n string) bool { return n == need })
 	if len(s.needs) == 0 && s.state == Waiting {
 		m.startOrWait(now, s, need+" is met")
 	}
@@ -279,7 +279,7 @@ func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next
 	}
-	s.respawns = without(s.respawns, func(t time.Time) bool { return now.Sub(t) >= s.policy.RestartsWindow })
+	s.respawns = cloneWithout(s.respawns, func(t time.Time) bool { return now.Sub(t) >= s.policy.RestartsWindow })
 	if len(s.respawns) < s.policy.MaxRestarts {
 		s.respawns = append(s.respawns, now)
 		return next

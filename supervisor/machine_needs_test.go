@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// with returns the usual test policy with these needs and restart settings.
-func with(o RestartAndNeeds) Policy {
-	p := policy
+// policyWith returns the usual test policy with these needs and restart settings.
+func policyWith(o RestartAndNeeds) Policy {
+	p := testPolicy
 	p.RestartAndNeeds = o
 	return p
 }
 
-// order returns the events for a word of the transition table about another service or another policy.
-func (r *rig) order(word string) []string {
+// relationEvents returns the events for a word of the transition table about another service or another policy.
+func (r *rig) relationEvents(word string) []string {
 	other := []Need{{Name: "o", Until: UntilReady}}
-	define := func(o RestartAndNeeds) { r.do(Add{Name: "s", Policy: new(with(o))}) }
+	define := func(o RestartAndNeeds) { r.do(Add{Name: "s", Policy: new(policyWith(o))}) }
 	switch word {
 	case "lacking":
 		define(RestartAndNeeds{Needs: other})
@@ -30,11 +30,11 @@ func (r *rig) order(word string) []string {
 		define(RestartAndNeeds{Needs: other})
 		r.do(NeedMet{"boot"})
 		r.want(Waiting)
-		r.do(Add{Name: "o", Policy: new(policy), Want: WantUp})
+		r.do(Add{Name: "o", Policy: new(testPolicy), Want: WantUp})
 		return r.do(Spawned{"o", 50})
 	case "crowded", "turn":
 		r.m.MaxStarting = 1
-		p := policy
+		p := testPolicy
 		p.LimitedStarts, p.ReportsReadiness = true, true
 		r.do(Add{Name: "o", Policy: new(p), Want: WantUp})
 		r.do(Spawned{"o", 50})
@@ -47,7 +47,7 @@ func (r *rig) order(word string) []string {
 		return r.do(Ready{"o", r.m.services["o"].number, true, ""})
 	case "follow":
 		define(RestartAndNeeds{RestartOn: []string{"o"}})
-		r.do(Add{Name: "o", Policy: new(policy), Want: WantUp})
+		r.do(Add{Name: "o", Policy: new(testPolicy), Want: WantUp})
 		r.do(Spawned{"o", 50})
 		r.want(Up)
 		r.do(Exited{Name: "o", PID: 50, Code: 1})
@@ -73,7 +73,7 @@ type manyRig struct {
 func newCrew(t *testing.T) manyRig { return manyRig{newRig(t)} }
 
 func (c manyRig) add(name string, o RestartAndNeeds) {
-	c.do(Add{Name: name, Policy: new(with(o)), Want: WantUp})
+	c.do(Add{Name: name, Policy: new(policyWith(o)), Want: WantUp})
 }
 
 func (c manyRig) of(name string) *service { return c.m.services[name] }
@@ -121,7 +121,7 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	c.why("web", "waits for db, which does not exist, and for migrate, which does not exist, and for log, which does not exist")
 	c.add("log", RestartAndNeeds{})
 	c.spawn("log")
-	db := with(RestartAndNeeds{})
+	db := policyWith(RestartAndNeeds{})
 	db.ReportsReadiness = true
 	c.do(Add{Name: "db", Policy: new(db), Want: WantUp})
 	c.spawn("db")
@@ -165,7 +165,7 @@ func TestOptionalNeedsAreLeftOutWhereNobodyWantsThem(t *testing.T) {
 	o := RestartAndNeeds{Needs: []Need{{"cache", UntilReady, true}}}
 	c.add("web", o)
 	c.spawn("web")
-	c.do(Add{Name: "cache", Policy: new(policy), Want: WantDown})
+	c.do(Add{Name: "cache", Policy: new(testPolicy), Want: WantDown})
 	c.add("web2", o)
 	c.spawn("web2")
 	c.do(Start{"cache"})
@@ -335,7 +335,7 @@ func TestRestartOn(t *testing.T) {
 
 func TestASchedule(t *testing.T) {
 	c := newCrew(t)
-	c.do(Add{Name: "s", Policy: new(with(RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true})), Want: WantDown})
+	c.do(Add{Name: "s", Policy: new(policyWith(RestartAndNeeds{RestartPolicy: RestartNever, IsConfiguredTask: true})), Want: WantDown})
 	next := c.now.Add(time.Hour)
 	c.do(Scheduled{"s", next, false})
 	c.is("s", Down)
@@ -345,16 +345,16 @@ func TestASchedule(t *testing.T) {
 	c.now = next
 	c.do(Scheduled{"s", next.Add(time.Hour), true})
 	c.spawn("s")
-	c.acts = nil
+	c.actions = nil
 	c.do(Scheduled{"s", next.Add(2 * time.Hour), true})
 	c.is("s", Up)
 	told := false
-	for _, a := range c.acts {
+	for _, a := range c.actions {
 		n, is := a.(AppendRecord)
 		told = told || is && n.Record.Reason == "its time has come and is skipped: it is up"
 	}
 	if !told {
-		t.Errorf("an overlap is not told: %v", c.acts)
+		t.Errorf("an overlap is not told: %v", c.actions)
 	}
 	c.ends("s", 0)
 	if got := c.of("s").snapshot(&unit{Unit: &Unit{}}); got.State != Down || got.Want != WantDown || !got.Done || !got.NextStart.Equal(next.Add(2*time.Hour)) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func (r *rig) told(e NotifyMessage) {
+func (r *rig) notify(e NotifyMessage) {
 	r.t.Helper()
 	e.Name = "s"
 	if e.Run == 0 {
@@ -20,33 +20,33 @@ func (r *rig) told(e NotifyMessage) {
 
 func TestARunTellsOfItself(t *testing.T) {
 	r := newRig(t)
-	p := policy
+	p := testPolicy
 	p.ReportsReadiness = true
 	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
-	r.told(NotifyMessage{Status: "loading", HasStatus: true})
+	r.notify(NotifyMessage{Status: "loading", HasStatus: true})
 	if s := r.s(); s.ready || s.status != "loading" || s.readinessText != "" {
 		t.Errorf("%+v", s.run)
 	}
-	r.told(NotifyMessage{Ready: true, Run: 99})
+	r.notify(NotifyMessage{Ready: true, Run: 99})
 	if r.s().ready {
 		t.Error("another run has said it")
 	}
-	r.told(NotifyMessage{Ready: true})
+	r.notify(NotifyMessage{Ready: true})
 	if s := r.s(); !s.ready || s.status != "loading" {
 		t.Errorf("%+v", s.run)
 	}
-	r.told(NotifyMessage{HasStatus: true})
+	r.notify(NotifyMessage{HasStatus: true})
 	if r.s().status != "" {
 		t.Error("it can't take its status back")
 	}
-	r.told(NotifyMessage{Status: "last", HasStatus: true})
+	r.notify(NotifyMessage{Status: "last", HasStatus: true})
 	r.exit(1)
-	r.told(NotifyMessage{Status: "too late", HasStatus: true})
+	r.notify(NotifyMessage{Status: "too late", HasStatus: true})
 	if s := r.s(); s.status == "too late" || s.snapshot(&unit{Unit: &Unit{}}).Status != "" {
 		t.Errorf("%q of one that has ended", s.status)
 	}
-	r.wait(policy.Backoff.Initial)
+	r.wait(testPolicy.Backoff.Initial)
 	r.spawned()
 	if s := r.s(); s.ready || s.status != "" {
 		t.Errorf("the next run begins with %+v", s.run)
@@ -57,7 +57,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and ends", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(NotifyMessage{Stopping: true})
+		r.notify(NotifyMessage{Stopping: true})
 		r.want(Stopping)
 		r.exit(1)
 		r.want(Backoff)
@@ -68,8 +68,8 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and doesn't end", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(NotifyMessage{Stopping: true})
-		r.wait(policy.Grace)
+		r.notify(NotifyMessage{Stopping: true})
+		r.wait(testPolicy.Grace)
 		r.want(Killing)
 		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
 		if last := r.s().lastExit; last.Cause != CauseHealth || last.Error == "" {
@@ -80,7 +80,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and is stopped", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(NotifyMessage{Stopping: true})
+		r.notify(NotifyMessage{Stopping: true})
 		r.do(Stop{"s"})
 		r.exit(1)
 		r.want(Down)
@@ -88,7 +88,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("while the container ends", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(NotifyMessage{Stopping: true})
+		r.notify(NotifyMessage{Stopping: true})
 		r.do(Shutdown{Reason: "test"})
 		r.wait(7500 * time.Millisecond)
 		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
@@ -101,31 +101,31 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 func TestMoreTimeToStop(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	r.told(NotifyMessage{Extend: time.Hour})
+	r.notify(NotifyMessage{Extend: time.Hour})
 	r.do(Stop{"s"})
 	begin := r.now
-	r.told(NotifyMessage{Extend: time.Second})
-	if left := r.s().deadline.Sub(r.now); left != policy.Grace {
+	r.notify(NotifyMessage{Extend: time.Second})
+	if left := r.s().deadline.Sub(r.now); left != testPolicy.Grace {
 		t.Errorf("%v left", left)
 	}
-	r.wait(policy.Grace - time.Second)
-	r.told(NotifyMessage{Extend: time.Minute})
+	r.wait(testPolicy.Grace - time.Second)
+	r.notify(NotifyMessage{Extend: time.Minute})
 	if left := r.s().deadline.Sub(r.now); left != time.Minute {
 		t.Errorf("%v left", left)
 	}
-	r.told(NotifyMessage{Extend: 24 * time.Hour})
-	if all := r.s().deadline.Sub(begin); all != 10*policy.Grace {
+	r.notify(NotifyMessage{Extend: 24 * time.Hour})
+	if all := r.s().deadline.Sub(begin); all != 10*testPolicy.Grace {
 		t.Errorf("%v in all", all)
 	}
-	r.wait(10 * policy.Grace)
+	r.wait(10 * testPolicy.Grace)
 	r.want(Killing)
-	r.told(NotifyMessage{Extend: time.Hour})
+	r.notify(NotifyMessage{Extend: time.Hour})
 	r.want(Killing)
 
 	r = newRig(t)
 	r.up()
 	r.do(Shutdown{Reason: "test"})
-	r.told(NotifyMessage{Extend: time.Hour})
+	r.notify(NotifyMessage{Extend: time.Hour})
 	if left := r.s().deadline.Sub(r.now); left > 8*time.Second {
 		t.Errorf("%v left of the container's budget", left)
 	}

@@ -149,9 +149,11 @@ func (s *service) causeOf(e Exited) Cause {
 	return CauseCrash
 }
 
-// without returns a copy of a slice without the elements that drop selects. The original stays the same, because undo may have
+// cloneWithout returns a copy of a slice without the elements that drop selects. The original stays the same, because undo may have
 // to restore it.
-func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(slices.Clone(in), drop) }
+func cloneWithout[T any](in []T, drop func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(in), drop)
+}
 
 // causeCounts counts exits by cause. It is immutable, so snapshots can share it.
 type causeCounts []CauseCount

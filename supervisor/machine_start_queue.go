@@ -11,13 +11,13 @@ import (
 // the processor, so too many at once would all become ready late.
 
 const (
-	// turnTime is how long a service that is not ready keeps its turn. After that, the next service may start.
-	turnTime = 10 * time.Second
-	// shortTurnTime replaces turnTime after many turns in a row have timed out. Such services probably never report readiness.
-	// With turnTime, the last of 500 would start after 40 minutes.
-	shortTurnTime = time.Second
-	// ReasonTurn is the prefix of the reason for a wait in the queue of starts: too many services are starting.
-	ReasonTurn = "waits for its turn"
+	// startSlotTime is how long a service that is not ready keeps its turn. After that, the next service may start.
+	startSlotTime = 10 * time.Second
+	// shortStartSlotTime replaces startSlotTime after many turns in a row have timed out. Such services probably never report readiness.
+	// With startSlotTime, the last of 500 would start after 40 minutes.
+	shortStartSlotTime = time.Second
+	// ReasonQueued is the prefix of the reason for a wait in the queue of starts: too many services are starting.
+	ReasonQueued = "waits for its turn"
 	// maxShownPositions is the longest queue in which the status of each service shows its position.
 	maxShownPositions = 256
 )
@@ -41,9 +41,9 @@ func (m *Machine) holdsTurn(now time.Time, s *service) bool {
 // turnLimit returns how long a service that is not ready keeps its turn.
 func (m *Machine) turnLimit() time.Duration {
 	if m.timedOutTurns >= 2*m.MaxStarting {
-		return shortTurnTime
+		return shortStartSlotTime
 	}
-	return turnTime
+	return startSlotTime
 }
 
 // enqueue gives a service a turn, or puts it into the queue if too many services are starting. It reports whether the service
@@ -52,7 +52,7 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.queuePosition != 0:
 		if s.unmet != nil {
-			s.unmet, s.reason = nil, ReasonTurn
+			s.unmet, s.reason = nil, ReasonQueued
 			m.markChanged(s)
 			m.updateQueuePositions()
 		}
@@ -72,7 +72,7 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 		s.queuePosition = -ns
 	}
 	m.queue = append(m.queue, s)
-	m.setState(now, s, Waiting, time.Time{}, ReasonTurn)
+	m.setState(now, s, Waiting, time.Time{}, ReasonQueued)
 	m.updateQueuePositions()
 	return true
 }
@@ -83,8 +83,8 @@ func (m *Machine) freeTurns(now time.Time) int {
 	over := func(s *service) bool { return !m.holdsTurn(now, s) }
 	if slices.ContainsFunc(m.starting, over) {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
-		ended := len(m.starting) - len(without(m.starting, late))
-		m.starting = without(m.starting, over)
+		ended := len(m.starting) - len(cloneWithout(m.starting, late))
+		m.starting = cloneWithout(m.starting, over)
 		m.timedOutTurns += ended // turnLimit and holdsTurn read the count, so it must change after these calls
 	}
 	if m.anyReady {
@@ -97,7 +97,7 @@ func (m *Machine) freeTurns(now time.Time) int {
 func (m *Machine) dequeue(s *service) {
 	if s.queuePosition != 0 {
 		s.queuePosition = 0
-		m.queue = without(m.queue, func(o *service) bool { return o == s })
+		m.queue = cloneWithout(m.queue, func(o *service) bool { return o == s })
 		m.updateQueuePositions()
 	}
 }
@@ -127,7 +127,7 @@ func (m *Machine) updateQueuePositions() {
 		return
 	}
 	for i, s := range slices.SortedStableFunc(slices.Values(m.queue), compareQueuePositions) {
-		if reason := ReasonTurn + " (" + strconv.Itoa(i) + " before it)"; s.reason != reason {
+		if reason := ReasonQueued + " (" + strconv.Itoa(i) + " before it)"; s.reason != reason {
 			m.save(s)
 			s.reason = reason
 			m.markChanged(s)

@@ -11,7 +11,7 @@ import (
 func TestOnlySoManyStartAtOnce(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting = 2
-	p := policy
+	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	names := []string{"a", "b", "old", "new", "middle"}
 	for i, name := range names {
@@ -54,17 +54,17 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	up("new", 54)
 	c.do(Start{"middle"})
 	expect("up up up up (0 before it)")
-	if at, ok := c.m.Deadline(); !ok || at.Sub(c.m.services["a"].since) > turnTime {
+	if at, ok := c.m.Deadline(); !ok || at.Sub(c.m.services["a"].since) > startSlotTime {
 		t.Fatalf("a start that never gets ready holds the others until %v", at)
 	}
-	c.wait(turnTime)
+	c.wait(startSlotTime)
 	expect("up up up up starting")
 }
 
 // After its first crash, a gateway that had become ready must start without a delay. After a second crash it must wait.
 func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
 	c := newCrew(t)
-	p := policy
+	p := testPolicy
 	p.ReportsReadiness = true
 	c.do(Add{Name: "a", Policy: new(p), Want: WantUp})
 	crash := func(pid int, ready bool, want State) {
@@ -83,7 +83,7 @@ func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
 	crash(51, true, Backoff)
 	c.wait(c.m.services["a"].deadline.Sub(c.now))
 	c.do(Spawned{"a", 52})
-	c.wait(policy.ResetAfter)
+	c.wait(testPolicy.ResetAfter)
 	c.do(Stop{"a"})
 	c.do(Exited{Name: "a", PID: 52, Code: 0})
 	c.do(Start{"a"})
@@ -108,7 +108,7 @@ func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting = 2
-	p := policy
+	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i, name := range []string{"a", "b", "old", "new", "middle"} {
 		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
@@ -126,7 +126,7 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting = 1
-	p := policy
+	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for _, name := range []string{"a", "b", "c"} {
 		p.LastUsed = time.Unix(0, 0)
@@ -142,7 +142,7 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting = 2
 	const many = 100
-	p := policy
+	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range many {
 		name := fmt.Sprint("s", i)
@@ -174,7 +174,7 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 func TestMoreStartWhenOneIsReady(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting, c.m.ExtraStarting = 2, 1
-	p := policy
+	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range 6 {
 		c.do(Add{Name: fmt.Sprint("s", i), Policy: new(p), Want: WantUp})
@@ -202,7 +202,7 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	c := newCrew(t)
 	c.m.MaxStarting, c.m.ExtraStarting = 2, 2
-	p := policy
+	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	c.do(Add{Name: "default", Policy: new(p), Want: WantUp})
 	c.do(Spawned{"default", 50})

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/backoff"
 )
 
-var policy = Policy{
+var testPolicy = Policy{
 	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Minute, Factor: 2},
 	ResetAfter: time.Minute, CrashLoopExits: 5, CrashLoopWindow: time.Minute,
 	ParkCodes: []int{78}, NoDelayCodes: []int{75},
@@ -20,18 +20,18 @@ var policy = Policy{
 
 // finishing is the policy of a service with a finish command.
 var finishing = func() Policy {
-	p := policy
+	p := testPolicy
 	p.RunsFinish, p.FinishTimeout, p.PermanentFinishCodes = true, 5*time.Second, []int{125}
 	return p
 }()
 
 // rig drives a machine with one service "s" and a fake clock.
 type rig struct {
-	t    *testing.T
-	m    Machine
-	now  time.Time
-	pid  int
-	acts []Action
+	t       *testing.T
+	m       Machine
+	now     time.Time
+	pid     int
+	actions []Action
 }
 
 func newRig(t *testing.T) *rig {
@@ -42,7 +42,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) do(e Event) []string {
 	var kinds []string
 	acts := slices.Clone(r.m.Step(r.now, e))
-	r.acts = append(r.acts, acts...)
+	r.actions = append(r.actions, acts...)
 	for _, a := range acts {
 		switch a := a.(type) {
 		case Spawn:
@@ -65,7 +65,7 @@ func (r *rig) s() *service { return r.m.services["s"] }
 // up brings "s" into the state Up.
 func (r *rig) up() {
 	if r.s() == nil {
-		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
 	} else {
 		r.do(Start{"s"})
 	}
@@ -98,11 +98,11 @@ func (r *rig) wait(d time.Duration) []string {
 func (r *rig) enter(state State) {
 	switch state {
 	case Down:
-		r.do(Add{Name: "s", Policy: new(policy), Want: WantDown})
+		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
 	case Waiting:
-		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp, Needs: []string{"boot"}})
+		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantUp, Needs: []string{"boot"}})
 	case Starting:
-		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
 	case Up:
 		r.up()
 	case Stopping:
@@ -110,10 +110,10 @@ func (r *rig) enter(state State) {
 		r.do(Stop{"s"})
 	case Killing:
 		r.enter(Stopping)
-		r.wait(policy.Grace)
+		r.wait(testPolicy.Grace)
 	case Finishing:
 		r.up()
-		r.cause("dies")
+		r.causeEvents("dies")
 		r.do(Spawned{"s", 1})
 	case Backoff:
 		r.up()
@@ -135,8 +135,8 @@ func (r *rig) noFinish() {
 	}
 }
 
-// cause returns the events for a word of the transition table.
-func (r *rig) cause(word string) []string {
+// causeEvents returns the events for a word of the transition table.
+func (r *rig) causeEvents(word string) []string {
 	switch word {
 	case "start":
 		return r.do(Start{"s"})
@@ -196,7 +196,7 @@ func (r *rig) cause(word string) []string {
 		return r.do(CorrectCause{"s", r.s().number, CauseReplaced})
 	case "inputs":
 		if r.s().state == Parked {
-			r.now = r.now.Add(policy.Backoff.Initial)
+			r.now = r.now.Add(testPolicy.Backoff.Initial)
 		}
 		return r.do(InputsChanged{"s"})
 	case "inputssoon":
@@ -204,9 +204,9 @@ func (r *rig) cause(word string) []string {
 	case "due":
 		return r.do(Scheduled{"s", r.now.Add(time.Hour), true})
 	case "shed", "full", "room":
-		return r.memory(word)
+		return r.memoryEvents(word)
 	case "lacking", "needsmet", "crowded", "turn", "follow", "over", "never", "limit":
-		return r.order(word)
+		return r.relationEvents(word)
 	}
 	r.t.Fatalf("the table has an unknown event %q", word)
 	return nil
@@ -229,7 +229,7 @@ func TestTransitionTable(t *testing.T) {
 		t.Run(f[0]+"/"+f[1], func(t *testing.T) {
 			r := newRig(t)
 			r.enter(State(f[0]))
-			got := r.cause(f[1])
+			got := r.causeEvents(f[1])
 			r.want(State(f[2]))
 			if want := f[3:]; !slices.Equal(got, want) {
 				t.Errorf("actions %v, want %v", got, want)
@@ -250,7 +250,7 @@ func TestTransitionTable(t *testing.T) {
 			}
 			r := newRig(t)
 			r.enter(state)
-			if got := r.cause(word); len(got) != 0 || r.s().state != state {
+			if got := r.causeEvents(word); len(got) != 0 || r.s().state != state {
 				t.Errorf("%s %s: now %s, actions %v; the table has no such row", state, word, r.s().state, got)
 			}
 		}
@@ -412,7 +412,7 @@ func TestTheGraceOfAnEarlierStopNeverKillsALaterRun(t *testing.T) {
 func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	if got := r.cause("leftover"); !slices.Equal(got, []string{"signaltree"}) {
+	if got := r.causeEvents("leftover"); !slices.Equal(got, []string{"signaltree"}) {
 		t.Fatalf("actions %v", got)
 	}
 	if sig := r.lastTree().Signal; sig != sigTerm {
@@ -440,7 +440,7 @@ func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 		var after []time.Duration
 		for range 33 {
 			after = append(after, r.s().deadline.Sub(r.now))
-			r.acts = nil
+			r.actions = nil
 			r.wait(after[len(after)-1])
 			r.want(Killing)
 			if r.lastTree().Signal != sigKill {
@@ -458,7 +458,7 @@ func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 }
 
 func (r *rig) lastTree() Signal {
-	for _, a := range slices.Backward(r.acts) {
+	for _, a := range slices.Backward(r.actions) {
 		if a, ok := a.(Signal); ok && a.Scope == ScopeTree {
 			return a
 		}
@@ -496,7 +496,7 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 func TestTheEndOfAnOlderRunChangesNothing(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	r.cause("leftover")
+	r.causeEvents("leftover")
 	r.do(RunEnded{"s", r.s().number - 1})
 	r.want(Stopping)
 }
@@ -579,7 +579,7 @@ func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 		r.want(Starting)
 		r.spawned()
 	}
-	r.wait(policy.ResetAfter)
+	r.wait(testPolicy.ResetAfter)
 	r.exit(78)
 	r.do(InputsChanged{"s"})
 	r.want(Starting)
@@ -634,7 +634,7 @@ func TestRemoveStopsThenForgets(t *testing.T) {
 	if r.s() != nil || len(r.m.order) != 0 {
 		t.Error("still known")
 	}
-	r.do(Add{Name: "s", Policy: new(policy), Want: WantDown})
+	r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
 	r.do(Remove{"s"})
 	if r.s() != nil {
 		t.Error("a down service is not forgotten at once")
@@ -656,7 +656,7 @@ func TestRemovedAndBackBeforeItWasDown(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.do(Remove{"s"})
-	r.do(Add{Name: "s", Policy: new(policy), Want: WantDown})
+	r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
 	r.exit(0)
 	r.want(Down)
 }
@@ -779,11 +779,11 @@ func TestAMissingFinishCommandIsNoNewsAndABrokenOneIsSaid(t *testing.T) {
 	for code, said := range map[int]bool{127: false, 126: true} {
 		r := newRig(t)
 		r.up()
-		r.cause("dies")
-		r.acts = nil
+		r.causeEvents("dies")
+		r.actions = nil
 		r.do(SpawnFailed{Name: "s", Error: "it has no legs", Code: code, Permanent: true})
 		r.want(Backoff)
-		got := slices.ContainsFunc(r.acts, func(a Action) bool {
+		got := slices.ContainsFunc(r.actions, func(a Action) bool {
 			n, ok := a.(AppendRecord)
 			return ok && strings.Contains(n.Record.Reason, "it has no legs")
 		})
@@ -832,8 +832,8 @@ func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
 	}
 }
 
-// s6like is the policy of a service directory that contains only run.
-var s6like = Policy{
+// s6Policy is the policy of a service directory that contains only run.
+var s6Policy = Policy{
 	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Second},
 	StopSignal: sigTerm, KillNever: true, KillScope: ScopeMain, LeaveDescendants: true,
 	SpawnRetry: time.Minute, ReadyRestart: time.Second, ReportsReadiness: true,
@@ -845,7 +845,7 @@ func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 		want  State
 	}{{-1, Backoff}, {999 * time.Millisecond, Backoff}, {time.Second, Starting}} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 		r.spawned()
 		r.now = r.now.Add(time.Hour)
 		if c.ready >= 0 {
@@ -862,7 +862,7 @@ func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 
 func TestTheDelayOfAServiceDirectoryNeverGrows(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 	for range 20 {
 		r.spawned()
 		r.exit(1)
@@ -876,7 +876,7 @@ func TestTheDelayOfAServiceDirectoryNeverGrows(t *testing.T) {
 func TestARunThatCannotBeSpawnedIsTriedAgainEveryMinute(t *testing.T) {
 	for _, permanent := range []bool{false, true} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
+		r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 		for range 3 {
 			r.do(SpawnFailed{Name: "s", Error: "cannot start \"run\": permission denied", Permanent: permanent})
 			r.want(Backoff)
@@ -892,7 +892,7 @@ func TestARunThatCannotBeSpawnedIsTriedAgainEveryMinute(t *testing.T) {
 
 func TestAStopWithoutAGraceNeverKillsAndCanBeRepeated(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 	r.spawned()
 	for range 2 {
 		if got := r.do(Stop{"s"}); !slices.Equal(got, []string{"signal"}) {
@@ -917,7 +917,7 @@ func TestAStopWithoutAGraceNeverKillsAndCanBeRepeated(t *testing.T) {
 func TestAGraceOfAServiceDirectoryKillsTheProcessOrItsGroup(t *testing.T) {
 	for scope, want := range map[SignalScope]string{ScopeMain: "signal", ScopeGroup: "signalgroup"} {
 		r := newRig(t)
-		p := s6like
+		p := s6Policy
 		p.KillNever, p.Grace, p.KillScope = false, 2*time.Second, scope
 		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 		r.spawned()
@@ -931,7 +931,7 @@ func TestAGraceOfAServiceDirectoryKillsTheProcessOrItsGroup(t *testing.T) {
 
 func TestWhatASparingServiceLeavesBehindIsLeftAlone(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(s6like), Want: WantUp})
+	r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 	r.spawned()
 	if got := r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true}); len(got) != 0 {
 		t.Errorf("actions %v", got)
@@ -1011,11 +1011,11 @@ func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 	paused(false)
 	r.up()
 	r.do(Pause{"s", false})
-	r.acts = nil
+	r.actions = nil
 	r.do(Stop{"s"})
 	paused(false)
-	if !slices.Contains(r.acts, Action(Signal{"s", r.s().number, sigTerm, ScopeMain, true})) {
-		t.Errorf("a paused process is not continued so that it can end: %v", r.acts)
+	if !slices.Contains(r.actions, Action(Signal{"s", r.s().number, sigTerm, ScopeMain, true})) {
+		t.Errorf("a paused process is not continued so that it can end: %v", r.actions)
 	}
 }
 
@@ -1043,14 +1043,14 @@ func TestAnOperatorsSignalLeavesTheWantAndIsNoFailure(t *testing.T) {
 
 func TestSignalZeroIsTheOneThatStopsIt(t *testing.T) {
 	r := newRig(t)
-	p := policy
+	p := testPolicy
 	p.StopSignal = sigHup
 	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
-	r.acts = nil
+	r.actions = nil
 	r.do(SignalMain{"s", 0, true})
-	if !slices.Contains(r.acts, Action(Signal{"s", r.s().number, sigHup, ScopeGroup, false})) {
-		t.Errorf("actions %v", r.acts)
+	if !slices.Contains(r.actions, Action(Signal{"s", r.s().number, sigHup, ScopeGroup, false})) {
+		t.Errorf("actions %v", r.actions)
 	}
 }
 
@@ -1058,10 +1058,10 @@ func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	for signal, wakes := range map[int]bool{sigTerm: true, sigInt: true, sigHup: true, sigQuit: true, 10: false, sigStop: false} {
-		r.acts = nil
+		r.actions = nil
 		r.do(ForwardSignal{"s", signal})
-		if want := (Signal{"s", r.s().number, signal, ScopeMain, wakes}); !slices.Contains(r.acts, Action(want)) {
-			t.Errorf("signal %d: %v", signal, r.acts)
+		if want := (Signal{"s", r.s().number, signal, ScopeMain, wakes}); !slices.Contains(r.actions, Action(want)) {
+			t.Errorf("signal %d: %v", signal, r.actions)
 		}
 	}
 }
@@ -1069,7 +1069,7 @@ func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 func TestTheEndOfTheContainerIsNoWishOfAnOperator(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	r.do(Add{Name: "t", Policy: new(policy), Want: WantUp})
+	r.do(Add{Name: "t", Policy: new(testPolicy), Want: WantUp})
 	r.do(Spawned{"t", 50})
 	r.do(Stop{"t"})
 	r.do(Shutdown{Reason: "asked"})
@@ -1088,12 +1088,12 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	r.up()
 	r.exit(0)
 	run := r.s().number
-	r.acts = nil
+	r.actions = nil
 	for range 2 {
 		r.do(CorrectCause{"s", run, CauseReplaced})
 	}
 	var causes []Cause
-	for _, a := range r.acts {
+	for _, a := range r.actions {
 		if n, ok := a.(AppendRecord); ok && n.Record.Exit != nil {
 			causes = append(causes, n.Record.Exit.Cause)
 		}
@@ -1107,17 +1107,17 @@ func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.exit(1)
-	r.acts = nil
+	r.actions = nil
 	r.do(CorrectCause{"s", r.s().number, CauseOperator})
 	if r.s().lastExit.Cause != CauseOperator || r.s().lastExit.Code != 1 {
 		t.Errorf("its last exit is %+v", r.s().lastExit)
 	}
-	for _, a := range r.acts {
+	for _, a := range r.actions {
 		if n, ok := a.(AppendRecord); ok && n.Record.Reason == "exited with code 1 "+SuffixProfileGone {
 			return
 		}
 	}
-	t.Errorf("nobody is told: %v", r.acts)
+	t.Errorf("nobody is told: %v", r.actions)
 }
 
 func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
@@ -1126,7 +1126,7 @@ func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 	if !r.s().ready {
 		t.Error("a service without readiness of its own is not ready while up")
 	}
-	p := policy
+	p := testPolicy
 	p.ReportsReadiness = true
 	r = newRig(t)
 	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
@@ -1157,10 +1157,10 @@ func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
 	now := time.Unix(1000, 0)
 	names := []string{"a", "b", "c"}
 	for i, n := range names {
-		m.Step(now, Add{Name: n, Policy: new(policy), Want: WantUp})
+		m.Step(now, Add{Name: n, Policy: new(testPolicy), Want: WantUp})
 		m.Step(now, Spawned{n, 10 + i})
 	}
-	m.Step(now, Add{Name: "d", Policy: new(policy), Want: WantUp})
+	m.Step(now, Add{Name: "d", Policy: new(testPolicy), Want: WantUp})
 	m.Step(now, SpawnFailed{Name: "d", Error: "no"})
 	signals := 0
 	for _, a := range m.Step(now, Shutdown{Code: 0, Reason: "asked"}) {
@@ -1282,11 +1282,11 @@ func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 }
 
 func TestATaskRunsOnce(t *testing.T) {
-	p := policy
+	p := testPolicy
 	p.SingleRun = true
 	for _, end := range []func(r *rig){
 		func(r *rig) { r.spawned(); r.exit(1) },
-		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(RunEnded{"s", r.s().number}) },
+		func(r *rig) { r.spawned(); r.causeEvents("leftover"); r.do(RunEnded{"s", r.s().number}) },
 		func(r *rig) { r.do(SpawnFailed{Name: "s", Error: "no"}) },
 	} {
 		r := newRig(t)

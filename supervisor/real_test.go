@@ -95,7 +95,7 @@ func until(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool) *Snaps
 }
 
 func realUnit(name string, role ...string) Unit {
-	p := policy
+	p := testPolicy
 	p.Backoff.Initial, p.Backoff.Max = 10*time.Millisecond, 10*time.Millisecond
 	p.Grace = 300 * time.Millisecond
 	return Unit{

@@ -11,13 +11,13 @@ func (f *fakeProcs) orphan() { f.end(1<<60, 0, 0) }
 
 func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.mute })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
 		b.register(t, "s", WantUp)
 		for range floodOrphans {
 			b.procs.orphan()
 			synctest.Wait()
 		}
-		if !b.procs.isQuiet() {
+		if !b.procs.hasNoSIGCHLD() {
 			t.Fatalf("SIGCHLD still comes after %d orphans in no time", floodOrphans)
 		}
 		b.procs.orphan()
@@ -33,7 +33,7 @@ func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) 
 		}
 		time.Sleep(floodEnd * floodPause)
 		synctest.Wait()
-		if b.procs.isQuiet() {
+		if b.procs.hasNoSIGCHLD() {
 			t.Error("SIGCHLD is still off after the flood")
 		}
 		b.procs.orphan()
@@ -47,7 +47,7 @@ func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) 
 
 func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.mute })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
 		b.register(t, "s", WantUp)
 		for range floodOrphans {
 			b.procs.orphan()
@@ -58,7 +58,7 @@ func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 		if took := time.Since(begin); took > floodPause {
 			t.Errorf("the stop in a flood took %v", took)
 		}
-		if b.procs.isQuiet() {
+		if b.procs.hasNoSIGCHLD() {
 			t.Error("SIGCHLD is off at the end")
 		}
 	})
@@ -66,13 +66,13 @@ func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 
 func TestLoopIsNotSlowedByOrphansNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.mute })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
 		for range 10 * floodOrphans {
 			b.procs.orphan()
 			synctest.Wait()
 			time.Sleep(floodWindow / (floodOrphans / 2))
 		}
-		if b.procs.isQuiet() {
+		if b.procs.hasNoSIGCHLD() {
 			t.Error("SIGCHLD is off though orphans are few")
 		}
 		b.shutdown(t)

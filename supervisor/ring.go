@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	ringSize        = 1024 // number of records in the ring, for all services together
-	keptSize        = 8    // number of overwritten records that are kept for each service
-	maxKeptServices = 512  // overwritten records are kept for at most this many services
+	ringSize              = 1024 // number of records in the ring, for all services together
+	overwrittenPerService = 8    // number of overwritten records that are kept for each service
+	maxKeptServices       = 512  // overwritten records are kept for at most this many services
 
-	rootOrders     = "\x00" // key in Ring.kept for records of commands by root; no service can have this name
-	keptRootOrders = 64     // number of overwritten records of commands by root that are kept
+	rootCommandsKey = "\x00" // key in Ring.overwritten for records of commands by root; no service can have this name
+	maxRootCommands = 64     // number of overwritten records of commands by root that are kept
 )
 
 // Ring is the event history. The loop appends records, and each reader follows with its own cursor. No method blocks: a slow
 // reader loses the oldest records, and learns how many. A busy service can overwrite the records of all others, so the ring
 // also keeps a few overwritten records of each service and of root's commands, see [Ring.KeptRecords].
 type Ring struct {
-	slots   [ringSize]atomic.Pointer[Record]
-	kept    atomic.Pointer[map[string]*keptRecords] // overwritten records by service; adding a service replaces the map
-	last    uint64
-	head    atomic.Uint64 // Seq of the newest record that readers see
-	changes broadcast
+	slots       [ringSize]atomic.Pointer[Record]
+	overwritten atomic.Pointer[map[string]*overwrittenRecords] // overwritten records by service; adding a service replaces the map
+	last        uint64
+	head        atomic.Uint64 // Seq of the newest record that readers see
+	changes     broadcast
 }
 
 // add appends a record and gives it the next number. Readers see it after the next publish. Only the loop may call add.
@@ -34,8 +34,8 @@ func (r *Ring) add(rec Record) {
 	r.store(&rec)
 }
 
-// keptRecords is a small ring of overwritten records about one service, or about root's commands.
-type keptRecords struct {
+// overwrittenRecords is a small ring of overwritten records about one service, or about root's commands.
+type overwrittenRecords struct {
 	slots []atomic.Pointer[Record]
 	next  int
 }
@@ -47,29 +47,29 @@ func (r *Ring) store(rec *Record) {
 	if old == nil || old.Key != "" {
 		return
 	}
-	key, size := old.Service, keptSize
+	key, size := old.Service, overwrittenPerService
 	if old.By != nil && old.By.UID == 0 {
-		key, size = rootOrders, keptRootOrders
+		key, size = rootCommandsKey, maxRootCommands
 	}
-	var services map[string]*keptRecords
-	if p := r.kept.Load(); p != nil {
+	var services map[string]*overwrittenRecords
+	if p := r.overwritten.Load(); p != nil {
 		services = *p
 	}
 	if old.Dropped && services[old.Service] != nil {
 		services = maps.Clone(services)
 		delete(services, old.Service)
-		r.kept.Store(&services)
+		r.overwritten.Store(&services)
 	}
 	own := services[key]
 	switch {
-	case key != rootOrders && (old.Dropped || own == nil && len(services) >= maxKeptServices):
+	case key != rootCommandsKey && (old.Dropped || own == nil && len(services) >= maxKeptServices):
 		return
 	case own == nil:
-		own = &keptRecords{slots: make([]atomic.Pointer[Record], size)}
-		grown := make(map[string]*keptRecords)
+		own = &overwrittenRecords{slots: make([]atomic.Pointer[Record], size)}
+		grown := make(map[string]*overwrittenRecords)
 		maps.Copy(grown, services)
 		grown[key] = own
-		r.kept.Store(&grown)
+		r.overwritten.Store(&grown)
 	}
 	own.slots[own.next].Store(old)
 	own.next = (own.next + 1) % size
@@ -87,7 +87,7 @@ func (r *Ring) KeptRecords(end uint64) (records []Record) {
 
 // KeptBetween is KeptRecords without copying, limited to records with a Seq above after. The caller must not modify them.
 func (r *Ring) KeptBetween(after, end uint64) (records []*Record) {
-	if services := r.kept.Load(); services != nil {
+	if services := r.overwritten.Load(); services != nil {
 		for _, own := range *services {
 			for i := range own.slots {
 				if rec := own.slots[i].Load(); rec != nil && rec.Seq > after && rec.Seq < end {

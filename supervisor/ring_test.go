@@ -35,7 +35,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 			}
 			last = rec.Seq
 		}
-		if of["gateway-coder"] != keptSize || of[""] != keptSize || of["gone"] != 0 || last != r.Last() {
+		if of["gateway-coder"] != overwrittenPerService || of[""] != overwrittenPerService || of["gone"] != 0 || last != r.Last() {
 			t.Errorf("the history has %v", of)
 		}
 	}
@@ -50,7 +50,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	var r Ring
 	root, agent := &client.Author{Program: "hinit", Way: client.WayExec}, &client.Author{UID: 10000, Program: "sh", Way: client.WayAPI}
-	for i := range 2 * keptRootOrders {
+	for i := range 2 * maxRootCommands {
 		r.add(Record{Service: "agents", Reason: fmt.Sprint("root ", i), By: root})
 	}
 	r.add(Record{Service: "gone", Dropped: true, By: root})
@@ -66,7 +66,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 		for _, rec := range kept {
 			of[rec.By.Program+rec.Service]++
 		}
-		if of["hinitagents"] != keptRootOrders-1 || of["hinitgone"] != 1 || of["shagents"] != keptSize || len(kept) != keptRootOrders+keptSize {
+		if of["hinitagents"] != maxRootCommands-1 || of["hinitgone"] != 1 || of["shagents"] != overwrittenPerService || len(kept) != maxRootCommands+overwrittenPerService {
 			t.Errorf("kept are %v of %d", of, len(kept))
 		}
 	}
@@ -83,13 +83,13 @@ func TestTheHistoryIsBoundedWhateverServicesThereAre(t *testing.T) {
 		r.add(Record{Service: fmt.Sprint("s", i%2000)})
 	}
 	r.publish()
-	if n := len(r.KeptRecords(r.Last())); n > maxKeptServices*keptSize {
+	if n := len(r.KeptRecords(r.Last())); n > maxKeptServices*overwrittenPerService {
 		t.Errorf("%d records are kept", n)
 	}
 	for range 3 * ringSize {
 		r.add(Record{Service: "other", Dropped: true})
 	}
-	if n := len(*r.kept.Load()); n > maxKeptServices {
+	if n := len(*r.overwritten.Load()); n > maxKeptServices {
 		t.Errorf("records of %d services are kept", n)
 	}
 }

@@ -32,7 +32,7 @@ func serviceDir(t *testing.T, name, run, finish string) Unit {
 	}
 	script("run", run)
 	script("finish", finish)
-	p := s6like
+	p := s6Policy
 	p.Backoff.Initial, p.Backoff.Max, p.SpawnRetry = 10*time.Millisecond, 10*time.Millisecond, 50*time.Millisecond
 	p.ReportsReadiness, p.RunsFinish, p.FinishTimeout, p.PermanentFinishCodes = false, true, time.Minute, []int{125}
 	spec := proc.Spec{Env: os.Environ(), Dir: dir}
@@ -346,7 +346,7 @@ func TestOnceRunsAServiceDirectoryOnce(t *testing.T) {
 	}
 }
 
-const stubborn = `trap "echo deaf" TERM
+const ignoreTERMScript = `trap "echo deaf" TERM
 sh -c 'trap "" TERM; echo $$; while :; do sleep 0.01; done' &
 while :; do wait; done`
 
@@ -358,7 +358,7 @@ func TestATimeToDieKillsTheProcessOrItsGroupAndSparesTheRest(t *testing.T) {
 		t.Run(strconv.Itoa(int(c.kill)), func(t *testing.T) {
 			l, out := realLoop(t)
 			line := output(t, out)
-			u := serviceDir(t, "s", stubborn, "")
+			u := serviceDir(t, "s", ignoreTERMScript, "")
 			u.Policy.KillNever, u.Policy.Grace, u.Policy.KillScope = false, 100*time.Millisecond, c.kill
 			register(t, l, u, WantUp)
 			child, err := strconv.Atoi(line())
@@ -385,7 +385,7 @@ func TestATimeToDieKillsTheProcessOrItsGroupAndSparesTheRest(t *testing.T) {
 func TestWithoutATimeToDieAStubbornServiceLivesUntilTheContainerEnds(t *testing.T) {
 	l, out := realLoop(t)
 	line := output(t, out)
-	register(t, l, serviceDir(t, "s", stubborn, ""), WantUp)
+	register(t, l, serviceDir(t, "s", ignoreTERMScript, ""), WantUp)
 	line()
 	for range 3 {
 		do(t, l, Stop{"s"})

@@ -9,16 +9,16 @@ import (
 // commanding returns a machine whose service "s" is up and has a stop command.
 func commanding(t *testing.T) *rig {
 	r := newRig(t)
-	p := policy
+	p := testPolicy
 	p.StopCommand = []string{"ask"}
 	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	return r
 }
 
-// asked returns the stop signals, and the run number of the stop command, since the last call.
-func (r *rig) asked() (signals []int, command uint64) {
-	for _, a := range r.acts {
+// stopSignals returns the stop signals, and the run number of the stop command, since the last call.
+func (r *rig) stopSignals() (signals []int, command uint64) {
+	for _, a := range r.actions {
 		switch a := a.(type) {
 		case Signal:
 			signals = append(signals, a.Signal)
@@ -26,7 +26,7 @@ func (r *rig) asked() (signals []int, command uint64) {
 			command = a.Run
 		}
 	}
-	r.acts = nil
+	r.actions = nil
 	return signals, command
 }
 
@@ -34,48 +34,48 @@ func TestTheStopSignalFollowsTheStopCommand(t *testing.T) {
 	r := commanding(t)
 	r.do(Stop{"s"})
 	r.want(Stopping)
-	signals, command := r.asked()
+	signals, command := r.stopSignals()
 	if command == 0 || !slices.Equal(signals, []int{sigCont}) {
 		t.Fatalf("command %d, signals %v", command, signals)
 	}
 	r.do(StopCommandEnded{Name: "s", Run: command, Fault: "has failed: exited with code 3"})
-	if signals, _ := r.asked(); !slices.Equal(signals, []int{policy.StopSignal}) {
+	if signals, _ := r.stopSignals(); !slices.Equal(signals, []int{testPolicy.StopSignal}) {
 		t.Errorf("after the command: signals %v", signals)
 	}
 	r.exit(0)
 	r.want(Down)
-	if signals, _ := r.asked(); len(signals) != 0 {
+	if signals, _ := r.stopSignals(); len(signals) != 0 {
 		t.Errorf("after the end: signals %v", signals)
 	}
 }
 
 func (r *rig) killed() (runs []uint64) {
-	for _, a := range r.acts {
+	for _, a := range r.actions {
 		if a, ok := a.(Signal); ok && a.Signal == sigKill {
 			runs = append(runs, a.Run)
 		}
 	}
-	r.acts = nil
+	r.actions = nil
 	return runs
 }
 
 func TestAServiceIsDownOnlyWhenItsStopCommandHasEnded(t *testing.T) {
 	r := commanding(t)
 	r.do(Stop{"s"})
-	_, command := r.asked()
+	_, command := r.stopSignals()
 	r.exit(0)
 	r.want(Stopping)
 	r.do(Start{"s"})
 	r.want(Stopping)
 	r.do(Stop{"s"})
-	if signals, again := r.asked(); len(signals) != 0 || again != 0 {
+	if signals, again := r.stopSignals(); len(signals) != 0 || again != 0 {
 		t.Errorf("after the end of the main process: signals %v, another command %d", signals, again)
 	}
 	r.do(StopCommandEnded{Name: "s", Run: command + 1})
 	r.want(Stopping)
 	r.do(StopCommandEnded{Name: "s", Run: command})
 	r.want(Down)
-	if signals, _ := r.asked(); len(signals) != 0 {
+	if signals, _ := r.stopSignals(); len(signals) != 0 {
 		t.Errorf("a service that is down was sent %v", signals)
 	}
 }
@@ -83,9 +83,9 @@ func TestAServiceIsDownOnlyWhenItsStopCommandHasEnded(t *testing.T) {
 func TestAStopCommandThatNeverEndsIsKilledWhenTheGraceIsOver(t *testing.T) {
 	r := commanding(t)
 	r.do(Stop{"s"})
-	_, command := r.asked()
+	_, command := r.stopSignals()
 	r.exit(0)
-	r.wait(policy.Grace - 1)
+	r.wait(testPolicy.Grace - 1)
 	if runs := r.killed(); len(runs) != 0 {
 		t.Fatalf("runs %v were killed before the grace was over", runs)
 	}
@@ -104,9 +104,9 @@ func TestAStopCommandThatNeverEndsIsKilledWhenTheGraceIsOver(t *testing.T) {
 func TestAStopCommandIsKilledTogetherWithItsService(t *testing.T) {
 	r := commanding(t)
 	r.do(Stop{"s"})
-	_, command := r.asked()
+	_, command := r.stopSignals()
 	main := r.s().number
-	r.wait(policy.Grace)
+	r.wait(testPolicy.Grace)
 	if runs := r.killed(); !slices.Equal(runs, []uint64{main, command}) {
 		t.Errorf("runs %v were killed, want %d and %d", runs, main, command)
 	}
@@ -121,7 +121,7 @@ func TestWhatAStopCommandLeavesIsKilledBeforeTheServiceIsDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := commanding(t)
 			r.do(Stop{"s"})
-			_, command := r.asked()
+			_, command := r.stopSignals()
 			if after {
 				r.exit(0)
 			}
@@ -145,7 +145,7 @@ func TestLoopTellsTheEndOfAStopCommandFromTheEndOfItsService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.directory(t, func(u *Unit) {
-			u.Policy = policy
+			u.Policy = testPolicy
 			u.Policy.StopCommand = []string{"ask"}
 		})
 		main, _ := b.last()
@@ -159,7 +159,7 @@ func TestLoopTellsTheEndOfAStopCommandFromTheEndOfItsService(t *testing.T) {
 		b.procs.end(main, 0, 0)
 		synctest.Wait()
 		b.want(t, Stopping)
-		b.die(0)
+		b.endNewestProcess(0)
 		b.want(t, Down)
 		b.shutdown(t)
 	})
@@ -168,7 +168,7 @@ func TestLoopTellsTheEndOfAStopCommandFromTheEndOfItsService(t *testing.T) {
 func TestASuccessCodeIsAsGoodAsZero(t *testing.T) {
 	for code, want := range map[int]State{0: Down, 3: Down, 4: Backoff} {
 		r := newRig(t)
-		p := policy
+		p := testPolicy
 		p.RestartPolicy, p.SuccessCodes, p.IsConfiguredTask = RestartOnFailure, []int{3}, true
 		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
 		r.spawned()

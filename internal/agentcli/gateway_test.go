@@ -19,8 +19,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// said holds what a command printed and its exit code.
-type said struct {
+// output holds what a command printed and its exit code.
+type output struct {
 	code      int
 	out, errs string
 }
@@ -82,16 +82,16 @@ func volume(t *testing.T) *gateways {
 	}
 }
 
-// agentSays is the exit code of a command that is passed on to the agent, whose program doesn't exist here.
-const agentSays = exitNotFound
+// agentPrints is the exit code of a command that is passed on to the agent, whose program doesn't exist here.
+const agentPrints = exitNotFound
 
-func (g *gateways) enter(words string, env ...string) (said, []string) {
+func (g *gateways) enter(words string, env ...string) (output, []string) {
 	var out, errs strings.Builder
 	c := &Call{
 		RootPrefix: g.root, Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), Out: &out, Err: &errs,
 		Env: append([]string{"HERMES_HOME=" + g.home}, env...), Dial: func() (Supervisor, error) { return g, nil },
 	}
-	s := said{c.Main(), out.String(), errs.String()}
+	s := output{c.Main(), out.String(), errs.String()}
 	var done []string
 	for len(g.done) > 0 {
 		done = append(done, <-g.done)
@@ -103,25 +103,25 @@ func (g *gateways) enter(words string, env ...string) (said, []string) {
 func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 	const unknown = "✗ no such gateway 'new': register it with `hermes profile create new` first, or pass an existing profile name via `-p <name>`\n"
 	for words, want := range map[string]struct {
-		said
+		output
 		done string
 	}{
 		"gateway start":                   {done: "start gateway-default"},
 		"-p coder gateway start":          {done: "start gateway-coder"},
 		"gateway stop --profile=coder":    {done: "stop gateway-coder"},
 		"gateway restart --profile CODER": {done: "restart gateway-coder"},
-		"-p new gateway stop":             {said{1, unknown, ""}, "stop gateway-new"},
-		"-p new gateway start":            {said{1, unknown, ""}, "start gateway-new"},
-		"-p gone gateway start":           {said{1, "", "Error: Profile 'gone' does not exist. Create it with: hermes profile create gone\n"}, ""},
-		"gateway stop --all":              {said{0, "✓ Stopped 3 profile gateway(s) under s6\n", ""}, "stop gateway-coder, stop gateway-default, stop gateway-writer"},
-		"gateway restart --all":           {said{0, "✓ Restarted 2 profile gateway(s) under s6\n", ""}, "restart gateway-coder, restart gateway-writer"},
-		"-p coder gateway status":         {said{0, "✓ Gateway is running (PID: 4711)\n  Manager: s6 (container supervisor)\n  State: up for 1m30s\n\nOther profiles:\n  ✗ default\n  ✗ writer\n", ""}, ""},
-		"gateway status":                  {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n  State: down for 1m30s\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ writer\n", ""}, ""},
-		"-p writer gateway status":        {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✗ default\n  ✓ coder (PID: 4711)\n", ""}, ""},
+		"-p new gateway stop":             {output{1, unknown, ""}, "stop gateway-new"},
+		"-p new gateway start":            {output{1, unknown, ""}, "start gateway-new"},
+		"-p gone gateway start":           {output{1, "", "Error: Profile 'gone' does not exist. Create it with: hermes profile create gone\n"}, ""},
+		"gateway stop --all":              {output{0, "✓ Stopped 3 profile gateway(s) under s6\n", ""}, "stop gateway-coder, stop gateway-default, stop gateway-writer"},
+		"gateway restart --all":           {output{0, "✓ Restarted 2 profile gateway(s) under s6\n", ""}, "restart gateway-coder, restart gateway-writer"},
+		"-p coder gateway status":         {output{0, "✓ Gateway is running (PID: 4711)\n  Manager: s6 (container supervisor)\n  State: up for 1m30s\n\nOther profiles:\n  ✗ default\n  ✗ writer\n", ""}, ""},
+		"gateway status":                  {output{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n  State: down for 1m30s\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ writer\n", ""}, ""},
+		"-p writer gateway status":        {output{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✗ default\n  ✓ coder (PID: 4711)\n", ""}, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			got, done := volume(t).enter(words)
-			if got != want.said || strings.Join(done, ", ") != want.done {
+			if got != want.output || strings.Join(done, ", ") != want.done {
 				t.Errorf("%s: %+v, done %q\nwant %+v", words, got, done, want)
 			}
 		})
@@ -142,17 +142,17 @@ func TestTheTruthIsToldWhenAGatewayDoesNotComeUp(t *testing.T) {
 	g := volume(t)
 	g.results["gateway-coder"] = &client.Error{Kind: client.KindFailed, Message: "gateway-coder exited with code 1 after 0.3s\nlast lines:\nno token"}
 	got, _ := g.enter("-p coder gateway start")
-	want := said{1, "✗ cannot start the gateway of profile 'coder': gateway-coder exited with code 1 after 0.3s\n  last lines:\n  no token\n  see: hinit status coder; hinit logs coder\n", ""}
+	want := output{1, "✗ cannot start the gateway of profile 'coder': gateway-coder exited with code 1 after 0.3s\n  last lines:\n  no token\n  see: hinit status coder; hinit logs coder\n", ""}
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	got, _ = g.enter("gateway stop --all")
-	want = said{0, "✗ Could not stop gateway-coder: gateway-coder exited with code 1 after 0.3s\n  last lines:\n  no token\n✓ Stopped 2 profile gateway(s) under s6\n", ""}
+	want = output{0, "✗ Could not stop gateway-coder: gateway-coder exited with code 1 after 0.3s\n  last lines:\n  no token\n✓ Stopped 2 profile gateway(s) under s6\n", ""}
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	g.services = g.services[:1]
-	if got, _ := g.enter("gateway stop --all"); got != (said{0, "✗ No profile gateways registered under s6\n", ""}) {
+	if got, _ := g.enter("gateway stop --all"); got != (output{0, "✗ No profile gateways registered under s6\n", ""}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -161,7 +161,7 @@ func TestAProfileThatAppearsIsRegisteredAndStarted(t *testing.T) {
 	g := volume(t)
 	g.results["gateway-new"] = nil // hinit reads the profiles again when a command names an unknown one
 	got, done := g.enter("-p new gateway start")
-	if want := (said{0, "✓ registered the s6 gateway slot for profile 'new'\n", ""}); got != want || fmt.Sprint(done) != "[start gateway-new]" {
+	if want := (output{0, "✓ registered the s6 gateway slot for profile 'new'\n", ""}); got != want || fmt.Sprint(done) != "[start gateway-new]" {
 		t.Errorf("%+v, %q", got, done)
 	}
 }
@@ -235,7 +235,7 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 				c.spoil(t, g)
 			}
 			got, done := g.enter(c.words, c.env...)
-			if got.code != agentSays || got.out != "" || len(done) > 0 && name != "may not control" {
+			if got.code != agentPrints || got.out != "" || len(done) > 0 && name != "may not control" {
 				t.Errorf("%+v, done %q", got, done)
 			}
 		})
@@ -275,7 +275,7 @@ func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
 		t.Errorf("%+v, done %q", got, done)
 	}
 	g.refuse = &client.Error{Kind: client.KindUnreachable}
-	if got, _ := g.enter("gateway status"); got.code != agentSays {
+	if got, _ := g.enter("gateway status"); got.code != agentPrints {
 		t.Errorf("%+v", got)
 	}
 }
@@ -316,13 +316,13 @@ func TestProfilesAreListedByHinitOnlyWhereTheAgentsUserCanNotLookIntoTheirHomes(
 		}()
 		return <-code
 	}
-	for mode, want := range map[string]int{"": agentSays, "files": agentSays, "user": 42} {
+	for mode, want := range map[string]int{"": agentPrints, "files": agentPrints, "user": 42} {
 		g.services[1].Isolation = &client.Isolation{Mode: mode}
 		if got := list(10000); got != want {
 			t.Errorf("with isolation %q the code is %d, want %d", mode, got, want)
 		}
 	}
-	if got := list(0); got != agentSays {
+	if got := list(0); got != agentPrints {
 		t.Errorf("root, who can look into each home, gets %d", got)
 	}
 }

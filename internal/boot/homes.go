@@ -114,7 +114,7 @@ func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 		to.UID, to.GID = fsutil.UID(info), fsutil.UID(info)
 	}
 	was, _, err := home.Chown("", to)
-	if errors.Is(err, fsutil.ErrKept) {
+	if errors.Is(err, fsutil.ErrProtected) {
 		log.Warn("the home of profile %s stays uid %d's, the user of an isolated profile: rename it back, set isolation: user for it, or give its "+
 			"files to the agent's user as root: hinit isolate apply %s — continuing", profile, was, profile)
 		return

@@ -60,7 +60,7 @@ func (t *StepLog) CannotChown(path string) {
 func (t *StepLog) ReportChown(home, path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):
-	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrKept):
+	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrProtected):
 		t.Warn("chown %s refused: %v — continuing", path, errors.Unwrap(err))
 	default:
 		t.CannotChown(path)

@@ -16,8 +16,8 @@ import (
 
 const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
-	// pendingWas is the format of the second line of PendingFile, with the agent's former uid.
-	pendingWas = "uid %d was the agent's\n"
+	// pendingFormerUID is the format of the second line of PendingFile, with the agent's former uid.
+	pendingFormerUID = "uid %d was the agent's\n"
 	// mountTimeout is how long the boot waits for mounts among the agent's directories. The boot counts mountSteps sleeps
 	// instead of reading a clock, so that a long stop of the whole process (SIGSTOP) counts as a single sleep.
 	mountTimeout = time.Second
@@ -101,7 +101,7 @@ func (o *ownershipPhase) chownHome() error {
 	// An owner of the data directory who also owns RecordFile was the agent under another uid. Any other owner may be a user of
 	// the host.
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
-		text += fmt.Sprintf(pendingWas, uid)
+		text += fmt.Sprintf(pendingFormerUID, uid)
 	}
 	// Store the mark of the repair before the change of owner. Otherwise a crash of this process or of the machine could lose
 	// it. The agent can remove the mark.
@@ -133,7 +133,7 @@ func PendingRepair(root *fsutil.Dir) (was uint32, pending bool) {
 	if err != nil || !pending {
 		return 0, false
 	}
-	_, _ = fmt.Sscanf(rest, pendingWas, &was) // stays 0 if there is no such line
+	_, _ = fmt.Sscanf(rest, pendingFormerUID, &was) // stays 0 if there is no such line
 	return was, true
 }
 
@@ -254,9 +254,9 @@ func (o *ownershipPhase) chownConfig() {
 	}
 }
 
-// mountTurns limits how many mounts are examined at the same time. A dead file server blocks a call for ever, and this process
+// mountSlots limits how many mounts are examined at the same time. A dead file server blocks a call for ever, and this process
 // can have only a few blocked calls.
-var mountTurns = make(chan struct{}, 2)
+var mountSlots = make(chan struct{}, 2)
 
 // chownMounts handles the queued mount points in parallel. It skips a mount that does not answer within mountTimeout.
 func (o *ownershipPhase) chownMounts(ctx context.Context) {
@@ -271,8 +271,8 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 			go func() {
 				defer guard.Catch("giving a mount to the agent")
 				mine := o.newOwnershipPhase(o.step)
-				mountTurns <- struct{}{}
-				defer func() { <-mountTurns }()
+				mountSlots <- struct{}{}
+				defer func() { <-mountSlots }()
 				// Volume would delay other work on the volume if this call hangs.
 				blocking.Run(blocking.Foreign, func() { mine.chownMount(ctx, rel) })
 				done <- outcome{rel, mine.queued}

@@ -193,14 +193,14 @@ type connCounts struct {
 // internal/blocking: Close waits for a reader of the connection, and the reader may itself wait for a turn. Close can't block
 // otherwise, because drain has removed the data of the client.
 func (p *connCounts) close(c net.Conn) error {
-	drain(c)
+	discardInput(c)
 	p.closing.Lock()
 	defer p.closing.Unlock()
 	return c.Close()
 }
 
-// drain drops the data and the file descriptors that the client has sent, because they could block a close.
-func drain(c net.Conn) {
+// discardInput drops the data and the file descriptors that the client has sent, because they could block a close.
+func discardInput(c net.Conn) {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil {
 		_ = raw.Control(blocking.Drain)
 	}
@@ -300,7 +300,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		who := peer{pid: cred.Pid, uid: cred.Uid, exited: func() bool { return proc.PeerExited(c) }}
 		who.isDenied = g.policy.isDenied(int(who.pid), who.uid, who.exited)
 		n := &g.counts.open[g.policy.classOf(who)]
-		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/outsideDivisor || !fromOutside(who)) {
+		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/outsideDivisor || !startedOutside(who)) {
 			n.Add(-1)
 			g.refuseConnection(c, who)
 			continue
@@ -309,9 +309,9 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// fromOutside reports whether the client was started from outside the container, by docker exec or as the probe of a pod. A
+// startedOutside reports whether the client was started from outside the container, by docker exec or as the probe of a pod. A
 // process of a service can't pretend that, because the kernel makes orphans of the service children of PID 1.
-func fromOutside(who peer) bool {
+func startedOutside(who peer) bool {
 	inside := true
 	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(who.pid)) })
 	return !inside && who.pid > 0 && !who.isGone()
@@ -363,7 +363,7 @@ const maxUnreadTime = time.Second / 4
 // answerBudget limits the memory for unread answers to clients of one class. The server makes one answer at a time for each
 // class. If the budget is full, the server cuts off the client with the oldest unread answer.
 type answerBudget struct {
-	turn        chan struct{} // channel of capacity 1; it contains a token while a goroutine makes an answer
+	token       chan struct{} // channel of capacity 1; it contains a token while a goroutine makes an answer
 	mu          sync.Mutex
 	unreadBytes int
 	unread      []*pendingAnswer // unread answers, oldest first
@@ -378,7 +378,7 @@ type pendingAnswer struct {
 
 func newAnswerBudgets() (out [numClasses]*answerBudget) {
 	for i := range out {
-		out[i] = &answerBudget{turn: make(chan struct{}, 1)}
+		out[i] = &answerBudget{token: make(chan struct{}, 1)}
 	}
 	return out
 }
@@ -389,13 +389,13 @@ func (m *answerBudget) makeAnswer(ctx context.Context, build func() (reply, erro
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errNoAnswerMemory)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}:
+	case m.token <- struct{}{}:
 	default:
-		if !pause.Send(limit, m.turn, struct{}{}) {
+		if !pause.Send(limit, m.token, struct{}{}) {
 			return out, context.Cause(limit)
 		}
 	}
-	defer func() { <-m.turn }()
+	defer func() { <-m.token }()
 	if out, err = build(); err == nil && out.body != nil {
 		c, _ := ctx.Value(connKey{}).(net.Conn)
 		out.sent, err = m.reserve(limit, &pendingAnswer{len(out.body), time.Now(), c})

@@ -19,24 +19,26 @@ import (
 
 func emptyCore() Backend {
 	return Backend{
-		Loop: nothing{},
+		Loop: emptyLoop{},
 		Init: func() client.Init { return client.Init{Version: "of the test"} },
 		Boot: Boot{ExpectedServices: func(context.Context, bool) []*supervisor.Service { return nil }},
 	}
 }
 
-type nothing struct{ Loop }
+type emptyLoop struct{ Loop }
 
-func (nothing) Snapshot() *supervisor.Snapshot        { return &supervisor.Snapshot{} }
-func (nothing) Orphans() uint64                       { return 0 }
-func (nothing) ReapNow(context.Context, ...int) error { return nil }
+func (emptyLoop) Snapshot() *supervisor.Snapshot        { return &supervisor.Snapshot{} }
+func (emptyLoop) Orphans() uint64                       { return 0 }
+func (emptyLoop) ReapNow(context.Context, ...int) error { return nil }
 
-type teller chan string
+type messageChan chan string
 
-func (t teller) Say(format string, args ...any)  { t <- fmt.Sprintf(format, args...) }
-func (t teller) Warn(format string, args ...any) { t <- "warning: " + fmt.Sprintf(format, args...) }
+func (t messageChan) Say(format string, args ...any) { t <- fmt.Sprintf(format, args...) }
+func (t messageChan) Warn(format string, args ...any) {
+	t <- "warning: " + fmt.Sprintf(format, args...)
+}
 
-func (t teller) next(test *testing.T) string {
+func (t messageChan) next(test *testing.T) string {
 	test.Helper()
 	select {
 	case line := <-t:
@@ -57,7 +59,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	path, said := filepath.Join(dir, "control.sock"), make(teller, 100)
+	path, said := filepath.Join(dir, "control.sock"), make(messageChan, 100)
 	s := NewEndpoint(emptyCore(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
 	ask := func() {
 		t.Helper()

@@ -250,12 +250,12 @@ func isNoticeKey(key string) bool {
 	return key != "" && len(key) <= maxKey && strings.Trim(key, letters) == ""
 }
 
-// followGap is the shortest time between two lines of a status stream.
-const followGap = time.Second
+// minStatusInterval is the shortest time between two lines of a status stream.
+const minStatusInterval = time.Second
 
-// reapGap is the minimum time between two searches of a status stream for ended processes that the kernel has not reported. A
+// minReapInterval is the minimum time between two searches of a status stream for ended processes that the kernel has not reported. A
 // search reads a file for each service, which costs more than the rest of an idle stream.
-const reapGap = 10 * time.Second
+const minReapInterval = 10 * time.Second
 
 var problemSeed = maphash.MakeSeed()
 
@@ -274,7 +274,7 @@ type follower struct {
 func (f *follower) nextChange(ctx context.Context) (change client.StatusChange, any bool) {
 	ctx, cancel := context.WithTimeout(ctx, reapTime)
 	defer cancel()
-	if now := f.server.now(); now.Sub(f.reapedAt) >= reapGap {
+	if now := f.server.now(); now.Sub(f.reapedAt) >= minReapInterval {
 		for _, v := range f.sent {
 			f.server.reapAndRead(ctx, v)
 		}
@@ -299,7 +299,7 @@ func (f *follower) nextChange(ctx context.Context) (change client.StatusChange, 
 	return change, change.IsComplete || len(change.Services) > 0
 }
 
-// getFollow streams the status and its changes, until the client stops reading or the server ends. It waits for followGap after
+// getFollow streams the status and its changes, until the client stops reading or the server ends. It waits for minStatusInterval after
 // each written line before the next snapshot. So the cost of a reader doesn't grow with the number of changes.
 func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *jsonLines) {
@@ -323,7 +323,7 @@ func getFollow(s *Server, r *request) (reply, error) {
 			if err != nil || out.err != nil {
 				return
 			}
-			if !pause.For(r.Context(), followGap) {
+			if !pause.For(r.Context(), minStatusInterval) {
 				return
 			}
 			due = false

@@ -178,7 +178,7 @@ func TestFollowingWithCurl(t *testing.T) {
 	}
 }
 
-func (s *served) connections() (n int32) {
+func (s *testServer) connections() (n int32) {
 	for i := range s.connCounts.open {
 		n += s.connCounts.open[i].Load()
 	}

@@ -58,7 +58,7 @@ func TestTheStatusIsFollowedByWhatChanges(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if took := time.Since(begin); took < 2*followGap {
+	if took := time.Since(begin); took < 2*minStatusInterval {
 		t.Errorf("four lines within %s", took)
 	}
 	if len(st.Services) != 3 || st.Services[1].State != client.StateUp || st.Init.Orphans != 7 {

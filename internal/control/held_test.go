@@ -44,7 +44,7 @@ func TestADeadGatewayThatATracerHoldsIsShownAsUpInNoView(t *testing.T) {
 		},
 		"status that is followed": func(s *Server) bool {
 			now := time.Now()
-			f := &follower{server: s, sent: s.core.Snapshot().Services, reapedAt: now.Add(-reapGap)}
+			f := &follower{server: s, sent: s.core.Snapshot().Services, reapedAt: now.Add(-minReapInterval)}
 			change, _ := f.nextChange(t.Context())
 			return len(change.Services) != 1 || change.Services[0].State == client.StateUp
 		},

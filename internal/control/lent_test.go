@@ -38,13 +38,13 @@ func lend(socket string) {
 	}
 }
 
-// lent is a Backend that records the services of notices.
-type lent struct {
+// noticeServices is a Backend that records the services of notices.
+type noticeServices struct {
 	*fakeCore
 	notices chan string
 }
 
-func (c lent) Do(_ context.Context, e supervisor.Event) error {
+func (c noticeServices) Do(_ context.Context, e supervisor.Event) error {
 	if r, is := e.(supervisor.Remark); is {
 		c.notices <- r.Service
 	}
@@ -54,7 +54,7 @@ func (c lent) Do(_ context.Context, e supervisor.Event) error {
 // Notices on a connection whose process has ended must be refused. Otherwise an agent could keep such a connection until the
 // main process of another service gets the same PID.
 func TestAConnectionOfAProcessThatHasEndedSpeaksForNoService(t *testing.T) {
-	core := lent{newFakeCore(), make(chan string, 1)}
+	core := noticeServices{newFakeCore(), make(chan string, 1)}
 	s := serve(t, core, Options{})
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-func (s *served) ask(t *testing.T, target string) *bufio.Reader {
+func (s *testServer) ask(t *testing.T, target string) *bufio.Reader {
 	t.Helper()
 	c, err := net.Dial("unix", s.socket)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 			t.Fatalf("a short question beside them: %v", err)
 		}
 	}
-	core.put(slotDir, func(slot *client.Slot) { slot.Up = false })
+	core.changeSlot(slotDir, func(slot *client.Slot) { slot.Up = false })
 	testkit.Until(t, "those that waited for the slot give their places back", func() bool { return s.connCounts.waiting[class].Load() == 1 })
 }
 
@@ -77,8 +77,8 @@ func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 			t.Errorf("%q: %q", order, said)
 		}
 	}
-	if s.Order(t.Context(), "start coder"); !strings.Contains(core.asked(), "start gateway-coder") {
-		t.Errorf("asked %q", core.asked())
+	if s.Order(t.Context(), "start coder"); !strings.Contains(core.takeCommands(), "start gateway-coder") {
+		t.Errorf("asked %q", core.takeCommands())
 	}
 }
 

@@ -155,7 +155,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 	}
 }
 
-func (s *served) send(t *testing.T, method, path, body string) (string, error) {
+func (s *testServer) send(t *testing.T, method, path, body string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
@@ -172,7 +172,7 @@ func (s *served) send(t *testing.T, method, path, body string) (string, error) {
 	return string(text), errors.Join(err, answer.Body.Close())
 }
 
-func (s *served) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (s *testServer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, "unix", s.socket)
 }

@@ -114,7 +114,7 @@ func removeDeadSocket(dir *os.File, base, path, addr string) error {
 	conn, err := (&net.Dialer{Timeout: probeTime, Control: refuseDescriptors}).DialContext(context.Background(), "unix", addr)
 	switch {
 	case err == nil:
-		drain(conn)
+		discardInput(conn)
 		_ = conn.Close()
 		return errSocketInUse(path)
 	case errors.Is(err, unix.ECONNREFUSED):

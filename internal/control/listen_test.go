@@ -163,7 +163,7 @@ func TestAnAbstractNameWorksWithoutAFileSystem(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
-	h := &served{Server: s, socket: name}
+	h := &testServer{Server: s, socket: name}
 	st, err := h.client().Status(t.Context())
 	if err != nil || len(st.Services) != 3 {
 		t.Errorf("%+v, %v", st, err)

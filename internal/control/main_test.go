@@ -178,7 +178,7 @@ func (f *fakeCore) does() hooks {
 
 func newFakeCore(services ...*supervisor.Service) *fakeCore {
 	return &fakeCore{
-		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}), fakeRuns: fakeRuns{wake: make(chan struct{})},
+		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}), fakeRuns: fakeRuns{changed: make(chan struct{})},
 		hooks: hooks{
 			effect: func(string, string) error { return nil },
 			rescan: func(*fakeCore) error { return nil },
@@ -240,7 +240,7 @@ func (f *fakeCore) change(c func()) {
 	c()
 }
 
-func (f *fakeCore) asked() string {
+func (f *fakeCore) takeCommands() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return strings.Join(f.commands, ", ")
@@ -314,7 +314,7 @@ func (c *loopCore) Init() client.Init            { return client.Init{} }
 
 func newLoopCore(t *testing.T) *loopCore {
 	t.Helper()
-	procs := &fakeProcs{pid: 4 << 20, live: map[uint64]int{}, obey: true, sigchld: make(chan os.Signal, 1)}
+	procs := &fakeProcs{pid: 4 << 20, live: map[uint64]int{}, diesOnSignal: true, sigchld: make(chan os.Signal, 1)}
 	signals := make(chan os.Signal, 1)
 	c := &loopCore{procs: procs, settle: hold, Loop: supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: procs, ShutdownBudget: 8 * time.Second, SIGCHLD: procs.sigchld, Signals: signals,
@@ -326,7 +326,7 @@ func newLoopCore(t *testing.T) *loopCore {
 		c.Run()
 	}()
 	t.Cleanup(func() {
-		procs.set(func() { procs.obey = true })
+		procs.set(func() { procs.diesOnSignal = true })
 		signals <- syscall.SIGTERM
 		signals <- syscall.SIGTERM // no grace period for processes that ignore SIGTERM because of a test
 		<-ended
@@ -354,16 +354,16 @@ func (c *loopCore) add(t *testing.T, name string, want supervisor.Want, change .
 
 // fakeProcs is a fake kernel: its processes are only records.
 type fakeProcs struct {
-	mu      sync.Mutex
-	pid     int
-	live    map[uint64]int
-	ended   []proc.Exit
-	obey    bool // whether a stop signal ends the process
-	fail    error
-	born    func(run uint64)
-	tail    []string
-	tails   sync.WaitGroup
-	sigchld chan os.Signal
+	mu           sync.Mutex
+	pid          int
+	live         map[uint64]int
+	ended        []proc.Exit
+	diesOnSignal bool // whether a stop signal ends the process
+	fail         error
+	onSpawn      func(run uint64)
+	tail         []string
+	tails        sync.WaitGroup
+	sigchld      chan os.Signal
 }
 
 func (f *fakeProcs) set(change func()) {
@@ -381,17 +381,17 @@ func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
 	f.pid++
 	pid := f.pid
 	f.live[spec.ID] = pid
-	if f.born != nil {
-		f.born(spec.ID)
+	if f.onSpawn != nil {
+		f.onSpawn(spec.ID)
 	}
 	return pid, nil
 }
 
 func (f *fakeProcs) end(run uint64, code, signal int) {
-	f.set(func() { f.die(run, code, signal) })
+	f.set(func() { f.endProcess(run, code, signal) })
 }
 
-func (f *fakeProcs) die(run uint64, code, signal int) {
+func (f *fakeProcs) endProcess(run uint64, code, signal int) {
 	f.ended = append(f.ended, proc.Exit{ID: run, PID: f.live[run], Code: code, Signal: signal})
 	delete(f.live, run)
 	select {
@@ -402,8 +402,8 @@ func (f *fakeProcs) die(run uint64, code, signal int) {
 
 func (f *fakeProcs) Signal(run uint64, signal int) error {
 	f.set(func() {
-		if f.live[run] != 0 && f.obey {
-			f.die(run, -1, signal)
+		if f.live[run] != 0 && f.diesOnSignal {
+			f.endProcess(run, -1, signal)
 		}
 	})
 	return nil
@@ -417,7 +417,7 @@ func (f *fakeProcs) SignalTree(run uint64, signal int) int {
 	if f.live[run] == 0 {
 		return 0
 	}
-	f.die(run, -1, signal)
+	f.endProcess(run, -1, signal)
 	return 1
 }
 
@@ -446,7 +446,7 @@ func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	f.tails.Go(func() {
 		f.mu.Lock()
 		at := time.After(10 * time.Millisecond)
-		if f.born != nil {
+		if f.onSpawn != nil {
 			at = time.After(0) // an error means that the process has ended
 		}
 		f.mu.Unlock()
@@ -461,7 +461,7 @@ func (f *fakeProcs) Tail(_ string, done func([]string)) {
 // everyone is a policy under which other users may read the status.
 var everyone = Options{AgentUID: 10000, OtherUsers: config.OthersMayReadStatus}
 
-type served struct {
+type testServer struct {
 	*Server
 	socket string
 	ended  chan error
@@ -485,7 +485,7 @@ func withDefaults(o Options) Options {
 }
 
 // serve listens on a socket that every user can reach, until the end of the test.
-func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
+func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *testServer {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // other users can't reach a socket in t.TempDir
 	if err != nil {
@@ -495,7 +495,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &served{newServer(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
+	s := &testServer{newServer(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
 	s.bootListTime = 50 * time.Millisecond
 	for _, f := range tune {
 		f(s.Server)
@@ -518,10 +518,10 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 	return s
 }
 
-func (s *served) client() *dial.Client { return dial.New(s.socket) }
+func (s *testServer) client() *dial.Client { return dial.New(s.socket) }
 
 // curl makes a request as a user (-1 stands for the present one), and returns the status code and the body.
-func (s *served) curl(t *testing.T, uid int, args ...string) (int, string) {
+func (s *testServer) curl(t *testing.T, uid int, args ...string) (int, string) {
 	t.Helper()
 	path, err := exec.LookPath("curl")
 	if err != nil {

@@ -28,17 +28,17 @@ func TestStatusLeavesNothingBehindAndIsTold(t *testing.T) {
 		}
 	}
 	ask(20)
-	before := live()
+	before := heapInUse()
 	ask(50)
 	const most = 128 << 10 // each answer has 50 KB
-	testkit.Until(t, "the heap is as small as before", func() bool { return live() < before+most })
+	testkit.Until(t, "the heap is as small as before", func() bool { return heapInUse() < before+most })
 	if told := used.Load(); told < 69 || told > 70 { // the handler of the last answer may still be running
 		t.Errorf("the end of %d requests was told, of 70", told)
 	}
 }
 
-// live returns the number of bytes of the heap that are in use.
-func live() uint64 {
+// heapInUse returns the number of bytes of the heap that are in use.
+func heapInUse() uint64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

@@ -71,7 +71,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 		})
 	}
 	t.Cleanup(func() { // the cleanup runs after all parallel cases have ended
-		if got := core.asked(); got != "" {
+		if got := core.takeCommands(); got != "" {
 			t.Errorf("half a request had an effect: %s", got)
 		}
 	})
@@ -184,7 +184,7 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 }
 
 // rest waits until no refused connection is left.
-func (s *served) rest(t *testing.T) {
+func (s *testServer) rest(t *testing.T) {
 	t.Helper()
 	testkit.Until(t, "all have left", func() bool { return s.connCounts.halfOpen.Load() == 0 })
 }
@@ -255,7 +255,7 @@ func TestCloseAnswersWaitingClients(t *testing.T) {
 	core := newLoopCore(t)
 	s := serve(t, core, everyone, untiring)
 	core.add(t, "x", supervisor.WantUp)
-	core.procs.set(func() { core.procs.obey = false })
+	core.procs.set(func() { core.procs.diesOnSignal = false })
 	silent, err := net.Dial("unix", s.socket)
 	if err != nil {
 		t.Fatal(err)

@@ -90,7 +90,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
 	s := newServer(newFakeCore(gateway("a", "up")), everyone)
 	who := peer{uid: 10000}
-	s.answerBudgets[s.policy.classOf(who)].turn <- struct{}{}
+	s.answerBudgets[s.policy.classOf(who)].token <- struct{}{}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, rt := range routes() {
@@ -135,7 +135,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 	core := newFakeCore(gateway("a", "up"))
 	s := newServer(core, everyone)
 	who := peer{uid: 10000}
-	turn := s.answerBudgets[s.policy.classOf(who)].turn
+	turn := s.answerBudgets[s.policy.classOf(who)].token
 	for _, rt := range routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		body := ""

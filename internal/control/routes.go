@@ -213,7 +213,7 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
 	for _, v := range snap.Services {
-		if !inStatus(v) && v.Kind != supervisor.KindCmd {
+		if !isListed(v) && v.Kind != supervisor.KindCmd {
 			continue
 		}
 		v := s.serviceView(ctx, v, peer{}, nil)

@@ -16,30 +16,30 @@ import (
 
 // fakeRuns implements Runs with runs that live until they are stopped.
 type fakeRuns struct {
-	rm   sync.Mutex
-	runs []client.Run
-	wake chan struct{}
-	said string
+	runsMu      sync.Mutex
+	runs        []client.Run
+	changed     chan struct{}
+	statusTexts string
 }
 
 func (c *fakeRuns) StartRun(_ context.Context, r client.RunRequest, _ bool, _ string) (client.Run, error) {
-	c.rm.Lock()
-	defer c.rm.Unlock()
+	c.runsMu.Lock()
+	defer c.runsMu.Unlock()
 	run := client.Run{ID: "x-1", Tag: r.Tag, Template: r.Template, PID: 42, Seq: uint64(len(c.runs) + 1), StartedAt: time.Now().UTC()}
 	c.runs = append(c.runs, run)
-	close(c.wake)
-	c.wake = make(chan struct{})
+	close(c.changed)
+	c.changed = make(chan struct{})
 	return run, nil
 }
 
 func (c *fakeRuns) StopRun(_ context.Context, id string) (client.Run, error) {
-	c.rm.Lock()
-	defer c.rm.Unlock()
+	c.runsMu.Lock()
+	defer c.runsMu.Unlock()
 	for i := range c.runs {
 		if c.runs[i].ID == id {
 			c.runs[i].Asked, c.runs[i].End, c.runs[i].Seq = client.RunStopped, &client.RunEnd{CPUSeconds: 1}, 9
-			close(c.wake)
-			c.wake = make(chan struct{})
+			close(c.changed)
+			c.changed = make(chan struct{})
 			return c.runs[i], nil
 		}
 	}
@@ -47,8 +47,8 @@ func (c *fakeRuns) StopRun(_ context.Context, id string) (client.Run, error) {
 }
 
 func (c *fakeRuns) FindRun(id string) (client.Run, error) {
-	c.rm.Lock()
-	defer c.rm.Unlock()
+	c.runsMu.Lock()
+	defer c.runsMu.Unlock()
 	for _, r := range c.runs {
 		if r.ID == id {
 			return r, nil
@@ -58,8 +58,8 @@ func (c *fakeRuns) FindRun(id string) (client.Run, error) {
 }
 
 func (c *fakeRuns) RunsSince(cursor uint64) (out []client.Run, next uint64) {
-	c.rm.Lock()
-	defer c.rm.Unlock()
+	c.runsMu.Lock()
+	defer c.runsMu.Unlock()
 	next = cursor
 	for _, r := range c.runs {
 		if r.Seq > cursor {
@@ -70,22 +70,22 @@ func (c *fakeRuns) RunsSince(cursor uint64) (out []client.Run, next uint64) {
 }
 
 func (c *fakeRuns) RunChanged() <-chan struct{} {
-	c.rm.Lock()
-	defer c.rm.Unlock()
-	return c.wake
+	c.runsMu.Lock()
+	defer c.runsMu.Unlock()
+	return c.changed
 }
 
 func (c *fakeRuns) say(_ context.Context, e supervisor.StatusText) error {
-	c.rm.Lock()
-	defer c.rm.Unlock()
-	c.said = e.Name + ": " + e.Text
+	c.runsMu.Lock()
+	defer c.runsMu.Unlock()
+	c.statusTexts = e.Name + ": " + e.Text
 	return nil
 }
 
-func (c *fakeRuns) heard() string {
-	c.rm.Lock()
-	defer c.rm.Unlock()
-	return c.said
+func (c *fakeRuns) takeCommands() string {
+	c.runsMu.Lock()
+	defer c.runsMu.Unlock()
+	return c.statusTexts
 }
 
 func TestRunFromItsStartToItsEnd(t *testing.T) {
@@ -129,8 +129,8 @@ func TestRunFromItsStartToItsEnd(t *testing.T) {
 	if _, err := cl.Run(t.Context(), "nosuch", 0); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("a run that is not there: %v", err)
 	}
-	if err := cl.SetStatusText(t.Context(), "kanban", "3 ready"); err != nil || core.heard() != "kanban: 3 ready" {
-		t.Errorf("said %q, %v", core.heard(), err)
+	if err := cl.SetStatusText(t.Context(), "kanban", "3 ready"); err != nil || core.takeCommands() != "kanban: 3 ready" {
+		t.Errorf("said %q, %v", core.takeCommands(), err)
 	}
 	if err := cl.SetStatusText(t.Context(), "other", "3 ready"); !errors.Is(err, client.ErrNotAllowed) {
 		t.Errorf("one process says something for another: %v", err)

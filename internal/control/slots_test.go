@@ -57,8 +57,8 @@ func (f *fakeCore) ControlScanner(_ context.Context, letters string) error {
 	return nil
 }
 
-// put changes a slot and publishes it. With a nil change, it removes the slot.
-func (f *fakeCore) put(dir string, change func(*client.Slot)) {
+// changeSlot changes a slot and publishes it. With a nil change, it removes the slot.
+func (f *fakeCore) changeSlot(dir string, change func(*client.Slot)) {
 	f.mu.Lock()
 	slot := f.slots[dir]
 	if change == nil {
@@ -126,12 +126,12 @@ func TestLettersArriveInOrderOrNotAtAll(t *testing.T) {
 	if err := c.ControlScanner(t.Context(), "ax"); !errors.Is(err, client.ErrBadRequest) {
 		t.Errorf("s6-svscanctl -ax: %v", err)
 	}
-	if got, want := core.asked(), "svc du /run/service/foo, scan an, svc  /run/service/foo"; got != want {
+	if got, want := core.takeCommands(), "svc du /run/service/foo, scan an, svc  /run/service/foo"; got != want {
 		t.Errorf("the core was asked %q, want %q", got, want)
 	}
 }
 
-func waiting(t *testing.T, s *served, until string) <-chan error {
+func waiting(t *testing.T, s *testServer, until string) <-chan error {
 	t.Helper()
 	result := make(chan error, 1)
 	go func() {
@@ -167,14 +167,14 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 		core.watched = true
 		s := serve(t, core, everyone)
 		done := waiting(t, s, wait)
-		testkit.Until(t, "it has seen how the slot was", func() bool { return core.asked() != "" })
+		testkit.Until(t, "it has seen how the slot was", func() bool { return core.takeCommands() != "" })
 		for i, step := range tt.steps {
 			select {
 			case err := <-done:
 				t.Errorf("until %s: over before step %d: %v", wait, i, err)
 			case <-time.After(20 * time.Millisecond):
 			}
-			core.put(slotDir, step)
+			core.changeSlot(slotDir, step)
 		}
 		select {
 		case err := <-done:
@@ -207,7 +207,7 @@ func TestAWaitForWhatWillNeverBeIsAnError(t *testing.T) {
 	core := slotCore(client.Slot{})
 	s := serve(t, core, everyone)
 	done := waiting(t, s, "u")
-	core.put(slotDir, func(s *client.Slot) { s.Permanent, s.Started, s.ExitCode = true, true, 78 })
+	core.changeSlot(slotDir, func(s *client.Slot) { s.Permanent, s.Started, s.ExitCode = true, true, 78 })
 	if err := <-done; kind(err) != client.KindPermanent || !strings.Contains(err.Error(), "78") {
 		t.Errorf("its finish says never again: %v", err)
 	}
@@ -215,8 +215,8 @@ func TestAWaitForWhatWillNeverBeIsAnError(t *testing.T) {
 	core.watched = true
 	s = serve(t, core, everyone)
 	gone, down := waiting(t, s, "r"), waiting(t, s, "D")
-	testkit.Until(t, "both wait", func() bool { return core.asked() == "look, look" })
-	core.put(slotDir, nil)
+	testkit.Until(t, "both wait", func() bool { return core.takeCommands() == "look, look" })
+	core.changeSlot(slotDir, nil)
 	if err := <-gone; kind(err) != client.KindPermanent {
 		t.Errorf("it is removed: %v", err)
 	}

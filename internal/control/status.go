@@ -186,10 +186,10 @@ func shortenTails(list []client.Service) {
 
 // servicesInStatus returns the services of a complete status, in their order.
 func servicesInStatus(snap *supervisor.Snapshot) []*supervisor.Service {
-	return slices.DeleteFunc(sortGateways(snap.Services), func(v *supervisor.Service) bool { return !inStatus(v) })
+	return slices.DeleteFunc(sortGateways(snap.Services), func(v *supervisor.Service) bool { return !isListed(v) })
 }
 
-func inStatus(v *supervisor.Service) bool {
+func isListed(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindPlaceholder && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 

@@ -135,7 +135,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			reading, cancel := context.WithDeadline(ctx, end)
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
-		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
+		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonQueued):
 			end = now.Add(timeout) // the time limit begins with the service's turn to start
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))

@@ -90,18 +90,18 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// waiter sends commands to a real supervisor in virtual time, and waits for the results.
-type waiter struct {
+// waitClient sends commands to a real supervisor in virtual time, and waits for the results.
+type waitClient struct {
 	*loopCore
 	server *Server
 }
 
-func newWaiter(t *testing.T) *waiter {
+func newWaiter(t *testing.T) *waitClient {
 	core := newLoopCore(t)
-	return &waiter{core, newServer(core, Options{})}
+	return &waitClient{core, newServer(core, Options{})}
 }
 
-func (w *waiter) do(ctx context.Context, do client.Verb, timeout time.Duration) (*supervisor.Service, error) {
+func (w *waitClient) do(ctx context.Context, do client.Verb, timeout time.Duration) (*supervisor.Service, error) {
 	before := w.Snapshot().Find("gateway-x")
 	if err := w.Command(ctx, do, before.Name); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		name string
 		want supervisor.Want
 		do   client.Verb
-		prep func(t *testing.T, w *waiter)
+		prep func(t *testing.T, w *waitClient)
 		took time.Duration
 		err  string
 		kind client.Kind
@@ -173,7 +173,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 			`gateway-x is in backoff: cannot start "hermes": no such file (spawn), starts again in 1s`, client.KindFailed,
 		},
 		{
-			"a start out of backoff", supervisor.WantUp, client.VerbStart, func(t *testing.T, w *waiter) {
+			"a start out of backoff", supervisor.WantUp, client.VerbStart, func(t *testing.T, w *waitClient) {
 				w.procs.end(w.Snapshot().Find("gateway-x").Run, 1, 0)
 				settle(100*time.Millisecond)(t, w)
 			}, time.Second, "", "",
@@ -186,23 +186,23 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 			"gateway-x is not stopped after 30s: it is stopping: operator asked to stop", client.KindTimeout,
 		},
 		{
-			"a stop that somebody else revokes", supervisor.WantUp, client.VerbStop, func(t *testing.T, w *waiter) {
+			"a stop that somebody else revokes", supervisor.WantUp, client.VerbStop, func(t *testing.T, w *waitClient) {
 				deaf(time.Hour)(t, w)
 				after(time.Second, func() { _ = w.Command(context.Background(), "start", "gateway-x") })
 			}, time.Second, "superseded: gateway-x was asked to start meanwhile", client.KindFailed,
 		},
 		{
-			"a start that somebody else revokes", supervisor.WantDown, client.VerbStart, func(_ *testing.T, w *waiter) {
+			"a start that somebody else revokes", supervisor.WantDown, client.VerbStart, func(_ *testing.T, w *waitClient) {
 				after(time.Millisecond, func() { _ = w.Command(context.Background(), "stop", "gateway-x") })
 			}, time.Millisecond, "superseded: gateway-x was asked to stop meanwhile", client.KindFailed,
 		},
 		{
-			"a start of what is removed", supervisor.WantDown, client.VerbStart, func(_ *testing.T, w *waiter) {
+			"a start of what is removed", supervisor.WantDown, client.VerbStart, func(_ *testing.T, w *waitClient) {
 				after(time.Millisecond, func() { _ = w.Do(context.Background(), supervisor.Remove{Name: "gateway-x"}) })
 			}, time.Millisecond, "superseded: gateway-x was", client.KindFailed,
 		},
 		{
-			"a start while the container stops", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
+			"a start while the container stops", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waitClient) {
 				deaf(2*time.Second)(t, w)
 				after(time.Millisecond, func() { w.Post(supervisor.Shutdown{}) })
 			}, time.Millisecond, "the container is stopping", client.KindStopping,
@@ -221,7 +221,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 			`gateway-x is down: exited with code 3 (crash); last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a task that cannot be started", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
+			"a task that cannot be started", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waitClient) {
 				task(0, 0)(t, w)
 				fails(errors.New("no such file"))(t, w)
 			}, 0, "gateway-x is down: no such file (spawn)", client.KindFailed,
@@ -230,7 +230,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		{"a start of what is ready needs no waiting", supervisor.WantUp, client.VerbStart, ready, 0, "", ""},
 		{"a restart of what is ready waits for the new run", supervisor.WantUp, client.VerbRestart, says(2*time.Second, true, ""), 2 * time.Second, "", ""},
 		{
-			"a late refusal", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
+			"a late refusal", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waitClient) {
 				says(time.Hour, true, "")(t, w)
 				runEnds(2400*time.Millisecond, 1, 0)(t, w)
 			}, 2410 * time.Millisecond, `gateway-x is in backoff: exited with code 1 (crash), starts again in 1s; last lines: "two"`, client.KindFailed,
@@ -240,7 +240,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 			"gateway-x is up (pid 4194305) and has not said within 30s that it is ready: gateway_state.json says starting", client.KindTimeout,
 		},
 		{
-			"a need that is never met", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
+			"a need that is never met", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waitClient) {
 				if err := w.Do(t.Context(), supervisor.Remove{Name: "gateway-x"}); err != nil {
 					t.Fatal(err)
 				}
@@ -295,29 +295,29 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 	}
 }
 
-func settle(d time.Duration) func(*testing.T, *waiter) {
-	return func(*testing.T, *waiter) {
+func settle(d time.Duration) func(*testing.T, *waitClient) {
+	return func(*testing.T, *waitClient) {
 		time.Sleep(d)
 		synctest.Wait()
 	}
 }
 
-func runEnds(d time.Duration, code, signal int) func(*testing.T, *waiter) {
-	return func(_ *testing.T, w *waiter) {
+func runEnds(d time.Duration, code, signal int) func(*testing.T, *waitClient) {
+	return func(_ *testing.T, w *waitClient) {
 		run := w.Snapshot().Find("gateway-x").Run + 1
 		after(d, func() { w.procs.end(run, code, signal) })
 	}
 }
 
-func says(d time.Duration, ready bool, said string) func(*testing.T, *waiter) {
-	return func(t *testing.T, w *waiter) {
+func says(d time.Duration, ready bool, said string) func(*testing.T, *waitClient) {
+	return func(t *testing.T, w *waitClient) {
 		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.ReportsReadiness = true })
 		run := w.Snapshot().Find("gateway-x").Run + 1
 		after(d, func() { w.Post(supervisor.Ready{Name: "gateway-x", Run: run, Ready: ready, Text: said}) })
 	}
 }
 
-func ready(t *testing.T, w *waiter) {
+func ready(t *testing.T, w *waitClient) {
 	w.add(t, "x", supervisor.WantUp, func(u *supervisor.Unit) { u.Policy.ReportsReadiness = true })
 	v := w.Snapshot().Find("gateway-x")
 	if err := w.Do(t.Context(), supervisor.Ready{Name: v.Name, Run: v.Run, Ready: true}); err != nil {
@@ -325,33 +325,33 @@ func ready(t *testing.T, w *waiter) {
 	}
 }
 
-func task(d time.Duration, code int) func(*testing.T, *waiter) {
-	return func(t *testing.T, w *waiter) {
+func task(d time.Duration, code int) func(*testing.T, *waitClient) {
+	return func(t *testing.T, w *waitClient) {
 		w.add(t, "x", supervisor.WantDown, func(u *supervisor.Unit) { u.Policy.SingleRun = true })
 		runEnds(max(d, time.Millisecond), code, 0)(t, w)
 	}
 }
 
-func withoutLogLines(f func(*testing.T, *waiter)) func(*testing.T, *waiter) {
-	return func(t *testing.T, w *waiter) {
+func withoutLogLines(f func(*testing.T, *waitClient)) func(*testing.T, *waitClient) {
+	return func(t *testing.T, w *waitClient) {
 		w.procs.set(func() { w.procs.tail = nil })
 		f(t, w)
 	}
 }
 
-func fails(err error) func(*testing.T, *waiter) {
-	return func(_ *testing.T, w *waiter) { w.procs.set(func() { w.procs.fail = err }) }
+func fails(err error) func(*testing.T, *waitClient) {
+	return func(_ *testing.T, w *waitClient) { w.procs.set(func() { w.procs.fail = err }) }
 }
 
 // deaf returns a step after which the process ignores stop signals. The process ends by itself after d.
-func deaf(d time.Duration) func(*testing.T, *waiter) {
-	return func(_ *testing.T, w *waiter) {
-		w.procs.set(func() { w.procs.obey = false })
+func deaf(d time.Duration) func(*testing.T, *waitClient) {
+	return func(_ *testing.T, w *waitClient) {
+		w.procs.set(func() { w.procs.diesOnSignal = false })
 		run := max(w.Snapshot().Find("gateway-x").Run, 1)
 		after(d, func() {
 			w.procs.set(func() {
 				if w.procs.live[run] != 0 {
-					w.procs.die(run, 0, 0)
+					w.procs.endProcess(run, 0, 0)
 				}
 			})
 		})

@@ -56,13 +56,13 @@ type Forwarder struct {
 	BatchTime time.Duration // how long to collect records for a batch; 0: 250 ms
 	Timeout   time.Duration // time limit for an answer of the receiver; 0: 30 s
 
-	records    chan Record // records from the goroutines that read logs
-	readers    sync.WaitGroup
-	askedAt    time.Time // when hinit was last asked for its logs
-	savedAt    time.Time // when the positions were last saved
-	positions  Positions
-	unsaved    bool // whether the positions have changed since the last save
-	saveFailed bool // whether the last attempt to save the positions has failed
+	records       chan Record // records from the goroutines that read logs
+	readers       sync.WaitGroup
+	statusAskedAt time.Time // when hinit was last asked for its logs
+	savedAt       time.Time // when the positions were last saved
+	positions     Positions
+	unsaved       bool // whether the positions have changed since the last save
+	saveFailed    bool // whether the last attempt to save the positions has failed
 }
 
 // Counts are totals since the positions file was created.
@@ -144,8 +144,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 // collect collects records of events and log lines until the batch is full or f.BatchTime is over. After statusEvery, it first
 // asks hinit for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
-	if time.Since(f.askedAt) > statusEvery {
-		f.askedAt = time.Now()
+	if time.Since(f.statusAskedAt) > statusEvery {
+		f.statusAskedAt = time.Now()
 		limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		if st, err := f.Hinit.Status(limit); err == nil && st.Version == client.StatusVersion && f.findLogs(ctx, st) == nil {

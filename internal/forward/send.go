@@ -110,7 +110,7 @@ func httpSink(u *url.URL, defaultPath string, secure *tls.Config, authorization 
 		to.Path = defaultPath
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
-	c := &http.Client{Transport: transport, CheckRedirect: keepsRecords}
+	c := &http.Client{Transport: transport, CheckRedirect: storesRecords}
 	header := http.Header{"Content-Type": {"application/json"}}
 	if authorization != "" {
 		header.Set("Authorization", authorization)
@@ -129,9 +129,9 @@ func httpSink(u *url.URL, defaultPath string, secure *tls.Config, authorization 
 	}
 }
 
-// keepsRecords allows a redirect only if the next request also contains the records. After the codes 301, 302 and 303, a client
+// storesRecords allows a redirect only if the next request also contains the records. After the codes 301, 302 and 303, a client
 // may omit the body (RFC 9110, section 15.4). The answer 200 of a login page would then look as if records were accepted.
-func keepsRecords(next *http.Request, before []*http.Request) error {
+func storesRecords(next *http.Request, before []*http.Request) error {
 	if next.Method != http.MethodPost || len(before) > 5 {
 		return http.ErrUseLastResponse
 	}

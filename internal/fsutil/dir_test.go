@@ -18,7 +18,7 @@ import (
 )
 
 func TestReadFile(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		writeFile(t, base+"/a/f", "12345")
@@ -64,7 +64,7 @@ func TestReadFile(t *testing.T) {
 }
 
 func TestOnlyRegularFiles(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		must(t, unix.Mkfifo(base+"/fifo", 0o600))
@@ -97,7 +97,7 @@ func TestOnlyRegularFiles(t *testing.T) {
 }
 
 func TestCheckExists(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(path string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(path string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		writeFile(t, base+"/d/file", "")
@@ -118,7 +118,7 @@ func TestCheckExists(t *testing.T) {
 }
 
 func TestReadDir(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		var want []string
@@ -185,7 +185,7 @@ func TestReadDir(t *testing.T) {
 }
 
 func TestMkdir(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		must(t, d.Mkdir("a/b/c", 0o750))
@@ -208,7 +208,7 @@ func TestMkdir(t *testing.T) {
 }
 
 func TestAppend(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		for i, want := range []int64{3, 6, 9} {
@@ -251,7 +251,7 @@ func TestAppend(t *testing.T) {
 }
 
 func TestRemove(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		writeFile(t, base+"/a/f", "")
@@ -272,7 +272,7 @@ func TestRemove(t *testing.T) {
 }
 
 func TestRename(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		d := open(base)
 		writeFile(t, base+"/a/f", "new")
@@ -291,7 +291,7 @@ func TestRename(t *testing.T) {
 }
 
 func TestMountsBeneathAreCrossed(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		must(t, os.MkdirAll(base+"/volume", 0o755))
 		mountTmpfs(t, base+"/volume", "size=64k")

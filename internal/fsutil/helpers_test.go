@@ -54,8 +54,8 @@ func mountTmpfs(t *testing.T, dir, options string) {
 	})
 }
 
-// bothWays runs a test twice: with openat2, and with the walk through each path component.
-func bothWays(t *testing.T, test func(t *testing.T, open func(path string) *fsutil.Dir)) {
+// withAndWithoutOpenat2 runs a test twice: with openat2, and with the walk through each path component.
+func withAndWithoutOpenat2(t *testing.T, test func(t *testing.T, open func(path string) *fsutil.Dir)) {
 	t.Helper()
 	for name, walk := range map[string]bool{"openat2": false, "walk": true} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestLinksAreRefusedEverywhere(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		ops := map[string]func(d *fsutil.Dir, rel string) error{
 			"ReadFile": func(d *fsutil.Dir, rel string) error { _, err := d.ReadFile(rel, 100); return err },
 			"ReadDir":  func(d *fsutil.Dir, rel string) error { _, err := d.ReadDir(rel); return err },
@@ -117,7 +117,7 @@ func snapshot(t *testing.T, root string) string {
 }
 
 func TestActingOnALinkItself(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
 		writeFile(t, root+"/outside/x", "untouched")
 		before := snapshot(t, root+"/outside")
@@ -150,7 +150,7 @@ func TestActingOnALinkItself(t *testing.T) {
 }
 
 func TestNamesThatAreRefused(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
 		writeFile(t, root+"/out", "untouched")
 		must(t, os.MkdirAll(root+"/base/a", 0o755))

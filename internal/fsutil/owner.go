@@ -19,8 +19,8 @@ var (
 	ErrDevice = errors.New("device node refused")
 	// ErrHardLink refuses a file with several hard links, which root may need under another name.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
-	// ErrKept means that a file must stay with its owner, see [Owner].Excludes and [Owner].HomeMark.
-	ErrKept = errors.New("a file of a user who keeps it is refused")
+	// ErrProtected means that a file must stay with its owner, see [Owner].Excludes and [Owner].HomeMark.
+	ErrProtected = errors.New("a file of a user who keeps it is refused")
 	// ErrMount means that another file system is mounted at a name.
 	ErrMount = errors.New("mount point")
 )
@@ -41,7 +41,7 @@ type Owner struct {
 	allowed uint32 // uid whose files may be given away, see AllowingUID
 }
 
-// MustKeep reports whether a file of the user uid must not be given to o ([ErrKept]).
+// MustKeep reports whether a file of the user uid must not be given to o ([ErrProtected]).
 func (o Owner) MustKeep(uid uint32) bool {
 	return uid != o.UID && uid != o.allowed && o.Excludes != nil && o.Excludes(uid)
 }
@@ -108,7 +108,7 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 		return false, nil
 	}
 	if to.MustKeepOpen(fd, st) {
-		return false, ErrKept
+		return false, ErrProtected
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK, unix.S_IFCHR:

@@ -26,7 +26,7 @@ func ownerOf(t *testing.T, path string) uint32 {
 
 func TestChown(t *testing.T) {
 	testkit.NeedRoot(t)
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		writeFile(t, base+"/d/file", "")
 		must(t, os.Symlink("file", base+"/d/link"))
@@ -67,7 +67,7 @@ func TestChown(t *testing.T) {
 }
 
 func TestChmod(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		writeFile(t, base+"/file", "")
 		must(t, os.Symlink("file", base+"/link"))
@@ -106,7 +106,7 @@ func TestChmodByProc(t *testing.T) {
 }
 
 func TestCreate(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		must(t, os.Mkdir(base+"/d", 0o755))
 		must(t, os.Symlink("nowhere", base+"/d/link"))
@@ -201,7 +201,7 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 
 func TestOwnTree(t *testing.T) {
 	testkit.NeedRoot(t)
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
 		for _, name := range []string{"t/a", "t/sub/b", "t/mine", "outside/secret", "u/m/n"} {
 			writeFile(t, base+"/"+name, "")

@@ -17,7 +17,7 @@ import (
 // TestSwapper attacks every operation that writes: the owner of the tree keeps exchanging a directory and a file with links
 // that lead outside. No file outside may change.
 func TestSwapper(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
 		base, outside := root+"/base", root+"/outside"
 		for _, name := range []string{"log", "state", "gone", "tree/x", "tree/y/z", "file"} {

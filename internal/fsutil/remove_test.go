@@ -16,7 +16,7 @@ import (
 )
 
 func TestRemoveAllTree(t *testing.T) {
-	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
+	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
 		writeFile(t, root+"/outside/x", "untouched")
 		before := snapshot(t, root+"/outside")

@@ -19,7 +19,7 @@ type gateway struct {
 	doubtfulInputs   profiles.InputHash
 	platformProblem  string // last problem with its chat platforms that the gateway reported
 	notStartedReason string // why the boot did not start the gateway, for the status
-	wanted           bool
+	wantedState      bool
 	exclusiveValues  []profiles.ExclusiveValue
 	unrecorded       bool // the volume lacks the intent; recordLater tries again
 }
@@ -113,7 +113,7 @@ func (m *Manager) HandOver() Handover {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for profile, g := range m.gateways.byProfile {
-		s.Inputs[profile], s.Wanted[profile] = g.inputs, g.wanted
+		s.Inputs[profile], s.Wanted[profile] = g.inputs, g.wantedState
 	}
 	return s
 }
@@ -124,7 +124,7 @@ func (m *Manager) TakeOver(s Handover) {
 		m.gatewayOf(profile).inputs = hash
 	}
 	for profile, wanted := range s.Wanted {
-		m.gatewayOf(profile).wanted = wanted
+		m.gatewayOf(profile).wantedState = wanted
 	}
 	m.serving.Store(&servedProfiles{Topology: s.Topology, topologyRun: s.TopologyRun})
 	m.inherited = s

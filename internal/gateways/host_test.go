@@ -31,29 +31,29 @@ import (
 
 // host replaces the other parts of PID 1: a supervisor that only records its calls, and slots that consist of their down files.
 type host struct {
-	t     *testing.T
-	home  string
-	store *profiles.Store
-	wants *profiles.Intents
-	route boot.RunPlan
+	t       *testing.T
+	home    string
+	store   *profiles.Store
+	intents *profiles.Intents
+	route   boot.RunPlan
 
 	mu sync.Mutex
-	seen
+	hostCalls
 	cfg    *config.Config
 	snap   *supervisor.Snapshot
 	news   chan struct{}
 	refuse error // result of MayServe; nil if hinit may serve the volume
 }
 
-// seen holds the recorded calls of a host.
-type seen struct {
-	events []string // events sent to the supervisor
-	said   []string
-	masked map[string][]string
-	down   map[string]bool // state of the down file, by profile
-	gone   []string
-	starts map[string]bool // whether to start a registered profile, by profile
-	jobs   int
+// hostCalls holds the recorded calls of a host.
+type hostCalls struct {
+	events           []string // events sent to the supervisor
+	supervisorEvents []string
+	masked           map[string][]string
+	down             map[string]bool // state of the down file, by profile
+	gone             []string
+	starts           map[string]bool // whether to start a registered profile, by profile
+	jobs             int
 }
 
 func (h *host) worked() {
@@ -62,12 +62,12 @@ func (h *host) worked() {
 	h.jobs++
 }
 
-// look returns a copy of the recorded calls, because the Manager's goroutine goes on adding calls.
-func (h *host) look() seen {
+// copyCalls returns a copy of the recorded calls, because the Manager's goroutine goes on adding calls.
+func (h *host) copyCalls() hostCalls {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return seen{
-		events: slices.Clone(h.events), said: slices.Clone(h.said), masked: maps.Clone(h.masked), down: maps.Clone(h.down),
+	return hostCalls{
+		events: slices.Clone(h.events), supervisorEvents: slices.Clone(h.supervisorEvents), masked: maps.Clone(h.masked), down: maps.Clone(h.down),
 		gone: slices.Clone(h.gone), starts: maps.Clone(h.starts), jobs: h.jobs,
 	}
 }
@@ -82,11 +82,11 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Manager) {
 	t.Cleanup(func() { testkit.Until(t, "the volume is removed", func() bool { return os.RemoveAll(home) == nil }) })
 	h := &host{
 		t: t, home: home, cfg: new(config.Config), snap: new(supervisor.Snapshot), news: make(chan struct{}),
-		seen: seen{masked: make(map[string][]string), down: make(map[string]bool), starts: make(map[string]bool)},
+		hostCalls: hostCalls{masked: make(map[string][]string), down: make(map[string]bool), starts: make(map[string]bool)},
 	}
 	h.cfg.Agent.ReadyWhen, h.cfg.Logs.Console = config.ReadyState, "raw"
 	h.store = profiles.Open(h.home, nil, "SOUL.md")
-	h.wants = profiles.NewIntents(h.store)
+	h.intents = profiles.NewIntents(h.store)
 	for _, name := range names {
 		h.make(name)
 		h.service(name, supervisor.Service{State: supervisor.Down})
@@ -106,7 +106,7 @@ func (h *host) reconciler() *gateways.Manager {
 	})
 	reg.SetSlotMaker(h, nil)
 	return gateways.New(gateways.Options{
-		Registry: reg, Logger: own, Config: h.Config, RunPlan: func() *boot.RunPlan { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
+		Registry: reg, Logger: own, Config: h.Config, RunPlan: func() *boot.RunPlan { return &h.route }, Store: h.store, Intents: h.intents, Started: time.Now(),
 		MayServe: h.MayServe, CorrectOwner: h.Adopt, ReadSecrets: h.ReadSecrets, OnStateWritten: func(string) {}, OnDiskJob: h.worked,
 	})
 }
@@ -205,7 +205,7 @@ func (h *host) Config() *config.Config {
 func (h *host) Say(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.said = append(h.said, fmt.Sprintf(format, args...))
+	h.supervisorEvents = append(h.supervisorEvents, fmt.Sprintf(format, args...))
 }
 
 // Write records a line for the container log.
@@ -276,20 +276,20 @@ func (h *host) until(what string, cond func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			s := h.look()
-			h.t.Fatalf("%s: not so after 20 s; events %q; said %q", what, s.events, s.said)
+			s := h.copyCalls()
+			h.t.Fatalf("%s: not so after 20 s; events %q; said %q", what, s.events, s.supervisorEvents)
 		}
 	}
 }
 
-func (h *host) got(event string) func() bool {
-	return func() bool { return slices.Contains(h.look().events, event) }
+func (h *host) hasEvent(event string) func() bool {
+	return func() bool { return slices.Contains(h.copyCalls().events, event) }
 }
 
 // logged returns a function that reports whether a message with this text was logged.
 func (h *host) logged(text string) func() bool {
 	return func() bool {
-		return slices.ContainsFunc(h.look().said, func(s string) bool { return strings.Contains(s, text) })
+		return slices.ContainsFunc(h.copyCalls().supervisorEvents, func(s string) bool { return strings.Contains(s, text) })
 	}
 }
 
@@ -305,7 +305,7 @@ func (h *host) desired(profile string) string {
 func (h *host) forgetEvents() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.events, h.said = nil, nil
+	h.events, h.supervisorEvents = nil, nil
 }
 
 // changed returns a record of a gateway's change of state.

@@ -37,10 +37,10 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 		if err := m.Command(t.Context(), tt.verb, "gateway-coder"); err != nil {
 			t.Fatalf("%s: %v", tt.verb, err)
 		}
-		if got := h.desired("coder"); got != tt.want || !slices.Equal(h.look().events, []string{tt.event}) || h.look().down["coder"] != tt.down {
-			t.Errorf("%s: desired_state is %q, the supervisor got %q, the down file is there: %v", tt.verb, got, h.look().events, h.look().down["coder"])
+		if got := h.desired("coder"); got != tt.want || !slices.Equal(h.copyCalls().events, []string{tt.event}) || h.copyCalls().down["coder"] != tt.down {
+			t.Errorf("%s: desired_state is %q, the supervisor got %q, the down file is there: %v", tt.verb, got, h.copyCalls().events, h.copyCalls().down["coder"])
 		}
-		if adopted := slices.Contains(h.look().said, "adopted coder"); adopted == tt.down {
+		if adopted := slices.Contains(h.copyCalls().supervisorEvents, "adopted coder"); adopted == tt.down {
 			t.Errorf("%s: its files were given to the agent's user: %v", tt.verb, adopted)
 		}
 	}
@@ -60,8 +60,8 @@ func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 	if err := m.Command(t.Context(), client.VerbStart, "gateway-coder"); !errors.Is(err, h.MayServe()) {
 		t.Errorf("got %v", err)
 	}
-	if got := h.desired("coder"); got != "" || len(h.look().events) > 0 {
-		t.Errorf("desired_state is %q, the supervisor got %q", got, h.look().events)
+	if got := h.desired("coder"); got != "" || len(h.copyCalls().events) > 0 {
+		t.Errorf("desired_state is %q, the supervisor got %q", got, h.copyCalls().events)
 	}
 }
 
@@ -69,8 +69,8 @@ func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 func TestAServiceHasNoIntent(t *testing.T) {
 	h, m := newHost(t)
 	h.setSnapshot(supervisor.Snapshot{Services: []*supervisor.Service{{Name: "dashboard", Kind: supervisor.KindService}}})
-	if err := m.Command(t.Context(), client.VerbStop, "dashboard"); err != nil || !h.got("Stop{Name:dashboard}")() {
-		t.Errorf("got %v, the supervisor got %q", err, h.look().events)
+	if err := m.Command(t.Context(), client.VerbStop, "dashboard"); err != nil || !h.hasEvent("Stop{Name:dashboard}")() {
+		t.Errorf("got %v, the supervisor got %q", err, h.copyCalls().events)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 	} {
 		h.forgetEvents()
 		h.state("coder", tt.keys)
-		h.until(tt.want, h.got(tt.want))
+		h.until(tt.want, h.hasEvent(tt.want))
 	}
 }
 
@@ -119,7 +119,7 @@ func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
 	h.start(m)
 	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
 	m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
-	h.until("it is looked at", h.got("Ready{Name:gateway-coder Run:1 Ready:false Text:gateway_state.json says nothing of this run yet}"))
+	h.until("it is looked at", h.hasEvent("Ready{Name:gateway-coder Run:1 Ready:false Text:gateway_state.json says nothing of this run yet}"))
 }
 
 // A new profile must be registered. A removed profile must be removed with its slot and its record in the Manager.
@@ -130,7 +130,7 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	if err := m.FindProfile(t.Context(), "gateway-coder"); err != nil {
 		t.Fatal(err)
 	}
-	if start, registered := h.look().starts["coder"]; !registered || start || !m.Registry.ProfileExists("coder") {
+	if start, registered := h.copyCalls().starts["coder"]; !registered || start || !m.Registry.ProfileExists("coder") {
 		t.Fatalf("registered %v, started %v, exists %v", registered, start, m.Registry.ProfileExists("coder"))
 	}
 	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
@@ -141,8 +141,8 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || m.Registry.ProfileExists("coder") {
-		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, m.Registry.ProfileExists("coder"))
+	if !h.hasEvent("Remove{Name:gateway-coder}")() || !slices.Contains(h.copyCalls().gone, "gateway-coder") || m.Registry.ProfileExists("coder") {
+		t.Errorf("events %q, withdrawn %q, exists %v", h.copyCalls().events, h.copyCalls().gone, m.Registry.ProfileExists("coder"))
 	}
 	// A job from before the removal stores another record of the profile.
 	h.setSnapshot(supervisor.Snapshot{})
@@ -177,7 +177,7 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 	h.start(m)
 	h.service("old", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
 	m.Observe(changed("old", supervisor.Starting, supervisor.Up, ""))
-	h.until("its home is known", h.got("Ready{Name:gateway-old Run:1 Ready:false Text:there is no gateway_state.json yet; for an agent that never writes it there, set agent.ready to up in hinit.yaml}"))
+	h.until("its home is known", h.hasEvent("Ready{Name:gateway-old Run:1 Ready:false Text:there is no gateway_state.json yet; for an agent that never writes it there, set agent.ready to up in hinit.yaml}"))
 	h.make("copy")
 	if err := os.Rename(h.dir("old"), h.dir("new")); err != nil {
 		t.Fatal(err)
@@ -185,12 +185,12 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if h.got("Start{Name:gateway-new}")() {
+	if h.hasEvent("Start{Name:gateway-new}")() {
 		t.Error("it was started although the old one runs in the same home")
 	}
 	h.service("old", supervisor.Service{State: supervisor.Down})
-	h.until("the new one is started", h.got("Start{Name:gateway-new}"))
-	if h.got("Start{Name:gateway-copy}")() {
+	h.until("the new one is started", h.hasEvent("Start{Name:gateway-new}"))
+	if h.hasEvent("Start{Name:gateway-copy}")() {
 		t.Error("the copy was started")
 	}
 }
@@ -218,8 +218,8 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]bool{"ran": true, "stopped": false, "younger": false, "other": false}
-	if fmt.Sprint(h.look().starts) != fmt.Sprint(want) {
-		t.Errorf("started are %v, not %v", h.look().starts, want)
+	if fmt.Sprint(h.copyCalls().starts) != fmt.Sprint(want) {
+		t.Errorf("started are %v, not %v", h.copyCalls().starts, want)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
 	h, m := newHost(t)
 	h.route = boot.RunPlan{Supervise: true, Profile: profiles.Default}
 	writes := 0
-	h.wants.CheckWrite = func() error { // the first call precedes the write of the intent, so it succeeds
+	h.intents.CheckWrite = func() error { // the first call precedes the write of the intent, so it succeeds
 		writes++
 		return map[bool]error{true: errors.New("no space left on device")}[writes > 1]
 	}
@@ -237,7 +237,7 @@ func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `warning: the order of the CMD to run the gateway of "default" cannot be recorded, so a restart of the container may undo it: no space left on device`
-	if !slices.Contains(h.look().said, want) {
-		t.Errorf("the log has %q", h.look().said)
+	if !slices.Contains(h.copyCalls().supervisorEvents, want) {
+		t.Errorf("the log has %q", h.copyCalls().supervisorEvents)
 	}
 }

@@ -62,7 +62,7 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 		return ""
 	case own:
 		return client.ServedItself
-	case m.record(s.Profile).wanted:
+	case m.record(s.Profile).wantedState:
 		return client.ServedByNone
 	}
 	return ""
@@ -119,7 +119,7 @@ func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 // topology t.
 func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
-		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.record(s.Profile).wanted
+		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.record(s.Profile).wantedState
 	})
 }
 

@@ -81,7 +81,7 @@ func TestALyingDefaultAgentStopsNobody(t *testing.T) {
 	h.start(m)
 	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
 	h.servedBy(m, "a", client.ServedTwice)
-	for _, event := range h.look().events {
+	for _, event := range h.copyCalls().events {
 		if strings.HasPrefix(event, "Stop{") || strings.HasPrefix(event, "Restart{") {
 			t.Errorf("it made hinit do %s", event)
 		}
@@ -189,7 +189,7 @@ func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	m.WarnIfMissing("gateway-missing", "missing") // the message of this last job shows that all jobs are done
 	h.until("the last job is done", h.logged("there is no profile \"missing\""))
 	<-time.After(50 * time.Millisecond) // another goroutine ends the gateways, so wait a moment
-	for _, event := range h.look().events {
+	for _, event := range h.copyCalls().events {
 		if strings.HasPrefix(event, "Stop{") {
 			stopped = append(stopped, event)
 		}
@@ -216,7 +216,7 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	h.servedBy(next, "a", "")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
 	next.CatchUp() // CatchUp finds the new start of the default gateway
-	h.until("the restart of the default one ends it", h.got("Stop{Name:gateway-a}"))
+	h.until("the restart of the default one ends it", h.hasEvent("Stop{Name:gateway-a}"))
 }
 
 // A gateway that an operator forced to run beside the multiplexer must survive hinit reexec, and must start later. A profile
@@ -260,9 +260,9 @@ func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 	}
 	ends := func(profile string, others ...string) {
 		t.Helper()
-		h.until(profile+" is ended", h.got("Stop{Name:gateway-"+profile+"}"))
+		h.until(profile+" is ended", h.hasEvent("Stop{Name:gateway-"+profile+"}"))
 		for _, event := range others {
-			if h.got(event)() {
+			if h.hasEvent(event)() {
 				t.Errorf("%s, and %s has not ended", event, profile)
 			}
 		}
@@ -274,7 +274,7 @@ func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Down})
 	ends("a", "Start{Name:gateway-default}")
 	h.service("a", supervisor.Service{State: supervisor.Down})
-	h.until("the default one is started", h.got("Start{Name:gateway-default}"))
+	h.until("the default one is started", h.hasEvent("Start{Name:gateway-default}"))
 }
 
 // The agent writes multiplex_profiles between the start of the default gateway and its reading of the configuration. The new
@@ -293,7 +293,7 @@ func TestAnEditDuringTheImportsIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.state(profiles.Default, map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started, "served_profiles": []string{"a"}})
-	h.until("the default one makes way", h.got("Stop{Name:gateway-default}"))
+	h.until("the default one makes way", h.hasEvent("Stop{Name:gateway-default}"))
 }
 
 // PID 1 must complete a change of topology even if the command hinit topology was killed. Otherwise no gateway would serve the
@@ -313,10 +313,10 @@ func TestATopologyIsChangedToTheEnd(t *testing.T) {
 		_, err := m.ChangeTopology(ctx, profiles.Multiplex, false)
 		done <- err
 	}()
-	h.until("a is ended", h.got("Stop{Name:gateway-a}"))
+	h.until("a is ended", h.hasEvent("Stop{Name:gateway-a}"))
 	gone()
 	h.service("a", supervisor.Service{State: supervisor.Down})
-	h.until("the default one is restarted", h.got("Restart{Name:gateway-default}"))
+	h.until("the default one is restarted", h.hasEvent("Restart{Name:gateway-default}"))
 	up.Run = 2
 	h.service(profiles.Default, up)
 	if err := <-done; err != nil {

@@ -116,7 +116,7 @@ func (m *Manager) updateFromStateFile(profile string) {
 	}
 	m.storeHome(profile)
 	state, _ := m.Store.ReadState(profile)
-	m.updateRecord(profile, func(g *gateway) { g.wanted = state.ShouldRun() })
+	m.updateRecord(profile, func(g *gateway) { g.wantedState = state.ShouldRun() })
 	if s.PID != 0 && profile == profiles.Default {
 		m.storeServedProfiles(s, state)
 	}

@@ -78,7 +78,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	h.service("coder", supervisor.Service{State: supervisor.Parked})
 	m.Observe(changed("coder", supervisor.Up, supervisor.Parked, ""))
 	put("right", time.Now())
-	h.until("it is started", h.got("InputsChanged{Name:gateway-coder}"))
+	h.until("it is started", h.hasEvent("InputsChanged{Name:gateway-coder}"))
 }
 
 // After reading the files of profiles, PID 1 must collect garbage. Otherwise it would keep the memory for the files of 500
@@ -87,7 +87,7 @@ func TestReadingAProfileIsWorkThatLeavesGarbage(t *testing.T) {
 	h, m := newHost(t, "a")
 	h.start(m)
 	m.Observe(supervisor.Record{Service: "gateway-a", From: supervisor.Starting, To: supervisor.Up})
-	testkit.Until(t, "the work is reported", func() bool { return h.look().jobs > 0 })
+	testkit.Until(t, "the work is reported", func() bool { return h.copyCalls().jobs > 0 })
 }
 
 // The secrets to mask must be read again at each start of a gateway, and after each change of its profile's .env.
@@ -96,7 +96,9 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	h.start(m)
 	h.write("coder", ".env", "API_KEY=sk-fedcba9876543210\n")
 	m.Observe(changed("coder", supervisor.Down, supervisor.Starting, ""))
-	h.until("the new secret is masked", func() bool { return slices.Equal(h.look().masked["gateway-coder"], []string{"sk-fedcba9876543210"}) })
+	h.until("the new secret is masked", func() bool {
+		return slices.Equal(h.copyCalls().masked["gateway-coder"], []string{"sk-fedcba9876543210"})
+	})
 }
 
 // The Manager of a re-executed hinit must get all state of the old Manager.
@@ -120,7 +122,7 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	}
 	next.TakeOver(gateways.Handover{Orders: []orders.Unfinished{{Verb: client.VerbStop, Service: "gateway-coder", Profile: "coder"}}})
 	next.Continue(t.Context())
-	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
+	h.until("the order is carried out", h.hasEvent("Stop{Name:gateway-coder}"))
 }
 
 // After DropRecords the Manager must have no records of profiles, because another container may have changed the volume.
@@ -130,7 +132,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	m.Registry.SetDown("coder", true, false)
 	m.ExpectLate(profiles.Plan{ListingSilent: true})
 	m.WarnIfMissing("gateway-missing", "missing")
-	if err := order(h.wants, "coder", profiles.Running); err != nil {
+	if err := order(h.intents, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
 	m.DropRecords()
@@ -138,7 +140,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	if s := m.HandOver(); len(s.Inputs) > 0 || !reflect.DeepEqual(m.Registry.HandOver(), none) {
 		t.Errorf("it knows %+v", s)
 	}
-	if _, asked := h.wants.LastOrder("coder"); asked {
+	if _, asked := h.intents.LastOrder("coder"); asked {
 		t.Error("it knows what was wanted")
 	}
 	at := time.Now().Add(-time.Hour)
@@ -149,7 +151,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if h.look().starts["coder"] {
+	if h.copyCalls().starts["coder"] {
 		t.Error("what ran at the first boot is started")
 	}
 	if h.logged("missing")() {
@@ -179,7 +181,7 @@ func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 	h.start(m)
 	m.Stop()
 	h.until("the volume is not watched any more", func() bool { return m.Rescan(t.Context()) != nil })
-	if err := order(h.wants, "coder", profiles.Running); err != nil {
+	if err := order(h.intents, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
 	h.state("coder", map[string]any{"gateway_state": "stopped"})
@@ -188,7 +190,7 @@ func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 		m.Observe(changed(name, supervisor.Stopping, supervisor.Down, ""))
 	}
 	h.until("desired_state is back", h.logged("is back"))
-	if _, looked := h.look().down["other"]; looked {
+	if _, looked := h.copyCalls().down["other"]; looked {
 		t.Error("a state file is read although nothing depends on it any more")
 	}
 }
@@ -206,12 +208,12 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 	}
 	h.write("coder", "gateway.pid", fmt.Sprintf(`{"pid":%d,"start_time":%d}`, os.Getpid(), started))
 	m.Observe(supervisor.Record{Service: "gateway-coder", Exit: exit})
-	h.until("the exit is explained", h.got("CorrectCause{Name:gateway-coder Run:3 Cause:replaced}"))
+	h.until("the exit is explained", h.hasEvent("CorrectCause{Name:gateway-coder Run:3 Cause:replaced}"))
 	h.service("coder", supervisor.Service{State: supervisor.Parked, Run: 3, LastExit: exit})
 	h.write("coder", "gateway.pid", `{"pid":1073741824,"start_time":1}`)
 	begin := time.Now()
 	m.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
-	h.until("it is started again", h.got("InputsChanged{Name:gateway-coder}"))
+	h.until("it is started again", h.hasEvent("InputsChanged{Name:gateway-coder}"))
 	if took := time.Since(begin); took < time.Second {
 		t.Errorf("it is started again after only %v", took)
 	}
@@ -227,8 +229,8 @@ func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
 		m.Observe(changed(profile, supervisor.Starting, supervisor.Up, ""))
 	}
 	const said = "Ready{Name:gateway-%s Run:1 Ready:false Text:gateway_state.json says nothing of this run yet%s}"
-	h.until("the young one is told nothing of it", h.got(fmt.Sprintf(said, "young", "")))
-	h.until("the slow one is", h.got(fmt.Sprintf(said, "slow", "; for an agent that never writes it there, set agent.ready to up in hinit.yaml")))
+	h.until("the young one is told nothing of it", h.hasEvent(fmt.Sprintf(said, "young", "")))
+	h.until("the slow one is", h.hasEvent(fmt.Sprintf(said, "slow", "; for an agent that never writes it there, set agent.ready to up in hinit.yaml")))
 }
 
 func order(wants *profiles.Intents, profile, want string) error {
@@ -300,7 +302,7 @@ func TestWarningsThatComeAndGoDoNotFillTheLog(t *testing.T) {
 	}
 	h.write("quiet", profiles.StateFile, "[]")
 	h.until("the warning about another profile is in the log", h.logged(`warning: cannot use the state of profile "quiet"`))
-	warnings := slices.DeleteFunc(h.look().said, func(line string) bool { return !strings.HasPrefix(line, "warning: ") })
+	warnings := slices.DeleteFunc(h.copyCalls().supervisorEvents, func(line string) bool { return !strings.HasPrefix(line, "warning: ") })
 	if len(warnings) > 80 {
 		t.Errorf("the log has %d warnings, and there were only 50 links and 20 lines about the state file: %q", len(warnings), warnings)
 	}
@@ -340,12 +342,12 @@ func TestAnAgentDoesNotFillTheLogWithProfiles(t *testing.T) {
 	report("quiet", 0)
 	h.until("the problem of another profile is in the log", h.logged("gateway-quiet: platform chat is retrying: round 0"))
 	for _, about := range []string{"profile fleeting", "gateway-coder: platform"} {
-		if n := strings.Count(strings.Join(h.look().said, "\n"), about); n == 0 || n > 20 {
+		if n := strings.Count(strings.Join(h.copyCalls().supervisorEvents, "\n"), about); n == 0 || n > 20 {
 			t.Errorf("the log has %d lines with %q, and at most 20 a minute are allowed", n, about)
 		}
 	}
 	m.Stop()
 	if !h.logged("profile fleeting disappeared (the last of 80 messages within a minute")() {
-		t.Errorf("the last message is not in the log: %q", h.look().said)
+		t.Errorf("the last message is not in the log: %q", h.copyCalls().supervisorEvents)
 	}
 }

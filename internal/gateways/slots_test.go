@@ -16,22 +16,22 @@ func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	if err := m.SlotMade(t.Context(), "coder", true, map[string]string{"A": "1"}); err != nil {
 		t.Fatal(err)
 	}
-	if exports := m.Registry.Exports("gateway-coder"); exports["A"] != "1" || !m.Registry.HasSlot("gateway-coder") || !h.got("Start{Name:gateway-coder}")() {
-		t.Errorf("exports %q, the supervisor got %q", exports, h.look().events)
+	if exports := m.Registry.Exports("gateway-coder"); exports["A"] != "1" || !m.Registry.HasSlot("gateway-coder") || !h.hasEvent("Start{Name:gateway-coder}")() {
+		t.Errorf("exports %q, the supervisor got %q", exports, h.copyCalls().events)
 	}
 	m.SlotRemoved(t.Context(), "gateway-coder")
-	if m.Registry.HasSlot("gateway-coder") || !h.got("Stop{Name:gateway-coder}")() {
-		t.Errorf("the supervisor got %q", h.look().events)
+	if m.Registry.HasSlot("gateway-coder") || !h.hasEvent("Stop{Name:gateway-coder}")() {
+		t.Errorf("the supervisor got %q", h.copyCalls().events)
 	}
 	const made = "slot of gateway-coder, down: true"
-	if err := m.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil || slices.Contains(h.look().said, made) {
-		t.Errorf("a stop made the slot: %q, %v", h.look().said, err)
+	if err := m.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil || slices.Contains(h.copyCalls().supervisorEvents, made) {
+		t.Errorf("a stop made the slot: %q, %v", h.copyCalls().supervisorEvents, err)
 	}
-	if err := m.Command(t.Context(), client.VerbStart, "gateway-coder"); err != nil || !slices.Contains(h.look().said, made) {
-		t.Errorf("a start did not make the slot: %q, %v", h.look().said, err)
+	if err := m.Command(t.Context(), client.VerbStart, "gateway-coder"); err != nil || !slices.Contains(h.copyCalls().supervisorEvents, made) {
+		t.Errorf("a start did not make the slot: %q, %v", h.copyCalls().supervisorEvents, err)
 	}
-	if exports := m.Registry.Exports("gateway-coder"); exports != nil || h.look().down["coder"] {
-		t.Errorf("the new slot exports %q, and its down file is there: %v", exports, h.look().down["coder"])
+	if exports := m.Registry.Exports("gateway-coder"); exports != nil || h.copyCalls().down["coder"] {
+		t.Errorf("the new slot exports %q, and its down file is there: %v", exports, h.copyCalls().down["coder"])
 	}
 }
 
@@ -44,7 +44,7 @@ func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	if err := m.FindProfile(t.Context(), "coder"); err != nil {
 		t.Fatal(err)
 	}
-	said := h.look().said
+	said := h.copyCalls().supervisorEvents
 	soon, registered := slices.Index(said, "slot of gateway-coder soon, down: true"), slices.Index(said, "coder beside: false")
 	if complete := slices.Index(said, "slot of gateway-coder, down: true"); soon < 0 || registered < soon || complete < registered {
 		t.Errorf("in another order: %q", said)
@@ -61,8 +61,8 @@ func TestAProfileWithALongNameHasNoSlot(t *testing.T) {
 		if err := m.FindProfile(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
-		_, registered := h.look().starts[name]
-		made := slices.Contains(h.look().said, "slot of gateway-"+name+" soon, down: true")
+		_, registered := h.copyCalls().starts[name]
+		made := slices.Contains(h.copyCalls().supervisorEvents, "slot of gateway-"+name+" soon, down: true")
 		if fits := len("gateway-"+name) <= formats.MaxName; !registered || made != fits {
 			t.Errorf("%d letters: registered %v, has a slot %v", len(name), registered, made)
 		}

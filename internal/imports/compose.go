@@ -225,13 +225,13 @@ var processRules = slices.Concat(rules{
 	{name: "healthcheck", convert: importHealthcheck},
 }, rulesOf("compose process"))
 
-// bothDays matches a schedule with a day of the month and a weekday, instead of "*", "?" or "*/1".
-var bothDays = regexp.MustCompile(`(^|\s)([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)\s+\S+\s+([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)$`)
+// dayAndWeekday matches a schedule with a day of the month and a weekday, instead of "*", "?" or "*/1".
+var dayAndWeekday = regexp.MustCompile(`(^|\s)([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)\s+\S+\s+([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)$`)
 
-// eitherDay returns a schedule unchanged. The error says that process-compose, like cron, runs a schedule with a day of the
+// dayOrWeekday returns a schedule unchanged. The error says that process-compose, like cron, runs a schedule with a day of the
 // month and a weekday on either of them.
-func eitherDay(cron string) (string, error) {
-	if bothDays.MatchString(cron) {
+func dayOrWeekday(cron string) (string, error) {
+	if dayAndWeekday.MatchString(cron) {
 		return cron, errors.New("hinit runs it only on days that are both a day of the month and a weekday of it; write a task for each")
 	}
 	return cron, nil

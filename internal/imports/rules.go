@@ -79,7 +79,7 @@ var ruleLine = regexp.MustCompile(`^(\S+?)(?: if (not )?([^=:]*?))?(?: = (\S+?)(
 var conversions = map[string]func(value string) (string, error){
 	"seconds": seconds, "milliseconds": durationIn("milliseconds", time.Millisecond), "days": durationIn("days", day), "timeSpan": parseTimeSpan,
 	"every":     func(interval string) (string, error) { return "@every " + interval, nil },
-	"eitherDay": eitherDay, "signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
+	"eitherDay": dayOrWeekday, "signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
 }
 
 // rulesOf returns the rules in a section of ruleTable.

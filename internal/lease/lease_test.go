@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 
 const patience = 2 * time.Minute
 
-// got is the result of an Acquire.
-type got struct {
+// acquireResult is the result of an Acquire.
+type acquireResult struct {
 	lost <-chan error
 	err  error
 }
@@ -39,7 +39,7 @@ type got struct {
 // pendingAcquire is an Acquire in another goroutine. busy gets the function that names the holder, got the result.
 type pendingAcquire struct {
 	busy chan func() Holder
-	got  chan got
+	got  chan acquireResult
 }
 
 func newVolume(t *testing.T, home string) *Volume {
@@ -48,15 +48,15 @@ func newVolume(t *testing.T, home string) *Volume {
 }
 
 func acquire(ctx context.Context, v *Volume) pendingAcquire {
-	a := pendingAcquire{make(chan func() Holder, 1), make(chan got, 1)}
+	a := pendingAcquire{make(chan func() Holder, 1), make(chan acquireResult, 1)}
 	go func() {
 		lost, err := v.Acquire(ctx, func(holder func() Holder) { a.busy <- holder })
-		a.got <- got{lost, err}
+		a.got <- acquireResult{lost, err}
 	}()
 	return a
 }
 
-func take[T any](t *testing.T, c <-chan T, what string) (value T) {
+func acquireNow[T any](t *testing.T, c <-chan T, what string) (value T) {
 	t.Helper()
 	select {
 	case value = <-c:
@@ -69,7 +69,7 @@ func take[T any](t *testing.T, c <-chan T, what string) (value T) {
 // mustHave acquires the lock or fails the test.
 func mustHave(t *testing.T, v *Volume) <-chan error {
 	t.Helper()
-	g := take(t, acquire(t.Context(), v).got, "lock")
+	g := acquireNow(t, acquire(t.Context(), v).got, "lock")
 	if g.err != nil {
 		t.Fatal(g.err)
 	}
@@ -111,7 +111,7 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 		t.Error("the lock of a local disk can be lost")
 	}
 	a := acquire(t.Context(), two)
-	holder := take(t, a.busy, "word that it waits")
+	holder := acquireNow(t, a.busy, "word that it waits")
 	host, err := os.Hostname()
 	must(t, err)
 	if h := holder(); h.Host != printable(host) || h.Since.IsZero() || h.PID != 0 {
@@ -127,7 +127,7 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 		t.Error(err)
 	}
 	release(one)
-	if g := take(t, a.got, "lock"); g.err != nil {
+	if g := acquireNow(t, a.got, "lock"); g.err != nil {
 		t.Error(g.err)
 	}
 	if _, err := os.Stat("/etc/holder"); err == nil {
@@ -142,10 +142,10 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 	mustHave(t, one)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	a := acquire(ctx, two)
-	take(t, a.busy, "word that it waits")
+	acquireNow(t, a.busy, "word that it waits")
 	ended := errors.New("the container has ended")
 	cancel(ended)
-	if g := take(t, a.got, "end"); !errors.Is(g.err, ended) {
+	if g := acquireNow(t, a.got, "end"); !errors.Is(g.err, ended) {
 		t.Errorf("it ended with %v", g.err)
 	}
 	release(one)
@@ -160,12 +160,12 @@ func TestAnotherImageHasTheLockAtOnce(t *testing.T) {
 	next.TakeOver(one.HandOver())
 	mustHave(t, next)
 	a := acquire(t.Context(), two)
-	take(t, a.busy, "word that it waits")
+	acquireNow(t, a.busy, "word that it waits")
 	release(next)
-	take(t, a.got, "lock")
+	acquireNow(t, a.got, "lock")
 	empty := newVolume(t, filepath.Join(home, "none"))
 	empty.TakeOver(&Handover{})
-	if g := take(t, acquire(t.Context(), empty).got, "answer"); !errors.Is(g.err, os.ErrNotExist) {
+	if g := acquireNow(t, acquire(t.Context(), empty).got, "answer"); !errors.Is(g.err, os.ErrNotExist) {
 		t.Errorf("without a directory: %v", g.err)
 	}
 }
@@ -193,13 +193,13 @@ func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 	must(t, err)
 	v := newVolume(t, home)
 	a := acquire(t.Context(), v)
-	holder := take(t, a.busy, "word that it waits")
+	holder := acquireNow(t, a.busy, "word that it waits")
 	h := holder()
 	if h.PID != agent.Process.Pid || !strings.Contains(h.String(), "(flock) of this container, which is no hinit; end that process") {
 		t.Errorf("it names %v", h)
 	}
 	end()
-	must(t, take(t, a.got, "lock").err)
+	must(t, acquireNow(t, a.got, "lock").err)
 }
 
 // onServer makes v act as a volume on a server that keeps locks itself.
@@ -233,10 +233,10 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	v := onServer(newVolume(t, home))
 	v.confirmEvery = lockRetryInterval * 3 / 2
 	a := acquire(t.Context(), v)
-	take(t, a.busy, "word that it waits")
+	acquireNow(t, a.busy, "word that it waits")
 	released := time.Now()
 	must(t, other.Close())
-	g := take(t, a.got, "lock")
+	g := acquireNow(t, a.got, "lock")
 	must(t, g.err)
 	must(t, v.Check())
 	if took := time.Since(released); took < v.confirmEvery {
@@ -282,7 +282,7 @@ func TestALockOnAServerIsLost(t *testing.T) {
 				}
 				return errors.Join(spoil(f, filepath.Join(home, lockName)), v.confirmLock(f))
 			}
-			why := take(t, mustHave(t, v), "loss")
+			why := acquireNow(t, mustHave(t, v), "loss")
 			if !strings.Contains(why.Error(), "is lost") || name != "silent" && good != 4 {
 				t.Errorf("after %d proofs it is lost because %v", good, why)
 			}
@@ -394,7 +394,7 @@ func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.
 			if server {
 				onServer(v)
 			}
-			if g := take(t, acquire(t.Context(), v).got, "answer"); g.err == nil || !strings.Contains(g.err.Error(), "symbolic link") {
+			if g := acquireNow(t, acquire(t.Context(), v).got, "answer"); g.err == nil || !strings.Contains(g.err.Error(), "symbolic link") {
 				t.Errorf("on a server %v: the lock of %s is taken: %v", server, home, g.err)
 			}
 			if left, err := os.ReadDir(roots); err != nil || len(left) > 0 {
@@ -472,9 +472,9 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 				must(t, one.Check())
 				ctx, cancel := context.WithCancel(t.Context())
 				a := acquire(ctx, two)
-				take(t, a.busy, "word that it waits")
+				acquireNow(t, a.busy, "word that it waits")
 				cancel()
-				take(t, a.got, "end")
+				acquireNow(t, a.got, "end")
 				release(one) // ends the other volume's wait for the lock
 				if text, err := os.ReadFile(roots); string(text) != "mine" {
 					t.Errorf("root's file has %q, %v", text, err)
@@ -570,13 +570,13 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 			var second pendingAcquire
 			if start.waits {
 				second = acquire(t.Context(), two)
-				take(t, second.busy, "word that it waits")
+				acquireNow(t, second.busy, "word that it waits")
 			}
 			must(t, start.close(home))
 			if !start.waits {
 				second = acquire(t.Context(), two)
 			}
-			var has got
+			var has acquireResult
 			select {
 			case why := <-lost:
 				t.Log(why)
@@ -639,7 +639,7 @@ func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the first does not notice")
 	}
-	must(t, take(t, second.got, "lock").err)
+	must(t, acquireNow(t, second.got, "lock").err)
 }
 
 // A holder must confirm its lock under the present name, not under a name in the kernel's cache. A cached .hinit leads to the
@@ -755,7 +755,7 @@ func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
 	warned := make(chan string, 100)
 	a := acquire(t.Context(), otherMachine(home, func(line string) { warned <- line }))
 	for range 2 {
-		if line := take(t, warned, "warning"); !strings.Contains(line, "cannot lock") || !strings.Contains(line, "permission denied; if its .hinit is another user's, remove that") {
+		if line := acquireNow(t, warned, "warning"); !strings.Contains(line, "cannot lock") || !strings.Contains(line, "permission denied; if its .hinit is another user's, remove that") {
 			t.Errorf("it warns: %s", line)
 		}
 	}

@@ -21,10 +21,10 @@ func (p *LeasedVolume) holds(more time.Duration) {
 
 // acquireHeld calls Acquire in another goroutine.
 func acquireHeld(ctx context.Context, p *LeasedVolume) pendingAcquire {
-	a := pendingAcquire{make(chan func() Holder, 1), make(chan got, 1)}
+	a := pendingAcquire{make(chan func() Holder, 1), make(chan acquireResult, 1)}
 	go func() {
 		lost, err := p.Acquire(ctx, func(holder func() Holder) { a.busy <- holder })
-		a.got <- got{lost, err}
+		a.got <- acquireResult{lost, err}
 	}()
 	return a
 }
@@ -38,12 +38,12 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	}
 	a := acquireHeld(t.Context(), p)
 	p.HandleMessage("waits agents-1_7f3c\x1b")
-	if h := take(t, a.busy, "word that it waits")(); h.String() != "another hinit, by its lease agents-1_7f3c" {
+	if h := acquireNow(t, a.busy, "word that it waits")(); h.String() != "another hinit, by its lease agents-1_7f3c" {
 		t.Errorf("it waits for %v", h)
 	}
 	p.holds(-time.Second) // a message whose time was over before it was read
 	p.holds(time.Hour)
-	g := take(t, a.got, "lease")
+	g := acquireNow(t, a.got, "lease")
 	if g.err != nil || p.Check() != nil {
 		t.Fatal(g.err, p.Check())
 	}
@@ -51,7 +51,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 		p.holds(150 * time.Millisecond)
 	}
 	begin := procstat.SinceBoot()
-	if err := take(t, g.lost, "loss"); !strings.Contains(err.Error(), "renewed") {
+	if err := acquireNow(t, g.lost, "loss"); !strings.Contains(err.Error(), "renewed") {
 		t.Error(err)
 	}
 	if took := procstat.SinceBoot() - begin; took < 100*time.Millisecond {
@@ -62,9 +62,9 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	}
 	a = acquireHeld(t.Context(), p)
 	p.holds(time.Hour)
-	g = take(t, a.got, "lease")
+	g = acquireNow(t, a.got, "lease")
 	p.HandleMessage("waits agents-1_7f3c")
-	if err := take(t, g.lost, "loss"); !strings.Contains(err.Error(), "agents-1_7f3c") {
+	if err := acquireNow(t, g.lost, "loss"); !strings.Contains(err.Error(), "agents-1_7f3c") {
 		t.Error(err)
 	}
 }
@@ -86,22 +86,22 @@ func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	home := t.TempDir()
 	one, two := newHeld(home), newHeld(home)
 	one.holds(200 * time.Millisecond)
-	g := take(t, acquireHeld(t.Context(), one).got, "lease")
+	g := acquireNow(t, acquireHeld(t.Context(), one).got, "lease")
 	two.holds(time.Hour)
 	a := acquireHeld(t.Context(), two)
-	take(t, a.busy, "word that it waits")
-	take(t, g.lost, "loss")
+	acquireNow(t, a.busy, "word that it waits")
+	acquireNow(t, g.lost, "loss")
 	select {
 	case <-a.got:
 		t.Fatal("the second init has the volume before the first one has ended its gateways")
 	case <-time.After(50 * time.Millisecond): // a second init that does not wait would have got the lock by now
 	}
 	again := acquireHeld(t.Context(), one) // by now the first init has ended its services, so it asks for the lock again
-	if g := take(t, a.got, "lock"); g.err != nil {
+	if g := acquireNow(t, a.got, "lock"); g.err != nil {
 		t.Error(g.err)
 	}
 	one.HandleMessage("waits two")
-	take(t, again.busy, "word that it waits")
+	acquireNow(t, again.busy, "word that it waits")
 }
 
 // A re-executed hinit must keep the lease, and lose it at once if its time has passed.
@@ -110,15 +110,15 @@ func TestTheNextImageGoesOnWithTheLease(t *testing.T) {
 		home := t.TempDir()
 		one, next := newHeld(home), newHeld(home)
 		one.holds(time.Hour)
-		take(t, acquireHeld(t.Context(), one).got, "lease")
+		acquireNow(t, acquireHeld(t.Context(), one).got, "lease")
 		one.holds(left)
 		next.TakeOver(one.HandOver())
-		g := take(t, acquireHeld(t.Context(), next).got, "lease")
+		g := acquireNow(t, acquireHeld(t.Context(), next).got, "lease")
 		if g.err != nil || (next.Check() != nil) != lost {
 			t.Error(g.err, next.Check())
 		}
 		if lost {
-			take(t, g.lost, "loss")
+			acquireNow(t, g.lost, "loss")
 		}
 	}
 }
@@ -136,7 +136,7 @@ func TestALeaseServesADirectoryThatMayNotBeOpened(t *testing.T) {
 	}
 	p := newHeld(home)
 	p.holds(time.Hour)
-	g := take(t, acquireHeld(t.Context(), p).got, "lease")
+	g := acquireNow(t, acquireHeld(t.Context(), p).got, "lease")
 	if must(t, g.err, p.Check()); g.lost == nil {
 		t.Error("the lease can't be lost")
 	}

@@ -18,28 +18,28 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// said is a message with its service and the PID of its sender.
-type said struct {
+// receivedMessage is a message with its service and the PID of its sender.
+type receivedMessage struct {
 	service string
 	pid     int
 	notify.Message
 }
 
 // newHub returns a hub, and a channel that gets its messages.
-func newHub(t *testing.T) (*notify.Hub, chan said) {
+func newHub(t *testing.T) (*notify.Hub, chan receivedMessage) {
 	t.Helper()
-	heard := make(chan said, 10_000)
-	return notify.New(func(service string, pid int, m notify.Message) { heard <- said{service, pid, m} }), heard
+	heard := make(chan receivedMessage, 10_000)
+	return notify.New(func(service string, pid int, m notify.Message) { heard <- receivedMessage{service, pid, m} }), heard
 }
 
-func next(t *testing.T, heard chan said) said {
+func next(t *testing.T, heard chan receivedMessage) receivedMessage {
 	t.Helper()
 	select {
 	case s := <-heard:
 		return s
 	case <-time.After(testkit.Patience):
 		t.Fatal("nothing was heard")
-		return said{}
+		return receivedMessage{}
 	}
 }
 

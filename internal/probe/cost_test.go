@@ -67,7 +67,7 @@ func otherServer(b *testing.B) string {
 	return strings.TrimSpace(url)
 }
 
-func processor() time.Duration {
+func processorTime() time.Duration {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
@@ -86,13 +86,13 @@ func BenchmarkHTTPLook(b *testing.B) {
 	var own, others time.Duration
 	const turn = 20
 	for n := 0; n < b.N; n += turn {
-		begin := processor()
+		begin := processorTime()
 		for range turn {
 			if good, answer := h.check(time.Now().Add(c.Timeout)); !good {
 				b.Fatal(answer)
 			}
 		}
-		between := processor()
+		between := processorTime()
 		for range turn {
 			reply, err := client.Get(url)
 			if err != nil {
@@ -101,7 +101,7 @@ func BenchmarkHTTPLook(b *testing.B) {
 			_, _ = io.Copy(io.Discard, reply.Body)
 			_ = reply.Body.Close()
 		}
-		own, others = own+between-begin, others+processor()-between
+		own, others = own+between-begin, others+processorTime()-between
 	}
 	looks := float64((b.N + turn - 1) / turn * turn)
 	b.ReportMetric(float64(own.Microseconds())/looks, "cpu-µs/look")

@@ -23,9 +23,9 @@ type Evidence struct {
 
 // Silence describes how long a regular sign of life (heartbeat or log line) has been missing.
 type Silence struct {
-	For      time.Duration
-	UsualGap time.Duration // longest time between two signs, of which half is forgotten after each gapHalfLife; 0 if unknown
-	AtRest   bool          // the sign usually comes even while the process is idle, so its absence is evidence
+	Duration         time.Duration
+	UsualGap         time.Duration // longest time between two signs, of which half is forgotten after each gapHalfLife; 0 if unknown
+	ExpectedWhenIdle bool          // the sign usually comes even while the process is idle, so its absence is evidence
 }
 
 const (
@@ -40,12 +40,12 @@ const (
 
 // unusual reports whether a silence is much longer than the usual gap, and longer than after.
 func (s Silence) unusual(after time.Duration) bool {
-	return s.UsualGap > 0 && s.For > after && s.For > unusualFactor*s.UsualGap
+	return s.UsualGap > 0 && s.Duration > after && s.Duration > unusualFactor*s.UsualGap
 }
 
 // mayBecomeUnusual reports whether a later round may find this silence unusual without another sign. Otherwise the rounds can
 // be suspended.
-func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
+func (s Silence) mayBecomeUnusual() bool { return s.Duration == 0 || s.UsualGap > 0 }
 
 // DecideDeaf decides from the evidence whether a gateway is deaf, and says why. A gateway is deaf in each of these cases:
 //
@@ -62,18 +62,18 @@ func DecideDeaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	beats, lines := e.Heartbeat.unusual(after), e.Log.unusual(after)
 	switch {
 	case e.ProbedHealth && (e.HealthAnswers || !beats && !lines),
-		!e.ProbedHealth && !(beats && lines && e.Heartbeat.AtRest && e.Log.AtRest && e.Idle):
+		!e.ProbedHealth && !(beats && lines && e.Heartbeat.ExpectedWhenIdle && e.Log.ExpectedWhenIdle && e.Idle):
 		return false, "it shows signs of life"
 	}
 	var signs []string
 	if beats {
-		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", roundDuration(e.Heartbeat.For), roundDuration(max(e.Heartbeat.UsualGap, time.Second))))
+		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", roundDuration(e.Heartbeat.Duration), roundDuration(max(e.Heartbeat.UsualGap, time.Second))))
 	}
 	if e.ProbedHealth {
 		signs = append(signs, "/health does not answer")
 	}
 	if lines {
-		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", roundDuration(e.Log.For), roundDuration(max(e.Log.UsualGap, time.Second))))
+		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", roundDuration(e.Log.Duration), roundDuration(max(e.Log.UsualGap, time.Second))))
 	}
 	return true, strings.Join(signs, ", ")
 }
@@ -92,10 +92,10 @@ func roundDuration(d time.Duration) string {
 // silenceMeter learns how much time usually passes between two signs of a gateway. Time in which hinit did not run does not
 // count.
 type silenceMeter struct {
-	sinceLastSign time.Duration
-	longest       time.Duration
-	gaps, atRest  int
-	measured      bool
+	sinceLastSign          time.Duration
+	longest                time.Duration
+	gaps, expectedWhenIdle int
+	measured               bool
 }
 
 // addTime adds the time since the last call. came means that a sign came in that time. resting means that the process used
@@ -110,14 +110,14 @@ func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 		h.longest = max(h.sinceLastSign, time.Duration(faded))
 		h.gaps++
 		if resting {
-			h.atRest++
+			h.expectedWhenIdle++
 		}
 	}
 	h.measured, h.sinceLastSign = true, 0
 }
 
 func (h *silenceMeter) silence() Silence {
-	s := Silence{For: h.sinceLastSign, AtRest: h.atRest >= minGaps}
+	s := Silence{Duration: h.sinceLastSign, ExpectedWhenIdle: h.expectedWhenIdle >= minGaps}
 	if h.gaps >= minGaps {
 		s.UsualGap = h.longest
 	}

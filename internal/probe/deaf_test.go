@@ -82,8 +82,8 @@ func TestDeafAmongFourHundred(t *testing.T) {
 // A gateway counts as deaf only if several signs agree, and the reason must name them.
 func TestNoSingleSignAccuses(t *testing.T) {
 	t.Parallel()
-	long, usual := Silence{For: time.Hour, UsualGap: 8 * time.Second, AtRest: true}, Silence{For: 5 * time.Second, UsualGap: 8 * time.Second, AtRest: true}
-	busy := Silence{For: time.Hour, UsualGap: 8 * time.Second}
+	long, usual := Silence{Duration: time.Hour, UsualGap: 8 * time.Second, ExpectedWhenIdle: true}, Silence{Duration: 5 * time.Second, UsualGap: 8 * time.Second, ExpectedWhenIdle: true}
+	busy := Silence{Duration: time.Hour, UsualGap: 8 * time.Second}
 	for _, tt := range []struct {
 		e    Evidence
 		want string
@@ -92,7 +92,7 @@ func TestNoSingleSignAccuses(t *testing.T) {
 		{Evidence{Heartbeat: usual, Log: long, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: usual, ProbedHealth: true, Idle: true}, ""},
 		// The usual gap of this gateway is unknown.
-		{Evidence{Heartbeat: Silence{For: time.Hour}, Log: Silence{For: time.Hour}, Idle: true}, ""},
+		{Evidence{Heartbeat: Silence{Duration: time.Hour}, Log: Silence{Duration: time.Hour}, Idle: true}, ""},
 		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""}, // with such a long usual gap, the gateway may have nothing to do
 		{Evidence{Heartbeat: long, Log: long, ProbedHealth: true, HealthAnswers: true, Idle: true}, ""},
 		{Evidence{Heartbeat: long, Log: long}, ""}, // not idle: the gateway uses processor time
@@ -122,7 +122,7 @@ func TestTheUsualGapBetweenHeartbeatsIsLearnt(t *testing.T) {
 		h.addTime(20*time.Minute, true, true)
 	}
 	h.addTime(50*time.Minute, false, true)
-	if s := h.silence(); !s.AtRest || s.unusual(4*time.Minute) {
+	if s := h.silence(); !s.ExpectedWhenIdle || s.unusual(4*time.Minute) {
 		t.Errorf("one that comes every 20 min: %+v", s)
 	}
 	h.addTime(11*time.Minute, false, true)

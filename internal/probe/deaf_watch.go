@@ -49,7 +49,7 @@ type DeafOptions struct {
 // file from the disk and asks /health. While no gateway can become deaf by silence alone, the rounds are suspended until the
 // next line, heartbeat or stopped process. The methods don't block, and any goroutine may call them.
 type DeafWatch struct {
-	o         DeafOptions
+	options   DeafOptions
 	wake      chan struct{} // capacity 1; wakes the goroutine to resume the rounds, or for a new period
 	suspended atomic.Bool
 	rounds    atomic.Uint64
@@ -94,7 +94,7 @@ type Deafness struct {
 
 // NewDeafWatch returns a DeafWatch. It does nothing before Configure, and makes no rounds before Resume.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
-	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), lastHeartbeats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
+	e := &DeafWatch{options: o, wake: make(chan struct{}, 1), lastHeartbeats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 	e.suspended.Store(true)
 	return e
 }
@@ -144,7 +144,7 @@ func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 func (e *DeafWatch) run() {
 	timer := time.NewTimer(maxSuspension)
 	for {
-		stopped := e.o.Children
+		stopped := e.options.Children
 		if !e.suspended.Load() {
 			stopped = nil
 		}
@@ -164,7 +164,7 @@ func (e *DeafWatch) run() {
 			e.mu.Lock()
 			timer.Reset(e.period)
 			e.mu.Unlock()
-		case <-e.o.Ended:
+		case <-e.options.Ended:
 			return
 		}
 	}
@@ -193,7 +193,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 	found := make(map[string]Deafness)
 	var closer []*silentGateway
 	doubt := false
-	for _, v := range e.o.Snapshot().Services {
+	for _, v := range e.options.Snapshot().Services {
 		if v.Kind != supervisor.KindGateway || v.State != supervisor.Up || v.PID == 0 || v.Paused {
 			continue
 		}
@@ -214,7 +214,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 		if st.State == 0 {
 			continue // the run has just ended, so its process is gone
 		}
-		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, roundSigns{e.o.Lines(v.Name), beat, st})}
+		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, roundSigns{e.options.Lines(v.Name), beat, st})}
 		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.mayBecomeUnusual() || s.evidence.Log.mayBecomeUnusual())
 		r.examined = true
 		doubts := r.history.needsCloserLook(s.evidence, policy.MinSilence)
@@ -279,7 +279,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 	}
 	found := make(map[string]*httpCheck)
 	if read, _ := e.ports.runCall(time.Now().Add(answerTimeout), func() (bool, string) {
-		return e.o.EachEnv(names, func(profile string, env map[string]string) { found[profile] = healthCheckOf(env) }) == nil, ""
+		return e.options.EachEnv(names, func(profile string, env map[string]string) { found[profile] = healthCheckOf(env) }) == nil, ""
 	}); !read {
 		return
 	}
@@ -304,7 +304,7 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 		return
 	}
 	var st profiles.State
-	if !e.callDisk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
+	if !e.callDisk(func() (err error) { st, err = e.options.State(s.service.Profile); return err }) {
 		s.unknown = true // a hung disk may be the reason for the silence
 	} else if st.Heartbeat.After(s.history.lastHeartbeat) && time.Since(st.Heartbeat) < after {
 		s.evidence = Evidence{}
@@ -369,7 +369,7 @@ func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) 
 	}
 	if !deaf {
 		if s.remarked && !byCheck {
-			e.o.Post(supervisor.Remark{Service: name, Text: notDeafPrefix + why})
+			e.options.Post(supervisor.Remark{Service: name, Text: notDeafPrefix + why})
 		}
 		s.deafRounds, s.remarked = 0, false
 		return
@@ -382,12 +382,12 @@ func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) 
 	if !s.remarked {
 		s.remarked, s.since = true, time.Now()
 		if !byCheck {
-			e.o.Post(supervisor.Remark{Service: name, Text: DeafPrefix + why})
+			e.options.Post(supervisor.Remark{Service: name, Text: DeafPrefix + why})
 		}
 	}
 	if s.policy.Action == config.OnRestart && !s.ended {
 		s.ended = true
-		e.o.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: DeafPrefix + why})
+		e.options.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: DeafPrefix + why})
 	}
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
 }

@@ -23,21 +23,21 @@ import (
 	"hinit/supervisor"
 )
 
-type deafRig struct {
+type deafWatchRig struct {
 	*DeafWatch
 
-	snapshot supervisor.Snapshot
-	lines    atomic.Uint64
-	disk     atomic.Pointer[error]
-	reads    atomic.Int64
-	asked    [][]string
-	unread   []string // profiles whose variables can't be read
-	mu       sync.Mutex
-	said     []string
+	snapshot         supervisor.Snapshot
+	lines            atomic.Uint64
+	disk             atomic.Pointer[error]
+	reads            atomic.Int64
+	examinedProfiles [][]string
+	unread           []string // profiles whose variables can't be read
+	mu               sync.Mutex
+	messages         []string
 }
 
-func newEarRig(pids ...int) *deafRig {
-	r := &deafRig{}
+func newDeafWatchRig(pids ...int) *deafWatchRig {
+	r := &deafWatchRig{}
 	for i, pid := range pids {
 		profile := fmt.Sprint("p", i)
 		r.snapshot.Services = append(r.snapshot.Services, &supervisor.Service{
@@ -48,7 +48,7 @@ func newEarRig(pids ...int) *deafRig {
 		Snapshot: func() *supervisor.Snapshot { return &r.snapshot },
 		Lines:    func(string) uint64 { return r.lines.Load() },
 		EachEnv: func(of []string, each func(string, map[string]string)) error {
-			r.asked = append(r.asked, of)
+			r.examinedProfiles = append(r.examinedProfiles, of)
 			for _, profile := range of {
 				if !slices.Contains(r.unread, profile) {
 					each(profile, nil)
@@ -66,30 +66,30 @@ func newEarRig(pids ...int) *deafRig {
 		Post: func(e supervisor.Event) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.said = append(r.said, fmt.Sprintf("%T%+v", e, e))
+			r.messages = append(r.messages, fmt.Sprintf("%T%+v", e, e))
 		},
 	})
 	r.act(config.OnReport)
 	return r
 }
 
-func first(good bool, _ string) bool { return good }
+func firstResult(good bool, _ string) bool { return good }
 
-func (r *deafRig) act(action string) {
+func (r *deafWatchRig) act(action string) {
 	r.period = 30 * time.Second
 	r.policy = func(*supervisor.Service) config.Deaf { return config.Deaf{Action: action, MinSilence: 4 * time.Minute} }
 }
 
 // takeEvents returns the events since its last call.
-func (r *deafRig) takeEvents() []string {
+func (r *deafWatchRig) takeEvents() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	said := r.said
-	r.said = nil
+	said := r.messages
+	r.messages = nil
 	return said
 }
 
-func sleeper(t *testing.T) *exec.Cmd {
+func startSleep(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -99,7 +99,7 @@ func sleeper(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-func stopped(t *testing.T, pid int, want bool) {
+func awaitStopped(t *testing.T, pid int, want bool) {
 	t.Helper()
 	state := func() byte { st, _ := procstat.Read(pid); return st.State }
 	for end := time.Now().Add(time.Minute); (state() == 'T') != want; time.Sleep(time.Millisecond) {
@@ -112,11 +112,11 @@ func stopped(t *testing.T, pid int, want bool) {
 // A gateway stopped by SIGSTOP must be reported once, after the second check. Its continuation must be reported too, and no
 // other gateway.
 func TestAStoppedGatewayIsNamed(t *testing.T) {
-	one, other := sleeper(t), sleeper(t)
-	r := newEarRig(one.Process.Pid, other.Process.Pid)
+	one, other := startSleep(t), startSleep(t)
+	r := newDeafWatchRig(one.Process.Pid, other.Process.Pid)
 	r.examineAll()
 	_ = one.Process.Signal(unix.SIGSTOP)
-	stopped(t, one.Process.Pid, true)
+	awaitStopped(t, one.Process.Pid, true)
 	r.examineAll()
 	if said := r.takeEvents(); len(said) > 0 {
 		t.Errorf("after one look: %q", said)
@@ -137,13 +137,13 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 		t.Errorf("it is to be restarted: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGCONT)
-	stopped(t, one.Process.Pid, false)
+	awaitStopped(t, one.Process.Pid, false)
 	r.examineAll()
 	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
 		t.Errorf("it goes on: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGSTOP)
-	stopped(t, one.Process.Pid, true)
+	awaitStopped(t, one.Process.Pid, true)
 	r.act(config.DeafByCheck)
 	r.examineAll()
 	r.examineAll()
@@ -151,11 +151,11 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	if good, answer := look.check(time.Time{}); good || answer != "its process is stopped" || len(r.takeEvents()) != 0 {
 		t.Errorf("a check says %t, %q, and is not alone", good, answer)
 	}
-	if look.run = 2; !first(look.check(time.Time{})) {
+	if look.run = 2; !firstResult(look.check(time.Time{})) {
 		t.Error("a check says it of a later run")
 	}
 	_ = one.Process.Signal(unix.SIGCONT)
-	stopped(t, one.Process.Pid, false)
+	awaitStopped(t, one.Process.Pid, false)
 	if r.act(config.DeafOff); len(r.runs) != 2 {
 		t.Errorf("%d runs are known", len(r.runs))
 	}
@@ -168,10 +168,10 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 // A gateway hangs: its lines and heartbeats have ended, and it uses no processor time. It must be reported, but not while the
 // disk doesn't answer, or after another heartbeat.
 func TestOneThatHangsIsFound(t *testing.T) {
-	one := sleeper(t)
+	one := startSleep(t)
 	pid := one.Process.Pid
 	synctest.Test(t, func(t *testing.T) {
-		r := newEarRig(pid)
+		r := newDeafWatchRig(pid)
 		for range 20 {
 			r.examineAll()
 			time.Sleep(30 * time.Second)
@@ -207,10 +207,10 @@ func TestOneThatHangsIsFound(t *testing.T) {
 // After ten hours in which no process ran, including hinit, no gateway may be reported. All 200 gateways were alive just
 // before.
 func TestAPausedContainerAccusesNobody(t *testing.T) {
-	one := sleeper(t)
+	one := startSleep(t)
 	pid := one.Process.Pid
 	synctest.Test(t, func(t *testing.T) {
-		r := newEarRig(slices.Repeat([]int{pid}, 200)...)
+		r := newDeafWatchRig(slices.Repeat([]int{pid}, 200)...)
 		hear := func(rounds int) {
 			for range rounds {
 				r.examineAll()
@@ -236,12 +236,12 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 // DeafWatch must wake up twice a minute while lines come, for any number of gateways, and once an hour while none come. It may
 // read the disk only to confirm a suspicion.
 func TestDeafWatchWakesUpSeldom(t *testing.T) {
-	one := sleeper(t)
+	one := startSleep(t)
 	pid := one.Process.Pid
 	synctest.Test(t, func(t *testing.T) {
-		r := newEarRig(slices.Repeat([]int{pid}, 200)...)
+		r := newDeafWatchRig(slices.Repeat([]int{pid}, 200)...)
 		ended := make(chan struct{})
-		r.o.Ended = ended
+		r.options.Ended = ended
 		r.Configure(r.period, r.policy)
 		write := func(lines int) {
 			for range lines {
@@ -277,14 +277,14 @@ func TestDeafWatchWakesUpSeldom(t *testing.T) {
 
 // SIGCHLD for a stopped child must wake a suspended DeafWatch, so that the gateway is reported.
 func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
-	one := sleeper(t)
-	r := newEarRig(one.Process.Pid)
+	one := startSleep(t)
+	r := newDeafWatchRig(one.Process.Pid)
 	ended := make(chan struct{})
 	defer close(ended)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	defer signal.Stop(children)
-	r.o.Ended, r.o.Children = ended, children
+	r.options.Ended, r.options.Children = ended, children
 	r.Configure(time.Millisecond, r.policy)
 	// waits until DeafWatch is suspended after its first check
 	for rested := r.rounds.Load(); rested == 0 || !r.suspended.Load(); rested = r.rounds.Load() {
@@ -305,12 +305,12 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 // Time in which DeafWatch is suspended counts as a gap between lines. A gateway that writes once an hour must not be called
 // deaf after minutes.
 func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
-	one := sleeper(t)
+	one := startSleep(t)
 	pid := one.Process.Pid
 	synctest.Test(t, func(t *testing.T) {
-		r := newEarRig(pid)
+		r := newDeafWatchRig(pid)
 		ended := make(chan struct{})
-		r.o.Ended = ended
+		r.options.Ended = ended
 		r.Configure(r.period, r.policy)
 		for range 12 {
 			r.lines.Add(1)
@@ -333,44 +333,44 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 }
 
 func BenchmarkRound(b *testing.B) {
-	r := newEarRig(slices.Repeat([]int{os.Getpid()}, 200)...)
+	r := newDeafWatchRig(slices.Repeat([]int{os.Getpid()}, 200)...)
 	r.examineAll()
 	r.examineAll()
 	b.ReportAllocs()
-	begin := processor()
+	begin := processorTime()
 	b.ResetTimer()
 	for range b.N {
 		r.examineAll()
 	}
-	b.ReportMetric(float64((processor()-begin).Microseconds())/float64(b.N), "cpu-µs/round")
+	b.ReportMetric(float64((processorTime()-begin).Microseconds())/float64(b.N), "cpu-µs/round")
 }
 
 func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
 	var pids []int
 	for range 5 {
-		pids = append(pids, sleeper(t).Process.Pid)
+		pids = append(pids, startSleep(t).Process.Pid)
 	}
-	r := newEarRig(pids...)
+	r := newDeafWatchRig(pids...)
 	r.unread = []string{"p3"}
 	r.examineAll()
 	r.examineAll()
 	r.unread = nil
 	r.examineAll()
 	r.examineAll()
-	if want := [][]string{{"p0", "p1", "p2", "p3", "p4"}, {"p3"}, {"p3"}}; !reflect.DeepEqual(r.asked, want) {
-		t.Errorf("read %q, want %q", r.asked, want)
+	if want := [][]string{{"p0", "p1", "p2", "p3", "p4"}, {"p3"}, {"p3"}}; !reflect.DeepEqual(r.examinedProfiles, want) {
+		t.Errorf("read %q, want %q", r.examinedProfiles, want)
 	}
 }
 
 // Only one read of the .env files may run at a time. If each check of the gateways began another, up to 16 would fill the
 // memory of PID 1.
 func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
-	pid := sleeper(t).Process.Pid
+	pid := startSleep(t).Process.Pid
 	synctest.Test(t, func(t *testing.T) {
-		r := newEarRig(pid)
+		r := newDeafWatchRig(pid)
 		var calls atomic.Int32
-		held, each := make(chan struct{}), r.o.EachEnv
-		r.o.EachEnv = func(of []string, then func(string, map[string]string)) error {
+		held, each := make(chan struct{}), r.options.EachEnv
+		r.options.EachEnv = func(of []string, then func(string, map[string]string)) error {
 			calls.Add(1)
 			<-held
 			return each(of, then)

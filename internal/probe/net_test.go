@@ -41,14 +41,14 @@ func serve(t *testing.T, network, address string, behave func(net.Conn)) net.Lis
 	return l
 }
 
-func says(text string) func(net.Conn) {
+func serveText(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		_, _ = c.Read(make([]byte, 4096))
 		_, _ = io.WriteString(c, text)
 	}
 }
 
-func hold(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+func discardInput(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
 // TestHTTPAnswers checks the result of an http check for good and faulty servers. Each check must end at its timeout and read
 // little.
@@ -56,7 +56,7 @@ func TestHTTPAnswers(t *testing.T) {
 	endless := strings.Repeat("x", 1<<16)
 	flood := func(head string) func(net.Conn) {
 		return func(c net.Conn) {
-			says(head)(c)
+			serveText(head)(c)
 			for sent := int64(0); sent < 10<<30; {
 				n, err := io.WriteString(c, endless)
 				if sent += int64(n); err != nil {
@@ -83,34 +83,38 @@ func TestHTTPAnswers(t *testing.T) {
 		good   bool
 		want   string
 	}{
-		"ok":                {says("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"), nil, true, "status 200"},
-		"redirect":          {says("HTTP/1.1 302 Found\r\n\r\n"), nil, true, "status 302"},
-		"bad status":        {says("HTTP/1.1 503 Service Unavailable\r\n\r\n"), nil, false, "status 503, expected 200-399"},
-		"status of its own": {says("HTTP/1.1 404 Not Found\r\n\r\n"), func(c *config.Check) { c.HTTP.Status = "200,404" }, true, "status 404"},
-		"continue":          {says("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n"), nil, true, "status 204"},
-		"body":              {says("HTTP/1.1 200 OK\r\n\r\nall is well"), body, true, "status 200"},
-		"chunks":            {says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nall \r\n7;x=y\r\nis well\r\n0\r\n\r\n"), body, true, "status 200"},
+		"ok":                {serveText("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"), nil, true, "status 200"},
+		"redirect":          {serveText("HTTP/1.1 302 Found\r\n\r\n"), nil, true, "status 302"},
+		"bad status":        {serveText("HTTP/1.1 503 Service Unavailable\r\n\r\n"), nil, false, "status 503, expected 200-399"},
+		"status of its own": {serveText("HTTP/1.1 404 Not Found\r\n\r\n"), func(c *config.Check) { c.HTTP.Status = "200,404" }, true, "status 404"},
+		"continue":          {serveText("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n"), nil, true, "status 204"},
+		"body":              {serveText("HTTP/1.1 200 OK\r\n\r\nall is well"), body, true, "status 200"},
+		"chunks":            {serveText("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nall \r\n7;x=y\r\nis well\r\n0\r\n\r\n"), body, true, "status 200"},
 		"byte by byte": {func(c net.Conn) {
-			says("HTTP/1.1 200 OK\r\n\r\n")(c)
+			serveText("HTTP/1.1 200 OK\r\n\r\n")(c)
 			for _, b := range []byte(strings.Repeat(" ", 300) + "all is well") {
 				_, _ = c.Write([]byte{b})
 			}
 		}, body, true, "status 200"},
-		"a line of a stream that goes on": {func(c net.Conn) { says("HTTP/1.1 200 OK\r\n\r\nall ")(c); _, _ = c.Write([]byte("is well")); hold(c) }, body, true, "status 200"},
-		"another body":                    {says("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nno!"), body, false, `its body has no "all is well"`},
-		"expression":                      {says("HTTP/1.1 200 OK\r\n\r\nqueue: 17"), func(c *config.Check) { c.HTTP.Matches = `queue: \d+$` }, true, "status 200"},
-		"a lie about its length":          {func(c net.Conn) { says("HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nno!")(c); hold(c) }, body, false, "its answer is not complete: no answer within 400ms"},
-		"ends early":                      {says("HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nno!"), body, false, `its body has no "all is well"`},
-		"hangs":                           {hold, nil, false, "no answer within 400ms"},
-		"closes":                          {func(net.Conn) {}, nil, false, "it closed the connection"},
-		"stalls in its status":            {func(c net.Conn) { says("HTTP/1.1 2")(c); hold(c) }, nil, false, "no answer within|not complete"},
-		"slow loris":                      {drip("H"), nil, false, "does not speak HTTP|no answer within|not complete"},
-		"slow loris with headers":         {drip("HTTP/1.1 200 OK\r\nA: b\r\n"), body, false, "does not speak HTTP|no answer within|not complete"},
-		"10 GB":                           {flood("HTTP/1.1 200 OK\r\n\r\n"), body, false, `its body has no "all is well"`},
-		"10 GB of status":                 {flood("HTTP/1.1 200 "), nil, false, "its headers are longer than 64 KiB"},
-		"10 GB of headers":                {flood("HTTP/1.1 200 OK\r\nA: "), body, false, "no answer within|not complete|its body has no|headers"},
-		"ssh":                             {says("SSH-2.0-OpenSSH_9.6\r\n"), nil, false, `it does not speak HTTP: malformed HTTP response "SSH-2.0-OpenSSH_9.6"`},
-		"a status of words":               {says("HTTP/1.1 abc\r\n\r\n"), nil, false, "it does not speak HTTP"},
+		"a line of a stream that goes on": {func(c net.Conn) {
+			serveText("HTTP/1.1 200 OK\r\n\r\nall ")(c)
+			_, _ = c.Write([]byte("is well"))
+			discardInput(c)
+		}, body, true, "status 200"},
+		"another body":            {serveText("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nno!"), body, false, `its body has no "all is well"`},
+		"expression":              {serveText("HTTP/1.1 200 OK\r\n\r\nqueue: 17"), func(c *config.Check) { c.HTTP.Matches = `queue: \d+$` }, true, "status 200"},
+		"a lie about its length":  {func(c net.Conn) { serveText("HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nno!")(c); discardInput(c) }, body, false, "its answer is not complete: no answer within 400ms"},
+		"ends early":              {serveText("HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nno!"), body, false, `its body has no "all is well"`},
+		"hangs":                   {discardInput, nil, false, "no answer within 400ms"},
+		"closes":                  {func(net.Conn) {}, nil, false, "it closed the connection"},
+		"stalls in its status":    {func(c net.Conn) { serveText("HTTP/1.1 2")(c); discardInput(c) }, nil, false, "no answer within|not complete"},
+		"slow loris":              {drip("H"), nil, false, "does not speak HTTP|no answer within|not complete"},
+		"slow loris with headers": {drip("HTTP/1.1 200 OK\r\nA: b\r\n"), body, false, "does not speak HTTP|no answer within|not complete"},
+		"10 GB":                   {flood("HTTP/1.1 200 OK\r\n\r\n"), body, false, `its body has no "all is well"`},
+		"10 GB of status":         {flood("HTTP/1.1 200 "), nil, false, "its headers are longer than 64 KiB"},
+		"10 GB of headers":        {flood("HTTP/1.1 200 OK\r\nA: "), body, false, "no answer within|not complete|its body has no|headers"},
+		"ssh":                     {serveText("SSH-2.0-OpenSSH_9.6\r\n"), nil, false, `it does not speak HTTP: malformed HTTP response "SSH-2.0-OpenSSH_9.6"`},
+		"a status of words":       {serveText("HTTP/1.1 abc\r\n\r\n"), nil, false, "it does not speak HTTP"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -171,7 +175,7 @@ func TestTheRequest(t *testing.T) {
 }
 
 func TestTCPAnswers(t *testing.T) {
-	l := serve(t, "tcp", "127.0.0.1:0", hold)
+	l := serve(t, "tcp", "127.0.0.1:0", discardInput)
 	look := func(target string) (bool, string) {
 		to, err := parseAddresses(target)
 		if err != nil {
@@ -247,7 +251,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	serve(t, "unix", filepath.Join(dir, "sock"), hold)
+	serve(t, "unix", filepath.Join(dir, "sock"), discardInput)
 	old := time.Now().Add(-time.Hour)
 	for name, make := range map[string]func(path string) error{
 		"new":      func(p string) error { return os.WriteFile(p, nil, 0o600) },

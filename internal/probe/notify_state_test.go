@@ -16,7 +16,7 @@ import (
 // gap between its signs of life.
 func notifyTarget(timeout, watchdog time.Duration) Target {
 	s := config.Service{Notify: config.Notify{Protocol: config.NotifySystemd, Timeout: timeout, Watchdog: watchdog}}
-	return plain(s.AllChecks()...)
+	return targetWith(s.AllChecks()...)
 }
 
 func (r *rig) wantNoEvent(t *testing.T, when string) {
@@ -36,7 +36,7 @@ func (r *rig) wantFailure(t *testing.T, when, answer string) {
 	}
 }
 
-func watched(t *testing.T, body func(r *rig)) {
+func withWatchdog(t *testing.T, body func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
@@ -50,7 +50,7 @@ func watched(t *testing.T, body func(r *rig)) {
 }
 
 func TestAWatchdogThatIsMissed(t *testing.T) {
-	watched(t, func(r *rig) {
+	withWatchdog(t, func(r *rig) {
 		time.Sleep(time.Hour)
 		r.wantNoEvent(t, "before it is ready")
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
@@ -76,7 +76,7 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 
 // A message of a service must count even before the prober has seen its run as up.
 func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
-	watched(t, func(r *rig) {
+	withWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 2, &notify.Message{Ready: true})
 		time.Sleep(time.Second)
 		r.up(2, "s")
@@ -88,7 +88,7 @@ func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 }
 
 func TestAWatchdogIsToldOtherwise(t *testing.T) {
-	watched(t, func(r *rig) {
+	withWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasWatchdogInterval: true})
 		time.Sleep(time.Hour)
 		r.wantNoEvent(t, "without an interval")
@@ -98,7 +98,7 @@ func TestAWatchdogIsToldOtherwise(t *testing.T) {
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
 		r.wantFailure(t, "after it", "no WATCHDOG=1 for 1s")
 	})
-	watched(t, func(r *rig) {
+	withWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		r.HandleMessage("s", 1, &notify.Message{Failed: true})
 		time.Sleep(2 * timerSlot)
@@ -107,7 +107,7 @@ func TestAWatchdogIsToldOtherwise(t *testing.T) {
 }
 
 func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
-	watched(t, func(r *rig) {
+	withWatchdog(t, func(r *rig) {
 		heard := 0
 		r.options.ReadMessages = func(service string) {
 			heard++
@@ -123,7 +123,7 @@ func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 
 // A watchdog must start its time again after a pause by an operator, or after a time in which hinit got no processor.
 func TestAWatchdogIsFair(t *testing.T) {
-	watched(t, func(r *rig) {
+	withWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		time.Sleep(5 * time.Second)
 		paused := *r.snapshot.Load().Services[0]
@@ -154,7 +154,7 @@ func TestAWatchdogIsFair(t *testing.T) {
 }
 
 func TestAWatchdogGoesOnInAnotherImage(t *testing.T) {
-	watched(t, func(r *rig) {
+	withWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasWatchdogInterval: true, WatchdogInterval: 20 * time.Second})
 		time.Sleep(15 * time.Second)
 		next := newRig(nil)

@@ -31,15 +31,15 @@ func newRig(ask func(c config.Check) (bool, string)) *rig {
 	})
 	if ask != nil {
 		r.newChecker = func(c config.Check, _ *target) (checker, error) {
-			return lookFunc(func(time.Time) (bool, string) { return ask(c) }), nil
+			return checkFunc(func(time.Time) (bool, string) { return ask(c) }), nil
 		}
 	}
 	return r
 }
 
-type lookFunc func(time.Time) (bool, string)
+type checkFunc func(time.Time) (bool, string)
 
-func (f lookFunc) check(deadline time.Time) (bool, string) { return f(deadline) }
+func (f checkFunc) check(deadline time.Time) (bool, string) { return f(deadline) }
 
 func (r *rig) up(run uint64, names ...string) {
 	s := &supervisor.Snapshot{}
@@ -65,7 +65,7 @@ func (r *rig) takeEvents() (list []string) {
 	}
 }
 
-func aCheck(kind, of string) config.Check {
+func newCheck(kind, of string) config.Check {
 	c := config.Check{Name: kind, Kind: kind, Type: of, Period: 10 * time.Second, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3}
 	if kind != config.CheckReady {
 		c.OnFailure = config.OnRestart
@@ -73,7 +73,7 @@ func aCheck(kind, of string) config.Check {
 	return c
 }
 
-func plain(checks ...config.Check) Target {
+func targetWith(checks ...config.Check) Target {
 	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentInfluences: true}
 }
 
@@ -82,7 +82,7 @@ func TestALongAnswerWasCutWithinACharacter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(func(config.Check) (bool, string) { return false, "x" + strings.Repeat("ä", 150) })
 		defer close(r.ended)
-		r.Set("s", plain(aCheck(config.CheckAlive, config.CheckTCP)))
+		r.Set("s", targetWith(newCheck(config.CheckAlive, config.CheckTCP)))
 		r.up(1, "s")
 		synctest.Wait()
 		h, _, _ := r.Health("s")
@@ -99,7 +99,7 @@ func TestADeadPortIsNoticedInTime(t *testing.T) {
 			var dead atomic.Bool
 			r := newRig(func(config.Check) (bool, string) { return !dead.Load(), "connection refused" })
 			defer close(r.ended)
-			r.Set("s", plain(aCheck(config.CheckAlive, config.CheckTCP)))
+			r.Set("s", targetWith(newCheck(config.CheckAlive, config.CheckTCP)))
 			r.up(1, "s")
 			time.Sleep(time.Minute + time.Duration(phase)*time.Second + 333*time.Millisecond)
 			r.takeEvents()
@@ -123,8 +123,8 @@ func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 		var good atomic.Bool
 		r := newRig(func(config.Check) (bool, string) { return good.Load(), "503" })
 		defer close(r.ended)
-		ready := aCheck(config.CheckReady, config.CheckTCP)
-		r.Set("s", plain(ready))
+		ready := newCheck(config.CheckReady, config.CheckTCP)
+		r.Set("s", targetWith(ready))
 		expect := func(when string, want ...string) {
 			t.Helper()
 			synctest.Wait()
@@ -158,7 +158,7 @@ func TestASuccessorGoesOn(t *testing.T) {
 		var good atomic.Bool
 		good.Store(true)
 		ask := func(config.Check) (bool, string) { return good.Load(), "x" }
-		checks := plain(aCheck(config.CheckStartup, config.CheckTCP), aCheck(config.CheckAlive, config.CheckTCP))
+		checks := targetWith(newCheck(config.CheckStartup, config.CheckTCP), newCheck(config.CheckAlive, config.CheckTCP))
 		first := newRig(ask)
 		first.Set("s", checks)
 		first.up(9, "s")
@@ -187,7 +187,7 @@ func TestASuccessorGoesOn(t *testing.T) {
 func TestACheckThatFailsDuringAReexecRestartsItsService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask := func(config.Check) (bool, string) { return false, "503" }
-		checks := plain(aCheck(config.CheckAlive, config.CheckTCP))
+		checks := targetWith(newCheck(config.CheckAlive, config.CheckTCP))
 		first := newRig(ask)
 		first.Set("s", checks)
 		first.up(9, "s")
@@ -230,9 +230,9 @@ func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 		names := make([]string, 500)
 		for i := range names {
 			names[i] = fmt.Sprint("s", i)
-			c := aCheck(config.CheckAlive, config.CheckTCP)
+			c := newCheck(config.CheckAlive, config.CheckTCP)
 			c.Jitter, c.InitialDelay = 0.05, time.Duration(i)*20*time.Millisecond
-			r.Set(names[i], plain(c))
+			r.Set(names[i], targetWith(c))
 		}
 		r.up(1, names...)
 		time.Sleep(20 * time.Second)
@@ -261,11 +261,11 @@ func TestVariablesOfTheProfile(t *testing.T) {
 		defer close(r.ended)
 		r.newChecker = func(c config.Check, with *target) (checker, error) {
 			target := with.Expand(c.Dial.Target())
-			return lookFunc(func(time.Time) (bool, string) { asked <- target; return true, "" }), nil
+			return checkFunc(func(time.Time) (bool, string) { asked <- target; return true, "" }), nil
 		}
-		one, two := aCheck(config.CheckReady, config.CheckTCP), aCheck(config.CheckAlive, config.CheckTCP)
+		one, two := newCheck(config.CheckReady, config.CheckTCP), newCheck(config.CheckAlive, config.CheckTCP)
 		one.Dial.Port, two.Dial.Port = "{env:PORT}", "{env:NONE}"
-		r.Set("s", plain(one, two))
+		r.Set("s", targetWith(one, two))
 		r.up(1, "s")
 		synctest.Wait()
 		if got := <-asked; got != "127.0.0.1:81" {

@@ -25,7 +25,7 @@ func TestLogChecks(t *testing.T) {
 	r.newChecker = makeChecker
 	look := func(want config.LogCheck, verdict Verdict) *logCheck {
 		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, SuccessThreshold: 1, FailureThreshold: 1}
-		next := &target{Target: plain(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, began: time.Now()}
+		next := &target{Target: targetWith(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, began: time.Now()}
 		next.health = NewHealth(next.rules, 1, time.Now())
 		next.health.Checks[0].Verdict = verdict
 		r.searchLines(next, nil)
@@ -76,7 +76,7 @@ func TestASetClockFailsNoCheck(t *testing.T) {
 	defer close(r.ended)
 	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
 	c := config.Check{Type: config.CheckLog, Log: config.LogCheck{Contains: "ready"}, SuccessThreshold: 1, FailureThreshold: 1}
-	next := &target{Target: plain(c), options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, ended: testkit.AfterClockStep(time.Now(), -time.Hour)}
+	next := &target{Target: targetWith(c), options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, ended: testkit.AfterClockStep(time.Now(), -time.Hour)}
 	next.health = NewHealth(next.rules, 1, time.Now())
 	r.searchLines(next, nil)
 	line := newLogCheck(c, next)

@@ -317,7 +317,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	line(t, alone)
 	line(t, parent)
 	looks := func(id uint64) int {
-		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{}
+		table.procfs.at, table.procfs.lastUnnecessaryAt = time.Time{}, time.Time{}
 		before := table.procfs.scans
 		table.RecordMembers(id)
 		return table.procfs.scans - before
@@ -331,7 +331,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.procfs.skipped = time.Now().Add(time.Hour)
+	table.procfs.lastUnnecessaryAt = time.Now().Add(time.Hour)
 	if table.RecordMembers(1); table.procfs.scans != 2 {
 		t.Errorf("%d looks", table.procfs.scans)
 	}

@@ -34,7 +34,7 @@ func (t *Table) RunOf(pid int) uint64 {
 			return 0
 		}
 		who := identity{p.PID, p.Start}
-		if id := t.members.known[who]; t.runs[id] != nil {
+		if id := t.members.runsOfProcesses[who]; t.runs[id] != nil {
 			return id
 		}
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process that came from outside the container
@@ -49,7 +49,7 @@ func (t *Table) RunOf(pid int) uint64 {
 			if t.runs[id] == nil {
 				return 0
 			}
-			t.members.known[who] = id
+			t.members.runsOfProcesses[who] = id
 			return id
 		}
 		pid = p.Parent

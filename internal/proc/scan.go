@@ -26,14 +26,14 @@ const readFileSize = 4096
 
 // scanner reads the process table in /proc. It stores the last scan, so that several questions need only one.
 type scanner struct {
-	dir           int // descriptor of /proc, or -1 if /proc is not mounted
-	stats         []stat
-	scans         int // number of scans so far; membership detects by it that its results are out of date
-	at            time.Time
-	skipped       time.Time // when RecordMembers last decided that no scan is necessary
-	dirBuffer     []byte
-	buf           []byte
-	readAllBuffer []byte
+	dir               int // descriptor of /proc, or -1 if /proc is not mounted
+	stats             []stat
+	scans             int // number of scans so far; membership detects by it that its results are out of date
+	at                time.Time
+	lastUnnecessaryAt time.Time // when RecordMembers last decided that no scan is necessary
+	dirBuffer         []byte
+	buf               []byte
+	readAllBuffer     []byte
 }
 
 func newScanner() *scanner {
@@ -74,7 +74,9 @@ func (s *scanner) readFile(name string) []byte {
 
 // isDue reports whether RecordMembers must scan: maxAge has passed since its last scan, and since it last found a scan
 // unnecessary.
-func (s *scanner) isDue() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
+func (s *scanner) isDue() bool {
+	return time.Since(s.at) >= maxAge && time.Since(s.lastUnnecessaryAt) >= maxAge
+}
 
 // hasChild reports whether a process may have a child. It is true if the kernel does not list children (proc_pid_task(5)).
 func (s *scanner) hasChild(pid int) bool {

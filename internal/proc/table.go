@@ -102,7 +102,7 @@ func New() (*Table, error) {
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, devNull: null, nonce: hex.EncodeToString(nonce),
 		slowServices: make(map[string]time.Time), procfs: newScanner(), marks: newMarker(), ownScore: ownOOMScore(), byMark: make(map[uint64]uint64),
-		members: membership{known: make(map[identity]uint64), origins: make(map[identity]uint64)},
+		members: membership{runsOfProcesses: make(map[identity]uint64), origins: make(map[identity]uint64)},
 	}
 	var mask, empty unix.Sigset_t
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask)
@@ -208,7 +208,7 @@ func (t *Table) HandOver() Handover {
 	for _, r := range t.runs {
 		s.Runs = append(s.Runs, *r)
 	}
-	for who, id := range t.members.known {
+	for who, id := range t.members.runsOfProcesses {
 		s.Known = append(s.Known, member{who, id})
 	}
 	return s
@@ -237,9 +237,9 @@ func TakeOver(s Handover) (*Table, error) {
 			t.byMark[r.mark] = r.id
 		}
 	}
-	t.members.known = make(map[identity]uint64, len(s.Known))
+	t.members.runsOfProcesses = make(map[identity]uint64, len(s.Known))
 	for _, m := range s.Known {
-		t.members.known[m.Process] = m.Run
+		t.members.runsOfProcesses[m.Process] = m.Run
 	}
 	return t, nil
 }

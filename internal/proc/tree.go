@@ -22,11 +22,11 @@ type identity struct {
 
 // membership is the result of one scan: the run of each process.
 type membership struct {
-	scan        int                 // number of the scan behind the fields below
-	known       map[identity]uint64 // run of each living process, except main processes
-	alive       map[uint64][]stat   // living processes of each run, except its main process
-	origins     map[identity]uint64 // run of each orphan: 0 for none, or unknownRun; found out once for each process
-	deadOrphans map[identity]uint64 // run of each dead orphan that is not reaped yet: 0 for none, or unknownRun
+	scan            int                 // number of the scan behind the fields below
+	runsOfProcesses map[identity]uint64 // run of each living process, except main processes
+	alive           map[uint64][]stat   // living processes of each run, except its main process
+	origins         map[identity]uint64 // run of each orphan: 0 for none, or unknownRun; found out once for each process
+	deadOrphans     map[identity]uint64 // run of each dead orphan that is not reaped yet: 0 for none, or unknownRun
 	// number of further processes that may belong to each run: new dead orphans, and living orphans with an unread environment
 	possibleMembers map[uint64]int
 	unreadEnvirons  map[identity]time.Time // living orphans with an unread environment, and when a scan first found them
@@ -69,7 +69,7 @@ func (t *Table) assignRuns() {
 		parent[p.PID] = p.Parent
 		id, main := t.owned[p.PID]
 		if !main {
-			id = t.members.known[identity{p.PID, p.Start}]
+			id = t.members.runsOfProcesses[identity{p.PID, p.Start}]
 		}
 		if r := t.runs[id]; r != nil {
 			owner[p.PID] = id
@@ -110,7 +110,7 @@ func (t *Table) assignRuns() {
 	}
 	before := t.members
 	t.members = membership{
-		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unknownOrphans: strays, unreadEnvirons: unread,
+		scan: t.procfs.scans, runsOfProcesses: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unknownOrphans: strays, unreadEnvirons: unread,
 		deadOrphans: make(map[identity]uint64), possibleMembers: make(map[uint64]int), youngestMember: make(map[uint64]stat),
 	}
 	for _, pid := range undecided {
@@ -132,7 +132,7 @@ func (t *Table) assignRuns() {
 		}
 		id := runOfAncestor(p.PID, self, owner, parent)
 		if _, main := t.owned[p.PID]; id != 0 && !main {
-			t.members.known[identity{p.PID, p.Start}] = id
+			t.members.runsOfProcesses[identity{p.PID, p.Start}] = id
 			t.members.alive[id] = append(t.members.alive[id], p)
 			t.recordYoungest(id, p)
 		}
@@ -153,7 +153,7 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 	who := identity{p.PID, p.Start}
 	id, seen := before.deadOrphans[who]
 	if !seen {
-		id = before.known[who]
+		id = before.runsOfProcesses[who]
 		switch {
 		case id != 0:
 		case t.members.marksRead == maxExitedMarks:
@@ -244,7 +244,7 @@ const confirmingScans = 2
 // only if the main process may have descendants. Calls in quick succession share one scan.
 func (t *Table) RecordMembers(id uint64) {
 	if r := t.runs[id]; r != nil && r.mainPID != 0 && t.procfs.isDue() && !t.procfs.hasChild(r.mainPID) && !t.hasUnknownChild() {
-		t.procfs.skipped = time.Now()
+		t.procfs.lastUnnecessaryAt = time.Now()
 		return
 	}
 	t.procfs.scanWithin(maxAge)

@@ -15,8 +15,8 @@ import (
 
 // pair is a pseudo terminal. shown contains the output that a person at the terminal sees.
 type pair struct {
-	near, far *os.File
-	shown     *bufio.Reader
+	master, slave *os.File
+	shown         *bufio.Reader
 }
 
 func open(t *testing.T) pair {
@@ -41,45 +41,45 @@ func flags(t *testing.T, terminal *os.File) unix.Termios {
 // Typed input must arrive once, and a new size must be passed on. At the end, the caller's terminal must have its old settings.
 func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
 	caller, command := open(t), open(t)
-	pty.Resize(caller.near, 90, 33)
-	before := flags(t, caller.far)
+	pty.Resize(caller.master, 90, 33)
+	before := flags(t, caller.slave)
 	ended := make(chan error, 1)
-	go func() { ended <- pty.Relay(caller.far, caller.far, command.near) }()
+	go func() { ended <- pty.Relay(caller.slave, caller.slave, command.master) }()
 	size := func(columns, rows uint16) func() bool {
-		return func() bool { c, r := pty.Size(command.far); return c == columns && r == rows }
+		return func() bool { c, r := pty.Size(command.slave); return c == columns && r == rows }
 	}
 	testkit.Until(t, "the command's terminal has the caller's size", size(90, 33))
-	if got := flags(t, caller.far).Lflag & (unix.ECHO | unix.ISIG | unix.ICANON); got != 0 {
+	if got := flags(t, caller.slave).Lflag & (unix.ECHO | unix.ISIG | unix.ICANON); got != 0 {
 		t.Errorf("the caller's terminal is not raw: %x", got)
 	}
-	pty.Resize(caller.near, 120, 40)
+	pty.Resize(caller.master, 120, 40)
 	if err := unix.Kill(os.Getpid(), unix.SIGWINCH); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "a new size is passed on", size(120, 40))
 
-	if _, err := io.WriteString(caller.near, "typed\r"); err != nil {
+	if _, err := io.WriteString(caller.master, "typed\r"); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(command.far).ReadString('\n'); err != nil || line != "typed\n" {
+	if line, err := bufio.NewReader(command.slave).ReadString('\n'); err != nil || line != "typed\n" {
 		t.Errorf("the command reads %q (%v)", line, err)
 	}
 	if line, err := caller.shown.ReadString('\n'); err != nil || line != "typed\r\n" { // the command's terminal echoes the input
 		t.Errorf("the caller sees %q (%v)", line, err)
 	}
-	if _, err := io.WriteString(command.far, "answer \x1b[1mbold\x1b[m\n"); err != nil {
+	if _, err := io.WriteString(command.slave, "answer \x1b[1mbold\x1b[m\n"); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := caller.shown.ReadString('\n'); err != nil || line != "answer \x1b[1mbold\x1b[m\r\n" {
 		t.Errorf("the caller sees %q (%v)", line, err)
 	}
-	if err := command.far.Close(); err != nil {
+	if err := command.slave.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("the end of the command is an error: %v", err)
 	}
-	if after := flags(t, caller.far); after != before {
+	if after := flags(t, caller.slave); after != before {
 		t.Errorf("the caller's terminal is %+v, and was %+v", after, before)
 	}
 }

@@ -19,57 +19,58 @@ import (
 
 // host records its calls.
 type host struct {
-	mu     sync.Mutex
-	asked  []string
-	refuse error // error of HandOver
-	late   []syscall.Signal
-	answer string // answer of each tried program
-	past   reexec.PastGenerations
-	ended  chan string
+	mu          sync.Mutex
+	requests    []string
+	handOverErr error // error of HandOver
+	lateSignals []syscall.Signal
+	answer      string // answer of each tried program
+	past        reexec.PastGenerations
+	ended       chan string
 }
 
 func newHost() *host { return &host{ended: make(chan string, 1)} }
 
-func (h *host) note(what string) {
+func (h *host) addMessage(what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked = append(h.asked, what)
+	h.requests = append(h.requests, what)
 }
 
 func (h *host) LockConfig(context.Context) (func(), error) {
-	h.note("claim")
-	return func() { h.note("release"); h.ended <- "" }, nil
+	h.addMessage("claim")
+	return func() { h.addMessage("release"); h.ended <- "" }, nil
 }
 
 func (h *host) Quiesce(fault bool) (func(), error) {
-	h.note(fmt.Sprintf("rest %v", fault))
-	return func() { h.note("wake") }, nil
+	h.addMessage(fmt.Sprintf("rest %v", fault))
+	return func() { h.addMessage("wake") }, nil
 }
 
 func (h *host) Try(_ context.Context, _ string, argv ...string) (int, string, error) {
-	h.note("try " + strings.Join(argv, " "))
+	h.addMessage("try " + strings.Join(argv, " "))
 	return 0, h.answer, nil
 }
 
-func (h *host) RunInLoop(f func()) error { h.note("yield"); f(); return nil }
+func (h *host) RunInLoop(f func()) error { h.addMessage("yield"); f(); return nil }
 
 func (h *host) HandOver(past reexec.PastGenerations, _ bool) (any, func(), error) {
-	h.note("hand over")
+	h.addMessage("hand over")
 	h.past = past
-	return &past, func() { h.note("thaw") }, h.refuse
+	return &past, func() { h.addMessage("thaw") }, h.handOverErr
 }
 
-func (h *host) TakePending() []syscall.Signal              { h.note("take late"); return h.late }
-func (h *host) PutBack(late []syscall.Signal)              { h.note(fmt.Sprint("put back ", late)) }
+func (h *host) TakePending() []syscall.Signal { h.addMessage("take late"); return h.lateSignals }
+
+func (h *host) PutBack(late []syscall.Signal)              { h.addMessage(fmt.Sprint("put back ", late)) }
 func (h *host) LastEvents() string                         { return "none" }
-func (h *host) Say(line string)                            { h.note(line) }
+func (h *host) Say(line string)                            { h.addMessage(line) }
 func (h *host) End(code int, reason string)                { h.ended <- fmt.Sprint(code, " ", reason) }
 func (h *host) StoreReport(string, []byte) (string, error) { return "/report", nil }
 
-func (h *host) said() string {
+func (h *host) messages() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return strings.Join(h.asked, ", ")
+	return strings.Join(h.requests, ", ")
 }
 
 func TestABrokenProgramChangesNothing(t *testing.T) {
@@ -82,7 +83,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := newHost()
-	h.late, h.answer = []syscall.Signal{syscall.SIGHUP}, strconv.Itoa(reexec.Format)
+	h.lateSignals, h.answer = []syscall.Signal{syscall.SIGHUP}, strconv.Itoa(reexec.Format)
 	g := reexec.FirstGeneration(h, []syscall.Signal{syscall.SIGUSR1})
 	if _, err := g.Request(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
 		t.Fatalf("during the boot: %v", err)
@@ -102,16 +103,16 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	}
 	want := "claim, try hinit version --handover, rest false, yield, hand over, take late, put back [hangup], thaw, wake, [hinit] cannot become another image: " +
 		g.Refusal() + "; everything goes on as it was, release"
-	if got := h.said(); got != want {
+	if got := h.messages(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	h.answer, h.asked = "version --handover", nil
+	h.answer, h.requests = "version --handover", nil
 	if _, err := g.Request(t.Context(), broken); err != nil {
 		t.Fatal(err)
 	}
 	<-h.ended
-	if why := g.Refusal(); !strings.Contains(why, `it answers "version --handover"`) || strings.Contains(h.said(), "hand over,") {
-		t.Errorf("a program that is no hinit: %q; %s", why, h.said())
+	if why := g.Refusal(); !strings.Contains(why, `it answers "version --handover"`) || strings.Contains(h.messages(), "hand over,") {
+		t.Errorf("a program that is no hinit: %q; %s", why, h.messages())
 	}
 	if h.past.Number != 1 || h.past.Format != reexec.Format || h.past.Exe == "" || h.past.Comm == "" || h.past.Cause == "" {
 		t.Errorf("handed over: %+v", h.past)
@@ -165,19 +166,19 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 		h := newHost()
 		g := reexec.FirstGeneration(h, nil)
 		g.Panicked("testing", "a fault", nil)
-		if got := <-h.ended; got != said || !g.Failed() || strings.Contains(h.said(), "rest") {
-			t.Errorf("%s: %s", got, h.said())
+		if got := <-h.ended; got != said || !g.Failed() || strings.Contains(h.messages(), "rest") {
+			t.Errorf("%s: %s", got, h.messages())
 		}
 	})
 	t.Run("when nothing can be handed over", func(t *testing.T) {
 		h := newHost()
-		h.refuse = errors.New("no")
+		h.handOverErr = errors.New("no")
 		g := reexec.FirstGeneration(h, nil)
 		g.MarkBootDone()
 		g.Panicked("testing", "a fault", nil)
 		g.Panicked("testing", "another one meanwhile", nil)
-		if got := <-h.ended; got != said || !slices.Equal(h.asked, []string{"[hinit] the report of the fault is in /report", "rest true", "yield", "hand over", "thaw", "wake"}) {
-			t.Errorf("%s: %s", got, h.said())
+		if got := <-h.ended; got != said || !slices.Equal(h.requests, []string{"[hinit] the report of the fault is in /report", "rest true", "yield", "hand over", "thaw", "wake"}) {
+			t.Errorf("%s: %s", got, h.messages())
 		}
 		if len(h.past.Faults) != 1 || h.past.Cause != "hinit had a fault while testing" {
 			t.Errorf("handed over: %+v", h.past)
@@ -186,12 +187,12 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 	t.Run("a minute after another", func(t *testing.T) {
 		for age, again := range map[time.Duration]bool{59 * time.Second: false, 2 * time.Minute: true} {
 			h := newHost()
-			h.refuse = errors.New("no")
+			h.handOverErr = errors.New("no")
 			g := reexec.FirstGeneration(h, nil)
 			g.SetPast(reexec.PastGenerations{Number: 4, Faults: []time.Time{time.Now().Add(-age)}})
 			g.SupervisorPanicked("a fault", nil)
-			if tried := strings.Contains(h.said(), "hand over"); tried != again || g.Number != 5 || !g.Failed() {
-				t.Errorf("%v later: %s", age, h.said())
+			if tried := strings.Contains(h.messages(), "hand over"); tried != again || g.Number != 5 || !g.Failed() {
+				t.Errorf("%v later: %s", age, h.messages())
 			}
 		}
 	})

@@ -35,7 +35,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	}
 	exports := r.slots[name].exports
 	r.mu.Unlock()
-	u := r.o.Units.Gateway(r.o.Config(), g.Profile, exports)
+	u := r.options.Units.Gateway(r.options.Config(), g.Profile, exports)
 	u.Policy.LastUsed = g.LastUsed
 	var s Slot
 	if !g.SlotMadeByClient { // a client that sees the service in the status must also find its slot
@@ -75,7 +75,7 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u su
 				break
 			}
 			exports = now
-			err = r.Register(ctx, r.o.Units.Gateway(r.o.Config(), p, exports), supervisor.WantDown)
+			err = r.Register(ctx, r.options.Units.Gateway(r.options.Config(), p, exports), supervisor.WantDown)
 		}
 		return err
 	}
@@ -84,12 +84,12 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u su
 // Redefine makes the definition of a profile's gateway again, from hinit.yaml and the gateway's s6 service directory. The
 // gateway uses it from its next start on.
 func (r *Registry) Redefine(ctx context.Context, profile string) error {
-	p, err := r.o.Store.Profile(profile)
+	p, err := r.options.Store.Profile(profile)
 	if err != nil {
 		return err
 	}
 	exports := r.Exports(profiles.SlotName(profile))
-	return r.registerGateway(ctx, p, r.o.Units.Gateway(r.o.Config(), p, exports), exports, supervisor.WantDown)()
+	return r.registerGateway(ctx, p, r.options.Units.Gateway(r.options.Config(), p, exports), exports, supervisor.WantDown)()
 }
 
 // redefineAll calls Redefine for every gateway.
@@ -105,37 +105,39 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 
 // StoreTopology sets the topology (which gateway serves which profiles) from the volume. A gateway gets it when it is
 // redefined.
-func (r *Registry) StoreTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
+func (r *Registry) StoreTopology(t profiles.Topology) { r.options.Units.SetTopology(t) }
 
 // SetTopology sets the topology that an operator has chosen. Every gateway gets it at its next start.
 func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	r.ChangeLock.Lock()
 	defer r.ChangeLock.Unlock()
-	r.o.Units.SetTopology(t)
+	r.options.Units.SetTopology(t)
 	return r.redefineAll(ctx)
 }
 
 // SetOwnGatewayAllowed says whether a profile's own gateway may run although another gateway serves the profile. The gateway
 // gets the value at its next start.
 func (r *Registry) SetOwnGatewayAllowed(ctx context.Context, profile string, on bool) {
-	if r.o.Units.MayRunOwnGateway(profile) == on {
+	if r.options.Units.MayRunOwnGateway(profile) == on {
 		return
 	}
-	r.o.Units.SetOwnGatewayAllowed(profile, on)
+	r.options.Units.SetOwnGatewayAllowed(profile, on)
 	if err := r.Redefine(ctx, profile); err != nil {
-		r.o.Logger.Say("%v", err)
+		r.options.Logger.Say("%v", err)
 	}
 }
 
 // MayRunOwnGateway returns what SetOwnGatewayAllowed has set.
-func (r *Registry) MayRunOwnGateway(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
+func (r *Registry) MayRunOwnGateway(profile string) bool {
+	return r.options.Units.MayRunOwnGateway(profile)
+}
 
 // RestoreSlot makes the s6 service directory (slot) of a service again if a client has removed it.
 func (r *Registry) RestoreSlot(ctx context.Context, service string) {
 	if r.currentSlotMaker() == nil || r.HasSlot(service) {
 		return
 	}
-	cfg := r.o.Config()
+	cfg := r.options.Config()
 	if s, own := cfg.Services[service]; own {
 		r.publishSlot(ctx, cfg, s)
 		return
@@ -144,16 +146,16 @@ func (r *Registry) RestoreSlot(ctx context.Context, service string) {
 	if !ok {
 		return
 	}
-	p, err := r.o.Store.Profile(profile)
+	p, err := r.options.Store.Profile(profile)
 	if err != nil {
 		return
 	}
 	r.mu.Lock()
 	r.down[profile] = true
 	r.mu.Unlock()
-	r.makeSlot(ctx, r.gatewaySlot(p, r.o.Units.Gateway(cfg, p, nil), true), true)
+	r.makeSlot(ctx, r.gatewaySlot(p, r.options.Units.Gateway(cfg, p, nil), true), true)
 	if err := r.Redefine(ctx, profile); err != nil && !errors.Is(err, supervisor.ErrStopping) { // drop the exports of the removed slot
-		r.o.Logger.Say("%v", err)
+		r.options.Logger.Say("%v", err)
 	}
 }
 
@@ -177,7 +179,7 @@ func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(r.knownProfiles)) {
-		if p, err := r.o.Store.Profile(name); err == nil { // Profile checks only the name, and reads no disk
+		if p, err := r.options.Store.Profile(name); err == nil { // Profile checks only the name, and reads no disk
 			list = append(list, p)
 		}
 	}
@@ -186,7 +188,7 @@ func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 
 // Forget drops the record of a removed profile.
 func (r *Registry) Forget(profile string) {
-	r.o.Units.SetOwnGatewayAllowed(profile, false)
+	r.options.Units.SetOwnGatewayAllowed(profile, false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.knownProfiles, profile)
@@ -212,7 +214,7 @@ type Handover struct {
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Handover{Present: maps.Clone(r.knownProfiles), Marked: maps.Clone(r.down), OwnGateways: r.o.Units.ProfilesWithOwnGateway()}
+	return Handover{Present: maps.Clone(r.knownProfiles), Marked: maps.Clone(r.down), OwnGateways: r.options.Units.ProfilesWithOwnGateway()}
 }
 
 // TakeOver restores the state that [Registry.HandOver] returned. Call it before any other method.
@@ -220,7 +222,7 @@ func (r *Registry) TakeOver(h Handover) {
 	maps.Copy(r.knownProfiles, h.Present)
 	maps.Copy(r.down, h.Marked)
 	for profile, on := range h.OwnGateways {
-		r.o.Units.SetOwnGatewayAllowed(profile, on)
+		r.options.Units.SetOwnGatewayAllowed(profile, on)
 	}
 	r.needsMet[NeedBoot].Store(true) // a re-execution is possible only after the boot
 	r.needsMet[NeedProfiles].Store(true)

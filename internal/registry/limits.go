@@ -16,7 +16,7 @@ import (
 
 // Limits lists the limits of a service that need a control group, and the mechanism that enforces each limit in this container.
 func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
-	cfg := r.o.Config()
+	cfg := r.options.Config()
 	own := units.SettingsOf(cfg, v)
 	user := v.Kind == supervisor.KindGateway && cfg.IsolationOf(v.Profile).Mode == config.IsolationUser
 	for _, l := range []struct{ controller, key, value string }{
@@ -26,7 +26,7 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 		{"pids", "pids.max", strconv.Itoa(own.Priority.MaxPIDs)},
 	} {
 		if l.value != "0" {
-			out = append(out, client.Limit{Key: l.key, Value: l.value, By: r.o.Units.EnforcedBy(v.Name, l.controller, v.PID, user)})
+			out = append(out, client.Limit{Key: l.key, Value: l.value, By: r.options.Units.EnforcedBy(v.Name, l.controller, v.PID, user)})
 		}
 	}
 	return out
@@ -35,8 +35,8 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 // PrepareCgroups prepares the container's control group for child groups, if a service needs one. It logs the error, the reason
 // why services have no child groups. The caller holds ChangeLock.
 func (r *Registry) PrepareCgroups(cfg *config.Config) {
-	if why := r.o.Units.PrepareCgroup(cfg); why != nil {
-		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)
+	if why := r.options.Units.PrepareCgroup(cfg); why != nil {
+		r.options.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)
 	}
 }
 
@@ -54,7 +54,7 @@ func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
 // Isolation returns the isolation of a gateway with the parts that the kernel confirms; nil for a gateway without isolation. A
 // seccomp filter proves Landlock too, because the filter is set up last (internal/isolation/confine).
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
-	cfg := r.o.Config()
+	cfg := r.options.Config()
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).IsIsolated() {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	switch {
 	case err != nil || theirs.Filters <= own.Filters:
 		return out
-	case theirs.UID != r.o.AgentUID:
+	case theirs.UID != r.options.AgentUID:
 		out.InForce = append(out.InForce, fmt.Sprintf("uid %d", theirs.UID))
 	}
 	if abi := isolation.LandlockABI(); abi > 0 {
@@ -82,7 +82,7 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 // DeniesSocket reports whether a client may not use the control socket, because it belongs to an isolated profile. A client
 // that has ended is denied too, because its profile is unknown.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
-	cfg := r.o.Config()
+	cfg := r.options.Config()
 	if uid == 0 || pid == 0 || !cfg.Isolates() { // pid 0 is a process outside this PID namespace
 		return false
 	}

@@ -64,7 +64,7 @@ type Registry struct {
 	// Timetable starts tasks by their schedule. The caller of its methods must hold ChangeLock.
 	Timetable *timetable.Table
 
-	o            Options
+	options      Options
 	needsMet     map[string]*atomic.Bool // whether each need is met; set before the supervisor is notified
 	orderedStart atomic.Bool             // whether gateways wait for all profiles, see SetOrderedStart
 
@@ -82,7 +82,7 @@ func New(o Options) *Registry {
 		memory = timetable.LastRuns{Home: o.Config().Home, Actor: o.Actor}
 	}
 	met := map[string]*atomic.Bool{NeedBoot: {}, NeedProfiles: {}}
-	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, needsMet: met, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
+	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), options: o, needsMet: met, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
 }
 
 // Register registers a service with its log and checks. A registered service gets the new definition and keeps its desired
@@ -98,15 +98,15 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		return r.Loop.RegisterSoon(ctx, &u, want)
 	}
 	u.Needs = r.unmetNeeds(u)
-	r.o.Health.PrepareUnit(&u)
-	release := r.o.Logs.Protect(u.Name)
-	r.o.Logs.Open(u.Name, u.Profile, u.LogFile, u.Kind)
+	r.options.Health.PrepareUnit(&u)
+	release := r.options.Logs.Protect(u.Name)
+	r.options.Logs.Open(u.Name, u.Profile, u.LogFile, u.Kind)
 	if u.Kind == supervisor.KindGateway {
-		r.o.Logs.MaskSecrets(u.Name, u.Profile)
+		r.options.Logs.MaskSecrets(u.Name, u.Profile)
 	}
 	known := r.isKnown(u.Name)
 	if !known { // begin the checks first, so that they see the first line of output
-		r.o.Health.SetChecks(&u)
+		r.options.Health.SetChecks(&u)
 	}
 	registered := r.Loop.RegisterSoon(ctx, &u, want)
 	return func() error {
@@ -115,7 +115,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 			return fmt.Errorf("cannot register %s: %w", u.Name, err)
 		}
 		if known { // replace the checks of the old definition
-			r.o.Health.SetChecks(&u)
+			r.options.Health.SetChecks(&u)
 		}
 		for _, need := range u.Needs {
 			if r.needsMet[need].Load() { // the need was met during this call
@@ -134,10 +134,10 @@ func (r *Registry) Observe(rec supervisor.Record) {
 		return
 	}
 	if !r.isKnown(rec.Service) {
-		r.o.Health.Drop(rec.Service)
-		r.o.Units.RemoveCgroup(rec.Service)
+		r.options.Health.Drop(rec.Service)
+		r.options.Units.RemoveCgroup(rec.Service)
 	}
-	r.o.Logs.Drop(rec.Service, r.isKnown)
+	r.options.Logs.Drop(rec.Service, r.isKnown)
 }
 
 // WhyReserved says why another program must not make a service directory of this name; "" if it may.
@@ -153,12 +153,14 @@ func (r *Registry) WhyReserved(name string) string {
 
 // Settings returns the settings of a service that differ from the defaults.
 func (r *Registry) Settings(service string) []client.ConfigEntry {
-	return r.o.Config().NonDefaultSettings(service)
+	return r.options.Config().NonDefaultSettings(service)
 }
 
 // ForeignSpec returns user, environment and directory for a service whose s6 directory another program has made. A service that
 // runs as root gets no setting from the agent. Any other such service runs as the agent.
-func (r *Registry) ForeignSpec(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
+func (r *Registry) ForeignSpec(root bool) proc.Spec {
+	return r.options.Units.ForeignSpec(r.options.Config(), root)
+}
 
 // CheckCapacity returns an error if the file descriptors don't suffice for one more service whose s6 directory another program
 // has made.
@@ -183,7 +185,7 @@ func (r *Registry) SetOrderedStart(on bool) { r.orderedStart.Store(on) }
 // service waits for the boot.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
-	case u.Name == config.LeaseName && !r.o.ServicesOnly: // the boot waits for the lease program
+	case u.Name == config.LeaseName && !r.options.ServicesOnly: // the boot waits for the lease program
 	case u.Kind == supervisor.KindService && !r.needsMet[NeedBoot].Load():
 		return []string{NeedBoot}
 	case u.Kind == supervisor.KindGateway && !r.needsMet[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.orderedStart.Load()):

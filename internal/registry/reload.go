@@ -43,13 +43,13 @@ func (r *Registry) ReloadAndSay() {
 	did, err := r.Reload(ctx, client.Reload{})
 	if err != nil {
 		for line := range strings.Lines(err.Error()) { // err has one problem on each line
-			r.o.Logger.Say("cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
+			r.options.Logger.Say("cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
 		}
 		return
 	}
-	r.o.Logger.Say("reloaded, %d settings changed", len(did.Changes))
+	r.options.Logger.Say("reloaded, %d settings changed", len(did.Changes))
 	for _, s := range did.Plan {
-		r.o.Logger.Say("%s %s %s", s.Op, s.Service, s.What)
+		r.options.Logger.Say("%s %s %s", s.Op, s.Service, s.What)
 	}
 }
 
@@ -64,7 +64,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 		return out, err
 	}
 	defer r.reloadLock.Unlock()
-	old := r.o.Config()
+	old := r.options.Config()
 	cfg, err := r.readConfig(ctx, old, how.Force) // the disk may hang, so read the file before locking ChangeLock
 	if err != nil {
 		return out, err
@@ -85,9 +85,9 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 		return out, fmt.Errorf("%w (nothing was changed)", err)
 	}
 	out = client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
-	if !r.o.Serves() { // another init serves the volume, so this init has no services to change
+	if !r.options.Serves() { // another init serves the volume, so this init has no services to change
 		if !how.DryRun {
-			r.o.SetConfig(cfg)
+			r.options.SetConfig(cfg)
 		}
 		return out, nil
 	}
@@ -97,8 +97,8 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	})
 	if !how.DryRun {
 		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"})
-		r.o.SetConfig(cfg)
-		r.o.Health.Configure(cfg)
+		r.options.SetConfig(cfg)
+		r.options.Health.Configure(cfg)
 		err = r.Apply(ctx, plan)
 		r.Timetable.Change(cfg)
 	}
@@ -144,7 +144,7 @@ func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 // configuration.
 func (r *Registry) readConfig(ctx context.Context, old *config.Config, force bool) (*config.Config, error) {
 	options := config.Options{}
-	if r.o.ServicesOnly {
+	if r.options.ServicesOnly {
 		options = config.Options{Path: old.Path, ServicesOnly: true}
 	}
 	if requestedByAgent(ctx) {
@@ -182,20 +182,20 @@ type Plan struct {
 
 // Plan compares two configurations, and changes nothing. The error says why a service of cfg can't run.
 func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
-	services, err := r.o.Units.Services(cfg)
+	services, err := r.options.Units.Services(cfg)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{old: old, new: cfg, services: services, before: make(map[string]supervisor.Unit), after: maps.Clone(services)}
 	for _, s := range old.Services {
-		if u, err := r.o.Units.Service(old, s); err == nil { // an error means that the user of the service does not exist
+		if u, err := r.options.Units.Service(old, s); err == nil { // an error means that the user of the service does not exist
 			p.before[s.Name] = u
 		}
 	}
 	for _, s := range r.Snapshot().Services {
-		if profile, err := r.o.Store.Profile(s.Profile); err == nil && s.Kind == supervisor.KindGateway {
+		if profile, err := r.options.Store.Profile(s.Profile); err == nil && s.Kind == supervisor.KindGateway {
 			exports := r.Exports(s.Name)
-			p.before[s.Name], p.after[s.Name] = r.o.Units.Gateway(old, profile, exports), r.o.Units.Gateway(cfg, profile, exports)
+			p.before[s.Name], p.after[s.Name] = r.options.Units.Gateway(old, profile, exports), r.options.Units.Gateway(cfg, profile, exports)
 		}
 	}
 	return p, nil

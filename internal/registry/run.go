@@ -24,7 +24,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 	}
-	cfg := r.o.Config()
+	cfg := r.options.Config()
 	template, known := cfg.Runs[ask.Template]
 	if !known {
 		return refuse(client.KindUnknown, "no command %q may be run; add it to hinit.yaml, below the key \"runs\"", ask.Template)
@@ -32,12 +32,12 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	if why := runs.CheckTag(ask.Tag); why != "" {
 		return refuse(client.KindBadRequest, "tag is %q; %s", ask.Tag, why)
 	}
-	if err := r.o.MayRun(); err != nil {
+	if err := r.options.MayRun(); err != nil {
 		return client.Run{}, err
 	}
 	home := ""
 	if ask.Profile != "" {
-		p, err := r.o.Store.Profile(ask.Profile)
+		p, err := r.options.Store.Profile(ask.Profile)
 		if err != nil {
 			return refuse(client.KindBadRequest, "%v", err)
 		}
@@ -49,7 +49,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 			}
 		}
 	}
-	output, err := openRunLog(ask.Log, r.o.Actor)
+	output, err := openRunLog(ask.Log, r.options.Actor)
 	if err != nil {
 		return client.Run{}, err
 	}
@@ -58,8 +58,8 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	if !byRoot {
 		caller, grace = cmp.Or(cfg.Services[service].Name, "other clients"), min(grace, template.Grace)
 	}
-	return r.o.Logs.Runs.Start(ctx, runs.StartRequest{
-		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.o.Units.RunSpec(cfg, template, ask, home), Output: output, Log: ask.Log,
+	return r.options.Logs.Runs.Start(ctx, runs.StartRequest{
+		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.options.Units.RunSpec(cfg, template, ask, home), Output: output, Log: ask.Log,
 		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: grace, Caller: caller,
 	})
 }

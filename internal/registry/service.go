@@ -18,7 +18,7 @@ func (r *Registry) RegisterServices(ctx context.Context, cfg *config.Config) err
 	var answers []func() error
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		s := cfg.Services[name]
-		u, err := r.o.Units.Service(cfg, s)
+		u, err := r.options.Units.Service(cfg, s)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -41,7 +41,7 @@ func (r *Registry) RegisterLease(ctx context.Context, cfg *config.Config) error 
 	if !s.Enabled {
 		return nil
 	}
-	u, err := r.o.Units.Service(cfg, s)
+	u, err := r.options.Units.Service(cfg, s)
 	if err != nil {
 		return err
 	}
@@ -51,10 +51,10 @@ func (r *Registry) RegisterLease(ctx context.Context, cfg *config.Config) error 
 // registerService registers one service of hinit.yaml with its schedule.
 func (r *Registry) registerService(ctx context.Context, cfg *config.Config, s config.Service, u supervisor.Unit) (answer func() error) {
 	if u.Spec.Dir != s.Cwd && cfg.IsSet("services."+s.Name+".cwd") {
-		r.o.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
+		r.options.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
 	}
-	if doubt := r.o.Units.WarnOfProgram(s.Name, u); doubt != "" {
-		r.o.Logger.Warn("%s", doubt)
+	if doubt := r.options.Units.WarnOfProgram(s.Name, u); doubt != "" {
+		r.options.Logger.Warn("%s", doubt)
 	}
 	want := supervisor.WantDown
 	if s.StartsAtBoot() {

@@ -122,9 +122,9 @@ func (r *Registry) SetDown(profile string, down, always bool) {
 
 // gatewaySlot describes the s6 service directory (slot) of a profile's gateway with the unit u.
 func (r *Registry) gatewaySlot(p profiles.Profile, u supervisor.Unit, down bool) Slot {
-	cfg := r.o.Config()
+	cfg := r.options.Config()
 	return Slot{
-		Name: u.Name, Down: down, Argv: u.Spec.Argv, Env: r.o.Units.GatewayVars(cfg, p, u.Spec.Dir), Dir: u.Spec.Dir,
+		Name: u.Name, Down: down, Argv: u.Spec.Argv, Env: r.options.Units.GatewayVars(cfg, p, u.Spec.Dir), Dir: u.Spec.Dir,
 		Cred: u.Spec.Cred, Finish: true, ParkOn: cfg.Restart.ParkCodes,
 		Log: cfg.Logs.Dir + "/" + p.Name, LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
 	}
@@ -133,10 +133,10 @@ func (r *Registry) gatewaySlot(p profiles.Profile, u supervisor.Unit, down bool)
 // serviceSlot describes the slot of a service of hinit.yaml.
 func (r *Registry) serviceSlot(cfg *config.Config, s config.Service) Slot {
 	out := Slot{
-		Name: s.Name, Down: !s.StartsAtBoot(), Argv: s.Command, Env: r.o.Units.ServiceVars(cfg, s), Dir: s.Cwd, Cred: r.o.Units.AgentCred(),
+		Name: s.Name, Down: !s.StartsAtBoot(), Argv: s.Command, Env: r.options.Units.ServiceVars(cfg, s), Dir: s.Cwd, Cred: r.options.Units.AgentCred(),
 		LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
 	}
-	if u, err := r.o.Units.Service(cfg, s); err == nil {
+	if u, err := r.options.Units.Service(cfg, s); err == nil {
 		out.Dir, out.Cred = u.Spec.Dir, u.Spec.Cred
 	}
 	if s.HasLogFile {

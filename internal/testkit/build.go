@@ -57,9 +57,9 @@ var programs = map[string]program{
 	"testproc":             {"stripped", "hinit/test/testproc"},
 }
 
-// shared is the directory in [BuiltVar], or "". The function also removes the variable, because a hinit in a test would warn
+// sharedDir is the directory in [BuiltVar], or "". The function also removes the variable, because a hinit in a test would warn
 // about an unknown variable.
-var shared = func() string {
+var sharedDir = func() string {
 	dir := os.Getenv(BuiltVar)
 	_ = os.Unsetenv(BuiltVar)
 	return dir
@@ -78,7 +78,7 @@ func Build(dir string, names ...string) error {
 			}
 		}
 	}
-	if shared != "" {
+	if sharedDir != "" {
 		for _, name := range names {
 			if err := linkShared(dir, name); err != nil {
 				return err
@@ -86,20 +86,20 @@ func Build(dir string, names ...string) error {
 		}
 		return nil
 	}
-	kept, err := keptDir()
+	kept, err := cacheDir()
 	if err != nil {
 		return err
 	}
-	for build, group := range byBuild(names) {
-		if err := buildKept(dir, filepath.Join(kept, build), build, group); err != nil {
+	for build, group := range groupByBuild(names) {
+		if err := buildInCache(dir, filepath.Join(kept, build), build, group); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// byBuild groups programs by their flags of go build. The result's keys are keys of builds.
-func byBuild(names []string) map[string][]string {
+// groupByBuild groups programs by their flags of go build. The result's keys are keys of builds.
+func groupByBuild(names []string) map[string][]string {
 	groups := make(map[string][]string)
 	for _, name := range names {
 		groups[programs[name].build] = append(groups[programs[name].build], name)
@@ -107,8 +107,8 @@ func byBuild(names []string) map[string][]string {
 	return groups
 }
 
-// keptDir returns the directory in which programs stay for later runs.
-func keptDir() (string, error) {
+// cacheDir returns the directory in which programs stay for later runs.
+func cacheDir() (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
 		return "", err
@@ -140,10 +140,10 @@ func linkShared(dir, name string) error {
 // Shared returns the path of a program in the shared directory, or "" without such a directory. It builds the program first if
 // no other test binary has built it.
 func Shared(name string) (made string, err error) {
-	if shared == "" {
+	if sharedDir == "" {
 		return "", nil
 	}
-	made = filepath.Join(shared, name)
+	made = filepath.Join(sharedDir, name)
 	if err := os.MkdirAll(filepath.Dir(made), 0o755); err != nil {
 		return "", err
 	}
@@ -160,9 +160,9 @@ func Shared(name string) (made string, err error) {
 	return made, errors.Join(goBuild(p.build, made, p.pkg), os.Chmod(made, 0o755))
 }
 
-// buildKept builds the named programs, which have the same flags, in the directory kept, and puts copies into dir. During the
+// buildInCache builds the named programs, which have the same flags, in the directory kept, and puts copies into dir. During the
 // build, other test binaries that need programs with these flags wait.
-func buildKept(dir, kept, build string, names []string) error {
+func buildInCache(dir, kept, build string, names []string) error {
 	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func LockPrograms(dir string) (build func() error) {
 				_ = lock.Close()
 			}
 		}()
-		for build, names := range byBuild(slices.Collect(maps.Keys(programs))) {
+		for build, names := range groupByBuild(slices.Collect(maps.Keys(programs))) {
 			to, err := os.MkdirTemp(dir, "")
 			if err != nil {
 				return err

@@ -11,12 +11,12 @@ import (
 
 // All test binaries of one run must share one build of each program.
 func TestBuiltOnceForAll(t *testing.T) {
-	dir, before, all := t.TempDir(), shared, programs
-	defer func() { shared, programs = before, all }()
-	shared = t.TempDir()
+	dir, before, all := t.TempDir(), sharedDir, programs
+	defer func() { sharedDir, programs = before, all }()
+	sharedDir = t.TempDir()
 	programs = map[string]program{"hinit-shim": all["hinit-shim"], "faulty/name": all["hinit-isolate"]}
-	build := LockPrograms(shared)
-	lock, err := os.Open(filepath.Join(shared, "faulty/name.lock"))
+	build := LockPrograms(sharedDir)
+	lock, err := os.Open(filepath.Join(sharedDir, "faulty/name.lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,10 +33,10 @@ func TestBuiltOnceForAll(t *testing.T) {
 		}
 	}
 	programs = all
-	if err := os.MkdirAll(filepath.Join(shared, "faulty"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(sharedDir, "faulty"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(shared, "faulty", "hinit"), []byte("built by another"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(sharedDir, "faulty", "hinit"), []byte("built by another"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := Build(dir, "faulty/hinit"); err != nil {

@@ -36,24 +36,24 @@ func Parallel(t *testing.T) {
 // shared directory, the number of slots is the only limit of these tests. With another limit, tests that wait for a slot could
 // block the subtests of a test that has one.
 func ShareSlots(n int) {
-	if shared != "" {
+	if sharedDir != "" {
 		n = 1000
 	}
 	AtOnce(n)
 }
 
-// searching is locked by the test of this binary that is searching for a free slot.
-var searching sync.Mutex
+// slotSearchMu is locked by the test of this binary that is searching for a free slot.
+var slotSearchMu sync.Mutex
 
 // Slot waits for one of the slots of this run, and returns the function that frees it. All test binaries of one `make test`
 // share the slots, so that the number of running tests does not grow with the number of packages. With too many tests, time
 // limits pass, and the tests' repeated checks use up the processors. Without a shared directory, Slot does nothing.
 func Slot() (free func()) {
-	searching.Lock()
-	defer searching.Unlock()
-	for shared != "" {
+	slotSearchMu.Lock()
+	defer slotSearchMu.Unlock()
+	for sharedDir != "" {
 		for i := range 2 * runtime.NumCPU() { // two for each processor, because most of these tests wait for a program
-			lock, err := os.OpenFile(filepath.Join(shared, fmt.Sprintf("slot%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o644)
+			lock, err := os.OpenFile(filepath.Join(sharedDir, fmt.Sprintf("slot%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o644)
 			if err != nil {
 				return func() {} // running without a slot is better than waiting for ever
 			}

@@ -22,7 +22,7 @@ func OpenTerminal(rows, columns uint16) (near, far *os.File, err error) {
 		return nil, nil, err
 	}
 	var number int
-	err = onFile(near, func(fd int) (err error) {
+	err = withDescriptor(near, func(fd int) (err error) {
 		if err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err == nil {
 			number, err = unix.IoctlGetInt(fd, unix.TIOCGPTN)
 		}
@@ -42,13 +42,13 @@ func OpenTerminal(rows, columns uint16) (near, far *os.File, err error) {
 
 // ResizeTerminal changes the size of a pseudo-terminal.
 func ResizeTerminal(near *os.File, rows, columns uint16) error {
-	return onFile(near, func(fd int) error {
+	return withDescriptor(near, func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
 	})
 }
 
-// onFile calls do with the descriptor of a file. It avoids File.Fd, which would make the descriptor blocking.
-func onFile(f *os.File, do func(fd int) error) error {
+// withDescriptor calls do with the descriptor of a file. It avoids File.Fd, which would make the descriptor blocking.
+func withDescriptor(f *os.File, do func(fd int) error) error {
 	c, err := f.SyscallConn()
 	if err != nil {
 		return err
@@ -60,9 +60,9 @@ func onFile(f *os.File, do func(fd int) error) error {
 
 // Terminal is a pseudo-terminal with a program on it. A goroutine reads the output until the program has ended.
 type Terminal struct {
-	t    testing.TB
-	near *os.File
-	cmd  *exec.Cmd
+	t      testing.TB
+	master *os.File
+	cmd    *exec.Cmd
 
 	mu   sync.Mutex
 	text strings.Builder
@@ -85,7 +85,7 @@ func OnTerminal(t testing.TB, rows, columns uint16, cmd *exec.Cmd) *Terminal {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	term := &Terminal{t: t, near: near, cmd: cmd}
+	term := &Terminal{t: t, master: near, cmd: cmd}
 	go term.read()
 	return term
 }
@@ -93,7 +93,7 @@ func OnTerminal(t testing.TB, rows, columns uint16, cmd *exec.Cmd) *Terminal {
 func (term *Terminal) read() {
 	buf := make([]byte, 4096)
 	for {
-		n, err := term.near.Read(buf)
+		n, err := term.master.Read(buf)
 		term.mu.Lock()
 		term.text.Write(buf[:n])
 		term.mu.Unlock()
@@ -106,7 +106,7 @@ func (term *Terminal) read() {
 // Resize changes the terminal's size.
 func (term *Terminal) Resize(rows, columns uint16) {
 	term.t.Helper()
-	if err := ResizeTerminal(term.near, rows, columns); err != nil {
+	if err := ResizeTerminal(term.master, rows, columns); err != nil {
 		term.t.Fatal(err)
 	}
 }
@@ -114,7 +114,7 @@ func (term *Terminal) Resize(rows, columns uint16) {
 // Keys types s on the terminal.
 func (term *Terminal) Keys(s string) {
 	term.t.Helper()
-	if _, err := term.near.WriteString(s); err != nil {
+	if _, err := term.master.WriteString(s); err != nil {
 		term.t.Fatal(err)
 	}
 }

@@ -95,7 +95,7 @@ func TestDeadVolume(t *testing.T) {
 		t.Errorf("report %+v, said %q", r, said.text())
 	}
 	o.MaxTime = 100 * time.Millisecond
-	if res := Repair(context.Background(), o, noProgress); res.Stopped != errTime.Error() || res.Changed != 0 {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped != errTimeLimit.Error() || res.Changed != 0 {
 		t.Errorf("repair: %+v", res)
 	}
 }

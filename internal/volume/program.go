@@ -125,7 +125,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		memory = NewStepRecord(o, job.Version, hooks)
 		report := p.nextAnswer(ctx).Report
 		if report == nil {
-			return errGone
+			return errDisappeared
 		}
 		Complete(ctx, o, report)
 		p.send(boot.Message{Report: report})
@@ -156,7 +156,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 	return nil
 }
 
-var errGone = errors.New("hinit does not answer")
+var errDisappeared = errors.New("hinit does not answer")
 
 // nextAnswer returns the next answer of PID 1 that isn't about a hook. If PID 1 is gone, the answer is empty.
 func (p *program) nextAnswer(ctx context.Context) boot.Answer {

@@ -75,9 +75,9 @@ const (
 
 // Reasons why Repair has ended early.
 var (
-	errInodes   = errors.New("more files than the budget allows")
-	errTime     = errors.New("it took longer than the budget allows")
-	errNoChange = errors.New("no owner can be changed here")
+	errInodes    = errors.New("more files than the budget allows")
+	errTimeLimit = errors.New("it took longer than the budget allows")
+	errNoChange  = errors.New("no owner can be changed here")
 )
 
 // Repair gives files of other users in the agent's directories to the agent's user. These directories are boot.AgentOnlyDirs,
@@ -102,7 +102,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	if !o.Agent.Switches() {
 		return Result{}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.MaxTime, errTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.MaxTime, errTimeLimit)
 	defer cancel()
 	r := &repair{Options: o, progress: progress, walk: owntree.Walk{NewOwner: o.Owner()}, start: time.Now()}
 	r.lastResult.Store(&Result{})
@@ -286,7 +286,7 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 		r.result.Stopped, r.endReason = fmt.Sprintf("%v in %s", r.endReason, name), nil
 	case r.endReason != nil:
 		return r.endReason
-	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, fsutil.ErrKept): // moveHomes reports a renamed home
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, fsutil.ErrProtected): // moveHomes reports a renamed home
 	case errors.Is(err, fsutil.ErrMount):
 		r.walk.Mounts++
 	default:

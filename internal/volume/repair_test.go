@@ -125,7 +125,7 @@ func TestRepairBudgets(t *testing.T) {
 	}
 	o, _ = options(t, home, nil)
 	o.MaxTime = time.Nanosecond
-	if res := Repair(context.Background(), o, noProgress); res.Stopped != errTime.Error() {
+	if res := Repair(context.Background(), o, noProgress); res.Stopped != errTimeLimit.Error() {
 		t.Errorf("result is %s", res)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -39,7 +39,7 @@ type tenant struct {
 	boot.Gateway
 	uid         uint32
 	used        float64   // processors that its processes used, on average
-	waited      float64   // threads that waited for a processor, on average
+	waitTime    float64   // threads that waited for a processor, on average
 	confined    bool      // a thread of the profile already is limited to a few processors
 	socketUsage diskUsage // open sockets of the profile; counted only if ports run out
 }
@@ -103,14 +103,14 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 // or is the only active profile. The waits of a confined profile make no other profile greedy.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
-	active := func(t *tenant) bool { return t.used > 0.02 || t.waited >= minWait }
+	active := func(t *tenant) bool { return t.used > 0.02 || t.waitTime >= minWait }
 	for _, t := range tenants {
 		if active(t) {
 			total, weights = total+t.used, weights+cmp.Or(t.Weight, 100)
 		}
 	}
 	fair := func(t *tenant) float64 { return total * float64(cmp.Or(t.Weight, 100)) / float64(weights) }
-	waits := func(t *tenant, share float64) bool { return t.waited >= minWait && t.used < share }
+	waits := func(t *tenant, share float64) bool { return t.waitTime >= minWait && t.used < share }
 	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return !t.confined && waits(t, fair(t)/2) })
 	out := make(map[*tenant]bool)
 	for _, t := range tenants {
@@ -214,7 +214,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
 		if t := all[uint32(uid)]; t != nil {
 			for id, thread := range threadTimes(pid, every, fewer, maxNice+1-fromMax+t.Nice) {
-				t.waited += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
+				t.waitTime += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
 				t.confined = t.confined || thread.confined
 			}
 		}

@@ -28,7 +28,7 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 	of := func(name string, used float64, waits bool) *tenant {
 		out := &tenant{Gateway: boot.Gateway{Service: name}, used: used}
 		if waits {
-			out.waited = 1
+			out.waitTime = 1
 		}
 		return out
 	}
@@ -203,20 +203,20 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 		return who
 	}
 	stop := spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
-	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waited >= 0.1 { // the kernel reserves 5 % of the time for other processes
-		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
+	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waitTime >= 0.1 { // the kernel reserves 5 % of the time for other processes
+		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waitTime)
 	}
 	stop()
 	spin(t, uid, &one, nil)
 	spin(t, other, &one, nil)
 	// The kernel counts a wait at its end, so one measurement may miss it.
-	testkit.Until(t, "beside another one, it waits", func() bool { return measure(&one, &unix.CPUSet{}).waited >= minWait })
-	if who := measure(&every, &unix.CPUSet{}); every != one && who.waited >= minWait {
-		t.Errorf("a thread that may use one processor of several waits for %.2f", who.waited)
+	testkit.Until(t, "beside another one, it waits", func() bool { return measure(&one, &unix.CPUSet{}).waitTime >= minWait })
+	if who := measure(&every, &unix.CPUSet{}); every != one && who.waitTime >= minWait {
+		t.Errorf("a thread that may use one processor of several waits for %.2f", who.waitTime)
 	}
 	testkit.Until(t, "a thread that hinit has confined waits", func() bool {
 		who := measure(&every, &one)
-		return who.waited >= minWait && who.confined
+		return who.waitTime >= minWait && who.confined
 	})
 }
 
@@ -288,7 +288,7 @@ func TestAProcessThatEndedDuringTheMeasurementCountedAsIdle(t *testing.T) {
 		stop := spin(t, uid, &every, nil)
 		gone := make(chan struct{})
 		time.AfterFunc(shareTime*9/10, func() { stop(); close(gone) })
-		who, idle := &tenant{uid: uid}, &tenant{waited: 1}
+		who, idle := &tenant{uid: uid}, &tenant{waitTime: 1}
 		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
 		<-gone
 		return greedyTenants([]*tenant{who, idle}, true, 1)[who]
@@ -328,7 +328,7 @@ func TestANicerProcessHadOthersConfined(t *testing.T) {
 	waits := func(uid uint32, nice int) float64 {
 		who := &tenant{uid: uid, Gateway: boot.Gateway{Nice: nice}}
 		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &one, &unix.CPUSet{})
-		return who.waited
+		return who.waitTime
 	}
 	if got := waits(nicer, 0); got > 0 {
 		t.Errorf("a process that has raised its nice value waits for %.2f processors", got)

@@ -30,7 +30,7 @@ import (
 // Several goroutines may call the methods, which block on the data volume for a short time. Inputs that can't be read in time
 // count as changed.
 type StepRecord struct {
-	o               Options
+	options         Options
 	version         string
 	filledFromImage bool                     // this boot has filled the data directory, so the record is the image's
 	known           map[string]*recordedStep // steps whose success can be recorded, by key
@@ -53,13 +53,13 @@ type recordedStep struct {
 // NewStepRecord returns a record for all hooks with inputs. It starts to read the inputs outside of the data directory, in a
 // goroutine for each hook. version is the version of hinit: after an update, all steps run. Call Load next.
 func NewStepRecord(o Options, version string, hooks []boot.Hook) *StepRecord {
-	m := &StepRecord{o: o.withDefaults(), version: version, known: make(map[string]*recordedStep), steps: make(map[string]kept.StepHashes)}
+	m := &StepRecord{options: o.withDefaults(), version: version, known: make(map[string]*recordedStep), steps: make(map[string]kept.StepHashes)}
 	for _, h := range hooks {
 		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[stepKey(h)] != nil {
 			continue
 		}
 		s := &recordedStep{hook: h}
-		s.volume, s.vars, s.image = splitInputs(m.o.Home, h.Inputs)
+		s.volume, s.vars, s.image = splitInputs(m.options.Home, h.Inputs)
 		m.known[stepKey(h)] = s
 		s.read = guard.Begin("reading what a boot step depends on", func() { m.readProgram(s) })
 	}
@@ -83,13 +83,13 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 	defer cancel()
 	var program, here, install, installHere string
 	err := blocking.Within(ctx, blocking.Foreign, "reading what a boot step depends on", func() error {
-		outside := func(path string) bool { return !isWithin(path, m.o.Image.Install) }
+		outside := func(path string) bool { return !isWithin(path, m.options.Image.Install) }
 		inside := slices.DeleteFunc(slices.Clone(s.image), outside)
-		image := slices.Concat(commandFiles(s.hook, m.o.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
-		return m.o.Agent.Do(func() (err error) {
+		image := slices.Concat(commandFiles(s.hook, m.options.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
+		return m.options.Agent.Do(func() (err error) {
 			program, here, err = hashInputs(ctx, imageSource{}, image, "/")
 			mounts, _ := os.ReadFile("/proc/self/mountinfo")
-			s.imageBuild = m.o.sealNumber(string(mounts))
+			s.imageBuild = m.options.sealNumber(string(mounts))
 			if err == nil && s.imageBuild == "" {
 				install, installHere, err = hashInputs(ctx, imageSource{}, inside, "/")
 			}
@@ -100,7 +100,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 		return
 	}
 	s.stepHashes = kept.StepHashes{
-		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.ImageBuild, m.o.Home, program}, s.hook.Command)...), Install: install + s.imageBuild,
+		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.options.ImageBuild, m.options.Home, program}, s.hook.Command)...), Install: install + s.imageBuild,
 		HostPart: here + installHere,
 	}
 }
@@ -148,7 +148,7 @@ func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage boo
 		return
 	}
 	if filledFromImage {
-		k, err := blocking.Get(blocking.Foreign, func() (kept.Index, error) { return kept.ReadIndex(m.o.Image.Seed) })
+		k, err := blocking.Get(blocking.Foreign, func() (kept.Index, error) { return kept.ReadIndex(m.options.Image.Seed) })
 		if err == nil {
 			maps.Copy(m.steps, k.Steps)
 			m.filledFromImage = true
@@ -171,7 +171,7 @@ func (m *StepRecord) withHome(ctx context.Context, do func(d *fsutil.Dir) error)
 	ctx, cancel := context.WithTimeout(ctx, inputTime+time.Second)
 	defer cancel()
 	return blocking.Within(ctx, blocking.Volume, "reading what a boot step depends on", func() error {
-		d, err := fsutil.OpenDir(m.o.Home, m.o.Agent)
+		d, err := fsutil.OpenDir(m.options.Home, m.options.Agent)
 		if err != nil {
 			return err
 		}
@@ -190,11 +190,11 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 		limited, cancel := context.WithTimeout(ctx, inputTime)
 		defer cancel()
 		if s.hook.Name == skillsSync && hasOtherSkillDirs(m.env, d) {
-			return errUnsure
+			return errUncertain
 		}
 		src := &volumeSource{top: d}
 		defer src.close()
-		volume, exact, err = hashInputs(limited, src, s.volume, m.o.Home)
+		volume, exact, err = hashInputs(limited, src, s.volume, m.options.Home)
 		return err
 	})
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 	inputTime     = 3 * time.Second
 )
 
-var errUnsure = errors.New("it cannot be told whether it has changed")
+var errUncertain = errors.New("it cannot be told whether it has changed")
 
 // source reads the metadata of input files, on the data volume or in the image.
 type source interface {
@@ -142,7 +142,7 @@ func splitPattern(p string) []string {
 // name, a glob (path.Match), or "**" for any number of directories.
 func (r *inputHasher) matchPattern(rel string, rest []string) error {
 	if err := r.ctx.Err(); err != nil {
-		return fmt.Errorf("%w: it took longer than %s", errUnsure, inputTime)
+		return fmt.Errorf("%w: it took longer than %s", errUncertain, inputTime)
 	}
 	if len(rest) == 0 {
 		return r.addTree(rel)
@@ -188,10 +188,10 @@ func (r *inputHasher) matchPattern(rel string, rest []string) error {
 // addTree adds the file rel, or the directory rel with all that is in it.
 func (r *inputHasher) addTree(rel string) error {
 	if r.files++; r.files > maxInputFiles {
-		return fmt.Errorf("%w: there are more than %d files", errUnsure, maxInputFiles)
+		return fmt.Errorf("%w: there are more than %d files", errUncertain, maxInputFiles)
 	}
 	if r.ctx.Err() != nil {
-		return fmt.Errorf("%w: it took longer than %s", errUnsure, inputTime)
+		return fmt.Errorf("%w: it took longer than %s", errUncertain, inputTime)
 	}
 	info, err := r.src.lstat(rel)
 	switch {
@@ -222,12 +222,12 @@ func (r *inputHasher) addTree(rel string) error {
 }
 
 func (r *inputHasher) readError(rel string, err error) error {
-	return fmt.Errorf("%w: %s: %w", errUnsure, filepath.Join(r.baseDir, rel), err)
+	return fmt.Errorf("%w: %s: %w", errUncertain, filepath.Join(r.baseDir, rel), err)
 }
 
 // wrongTypeError returns the error for an input that can't be compared because of its type, such as a socket or a link.
 func (r *inputHasher) wrongTypeError(rel string, info fs.FileInfo) error {
-	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.baseDir, rel), info.Mode().Type())
+	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUncertain, filepath.Join(r.baseDir, rel), info.Mode().Type())
 }
 
 // splitInputs divides the inputs of a step. volume has the paths below the data directory home, relative to home. vars has the

@@ -259,7 +259,7 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		say.Warn("no home is given to the user of its profile: cannot read the homes in %s: %v — continuing", d.Path(), err)
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, moveTime, errTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, moveTime, errTimeLimit)
 	defer cancel()
 	for _, name := range slices.Sorted(maps.Keys(homes)) {
 		if starting != "" && name != starting {

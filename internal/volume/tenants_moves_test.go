@@ -20,8 +20,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// errCut stops a move at once, as a power failure does.
-type errCut struct{}
+// cutError stops a move at once, as a power failure does.
+type cutError struct{}
 
 // cutMove moves the home of coder, and stops after the n-th changed file. complete reports whether the move ended before.
 func cutMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n int) (complete bool) {
@@ -30,14 +30,14 @@ func cutMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n i
 	must(t, err)
 	defer d.Close()
 	defer func() {
-		if cut := recover(); cut != nil && cut != any(errCut{}) {
+		if cut := recover(); cut != nil && cut != any(cutError{}) {
 			panic(cut)
 		}
 	}()
 	changed := 0
 	w := owntree.Walk{OnFound: func(string, uint32, error) {
 		if changed++; changed == n {
-			panic(errCut{})
+			panic(cutError{})
 		}
 	}}
 	must(t, MoveHome(d, "coder", uint32(was), to.AllowingUID(uint32(was)), tenant, &w))

@@ -245,7 +245,7 @@ func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	if err := MoveHome(d, "coder", agentUID, to, true, &owntree.Walk{}); !errors.Is(err, unix.ESTALE) || uidOf(t, o.Home+"/profiles/coder/.env") != uid {
 		t.Errorf("another home was given away: %v", err)
 	}
-	if err := MoveHome(d, "coder", uint32(uid), o.Owner(), false, &owntree.Walk{}); !errors.Is(err, fsutil.ErrKept) {
+	if err := MoveHome(d, "coder", uint32(uid), o.Owner(), false, &owntree.Walk{}); !errors.Is(err, fsutil.ErrProtected) {
 		t.Errorf("automatic work takes a tenant's home: %v", err)
 	}
 	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{}))

@@ -27,7 +27,7 @@ const sandboxesText = `[{"container":"c0ffee","name":"hinit-EVIL","image":"debia
 "created":"2026-01-02T03:04:05Z","exec":"direct","reason":"","commands":2,"idleSince":"2026-01-02T03:04:05Z"},
 {"container":"c0","name":"old","image":"debian:12","task":"a","profile":"coder","state":"exited","created":"2026-01-02T03:04:05Z","exec":"","reason":""}]`
 
-func says(text string) func(context.Context, string) ([]byte, error) {
+func programPrinting(text string) func(context.Context, string) ([]byte, error) {
 	return func(context.Context, string) ([]byte, error) { return []byte(text), nil }
 }
 
@@ -36,7 +36,7 @@ func TestBoardsAndSandboxes(t *testing.T) {
 	evil := `\"><script>alert(1)</script><img src=x onerror=alert(2)> ` + key
 	dispatches := client.Service{Name: "kanban", State: client.StateUp, Ready: true, StatusText: "3 ready, 2 capped", Since: time.Now()}
 	s := serve(t, Options{Hinit: newFake(coder(), dispatches), Base: "/x", Programs: Programs{
-		Boards: says(strings.ReplaceAll(boardsText, "EVIL", evil)), Sandboxes: says(strings.ReplaceAll(sandboxesText, "EVIL", evil)),
+		Boards: programPrinting(strings.ReplaceAll(boardsText, "EVIL", evil)), Sandboxes: programPrinting(strings.ReplaceAll(sandboxesText, "EVIL", evil)),
 	}})
 	for path, wanted := range map[string][]string{
 		"/": {`href="/x/boards"`, `href="/x/sandboxes"`},
@@ -68,7 +68,7 @@ func TestWhereThereAreNoBoards(t *testing.T) {
 		return nil, &fs.PathError{Op: "stat", Path: "hinit-kanban", Err: fs.ErrNotExist}
 	}
 	for name, o := range map[string]Options{
-		"no programs": {}, "not installed": {Programs: Programs{Boards: missing, Sandboxes: missing}}, "no board": {Programs: Programs{Boards: says("[]\n")}},
+		"no programs": {}, "not installed": {Programs: Programs{Boards: missing, Sandboxes: missing}}, "no board": {Programs: Programs{Boards: programPrinting("[]\n")}},
 	} {
 		o.Hinit = newFake(coder())
 		s := serve(t, o)
@@ -81,7 +81,7 @@ func TestWhereThereAreNoBoards(t *testing.T) {
 			}
 		}
 	}
-	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Programs: Programs{Boards: says(boardsText)}})
+	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Programs: Programs{Boards: programPrinting(boardsText)}})
 	for _, path := range []string{"/boards", "/login"} {
 		if _, page := s.do("GET", path, nil); strings.Contains(page, "build it") || strings.Contains(page, "/boards") {
 			t.Errorf("%s without the token: %s", path, page)

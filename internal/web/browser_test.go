@@ -119,7 +119,7 @@ func (b *browser) listen(r *bufio.Reader) {
 func (b *browser) call(result any, method string, params map[string]any) {
 	b.Helper()
 	reply := b.ask(method, params)
-	if strings.HasPrefix(string(reply), failed) {
+	if strings.HasPrefix(string(reply), failedJSON) {
 		b.Fatalf("%s: %s", method, reply)
 	}
 	if result != nil {
@@ -129,7 +129,7 @@ func (b *browser) call(result any, method string, params map[string]any) {
 	}
 }
 
-const failed = `{"failed"`
+const failedJSON = `{"failed"`
 
 func (b *browser) ask(method string, params map[string]any) json.RawMessage {
 	b.Helper()
@@ -285,7 +285,7 @@ func TestInABrowser(t *testing.T) {
 	var boards atomic.Pointer[string]
 	text := boardsText
 	boards.Store(&text)
-	s := serve(t, Options{Hinit: f, Token: token, Proc: func(client.Init) string { return dir + "/proc" }, Programs: Programs{Sandboxes: says(sandboxesText), Boards: func(context.Context, string) ([]byte, error) {
+	s := serve(t, Options{Hinit: f, Token: token, Proc: func(client.Init) string { return dir + "/proc" }, Programs: Programs{Sandboxes: programPrinting(sandboxesText), Boards: func(context.Context, string) ([]byte, error) {
 		return []byte(*boards.Load()), nil
 	}}})
 	b := newBrowser(t)

@@ -11,7 +11,7 @@ import (
 
 // The filter of the page must take the same patterns as hinit restart.
 func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
-	services := payments()
+	services := paymentServices()
 	for i := range services {
 		services[i].Profile = strings.TrimPrefix(services[i].Name, "gateway-")
 	}

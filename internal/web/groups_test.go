@@ -10,8 +10,8 @@ import (
 	"hinit/client"
 )
 
-// payments returns three services: two in the group pay, and one in the group payments, whose name also begins with "pay".
-func payments() []client.Service {
+// paymentServices returns three services: two in the group pay, and one in the group payments, whose name also begins with "pay".
+func paymentServices() []client.Service {
 	a, b, c := coder(), coder(), coder()
 	a.Name, a.Group = "pay-in", "pay"
 	b.Name, b.Group = "pay-out", "pay"
@@ -21,7 +21,7 @@ func payments() []client.Service {
 
 // A command for a group must reach only its services, work with plain forms, and ask before a stop.
 func TestTheOrderForAGroupReachesItsServicesOnly(t *testing.T) {
-	f := newFake(payments()...)
+	f := newFake(paymentServices()...)
 	s := serve(t, Options{Hinit: f, Token: token})
 	s.do("POST", "/login", url.Values{"token": {token}})
 	_, page := s.do("GET", "/?by=group", nil)
@@ -63,7 +63,7 @@ func TestTheOrderForAGroupReachesItsServicesOnly(t *testing.T) {
 
 // The page of a group without buttons must say that HINIT_WEB_TOKEN_FILE is missing.
 func TestAGroupWithoutButtonsSaysWhy(t *testing.T) {
-	f := newFake(payments()...)
+	f := newFake(paymentServices()...)
 	s := serve(t, Options{Hinit: f})
 	if _, text := s.do("GET", "/group/pay", nil); !strings.Contains(text, "set HINIT_WEB_TOKEN_FILE") || strings.Contains(text, "/group/pay/restart") {
 		t.Errorf("%s", text)
@@ -79,7 +79,7 @@ func TestGroupsInABrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a browser")
 	}
-	f := newFake(payments()...)
+	f := newFake(paymentServices()...)
 	s := serve(t, Options{Hinit: f, Token: token})
 	b := newBrowser(t)
 	b.size(1280, 800)

@@ -45,7 +45,7 @@ type hub struct {
 
 	mu             sync.Mutex
 	status         client.Status
-	usage          measured
+	usage          usageSample
 	statusStoredAt time.Time // when the newest status was stored
 	fault          string    // why hinit does not answer; "" if it does
 	page           *version
@@ -219,7 +219,7 @@ func (h *hub) lastStatus() client.Status {
 // setStatus stores a new status, and makes a new version if the content of the page has changed. If failed is not nil, it keeps
 // the old status, and the page shows the error.
 func (h *hub) setStatus(st client.Status, failed error) {
-	var used measured
+	var used usageSample
 	if failed == nil {
 		used = h.meter.measure(&st)
 	}

@@ -87,9 +87,9 @@ func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 	}
 }
 
-// busy returns a status with many services, each with a history.
-func busy(s *Server, n int) (list []client.Service) {
-	used := measured{byName: make(map[string]procusage.Usage), cpuKnown: true, lines: make(map[string][2]string)}
+// statusWithHistory returns a status with many services, each with a history.
+func statusWithHistory(s *Server, n int) (list []client.Service) {
+	used := usageSample{byName: make(map[string]procusage.Usage), cpuKnown: true, lines: make(map[string][2]string)}
 	for i := range n {
 		v := coder()
 		v.Name, v.Profile, v.PID = fmt.Sprintf("gateway-customer-%03d", i), fmt.Sprintf("customer-%03d", i), 100+i
@@ -111,7 +111,7 @@ func busy(s *Server, n int) (list []client.Service) {
 func TestThePageOf500ServicesIsSmall(t *testing.T) {
 	f := newFake()
 	s := serve(t, Options{Hinit: f})
-	list := busy(s.Server, 500)
+	list := statusWithHistory(s.Server, 500)
 	f.set(func() { f.services = list })
 	testkit.Until(t, "all are shown", func() bool {
 		_, page := s.do("GET", "/", nil)
@@ -125,7 +125,7 @@ func BenchmarkAStatusOf500(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	st := client.Status{Version: client.StatusVersion, Init: running, Services: busy(s, 500)}
+	st := client.Status{Version: client.StatusVersion, Init: running, Services: statusWithHistory(s, 500)}
 	for b.Loop() {
 		st.Services[b.N%500].Restarts++
 		s.hub.setStatus(st, nil)

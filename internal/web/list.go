@@ -50,8 +50,8 @@ type group struct {
 	Rows                    []template.HTML
 }
 
-// unsortable is the Order of a column without sorting.
-const unsortable = "-"
+// notSortable is the Order of a column without sorting.
+const notSortable = "-"
 
 var (
 	columns = []column{
@@ -60,11 +60,11 @@ var (
 		{"", "since", "n age", "Since"},
 		{"", "restarts", "n few", "Restarts"},
 		{"", "cpu", "n few", "CPU"},
-		{"", unsortable, "line", "last hour"},
+		{"", notSortable, "line", "last hour"},
 		{"", "memory", "n mem", "Memory"},
-		{"", unsortable, "line", "last hour"},
-		{"", unsortable, "exit", "Last exit"},
-		{"", unsortable, "note", "Note"},
+		{"", notSortable, "line", "last hour"},
+		{"", notSortable, "exit", "Last exit"},
+		{"", notSortable, "note", "Note"},
 	}
 	// grades are the states by which users can group and filter the list. The Class of each stateMark identifies the state.
 	grades    = []stateMark{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
@@ -104,7 +104,7 @@ func (s *Server) showList(w http.ResponseWriter, r *http.Request) {
 	}
 	page.Columns = slices.Clone(columns)
 	for i := range page.Columns {
-		if c := &page.Columns[i]; c.Order != unsortable {
+		if c := &page.Columns[i]; c.Order != notSortable {
 			c.Link = link("order", c.Order)
 		}
 	}

@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	usualLines  = 200
-	maxLines    = 2000
-	maxBytes    = 4 << 20          // limit of the text of the lines on one page, in bytes
-	linkContext = 10 * time.Minute // how far before the line of a link the shown log begins
+	defaultLines = 200
+	maxLines     = 2000
+	maxBytes     = 4 << 20          // limit of the text of the lines on one page, in bytes
+	linkContext  = 10 * time.Minute // how far before the line of a link the shown log begins
 )
 
 // errEnoughLines stops the reading of a log after enough lines.
@@ -119,7 +119,7 @@ func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 // line (at), it returns the lines around it.
 func (s *Server) readLog(r *http.Request, v pageService) logView {
 	view := logView{
-		Exists: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
+		Exists: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: defaultLines, Archive: r.FormValue("archives") != "",
 		Since: r.FormValue("since"), Periods: searchPeriods, Levels: loglevel.Names(), At: r.FormValue("at"),
 	}
 	if !view.Exists {

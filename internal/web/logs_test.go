@@ -129,7 +129,7 @@ func TestTheLinesOfAPrivateKeyWereShown(t *testing.T) {
 	key := slices.Concat([]string{"-----BEGIN RSA PRIVATE KEY-----"}, slices.Repeat([]string{body}, 25), []string{"-----END RSA PRIVATE KEY-----"})
 	dir := t.TempDir()
 	text := ""
-	for _, line := range append(slices.Clone(key), slices.Repeat([]string{"later"}, usualLines-10)...) {
+	for _, line := range append(slices.Clone(key), slices.Repeat([]string{"later"}, defaultLines-10)...) {
 		text += "2026-01-02 03:04:05.123456789  " + line + "\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "current"), []byte(text), 0o600); err != nil {
@@ -140,7 +140,7 @@ func TestTheLinesOfAPrivateKeyWereShown(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(v)})
 	for _, path := range []string{"/service/gateway-coder", "/service/gateway-coder/log"} {
 		code, page := s.do("GET", path, nil)
-		if code != http.StatusOK || strings.Contains(page, body[:20]) || strings.Count(page, "later\n") != usualLines-10 {
+		if code != http.StatusOK || strings.Contains(page, body[:20]) || strings.Count(page, "later\n") != defaultLines-10 {
 			t.Errorf("%s: %d, %d lines, the key at %d: %s", path, code, strings.Count(page, "later\n"), strings.Index(page, body[:20]), page)
 		}
 		if path == "/service/gateway-coder" && !strings.Contains(page, "bye") {

@@ -33,19 +33,19 @@ type usageMeter struct {
 	periodStart time.Time // start of the current period of the graphs
 	last        procusage.Table
 	roots       proc.ServiceRoots
-	newest      measured
+	newest      usageSample
 	histories   map[string]*usageHistory
 }
 
-// measured is the memory and the processor time of services at one moment, by service.
-type measured struct {
+// usageSample is the memory and the processor time of services at one moment, by service.
+type usageSample struct {
 	byName   map[string]procusage.Usage
 	cpuKnown bool // whether the processor times are known
 	lines    map[string][2]string
 }
 
 // measure returns the usage of the services in st, or an empty result if their processes are not visible.
-func (m *usageMeter) measure(st *client.Status) measured {
+func (m *usageMeter) measure(st *client.Status) usageSample {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -60,12 +60,12 @@ func (m *usageMeter) measure(st *client.Status) measured {
 		all, _ = procusage.ReadProcesses(root)
 	}
 	if all == nil {
-		m.last, m.newest = nil, measured{}
+		m.last, m.newest = nil, usageSample{}
 		return m.newest
 	}
 	before := lo.Ternary(passed > measureOld, nil, m.last)
 	m.roots = procusage.ServiceRootsOf(*st, root)
-	m.newest = measured{byName: all.UsageByService(m.roots, before, passed), cpuKnown: before != nil}
+	m.newest = usageSample{byName: all.UsageByService(m.roots, before, passed), cpuKnown: before != nil}
 	m.last = all
 	if m.newest.cpuKnown {
 		m.addToPast(now, passed)
@@ -126,7 +126,7 @@ type usageView struct {
 	Megabytes           int
 }
 
-func (m measured) view(name string) (v usageView) {
+func (m usageSample) view(name string) (v usageView) {
 	u, is := m.byName[name]
 	if !is {
 		return v

@@ -256,7 +256,7 @@ type headView struct {
 	Troubled    int
 }
 
-func makeHeadView(st *client.Status, fault string, used measured) headView {
+func makeHeadView(st *client.Status, fault string, used usageSample) headView {
 	v := headView{Fault: oneLine(fault), Status: st}
 	for i := range st.Services {
 		s := &st.Services[i]
@@ -277,7 +277,7 @@ func makeHeadView(st *client.Status, fault string, used measured) headView {
 	for _, u := range used.byName {
 		all.CPU, all.Memory, all.Processes = all.CPU+u.CPU, all.Memory+u.Memory, all.Processes+u.Processes
 	}
-	sum := measured{byName: map[string]procusage.Usage{"": all}, cpuKnown: used.cpuKnown}.view("")
+	sum := usageSample{byName: map[string]procusage.Usage{"": all}, cpuKnown: used.cpuKnown}.view("")
 	v.Processes = all.Processes
 	if all.Processes > 0 {
 		v.CPU, v.Memory = sum.CPU, sum.Memory

@@ -80,7 +80,7 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 			count++
 		}
 	}
-	if head := makeHeadView(&st, "", measured{}); count < 100 || head.Troubled != count {
+	if head := makeHeadView(&st, "", usageSample{}); count < 100 || head.Troubled != count {
 		t.Errorf("%d services are in trouble, the page counts %d", count, head.Troubled)
 	}
 }

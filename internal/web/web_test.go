@@ -35,15 +35,15 @@ var running = client.Init{Version: "1.0", StartedAt: time.Now().Add(-25 * time.H
 
 // fake is a hinit whose status the test sets.
 type fake struct {
-	mu       sync.Mutex
-	services []client.Service
-	fault    error
-	hang     bool
-	lie      bool
-	told     []string
-	changed  chan struct{}
-	events   []client.Event
-	asked    int
+	mu             sync.Mutex
+	services       []client.Service
+	fault          error
+	hang           bool
+	lie            bool
+	recordedOrders []string
+	changed        chan struct{}
+	events         []client.Event
+	statusCalls    int
 }
 
 func newFake(services ...client.Service) *fake {
@@ -67,7 +67,7 @@ func (f *fake) now() (list []client.Service, hang bool, changed <-chan struct{},
 func (f *fake) Status(ctx context.Context, names ...string) (client.Status, error) {
 	list, hang, _, err := f.now()
 	f.mu.Lock()
-	f.asked++
+	f.statusCalls++
 	lie := f.lie
 	f.mu.Unlock()
 	if hang {
@@ -128,14 +128,14 @@ func (f *fake) Events(ctx context.Context, o client.EventOptions, fn func(client
 func (f *fake) Order(_ context.Context, verb client.Verb, name string, _ client.Wait) (client.Service, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.told = append(f.told, string(verb)+" "+name)
+	f.recordedOrders = append(f.recordedOrders, string(verb)+" "+name)
 	return client.Service{}, f.fault
 }
 
 func (f *fake) orders() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]string(nil), f.told...)
+	return append([]string(nil), f.recordedOrders...)
 }
 
 // site is a running server and a browser without scripts.

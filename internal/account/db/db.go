@@ -170,8 +170,8 @@ type table struct {
 
 // line is one line of the file.
 type line struct {
-	fields []string // the text of the line, split at its colons
-	end    string   // the line break; "" if the last line has none
+	fields    []string // the text of the line, split at its colons
+	lineBreak string   // the line break; "" if the last line has none
 }
 
 // isValid reports whether the line describes a user or a group.
@@ -188,7 +188,7 @@ func read(path string) (*table, error) {
 	t := &table{path: path}
 	for raw := range strings.Lines(string(data)) {
 		text := strings.TrimRight(raw, "\r\n")
-		t.lines = append(t.lines, line{fields: strings.Split(text, ":"), end: raw[len(text):]})
+		t.lines = append(t.lines, line{fields: strings.Split(text, ":"), lineBreak: raw[len(text):]})
 	}
 	return t, nil
 }
@@ -232,10 +232,10 @@ func (t *table) set(i, field int, value string) {
 }
 
 func (t *table) add(f ...string) {
-	if n := len(t.lines); n > 0 && !strings.HasSuffix(t.lines[n-1].end, "\n") {
-		t.lines[n-1].end += "\n"
+	if n := len(t.lines); n > 0 && !strings.HasSuffix(t.lines[n-1].lineBreak, "\n") {
+		t.lines[n-1].lineBreak += "\n"
 	}
-	t.lines = append(t.lines, line{fields: f, end: "\n"})
+	t.lines = append(t.lines, line{fields: f, lineBreak: "\n"})
 	t.changed = true
 }
 
@@ -249,7 +249,7 @@ func (t *table) save() error {
 	defer dir.Close()
 	var text strings.Builder
 	for _, l := range t.lines {
-		text.WriteString(strings.Join(l.fields, ":") + l.end)
+		text.WriteString(strings.Join(l.fields, ":") + l.lineBreak)
 	}
 	name := filepath.Base(t.path)
 	if err := dir.Replace(name, []byte(text.String()), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true, SyncNameLater: true}); err != nil {

@@ -206,7 +206,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 			return t.Failed("wait", err)
 		}
 	}
-	code = t.Show(c, w.result, nil, func() { fmt.Fprintln(t.Out, show.Line(w.line)) })
+	code = t.Show(c, w.result, nil, func() { fmt.Fprintln(t.Out, show.Line(w.message)) })
 	if *what == "ready" && !w.result.Service.Ready {
 		return cmdline.Failed
 	}
@@ -226,7 +226,7 @@ type waitState struct {
 	serviceAtStart client.Service // the service at the begin of the wait; empty if a notice of any service ends the wait
 	cursor         uint64         // Seq of the last read event
 	result         waitReport     // the result; valid after errFound
-	line           string         // the result as a line for people
+	message        string         // the result as a line for people
 }
 
 // errFound ends the stream after the awaited event.
@@ -243,7 +243,7 @@ func (w *waitState) awaitNotice(ctx context.Context) error {
 		if e.Key == "" || w.key != "" && e.Key != w.key || w.serviceAtStart.Name != "" && e.Service != w.serviceAtStart.Name {
 			return nil
 		}
-		w.result.Event, w.line = &e, eventLine(e)
+		w.result.Event, w.message = &e, eventLine(e)
 		return errFound
 	})
 }
@@ -257,14 +257,14 @@ func (w *waitState) awaitService(ctx context.Context, exit bool) error {
 			}
 			switch {
 			case exit && (s.PID == 0 || s.Run != w.serviceAtStart.Run):
-				w.line = s.Name + " has ended"
+				w.message = s.Name + " has ended"
 				if s.LastExit != nil {
-					w.line += ": " + show.LastExit(s.LastExit)
+					w.message += ": " + show.LastExit(s.LastExit)
 				}
 			case !exit && s.State == client.StateUp && s.Ready:
-				w.line = s.Name + " is ready"
+				w.message = s.Name + " is ready"
 			case !exit && (s.State == client.StateFailed || s.State == client.StateParked):
-				w.line = fmt.Sprintf("%s is %s: %s", s.Name, s.State, s.Reason)
+				w.message = fmt.Sprintf("%s is %s: %s", s.Name, s.State, s.Reason)
 			default:
 				return nil
 			}

@@ -216,7 +216,7 @@ func (m *profileManager) removeTemporary(p profiles.Profile) error {
 func (m *profileManager) giveHome(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
 	to := fsutil.Owner{UID: id.UID, GID: id.GID, Excludes: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
-	if err := (&owntree.Walk{NewOwner: to, DirsOnly: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrKept) {
+	if err := (&owntree.Walk{NewOwner: to, DirsOnly: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrProtected) {
 		return err
 	}
 	return nil
@@ -315,7 +315,7 @@ func (p *privateImport) open(rel string) (err error) {
 	was, _, err := p.dir.Chown("", fsutil.Owner{UID: to.UID, GID: to.GID, Excludes: func(uid uint32) bool { return uid != 0 || p.hasLeftovers || listErr != nil }})
 	if err == nil {
 		p.file, err = p.dir.Lock(func(*os.File) error { return errors.New("another command is using it; wait until that ends") })
-	} else if errors.Is(err, fsutil.ErrKept) {
+	} else if errors.Is(err, fsutil.ErrProtected) {
 		err = fmt.Errorf("%s belongs to uid %d, and not to the user of this profile, uid %d; remove it", rel, was, to.UID)
 	}
 	return err

@@ -44,7 +44,7 @@ func supervise(t *testing.T) *supervisor.Loop {
 }
 
 func TestAnExecCheckIsRunToItsEnd(t *testing.T) {
-	h := &Health{o: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: supervise(t)}}
 	for _, tt := range []struct {
 		script string
 		code   int
@@ -65,16 +65,16 @@ func TestAnExecCheckIsRunToItsEnd(t *testing.T) {
 }
 
 func TestAnExecCheckEndsInItsTime(t *testing.T) {
-	h := &Health{o: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: supervise(t)}}
 	ctx, done := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer done()
 	spec := proc.Spec{Argv: []string{"sh", "-c", "sleep 60 & wait"}, Env: os.Environ()}
 	if _, _, err := h.RunCheck(ctx, "check/web/ask", spec); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the error is %v", err)
 	}
-	for h.o.Loop.Snapshot().Find("check/web/ask") != nil {
-		news := h.o.Loop.Changed()
-		if h.o.Loop.Snapshot().Find("check/web/ask") == nil {
+	for h.options.Loop.Snapshot().Find("check/web/ask") != nil {
+		news := h.options.Loop.Changed()
+		if h.options.Loop.Snapshot().Find("check/web/ask") == nil {
 			break
 		}
 		<-news
@@ -84,7 +84,7 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 // A check that was too slow once runs again at once if its period equals its timeout. Its second answer was "exit code 137",
 // from the kill of the first process, so one slow answer counted as two and restarted the service.
 func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
-	h := &Health{o: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: supervise(t)}}
 	for range 20 {
 		ctx, done := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		_, _, _ = h.RunCheck(ctx, "check/web/ask", proc.Spec{Argv: []string{"sleep", "60"}, Env: os.Environ()})
@@ -99,7 +99,7 @@ func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 // A check failed if it left a process behind that ignores SIGTERM, because the answer waited for the end of that process. Its
 // next execution must not get the exit code of the kill.
 func TestAnExecCheckThatLeavesAStubbornProcessAnswers(t *testing.T) {
-	h := &Health{o: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: supervise(t)}}
 	for range 3 {
 		spec := proc.Spec{Argv: []string{"sh", "-c", "trap '' TERM; sleep 60 & echo fine"}, Env: os.Environ()}
 		code, last, err := h.RunCheck(t.Context(), "check/web/ask", spec)
@@ -112,14 +112,14 @@ func TestAnExecCheckThatLeavesAStubbornProcessAnswers(t *testing.T) {
 // TestOneStrangerAMinute checks that hinit reports at most one notification of an unknown process per minute. A process
 // that sends them in a loop must not fill the history.
 func TestOneStrangerAMinute(t *testing.T) {
-	h := &Health{o: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: supervise(t)}}
 	for pid := range 5 {
 		h.reportUnknownSender("web", pid+100)
 	}
-	if err := h.o.Loop.Do(t.Context(), supervisor.Tick{}); err != nil {
+	if err := h.options.Loop.Do(t.Context(), supervisor.Tick{}); err != nil {
 		t.Fatal(err)
 	}
-	records, _ := h.o.Loop.History().Since(0)
+	records, _ := h.options.Loop.History().Since(0)
 	var told []string
 	for _, r := range records {
 		if strings.Contains(r.Reason, "is not taken") {
@@ -140,7 +140,7 @@ func TestTheSearchForSharedMemoryKnewNoProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []boot.Gateway
-	h := &Health{o: Options{Loop: loop}, MeasureProfiles: func(_ context.Context, list []boot.Gateway, _ string) ([]boot.Measurement, error) {
+	h := &Health{options: Options{Loop: loop}, MeasureProfiles: func(_ context.Context, list []boot.Gateway, _ string) ([]boot.Measurement, error) {
 		got = list
 		return nil, nil
 	}}

@@ -58,7 +58,7 @@ type Health struct {
 	// container sets this field before it registers the first service.
 	MeasureProfiles func(ctx context.Context, profiles []boot.Gateway, work string) ([]boot.Measurement, error)
 
-	o Options
+	options Options
 
 	checks *probe.Prober
 	deaf   *probe.DeafWatch
@@ -71,7 +71,7 @@ type Health struct {
 
 // New returns the Health of a container without services.
 func New(o Options) *Health {
-	h := &Health{o: o}
+	h := &Health{options: o}
 	h.notify = notify.New(h.handleMessage)
 	h.checks = probe.New(probe.Options{
 		Snapshot: o.Loop.Snapshot, Changed: o.Loop.Changed, Ended: o.Loop.Ended(), Post: o.Loop.Post,
@@ -105,7 +105,7 @@ func New(o Options) *Health {
 // take effect when a service is registered again.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.configure(cfg)
-	if !h.o.ServicesOnly { // a plain supervisor has no gateways
+	if !h.options.ServicesOnly { // a plain supervisor has no gateways
 		h.deaf.Configure(cfg.DeafOf("").CheckPeriod, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
 	}
 	h.watchQuotas(cfg)
@@ -128,23 +128,23 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 // decide about readiness.
 func (h *Health) PrepareUnit(u *supervisor.Unit) {
 	h.addNotifySocket(u)
-	u.HasReadinessChecks = probe.AffectsReadiness(checksOf(h.o.Config(), u))
+	u.HasReadinessChecks = probe.AffectsReadiness(checksOf(h.options.Config(), u))
 }
 
 // SetChecks sets the checks of a service. They begin now if it is running, otherwise at its next start.
 func (h *Health) SetChecks(u *supervisor.Unit) {
-	cfg := h.o.Config()
+	cfg := h.options.Config()
 	checks := checksOf(cfg, u)
 	t := probe.Target{Checks: checks, Profile: u.Profile, Spec: u.Spec}
 	if len(checks) > 0 {
 		t.Actor = h.actorOf(u.Spec.Cred)
 		vars := map[string]string{}
 		t.Env = cfg.Services[u.Name].Env
-		t.AgentInfluences = !h.o.ServicesOnly && h.o.Agent.RunsAs(u.Spec.Cred)
+		t.AgentInfluences = !h.options.ServicesOnly && h.options.Agent.RunsAs(u.Spec.Cred)
 		if u.Kind == supervisor.KindGateway {
 			t.Env = maps.Clone(cfg.Agent.Env)
 			maps.Copy(t.Env, cfg.Profiles.Overrides[u.Profile].Env)
-			if p, err := h.o.Store.Profile(u.Profile); err == nil {
+			if p, err := h.options.Store.Profile(u.Profile); err == nil {
 				vars["profile"], vars["profile_home"] = p.Name, p.Home
 			}
 		}
@@ -158,8 +158,8 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
 		return fsutil.Self().Limited(blocking.Volume)
-	case h.o.Agent.RunsAs(cred):
-		return h.o.Agent.Actor.Limited(blocking.Volume)
+	case h.options.Agent.RunsAs(cred):
+		return h.options.Agent.Actor.Limited(blocking.Volume)
 	}
 	return fsutil.NewActor(*cred).Limited(blocking.Volume)
 }
@@ -196,9 +196,9 @@ func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.no
 // TakeOver restores the state from the previous program. The logs of the services must already be open. It ends running exec
 // checks, because nothing would receive their results.
 func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
-	for _, s := range h.o.Loop.Snapshot().Services {
+	for _, s := range h.options.Loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck {
-			h.o.Loop.QueueFirst(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
+			h.options.Loop.QueueFirst(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
 		}
 	}
 	h.checks.TakeOver(old.Checks)
@@ -255,22 +255,22 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	return probe.NewDeafWatch(probe.DeafOptions{
-		Snapshot: h.o.Loop.Snapshot, Ended: h.o.Loop.Ended(), Children: children, Post: h.o.Loop.Post,
+		Snapshot: h.options.Loop.Snapshot, Ended: h.options.Loop.Ended(), Children: children, Post: h.options.Loop.Post,
 		Lines: func(service string) uint64 {
-			if l := h.o.Log(service); l != nil {
+			if l := h.options.Log(service); l != nil {
 				return l.Stats().Lines
 			}
 			return 0
 		},
 		EachEnv: func(profiles []string, each func(string, map[string]string)) error {
-			cfg := h.o.Config()
-			return h.o.Store.EachEnv(profiles, func(profile string, env map[string]string) {
+			cfg := h.options.Config()
+			return h.options.Store.EachEnv(profiles, func(profile string, env map[string]string) {
 				maps.Copy(env, cfg.Agent.Env) // variables of hinit.yaml override the .env
 				maps.Copy(env, cfg.Profiles.Overrides[profile].Env)
 				each(profile, env)
 			})
 		},
-		State: h.o.Store.ReadState,
+		State: h.options.Store.ReadState,
 	})
 }
 
@@ -303,7 +303,7 @@ const (
 func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
 	// The supervisor may still be killing an earlier process of this check. Wait until it has forgotten that process.
 	// Otherwise it would report the end of that process as the end of the new one.
-	for changed := h.o.Loop.Changed(); h.o.Loop.Snapshot().Find(name) != nil; changed = h.o.Loop.Changed() {
+	for changed := h.options.Loop.Changed(); h.options.Loop.Snapshot().Find(name) != nil; changed = h.options.Loop.Changed() {
 		if !pause.Until(ctx, changed) {
 			return 0, "", context.Cause(ctx)
 		}
@@ -322,7 +322,7 @@ func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	defer r.Close()
 	// The checked service is already running, so the unit waits for no need. Wait for the supervisor even if ctx ends: it still
 	// needs the pipe, and the code below must end a check that starts late.
-	err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
+	err = h.options.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
 	}, supervisor.WantUp)
@@ -330,11 +330,11 @@ func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	if err != nil {
 		return 0, "", err
 	}
-	code, err = supervisor.AwaitTask(ctx, h.o.Loop, name)
+	code, err = supervisor.AwaitTask(ctx, h.options.Loop, name)
 	if ctx.Err() != nil {
-		h.o.Loop.Post(supervisor.Evict{Names: []string{name}, Reason: "its time is over"})
+		h.options.Loop.Post(supervisor.Evict{Names: []string{name}, Reason: "its time is over"})
 	} else {
-		h.o.Loop.Post(supervisor.Remove{Name: name})
+		h.options.Loop.Post(supervisor.Remove{Name: name})
 	}
 	if err != nil {
 		return 0, "", err

@@ -20,7 +20,7 @@ const unknownSenderPause = time.Minute
 // addNotifySocket gives a service its notification socket (sd_notify(3)), if hinit.yaml asks for one. Without a directory for
 // sockets, the service counts as ready while it runs.
 func (h *Health) addNotifySocket(u *supervisor.Unit) {
-	cfg := h.o.Config()
+	cfg := h.options.Config()
 	s := cfg.Services[u.Name]
 	if u.Kind != supervisor.KindService || s.Notify.Protocol != config.NotifySystemd {
 		h.notify.Drop(u.Name) // without a socket, Drop does nothing
@@ -30,13 +30,13 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	if u.Spec.Cred != nil {
 		uid, gid = u.Spec.Cred.UID, u.Spec.Cred.GID
 	}
-	dir, err := h.o.SocketDir(), errors.New("there is no runtime directory; mount a tmpfs on /run")
+	dir, err := h.options.SocketDir(), errors.New("there is no runtime directory; mount a tmpfs on /run")
 	path := ""
 	if dir != "" {
 		path, err = h.notify.Listen(dir, u.Name, uid, gid)
 	}
 	if err != nil {
-		h.o.Warn("%s cannot say that it is ready, so it counts as ready while it runs: %v", u.Name, err)
+		h.options.Warn("%s cannot say that it is ready, so it counts as ready while it runs: %v", u.Name, err)
 		u.Policy.ReportsReadiness = false
 		return
 	}
@@ -52,7 +52,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 // handleMessage handles a message that process pid has sent to the notification socket of a service. The supervisor finds the
 // run of that process.
 func (h *Health) handleMessage(service string, pid int, m notify.Message) {
-	run, err := h.o.Loop.HandleNotify(pid, supervisor.NotifyMessage{
+	run, err := h.options.Loop.HandleNotify(pid, supervisor.NotifyMessage{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
 	})
 	if errors.Is(err, supervisor.ErrForeignProcess) {
@@ -60,8 +60,8 @@ func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	}
 	if err == nil {
 		h.checks.HandleMessage(service, run, &m)
-		if s := h.o.Loop.Snapshot().Find(service); m.Lease != "" && service == config.LeaseName && s != nil && s.PID == pid {
-			h.o.Lease(m.Lease)
+		if s := h.options.Loop.Snapshot().Find(service); m.Lease != "" && service == config.LeaseName && s != nil && s.PID == pid {
+			h.options.Lease(m.Lease)
 		}
 	}
 }
@@ -73,5 +73,5 @@ func (h *Health) reportUnknownSender(service string, pid int) {
 	if last := h.lastUnknownSender.Load(); last != 0 && time.Duration(now-last).Abs() < unknownSenderPause || !h.lastUnknownSender.CompareAndSwap(last, now) {
 		return
 	}
-	h.o.Loop.Post(supervisor.Remark{Service: service, Text: fmt.Sprintf("a notification of process %d is not taken: it is no process of this service, or has ended", pid)})
+	h.options.Loop.Post(supervisor.Remark{Service: service, Text: fmt.Sprintf("a notification of process %d is not taken: it is no process of this service, or has ended", pid)})
 }

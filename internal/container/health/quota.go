@@ -46,14 +46,14 @@ type quotaWatch struct {
 // has its own user. A later call starts only a goroutine that does not run yet.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Priority.Quota.IsSet() })
-	if set && !h.o.ServicesOnly && h.quota.quotasWatched.CompareAndSwap(false, true) {
+	if set && !h.options.ServicesOnly && h.quota.quotasWatched.CompareAndSwap(false, true) {
 		h.runEvery("watching quotas", 0, freePeriod, func(n int) {
 			if h.diskIsLow() || n%int(quotaPeriod/freePeriod) == 0 {
 				h.checkQuotas(false, &h.quota.notes)
 			}
 		})
 	}
-	if cfg.AnyHasMode(config.IsolationUser) && !h.o.ServicesOnly && h.quota.sharesWatched.CompareAndSwap(false, true) {
+	if cfg.AnyHasMode(config.IsolationUser) && !h.options.ServicesOnly && h.quota.sharesWatched.CompareAndSwap(false, true) {
 		confined := true // an earlier init may have left a profile confined
 		h.runEvery("sharing processors and ports", 0, freePeriod, func(int) {
 			if confined || resourcesAreScarce() {
@@ -72,7 +72,7 @@ func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n
 			case <-due:
 				due = time.After(period)
 				look(n)
-			case <-h.o.Loop.Ended():
+			case <-h.options.Loop.Ended():
 				return
 			}
 		}
@@ -82,7 +82,7 @@ func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n
 // diskIsLow measures the data volume and the file system for temporary files. It reports whether one of them is full, or has a
 // smaller percentage of free space or inodes than at the last call.
 func (h *Health) diskIsLow() (low bool) {
-	for i, dir := range [...]string{h.o.Config().Home, os.TempDir()} {
+	for i, dir := range [...]string{h.options.Config().Home, os.TempDir()} {
 		var st unix.Statfs_t
 		if blocking.Do(blocking.Volume, func() error { return unix.Statfs(dir, &st) }) == nil {
 			// A file system without a fixed number of inodes, such as btrfs, reports 0 of 0, which counts as 100 % free.
@@ -117,8 +117,8 @@ func (h *Health) measureHomes(limit time.Duration, list []boot.Gateway, work str
 // gatewaysWhere describes the gateways that wanted selects, for the boot program. It leaves out the gateway of the default
 // profile.
 func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Gateway) {
-	cfg := h.o.Config()
-	services := h.o.Loop.Snapshot().Services
+	cfg := h.options.Config()
+	services := h.options.Loop.Snapshot().Services
 	all = make([]boot.Gateway, 0, len(services))
 	for _, v := range services {
 		own := cfg.ProfileOf(v.Profile).Priority
@@ -143,27 +143,27 @@ func (h *Health) checkQuotas(share bool, last *sharedMap[string, string]) bool {
 	if share {
 		work = boot.MeasureShare
 		wanted = func(v *supervisor.Service, _ config.Priority) bool {
-			return h.o.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
+			return h.options.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
 		}
 	}
 	found, err := h.measureHomes(quotaPeriod, h.gatewaysWhere(wanted), work)
 	if err != nil {
-		h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
+		h.options.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
 		maps.Copy(notes, last.all())
 	}
 	for _, w := range found {
 		if w.Note != "" && last.get(w.Service) == "" {
-			h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
+			h.options.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 		}
 		delete(notes, w.Service)
 		if w.Note != "" {
 			notes[w.Service] = w.Note
 		}
 		if w.Restart != "" {
-			h.o.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: w.Run, Answer: w.Restart})
+			h.options.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: w.Run, Answer: w.Restart})
 		}
 		if !share {
-			h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold, Disk: true})
+			h.options.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold, Disk: true})
 		}
 	}
 	last.Store(&notes)
@@ -189,13 +189,13 @@ func (h *Health) HoldBackGateways(ctx context.Context) {
 	defer cancel()
 	found, err := h.MeasureProfiles(ctx, h.gatewaysWhere(sheddable), boot.AdmitMemory)
 	if err != nil {
-		h.o.Warn("cannot tell which gateways have no room: %v; all start — continuing", err)
+		h.options.Warn("cannot tell which gateways have no room: %v; all start — continuing", err)
 	}
 	had := make(map[string]uint64, len(found))
 	for _, w := range found {
 		had[w.Service] = w.Bytes
 		if w.Hold != "" {
-			h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold})
+			h.options.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold})
 		}
 	}
 	h.memory.memoryBefore.Store(&had)
@@ -205,7 +205,7 @@ func (h *Health) HoldBackGateways(ctx context.Context) {
 // sharedMemory makes the boot program measure the shared memory of each service.
 func (h *Health) sharedMemory() []boot.Measurement {
 	var running []boot.Gateway
-	for _, v := range h.o.Loop.Snapshot().Services {
+	for _, v := range h.options.Loop.Snapshot().Services {
 		running = append(running, boot.Gateway{Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run})
 	}
 	found, _ := h.measureHomes(freePeriod, running, boot.FilesInMemory) // after a failed search, this memory counts for no service

@@ -26,7 +26,7 @@ func TestPID1KeptAnEmptyNoteForEachIsolatedProfile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := &Health{o: Options{Config: func() *config.Config { return cfg }, Loop: loop}}
+	h := &Health{options: Options{Config: func() *config.Config { return cfg }, Loop: loop}}
 	note := "it has all processors"
 	h.MeasureProfiles = func(_ context.Context, list []boot.Gateway, _ string) (found []boot.Measurement, _ error) {
 		for _, g := range list {
@@ -73,7 +73,7 @@ func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := &Health{o: Options{Config: func() *config.Config { return cfg }, Loop: loop}}
+	h := &Health{options: Options{Config: func() *config.Config { return cfg }, Loop: loop}}
 	h.quota.notes.Store(&map[string]string{"gateway-b": "before"})
 	h.MeasureProfiles = func(context.Context, []boot.Gateway, string) ([]boot.Measurement, error) {
 		return []boot.Measurement{{Service: "gateway-a", Hold: "disk: too much"}}, errors.New("the program was killed")
@@ -98,7 +98,7 @@ func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 // a minute.
 func TestAFileSystemWithoutInodeCountsIsNotFull(t *testing.T) {
 	t.Setenv("TMPDIR", "/proc")
-	h := &Health{o: Options{Config: func() *config.Config { return &config.Config{Home: "/proc"} }}}
+	h := &Health{options: Options{Config: func() *config.Config { return &config.Config{Home: "/proc"} }}}
 	if h.diskIsLow() {
 		t.Error("a file system that reports no inodes counts as full")
 	}

@@ -248,7 +248,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 			}
 			t.serves.Store(false)
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.whyNotServing(t.state.Load()))
-			guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
+			guard.Go("waiting for the lock of the volume", func() { t.reacquire(ctx, got) })
 			return ctx, true
 		case <-late:
 			why := fmt.Sprintf("%s within %s", t.whyNotServing(t.state.Load()), volumeTimeout)
@@ -277,9 +277,9 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error, since time.Tim
 		select {
 		case why := <-lost:
 			t.setState(client.LeaseWaiting, why.Error())
-			t.fence(end, why)
+			t.stopServing(end, why)
 			got, _ := t.acquire(ctx, waitsForLock())
-			t.regain(ctx, got)
+			t.reacquire(ctx, got)
 		case <-ctx.Done():
 			end(context.Cause(ctx))
 		}
@@ -287,19 +287,19 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error, since time.Tim
 	return serving
 }
 
-// fence kills all services that need the lock after its loss, and ends the context serving.
-func (t *Lease) fence(end context.CancelCauseFunc, why error) {
+// stopServing kills all services that need the lock after its loss, and ends the context serving.
+func (t *Lease) stopServing(end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
-	t.evict("the lock of the volume is lost")
+	t.stopServices("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lock of the volume is lost") // services may have been registered since the first call
+	t.stopServices("the lock of the volume is lost") // services may have been registered since the first call
 	t.host.DropProfiles()
 }
 
-// regain waits for the result of acquire on the channel got. If acquire got the lock, this init takes over the volume. If
+// reacquire waits for the result of acquire on the channel got. If acquire got the lock, this init takes over the volume. If
 // acquire failed, regain asks for the lock again.
-func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
+func (t *Lease) reacquire(ctx context.Context, got <-chan acquireResult) {
 	for {
 		a := <-got
 		switch {
@@ -331,7 +331,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	t.setWaiting()
 	got, busy := t.acquire(ctx, waitsForLock())
 	if !serves {
-		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
+		guard.Go("waiting for the lock of the volume", func() { t.reacquire(ctx, got) })
 		return ctx
 	}
 	select {
@@ -349,14 +349,14 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	}
 	serving, end := context.WithCancelCause(ctx)
 	guard.Go("ending what has no lock", func() {
-		t.fence(end, fmt.Errorf("the image before this one had no lock: %s", t.whyNotServing(t.state.Load())))
-		t.regain(ctx, got)
+		t.stopServing(end, fmt.Errorf("the image before this one had no lock: %s", t.whyNotServing(t.state.Load())))
+		t.reacquire(ctx, got)
 	})
 	return serving
 }
 
-// evict kills everything that needs the lock, and makes the supervisor forget it.
-func (t *Lease) evict(reason string) {
+// stopServices kills everything that needs the lock, and makes the supervisor forget it.
+func (t *Lease) stopServices(reason string) {
 	var names []string
 	for _, s := range t.loop.Snapshot().Services {
 		if t.needsLock(s.Name, s.Kind) {

@@ -75,14 +75,14 @@ func (h *otherParts) Do(_ context.Context, e supervisor.Event) error {
 
 // lock is a [lease.Lock] whose state the test sets.
 type lock struct {
-	busy bool       // another container holds the lock until the test sends to free
-	mute bool       // the volume does not answer until the test sends to free
-	free chan error // the values that a waiting Acquire returns
-	lost chan error
-	may  error // the value that Check returns
+	busy         bool       // another container holds the lock until the test sends to free
+	unresponsive bool       // the volume does not answer until the test sends to free
+	free         chan error // the values that a waiting Acquire returns
+	lost         chan error
+	checkErr     error // the value that Check returns
 }
 
-func (l *lock) Check() error { return l.may }
+func (l *lock) Check() error { return l.checkErr }
 
 func (l *lock) HandOver() *lease.Handover { return &lease.Handover{} }
 func (l *lock) TakeOver(*lease.Handover)  {}
@@ -91,7 +91,7 @@ func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-c
 	if l.busy {
 		busy(func() lease.Holder { return lease.Holder{Host: "4f1c"} })
 	}
-	if l.busy || l.mute {
+	if l.busy || l.unresponsive {
 		select {
 		case err := <-l.free:
 			return l.lost, err
@@ -120,7 +120,7 @@ func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 		{Name: config.LeaseName, Kind: supervisor.KindService},
 		{Name: "run/t_1", Kind: supervisor.KindRun},
 	}
-	holder.evict("it is lost")
+	holder.stopServices("it is lost")
 	want := []string{"supervisor.Evict{Names:[gateway-coder web run/t_1] Cause:lease Reason:it is lost}", "withdraw gateway-coder", "withdraw web", "withdraw run/t_1"}
 	if !slices.Equal(h.told, want) {
 		t.Errorf("it did %q", h.told)
@@ -141,14 +141,14 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 	if s := holder.Status(); s.State != client.LeaseHeld {
 		t.Errorf("the lock is %+v", s)
 	}
-	l.may = errors.New("it was paused")
-	if err := holder.CheckStart("gateway-coder", supervisor.KindGateway); !errors.Is(err, l.may) {
+	l.checkErr = errors.New("it was paused")
+	if err := holder.CheckStart("gateway-coder", supervisor.KindGateway); !errors.Is(err, l.checkErr) {
 		t.Errorf("a gateway may start: %v", err)
 	}
 	if err := holder.CheckStart("cmd", supervisor.KindCmd); err != nil {
 		t.Error(err)
 	}
-	l.may, l.busy = nil, true
+	l.checkErr, l.busy = nil, true
 	l.lost <- errors.New("the server is silent")
 	<-serving.Done()
 	if text := context.Cause(serving).Error(); text != "the server is silent" || holder.BeginServing(serving) {
@@ -273,7 +273,7 @@ func TestTheLockIsHeldSinceBeforeAReexecution(t *testing.T) {
 func TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l, holder := heldBy(t)
-		l.mute = true
+		l.unresponsive = true
 		h.view.Services = []*supervisor.Service{{Name: "gateway-coder", Kind: supervisor.KindGateway}}
 		holder.TakeOver(Handover{Served: true})
 		serving := holder.Resume(t.Context())

@@ -45,9 +45,9 @@ type Options struct {
 type Logs struct {
 	*logrotate.Set
 
-	Runs *runs.Tracker // commands that clients run once; each has a file of its own
-	o    Options
-	logs sync.Map // logs by service: string → *logrotate.Log
+	Runs    *runs.Tracker // commands that clients run once; each has a file of its own
+	options Options
+	logs    sync.Map // logs by service: string → *logrotate.Log
 
 	// guards registering and masked, and prevents a Drop during a Protect; no goroutine holds mu during disk access
 	mu          sync.Mutex
@@ -58,7 +58,7 @@ type Logs struct {
 // New returns the logs of a container, without any service.
 func New(o Options) *Logs {
 	cfg := o.Config()
-	l := &Logs{o: o, Runs: runs.NewTracker(), registering: make(map[string]int), masked: make(map[string]int)}
+	l := &Logs{options: o, Runs: runs.NewTracker(), registering: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.MaskSecrets,
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, OnWrite: o.OnOutput,
@@ -78,7 +78,7 @@ func logLimits(l config.LogLimits) logrotate.Limits {
 
 // Open opens the log of a service with the limits of hinit.yaml. If it is open already, only its limits change.
 func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
-	cfg := l.o.Config()
+	cfg := l.options.Config()
 	limits := cfg.LogLimitsOf(profile)
 	if s, own := cfg.Services[name]; own && kind == supervisor.KindService {
 		limits = s.Logs
@@ -187,17 +187,17 @@ func (l *Logs) Output(service string) *client.Output {
 // ReadSecrets reads the .env of a profile, and hides its values on the console. It does nothing if logs.mask is off. It
 // blocks on the disk.
 func (l *Logs) ReadSecrets(service, profile string) {
-	if !l.o.Config().Logs.MaskSecrets {
+	if !l.options.Config().Logs.MaskSecrets {
 		return
 	}
-	values, more, err := l.o.Secrets(profile)
+	values, more, err := l.options.Secrets(profile)
 	if err != nil {
-		l.o.Say("%s: cannot read its secrets, so the values in its .env may be shown here: %v", service, err)
+		l.options.Say("%s: cannot read its secrets, so the values in its .env may be shown here: %v", service, err)
 		return
 	}
 	values, all := l.fitSecrets(service, values)
 	if more || !all {
-		l.o.Warn("%s: its .env has more secrets than hinit masks, so the container log may show some of them; keep only real secrets in it", service)
+		l.options.Warn("%s: its .env has more secrets than hinit masks, so the container log may show some of them; keep only real secrets in it", service)
 	}
 	if log := l.Get(service); log != nil {
 		log.HideSecrets(values)
@@ -269,8 +269,8 @@ func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 
 // StoreReport writes the report of a fault to the directory of the logs, as the agent's user, and returns its path.
 func (l *Logs) StoreReport(name string, report []byte) (path string, err error) {
-	dir := filepath.Join(l.o.Config().Home, "logs")
-	d, _, err := fsutil.MakeNoLink(dir, 0o755, l.o.Actor.Limited(blocking.Volume))
+	dir := filepath.Join(l.options.Config().Home, "logs")
+	d, _, err := fsutil.MakeNoLink(dir, 0o755, l.options.Actor.Limited(blocking.Volume))
 	if err != nil {
 		return "", err
 	}

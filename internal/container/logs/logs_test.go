@@ -96,7 +96,7 @@ func TestADiskThatHangsHoldsUpNoStart(t *testing.T) {
 		answer := make(chan struct{})
 		cfg := new(config.Config)
 		cfg.Logs.MaskSecrets = true
-		l := &Logs{o: Options{Config: func() *config.Config { return cfg }, Secrets: func(string) ([]string, bool, error) {
+		l := &Logs{options: Options{Config: func() *config.Config { return cfg }, Secrets: func(string) ([]string, bool, error) {
 			<-answer
 			return nil, false, nil
 		}}}

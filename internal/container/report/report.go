@@ -31,7 +31,7 @@ type Options struct {
 
 // Reporter reports the records of the event history.
 type Reporter struct {
-	o        Options
+	options  Options
 	workDone chan struct{} // channel of capacity 1 that holds a token after RecordWork
 
 	mu       sync.Mutex // a goroutine holds mu during a report, and during a re-execution
@@ -39,7 +39,7 @@ type Reporter struct {
 }
 
 // New returns a Reporter that has not reported any record.
-func New(o Options) *Reporter { return &Reporter{o: o, workDone: make(chan struct{}, 1)} }
+func New(o Options) *Reporter { return &Reporter{options: o, workDone: make(chan struct{}, 1)} }
 
 // Pause stops all reports until release is called. It returns the Seq of the last reported record.
 func (r *Reporter) Pause() (reported uint64, release func()) {
@@ -53,7 +53,7 @@ func (r *Reporter) TakeOver(reported uint64) { r.reported = reported }
 // Run reports records until the supervisor has ended or ctx ends. After a quiet time it also returns unused memory to the
 // kernel.
 func (r *Reporter) Run(ctx context.Context) {
-	history := r.o.Loop.History()
+	history := r.options.Loop.History()
 	var memory tuning.Releaser
 	quiet := time.NewTimer(tuning.ReleaseAfter)
 	defer quiet.Stop()
@@ -79,7 +79,7 @@ func (r *Reporter) Run(ctx context.Context) {
 				rested = true
 				quiet.Reset(tuning.ReleaseAgain)
 			}
-		case <-r.o.Loop.Ended():
+		case <-r.options.Loop.Ended():
 			if history.Last() == cursor {
 				return
 			}
@@ -100,20 +100,20 @@ func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	records, lost := history.Since(r.reported)
-	if len(records) > 0 && r.o.Loop.Snapshot().Stopping {
-		r.o.OnStopping()
+	if len(records) > 0 && r.options.Loop.Snapshot().Stopping {
+		r.options.OnStopping()
 	}
 	r.reported += lost
 	if lost > 0 {
-		r.o.Say("%d events are not shown here", lost)
-		r.o.OnLost()
+		r.options.Say("%d events are not shown here", lost)
+		r.options.OnLost()
 	}
 	for _, record := range records {
 		r.reported = record.Seq
 		if line := LogLine(record); line != "" {
-			r.o.Say("%s", line)
+			r.options.Say("%s", line)
 		}
-		r.o.Observe(record)
+		r.options.Observe(record)
 	}
 	return r.reported, len(records) > 0
 }

@@ -147,7 +147,7 @@ func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 // load reads the last starts of tasks from the RunStore, if a schedule makes up for missed times.
 func (s *scheduler) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
-	if s.store == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
+	if s.store == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), runsMissedTime) {
 		return
 	}
 	last, err := s.store.Load()
@@ -157,7 +157,7 @@ func (s *scheduler) load(entries map[string]config.Schedule) {
 	maps.Copy(s.last, last)
 }
 
-func catchesUp(e config.Schedule) bool { return e.OnMissed == config.MissedRun }
+func runsMissedTime(e config.Schedule) bool { return e.OnMissed == config.MissedRun }
 
 // wallClock returns the time without a monotonic reading, because schedules follow the wall clock even if an operator sets
 // it.
@@ -198,7 +198,7 @@ func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, re
 		r.at = v.NextRun
 		return
 	}
-	if !catchesUp(r.Schedule) {
+	if !runsMissedTime(r.Schedule) {
 		return
 	}
 	last, known := s.last[name]
@@ -244,13 +244,13 @@ func (s *scheduler) startDue() time.Duration {
 
 // startTask starts a task that is due, or skips it if it is much too late.
 func (s *scheduler) startTask(name string, r *taskSchedule, now time.Time) {
-	missed := now.Sub(r.at) > latestStart && !catchesUp(r.Schedule)
+	missed := now.Sub(r.at) > latestStart && !runsMissedTime(r.Schedule)
 	r.at = s.nextTime(r, now)
 	s.send(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})
 	if missed {
 		s.send(supervisor.Remark{Service: name, Text: "its time has passed (the clock was set, or nothing ran here), and is skipped"})
 	}
-	if catchesUp(r.Schedule) {
+	if runsMissedTime(r.Schedule) {
 		s.recordStart(name, now)
 	}
 }

@@ -98,7 +98,7 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 		case w.Top != nil && st.Uid != *w.Top:
 			return unix.ESTALE
 		case w.NewOwner.MustKeepOpen(fd, st):
-			return fsutil.ErrKept
+			return fsutil.ErrProtected
 		}
 		w.linkCounts = nil
 		if w.RefuseHardLinked {
@@ -318,7 +318,7 @@ func (w *Walk) changeOwner(fd int, st unix.Stat_t, path string) {
 		changed, err = fsutil.ChangeOwner(fd, st, w.NewOwner, w.DryRun)
 	}
 	switch {
-	case errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrKept):
+	case errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrProtected):
 		w.Refused++
 	case err != nil:
 		w.recordFailure(path, st.Uid, err)

@@ -31,12 +31,12 @@ type world struct {
 	home    string
 	log     strings.Builder
 
-	mu      sync.Mutex
-	thawed  chan struct{} // closed when the volume answers again; nil while it answers
-	writing int
-	acted   []*Order
-	gateway string
-	effect  string
+	mu        sync.Mutex
+	unblocked chan struct{} // closed when the volume answers again; nil while it answers
+	writing   int
+	acted     []*Order
+	gateway   string
+	effect    string
 }
 
 func newWorld(t *testing.T, home string) *world {
@@ -84,7 +84,7 @@ func (w *world) RetryRecord(o *Order) { go w.recordLater(o.Profile) }
 func (w *world) gate() {
 	for {
 		w.mu.Lock()
-		thawed := w.thawed
+		thawed := w.unblocked
 		w.mu.Unlock()
 		if thawed == nil {
 			return
@@ -93,20 +93,20 @@ func (w *world) gate() {
 	}
 }
 
-func (w *world) freeze() {
+func (w *world) block() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.thawed == nil {
-		w.thawed = make(chan struct{})
+	if w.unblocked == nil {
+		w.unblocked = make(chan struct{})
 	}
 }
 
-func (w *world) thaw() {
+func (w *world) unblock() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.thawed != nil {
-		close(w.thawed)
-		w.thawed = nil
+	if w.unblocked != nil {
+		close(w.unblocked)
+		w.unblocked = nil
 	}
 }
 
@@ -243,7 +243,7 @@ func (w *world) schedule(r *rand.Rand) {
 			clients.Go(func() { w.client(o, verb, patience, before) })
 		case 5, 6:
 			note("freeze")
-			w.freeze()
+			w.block()
 		case 7:
 			note("refuse")
 			w.refuse()
@@ -255,7 +255,7 @@ func (w *world) schedule(r *rand.Rand) {
 		default:
 			note("thaw")
 			w.accept()
-			w.thaw()
+			w.unblock()
 			if want != "" && r.IntN(2) == 0 {
 				w.settles(want, note)
 			}
@@ -266,7 +266,7 @@ func (w *world) schedule(r *rand.Rand) {
 		}
 	}
 	w.accept()
-	w.thaw()
+	w.unblock()
 	note("the end")
 	clients.Wait()
 	if want != "" {
@@ -348,7 +348,7 @@ func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 			return w.orders.Wait(ctx, w.orders.Submit(verb, "gateway-default", profiles.Default, patience, nil))
 		}
 		w.check(give("start", time.Second), w.agree(profiles.Running))
-		w.freeze()
+		w.block()
 		for _, patience := range []time.Duration{2 * time.Second, 300 * time.Millisecond} {
 			err := give("stop", patience)
 			const said = "the stop is under way: gateway-default got TERM; it is not recorded yet, because the data volume has not answered yet"
@@ -362,7 +362,7 @@ func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 		if err := give("stop", time.Second); err == nil || w.gateway != profiles.Stopped {
 			t.Errorf("the start that a stop has replaced: %v, and the gateway is wanted %s", err, w.gateway)
 		}
-		w.thaw()
+		w.unblock()
 		synctest.Wait()
 		time.Sleep(10 * time.Millisecond)
 		w.check(w.agree(profiles.Stopped))
@@ -375,7 +375,7 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, home)
-		w.freeze()
+		w.block()
 		var given []*Order
 		for i := range 1001 {
 			given = append(given, w.orders.Submit([]client.Verb{client.VerbStart, client.VerbStop}[i%2], "gateway-default", profiles.Default, 0, nil))
@@ -389,7 +389,7 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 			given = append(given, w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil))
 		}
 		time.Sleep(stopTimeout)
-		w.thaw()
+		w.unblock()
 		for i, o := range given {
 			err := w.orders.Wait(t.Context(), o)
 			start := i%2 == 0 || i > 1000
@@ -437,14 +437,14 @@ func TestAnImageTakesOverWhatIsNotDone(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, home)
-		w.freeze()
+		w.block()
 		w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil)
 		w.orders.Submit("stop", "gateway-default", profiles.Default, 0, nil)
 		time.Sleep(2 * stopTimeout)
 		if got := fmt.Sprint(w.orders.Unfinished()); got != "[{stop gateway-default default <nil>}]" {
 			t.Errorf("unfinished are %s", got)
 		}
-		w.thaw()
+		w.unblock()
 		time.Sleep(time.Second)
 		if got := w.orders.Unfinished(); len(got) > 0 {
 			t.Errorf("unfinished are still %v", got)

@@ -160,10 +160,10 @@ func FuzzScriptsNeverHurt(f *testing.F) {
 	})
 }
 
-// stuck is an output that blocks until its release.
-type stuck struct{ release chan struct{} }
+// blockedWriter is an output that blocks until its release.
+type blockedWriter struct{ release chan struct{} }
 
-func (s stuck) Write(b []byte) (int, error) {
+func (s blockedWriter) Write(b []byte) (int, error) {
 	<-s.release
 	return len(b), nil
 }
@@ -175,7 +175,7 @@ func TestALineIsInTheFileAlthoughNobodyReadsStdout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	out := stuck{make(chan struct{})}
+	out := blockedWriter{make(chan struct{})}
 	ended := make(chan int, 1)
 	go func() {
 		ended <- tools["s6-log"].main(&Invocation{Name: "s6-log", Args: []string{"1", dir}, In: r, Out: out, Err: io.Discard})

@@ -90,7 +90,7 @@ func TestACommandToAnotherScanDirectoryDoesNotReachTheContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"up", "down"} {
-		want := said{100, "", "s6-svscanctl: fatal: unable to control " + dir + ": supervisor not listening\n"}
+		want := output{100, "", "s6-svscanctl: fatal: unable to control " + dir + ": supervisor not listening\n"}
 		if got := call(init, "s6-svscanctl -t "+dir); got != want || len(init.commands) > 0 {
 			t.Errorf("got %+v and the commands %q, want %+v", got, init.commands, want)
 		}
@@ -120,16 +120,16 @@ func scanDir(t *testing.T) *fakeInit {
 	}, waits: make(map[string]error)}
 }
 
-type said struct {
+type output struct {
 	code     int
 	out, err string
 }
 
-func call(init *fakeInit, words string) said {
+func call(init *fakeInit, words string) output {
 	args := strings.Fields(words)
 	name, run, ok := Find("/command/" + args[0])
 	if !ok {
-		return said{code: -1}
+		return output{code: -1}
 	}
 	var out, errs strings.Builder
 	dial := func() (Supervisor, error) { return init, nil }
@@ -139,11 +139,11 @@ func call(init *fakeInit, words string) said {
 		}
 	}
 	code := run(&Invocation{Name: name, Args: args[1:], In: os.Stdin, Out: &out, Err: &errs, Dial: dial})
-	return said{code, out.String(), errs.String()}
+	return output{code, out.String(), errs.String()}
 }
 
 func TestToolsAnswerAsThoseOfS6(t *testing.T) {
-	for words, want := range map[string]said{
+	for words, want := range map[string]output{
 		"s6-svstat up":                     {out: "up (pid 4711) 90 seconds\n"},
 		"s6-svstat ./up/":                  {out: "up (pid 4711) 90 seconds\n"},
 		"s6-svstat told":                   {out: "up (pid 4712) 90 seconds, normally down, ready 90 seconds\n"},
@@ -229,7 +229,7 @@ func TestCommandsReachTheInitInTheirOrder(t *testing.T) {
 		"s6-svscanctl -a -n .":                  {"scan an"},
 	} {
 		init.commands, init.waits = nil, map[string]error{"up u": nil, "down D": nil}
-		if got := call(init, words); got != (said{}) || !slices.Equal(init.commands, want) {
+		if got := call(init, words); got != (output{}) || !slices.Equal(init.commands, want) {
 			t.Errorf("%s: %+v, and the init was sent %q, want %q", words, got, init.commands, want)
 		}
 	}
@@ -257,7 +257,7 @@ func FuzzSvcWordsNeverHurt(f *testing.F) {
 
 func TestWithoutInitNobodyListens(t *testing.T) {
 	scanDir(t)
-	for words, want := range map[string]said{
+	for words, want := range map[string]output{
 		"s6-svstat up":       {1, "", "s6-svstat: fatal: unable to read status for up: s6-supervise not running\n"},
 		"s6-svok up":         {code: 1},
 		"s6-svc -u up":       {102, "", "s6-svc: warning: unable to control up: supervisor not listening\n"},
@@ -275,7 +275,7 @@ func TestWithoutInitNobodyListens(t *testing.T) {
 func TestWhoMayNotIsToldSo(t *testing.T) {
 	init := scanDir(t)
 	init.refuse = &client.Error{Kind: client.KindNotAllowed, Message: "only root and the agent's user may do that"}
-	for words, want := range map[string]said{
+	for words, want := range map[string]output{
 		"s6-svstat up":      {111, "", "s6-svstat: fatal: unable to check up: Permission denied\n"},
 		"s6-svok up":        {111, "", "s6-svok: fatal: unable to check up: Permission denied\n"},
 		"s6-svc -u up":      {111, "", "s6-svc: warning: unable to control up: Permission denied\n"},
@@ -288,10 +288,10 @@ func TestWhoMayNotIsToldSo(t *testing.T) {
 	}
 }
 
-// restarting is a PID 1 whose services are up again before a client can see their end.
-type restarting struct{ *fakeInit }
+// restartingInit is a PID 1 whose services are up again before a client can see their end.
+type restartingInit struct{ *fakeInit }
 
-func (r restarting) SlotControl(ctx context.Context, dir, flags string) error {
+func (r restartingInit) SlotControl(ctx context.Context, dir, flags string) error {
 	s := r.slots[dir]
 	s.PID, s.Run, s.Since = s.PID+1, s.Run+1, time.Now()
 	r.slots[dir] = s
@@ -301,7 +301,7 @@ func (r restarting) SlotControl(ctx context.Context, dir, flags string) error {
 func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
 	// The tool must notice the end although the service is up again.
 	for _, words := range []string{"-wr -T 20000 -r up", "-wd -T 20000 -k up", "-wD -T 20000 -k up"} {
-		init := restarting{scanDir(t)}
+		init := restartingInit{scanDir(t)}
 		var out, errs strings.Builder
 		c := &Invocation{Name: "s6-svc", Args: strings.Fields(words), Out: &out, Err: &errs, Dial: func() (Supervisor, error) { return init, nil }}
 		if code := tools["s6-svc"].main(c); code != 0 || errs.Len() > 0 {
@@ -313,7 +313,7 @@ func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
 func TestASlotThatIsTakenAwayIsDown(t *testing.T) {
 	init := scanDir(t)
 	init.waits["up D"] = &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
-	if got := call(init, "s6-svwait -D -t 10000 up"); got != (said{}) {
+	if got := call(init, "s6-svwait -D -t 10000 up"); got != (output{}) {
 		t.Errorf("%+v", got)
 	}
 	init.waits["up u"] = &client.Error{Kind: client.KindUnknown, Message: "no such slot"}

@@ -45,7 +45,7 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 	}
 	state, err := reexec.NewCodec().Encode(in)
 	must(t, err)
-	lent = append(lent, copies)
+	withLease = append(withLease, copies)
 	release()
 	stop()
 	<-old.Ended()
@@ -54,8 +54,8 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 	return resume(t, h, g, next)
 }
 
-// lent keeps the files whose descriptors a successor owns from the garbage collector, which would close them.
-var lent []map[*os.File]*os.File
+// withLease keeps the files whose descriptors a successor owns from the garbage collector, which would close them.
+var withLease []map[*os.File]*os.File
 
 // files returns pointers to all files in a handover.
 func files(in *Handover) []**os.File {

@@ -65,8 +65,8 @@ var gradeMarks = [numGrades]struct {
 	sign string
 	role frame.Role
 }{
-	inTrouble: {"✗", frame.Bad}, ailing: {"!", frame.Bad}, unknown: {"?", frame.Dim}, drifted: {"!", frame.Changing},
-	changing: {"…", frame.Changing}, well: {"●", frame.Good}, off: {"·", frame.Dim},
+	inTrouble: {"✗", frame.Bad}, impaired: {"!", frame.Bad}, unknown: {"?", frame.Dim}, configChanged: {"!", frame.Changing},
+	changing: {"…", frame.Changing}, healthy: {"●", frame.Good}, off: {"·", frame.Dim},
 }
 
 // column is a column of the table.

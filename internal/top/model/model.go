@@ -369,11 +369,11 @@ func (m *Model) addSummary(l *frame.Line) {
 		}
 	}
 	add(frame.Bad, count[inTrouble], "in trouble")
-	add(frame.Bad, count[ailing], "ailing")
+	add(frame.Bad, count[impaired], "ailing")
 	add(frame.Bad, count[unknown], "unknown")
-	add(frame.Changing, count[drifted], "drifted")
+	add(frame.Changing, count[configChanged], "drifted")
 	add(frame.Changing, count[changing], "on the way")
-	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[well]+count[drifted], len(m.services)))
+	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[healthy]+count[configChanged], len(m.services)))
 	add(frame.Dim, count[off], "down")
 	if measured {
 		l.Add(frame.Plain, fmt.Sprintf("cpu %s mem %s proc %d ", formatPercent(all.CPU), formatSize(all.Memory), all.Processes))

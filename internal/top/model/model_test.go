@@ -25,7 +25,7 @@ func names(m *model.Model) string {
 	return strings.Join(out, " ")
 }
 
-func few() []client.Service {
+func shortList() []client.Service {
 	a, b, c := up("a"), up("b"), up("c")
 	a.Restarts, b.Restarts, c.Restarts = 1, 3, 2
 	b.State, b.Want, b.PID = client.StateDown, client.WantDown, 0
@@ -40,7 +40,7 @@ func typeIn(m *model.Model, keys ...string) (orders []model.Order) {
 	return orders
 }
 
-func given(orders []model.Order) string {
+func applyEvents(orders []model.Order) string {
 	words := make([]string, 0, len(orders))
 	for _, o := range orders {
 		words = append(words, strings.TrimSpace(fmt.Sprintf("%s %s %s", o.Verb, o.Name, o.Word)))
@@ -65,20 +65,20 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 		{[]string{"/", "x", "backspace", "b"}, "b"},
 		{[]string{"/", "x", "esc"}, "c a b"},
 	} {
-		m := scene(100, 20, few(), tt.keys...)
+		m := scene(100, 20, shortList(), tt.keys...)
 		got := names(m)
 		if got != tt.want {
 			t.Errorf("%v: %q, want %q\n%s", tt.keys, got, tt.want, plain(m.Frame()))
 		}
 	}
-	if text := plain(scene(100, 20, few(), "p").Frame()); !strings.Contains(text, "> ▾ profile c: 1 of 1 up, 1 in trouble\n  gateway-c") || !strings.Contains(text, "profile b: 0 of 1 up") {
+	if text := plain(scene(100, 20, shortList(), "p").Frame()); !strings.Contains(text, "> ▾ profile c: 1 of 1 up, 1 in trouble\n  gateway-c") || !strings.Contains(text, "profile b: 0 of 1 up") {
 		t.Errorf("in groups:\n%s", text)
 	}
 }
 
 // The cursor must stay on its service while others come, go and move. Before its first move, it stays on the first row.
 func TestTheCursorStaysWithItsService(t *testing.T) {
-	m := scene(100, 20, few())
+	m := scene(100, 20, shortList())
 	if !strings.Contains(plain(m.Frame()), "> gateway-c") {
 		t.Errorf("at first:\n%s", plain(m.Frame()))
 	}
@@ -89,7 +89,7 @@ func TestTheCursorStaysWithItsService(t *testing.T) {
 	if text := plain(m.Frame()); !strings.Contains(text, "> gateway-a") || names(m) != "a c b" {
 		t.Errorf("after a change:\n%s", text)
 	}
-	m.ApplyChange(0, client.StatusChange{IsComplete: true, Services: few()[1:]}, noon)
+	m.ApplyChange(0, client.StatusChange{IsComplete: true, Services: shortList()[1:]}, noon)
 	if text := plain(m.Frame()); strings.Contains(text, "gateway-a") || !strings.Contains(text, "> gateway-c") {
 		t.Errorf("after its end:\n%s", text)
 	}
@@ -100,7 +100,7 @@ func TestTheCursorStaysWithItsService(t *testing.T) {
 }
 
 func TestOrdersNeedAYes(t *testing.T) {
-	m := scene(100, 20, few())
+	m := scene(100, 20, shortList())
 	for _, tt := range []struct {
 		keys []string
 		want string
@@ -113,7 +113,7 @@ func TestOrdersNeedAYes(t *testing.T) {
 		{[]string{"r", "q"}, "[{}]"},
 		{[]string{"space", "/", "b", "enter", "s", "y"}, "[{start gateway-c}]"},
 	} {
-		if got := given(typeIn(m, tt.keys...)); got != tt.want {
+		if got := applyEvents(typeIn(m, tt.keys...)); got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.keys, got, tt.want)
 		}
 	}
@@ -126,18 +126,18 @@ func TestOrdersNeedAYes(t *testing.T) {
 }
 
 func TestARolloutGoesOneByOne(t *testing.T) {
-	m := scene(100, 20, few())
+	m := scene(100, 20, shortList())
 	done := func(name string, err error) string {
-		return given(m.OrderEnded(model.Order{Verb: client.VerbRestart, ID: model.ID{Name: name}}, err))
+		return applyEvents(m.OrderEnded(model.Order{Verb: client.VerbRestart, ID: model.ID{Name: name}}, err))
 	}
 	last := func() string {
 		lines := strings.Split(strings.TrimSuffix(plain(m.Frame()), "\n"), "\n")
 		return lines[len(lines)-1]
 	}
-	if got := given(typeIn(m, "*", "R", "y")); got != "[{restart gateway-c}]" {
+	if got := applyEvents(typeIn(m, "*", "R", "y")); got != "[{restart gateway-c}]" {
 		t.Fatalf("it begins with %s", got)
 	}
-	if got := given(typeIn(m, "r", "y")); got != "[{}]" || !strings.Contains(last(), "now gateway-c") {
+	if got := applyEvents(typeIn(m, "r", "y")); got != "[{}]" || !strings.Contains(last(), "now gateway-c") {
 		t.Errorf("another order while it runs: %s, %q", got, last())
 	}
 	if got := done("gateway-c", nil); got != "[{restart gateway-a}]" {
@@ -153,21 +153,21 @@ func TestARolloutGoesOneByOne(t *testing.T) {
 }
 
 func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
-	services := few()
+	services := shortList()
 	services[0].Group, services[2].Group = "payments", "payments"
 	m := scene(100, 20, services, "p")
 	text := plain(m.Frame())
 	if !strings.Contains(text, "> ▾ @payments: 2 of 2 up, 1 in trouble\n  gateway-c") || !strings.Contains(text, "▾ of no group: 0 of 1 up\n  gateway-b") {
 		t.Errorf("the groups:\n%s", text)
 	}
-	if got := given(typeIn(m, "r", "y")); got != "[{restart gateway-c} {restart gateway-a}]" {
+	if got := applyEvents(typeIn(m, "r", "y")); got != "[{restart gateway-c} {restart gateway-a}]" {
 		t.Errorf("an order: %s", got)
 	}
 	typeIn(m, "down", "f")
 	if text = plain(m.Frame()); !strings.Contains(text, "> ▸ @payments: 2 of 2 up, 1 in trouble\n  ▾ of no group") || names(m) != "b" {
 		t.Errorf("folded:\n%s", text)
 	}
-	if got := given(typeIn(m, "x", "y")); got != "[{stop gateway-c} {stop gateway-a}]" {
+	if got := applyEvents(typeIn(m, "x", "y")); got != "[{stop gateway-c} {stop gateway-a}]" {
 		t.Errorf("an order for a folded group: %s", got)
 	}
 	if typeIn(m, "enter"); names(m) != "c a b" {
@@ -180,7 +180,7 @@ func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 
 // The filter must take the same patterns as hinit restart, and @pay must not match the group payments.
 func TestTheFilterTakesThePatternsOfTheCommandLine(t *testing.T) {
-	services := few()
+	services := shortList()
 	services[0].Group, services[2].Group = "pay", "payments"
 	for word, want := range map[string]string{
 		"gateway-[bc]": "c b", "?": "c a b", "@pay": "a", "@payments": "c", "@p": "", "@": "", "[": "", "!gateway-[ab]": "c", "!@pay": "c b", "gateway-* !*a": "c b",
@@ -197,22 +197,22 @@ func TestTheFilterTakesThePatternsOfTheCommandLine(t *testing.T) {
 }
 
 func TestASignalIsAskedFor(t *testing.T) {
-	m := scene(100, 20, few())
-	if got := given(typeIn(m, "S", "H", "U", "P", "enter")); got != "[{signal gateway-c HUP}]" {
+	m := scene(100, 20, shortList())
+	if got := applyEvents(typeIn(m, "S", "H", "U", "P", "enter")); got != "[{signal gateway-c HUP}]" {
 		t.Errorf("%s", got)
 	}
 	for _, keys := range [][]string{{"S", "esc"}, {"S", "enter"}, {"S", "U", "backspace", "enter"}} {
-		if got := given(typeIn(m, keys...)); got != "[{}]" {
+		if got := applyEvents(typeIn(m, keys...)); got != "[{}]" {
 			t.Errorf("%v: %s", keys, got)
 		}
 	}
-	if got := given(typeIn(m, "!")); got != "[{shell gateway-c}]" {
+	if got := applyEvents(typeIn(m, "!")); got != "[{shell gateway-c}]" {
 		t.Errorf("a shell: %s", got)
 	}
 }
 
 func TestALogHasALevelAndARunBefore(t *testing.T) {
-	services := few()
+	services := shortList()
 	services[2].LastExit = &client.Exit{Cause: "crash", At: noon.Add(-time.Hour), UptimeSeconds: 60}
 	m := scene(100, 24, services, "l")
 	m.AddLogLines(m.DataNeeds().Log, []model.LogLine{{Text: "INFO: begins"}, {Text: "ERROR: it broke"}, {Text: "  at line 7"}, {Text: "WARNING: slow"}})
@@ -229,7 +229,7 @@ func TestALogHasALevelAndARunBefore(t *testing.T) {
 			t.Errorf("%q, want %q", got, step.shown)
 		}
 	}
-	if got := given(typeIn(m, "w", "enter")); got != "[{save gateway-c gateway-c.log}]" {
+	if got := applyEvents(typeIn(m, "w", "enter")); got != "[{save gateway-c gateway-c.log}]" {
 		t.Errorf("write: %s", got)
 	}
 	m.Key("b")
@@ -268,7 +268,7 @@ func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 func TestTheKeyThatQuitsIsShown(t *testing.T) {
 	for _, width := range []int{40, 80} {
 		for _, key := range []string{"esc", "d", "l", "e"} {
-			lines := strings.Split(strings.TrimSuffix(plain(scene(width, 24, few(), key).Frame()), "\n"), "\n")
+			lines := strings.Split(strings.TrimSuffix(plain(scene(width, 24, shortList(), key).Frame()), "\n"), "\n")
 			if last := lines[len(lines)-1]; !strings.Contains(last, "q quit") || !strings.Contains(last, "? help") {
 				t.Errorf("at %d after %s: %q", width, key, last)
 			}
@@ -277,7 +277,7 @@ func TestTheKeyThatQuitsIsShown(t *testing.T) {
 }
 
 func TestSilenceIsSaid(t *testing.T) {
-	m := scene(100, 20, few())
+	m := scene(100, 20, shortList())
 	m.Tick(noon.Add(model.MaxSilence))
 	if text := plain(m.Frame()); strings.Contains(text, "not answering") {
 		t.Errorf("too early:\n%s", text)
@@ -291,14 +291,14 @@ func TestSilenceIsSaid(t *testing.T) {
 	if text := plain(m.Frame()); !strings.Contains(text, "(1m0s): nobody listens") {
 		t.Errorf("after an error:\n%s", text)
 	}
-	m.ApplyChange(0, client.StatusChange{IsComplete: true, Services: few()}, noon.Add(time.Hour))
+	m.ApplyChange(0, client.StatusChange{IsComplete: true, Services: shortList()}, noon.Add(time.Hour))
 	if text := plain(m.Frame()); strings.Contains(text, "not answering") {
 		t.Errorf("it is back:\n%s", text)
 	}
 }
 
 func TestALogFollowsAndIsSearched(t *testing.T) {
-	m := scene(80, 24, few(), "l")
+	m := scene(80, 24, shortList(), "l")
 	if w := m.DataNeeds(); w.Log.Name != "gateway-c" || w.Log.File != "/opt/data/logs/gateways/c/current" {
 		t.Errorf("it wants %+v", w)
 	}
@@ -327,7 +327,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 
 // A frame must be ready quickly although a service writes long lines. It must not wrap and measure all lines of the log.
 func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
-	m := scene(80, 24, few(), "l")
+	m := scene(80, 24, shortList(), "l")
 	lines := make([]model.LogLine, 100)
 	for i := range lines {
 		lines[i].Text = strings.Repeat("x界", 1000) + fmt.Sprint(" end of ", i)
@@ -346,7 +346,7 @@ func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
 }
 
 func TestTheMouseChooses(t *testing.T) {
-	m := scene(100, 20, few(), "l")
+	m := scene(100, 20, shortList(), "l")
 	m.Click(5, 3)
 	if !strings.Contains(plain(m.Frame()), "> gateway-a") {
 		t.Errorf("a row:\n%s", plain(m.Frame()))
@@ -383,7 +383,7 @@ func TestAnyKeysOnAnyScreen(t *testing.T) {
 			}
 			switch random.IntN(12) {
 			case 0:
-				m.ApplyChange(random.IntN(3), client.StatusChange{IsComplete: true, Services: fifty()[random.IntN(51):]}, noon)
+				m.ApplyChange(random.IntN(3), client.StatusChange{IsComplete: true, Services: fiftyServices()[random.IntN(51):]}, noon)
 			case 1:
 				m.AddLogLines(m.DataNeeds().Log, []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
 			case 2:

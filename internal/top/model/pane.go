@@ -195,11 +195,11 @@ func (m *Model) paneTitle() string {
 	return title
 }
 
-var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
+var colourSequence = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
 // plainLogText makes a log line safe to show: it removes colours, replaces tabs by spaces, and escapes control characters.
 func plainLogText(text string) string {
-	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
+	return show.Line(strings.ReplaceAll(colourSequence.ReplaceAllString(text, ""), "\t", "    "))
 }
 
 // logLines returns the last lines of the log of the service at the cursor, wrapped, for [Model.paneLines]. Without lines, it

@@ -24,8 +24,8 @@ func up(name string) client.Service {
 	}
 }
 
-// fifty returns fifty gateways: one is in a crash loop, and one does not answer.
-func fifty() []client.Service {
+// fiftyServices returns fifty gateways: one is in a crash loop, and one does not answer.
+func fiftyServices() []client.Service {
 	list := make([]client.Service, 0, 50)
 	for i := range 50 {
 		s := up(fmt.Sprintf("agent%02d", i))
@@ -76,9 +76,9 @@ func measure(m *model.Model, host int, services []client.Service) {
 // TestThePictureIsTheScreen compares the pictures in the docs with the screen. With WRITE_PICTURE=1 it draws them again.
 func TestThePictureIsTheScreen(t *testing.T) {
 	for name, scene := range map[string]*model.Model{
-		"top":       scene(124, 26, fifty(), "d"),
+		"top":       scene(124, 26, fiftyServices(), "d"),
 		"top-hosts": threeHosts(124, 20, "p"),
-		"top-80":    scene(80, 24, fifty(), "l", "L", "L"),
+		"top-80":    scene(80, 24, fiftyServices(), "l", "L", "L"),
 	} {
 		onePicture(t, name, scene.Frame())
 	}
@@ -88,7 +88,7 @@ func TestThePictureIsTheScreen(t *testing.T) {
 func threeHosts(width, height int, keys ...string) *model.Model {
 	m := model.New(0, "eu-1", "us-1", "us-2")
 	m.Resize(width, height)
-	all := fifty()
+	all := fiftyServices()
 	for i := range all {
 		all[i].Group = []string{"payments", "support", "research"}[i%3]
 	}
@@ -129,7 +129,7 @@ func onePicture(t *testing.T, name string, f frame.Frame) {
 func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 	for _, keys := range [][]string{nil, {"d"}, {"l"}, {"e"}, {"l", "tab", "z"}, {"?"}, {"p"}, {"/", "x"}, {"*", "R"}} {
 		for _, size := range [][2]int{{1, 1}, {2, 3}, {10, 5}, {40, 12}, {80, 24}, {124, 26}, {250, 70}} {
-			f := scene(size[0], size[1], fifty(), keys...).Frame()
+			f := scene(size[0], size[1], fiftyServices(), keys...).Frame()
 			lines := strings.Split(strings.TrimSuffix(plain(f), "\n"), "\n")
 			if len(f.Lines) != size[1] {
 				t.Errorf("%v at %v: %d lines", keys, size, len(f.Lines))
@@ -159,12 +159,12 @@ func TestNothingButColoursIsObeyed(t *testing.T) {
 		m.SetProcessDetails(model.ProcessDetails{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
 		m.HostLost(0, bad, noon)
 		m.OrderEnded(model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, errors.New(bad))
-		obeyed(t, m.Frame())
+		checkEscapes(t, m.Frame())
 	}
 }
 
-// obeyed fails the test if a frame contains an escape sequence that is not a colour.
-func obeyed(t *testing.T, f frame.Frame) {
+// checkEscapes fails the test if a frame contains an escape sequence that is not a colour.
+func checkEscapes(t *testing.T, f frame.Frame) {
 	t.Helper()
 	for _, theme := range frame.Themes {
 		text := f.ANSI(theme)

@@ -37,11 +37,11 @@ type grade int
 
 const (
 	inTrouble grade = iota
-	ailing
+	impaired
 	unknown // the host of the service does not answer
-	drifted
+	configChanged
 	changing
-	well
+	healthy
 	off
 	numGrades
 )
@@ -96,9 +96,9 @@ func (m *Model) gradeOf(s Service) grade {
 	}
 	verdict := show.VerdictOf(s.Service).Grade
 	if verdict == show.Well && s.Drifted {
-		return drifted
+		return configChanged
 	}
-	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Changing: changing, show.Off: off, show.Well: well}[verdict]
+	return [...]grade{show.Trouble: inTrouble, show.Ailing: impaired, show.Changing: changing, show.Off: off, show.Well: healthy}[verdict]
 }
 
 // rebuildRows filters, sorts and groups the services again. The cursor stays on its row.
@@ -252,7 +252,7 @@ func (m *Model) writeGroupHead(l *frame.Line, r row) {
 	up := lo.CountBy(r.members, func(s Service) bool { return s.State == client.StateUp })
 	count := lo.CountValuesBy(r.members, m.gradeOf)
 	l.Add(frame.Title, fmt.Sprintf("%s%s: %d of %d up", sign, name, up, len(r.members)))
-	if bad := count[inTrouble] + count[ailing]; bad > 0 {
+	if bad := count[inTrouble] + count[impaired]; bad > 0 {
 		l.Add(frame.Bad, fmt.Sprintf(", %d in trouble", bad))
 	}
 	if count[unknown] > 0 {

@@ -42,7 +42,7 @@ func TestTopSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 		verdict := show.VerdictOf(&s)
 		grade := m.gradeOf(Service{&s, 0})
 		role := gradeMarks[grade].role
-		if (role == frame.Bad) != verdict.Troubled() || (role == frame.Good) != (verdict.Grade == show.Well) || (grade <= ailing) != verdict.Troubled() {
+		if (role == frame.Bad) != verdict.Troubled() || (role == frame.Good) != (verdict.Grade == show.Well) || (grade <= impaired) != verdict.Troubled() {
 			t.Errorf("%+v: top draws %v, the verdict is %+v", s, role, verdict)
 		}
 	}
