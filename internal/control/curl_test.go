@@ -219,7 +219,7 @@ func TestWrongRequestsAreRefusedAndSaySoInJSON(t *testing.T) {
 			t.Errorf("%s: %d %s", tt.args, code, body)
 		}
 	}
-	if got := s.core.Loop.(*fakeCore).takeCommands(); got != "" {
+	if got := s.core.Loop.(*fakeCore).receivedCommands(); got != "" {
 		t.Errorf("a refused request had an effect: %s", got)
 	}
 	big := "{\"wait\":" + strings.Repeat(" ", maxBody) + "true}"
@@ -245,7 +245,7 @@ func TestCommandsReachTheCore(t *testing.T) {
 			t.Errorf("%s: %d %s", args, code, body)
 		}
 	}
-	if got := core.takeCommands(); got != "start gateway-coder, stop gateway-coder, restart dashboard" {
+	if got := core.receivedCommands(); got != "start gateway-coder, stop gateway-coder, restart dashboard" {
 		t.Errorf("the core was asked: %s", got)
 	}
 }
@@ -369,7 +369,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		for _, args := range controls {
 			try(args, tt.mayWrite, "control hinit")
 		}
-		if asked := core.takeCommands(); tt.mayWrite == (asked == "") {
+		if asked := core.receivedCommands(); tt.mayWrite == (asked == "") {
 			t.Errorf("others %s, uid %d: the core was asked %q", tt.others, tt.uid, asked)
 		}
 	}

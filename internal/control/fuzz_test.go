@@ -48,7 +48,7 @@ func FuzzRequests(f *testing.F) {
 		if strings.Contains(w.Body.String(), string(client.KindInternal)+`"`) {
 			t.Errorf("%s %s?%s %q of %d is answered with %d %s", method, path, query, body, uid, w.Code, w.Body)
 		}
-		if asked := core.takeCommands(); asked != "" && s.policy.classOf(peer{uid: uid}) == otherClass {
+		if asked := core.receivedCommands(); asked != "" && s.policy.classOf(peer{uid: uid}) == otherClass {
 			t.Errorf("%s %s of %d had the effect %q", method, path, uid, asked)
 		}
 	})

@@ -58,7 +58,7 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 			stopped, restarted := make(chan error, 1), make(chan error, 1)
 			go func() { _, err := cl.Stop(t.Context(), "a", client.Wait{Wait: true}); stopped <- err }()
 			go func() { _, err := cl.Restart(t.Context(), "b", client.Wait{Wait: true}); restarted <- err }()
-			testkit.Until(t, "both wait", func() bool { return len(core.takeCommands()) == len("stop gateway-a, restart gateway-b") })
+			testkit.Until(t, "both wait", func() bool { return len(core.receivedCommands()) == len("stop gateway-a, restart gateway-b") })
 
 			s, err := Detach(l)
 			if err != nil {

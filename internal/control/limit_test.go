@@ -77,8 +77,8 @@ func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 			t.Errorf("%q: %q", order, said)
 		}
 	}
-	if s.Order(t.Context(), "start coder"); !strings.Contains(core.takeCommands(), "start gateway-coder") {
-		t.Errorf("asked %q", core.takeCommands())
+	if s.Order(t.Context(), "start coder"); !strings.Contains(core.receivedCommands(), "start gateway-coder") {
+		t.Errorf("asked %q", core.receivedCommands())
 	}
 }
 

@@ -240,7 +240,7 @@ func (f *fakeCore) change(c func()) {
 	c()
 }
 
-func (f *fakeCore) takeCommands() string {
+func (f *fakeCore) receivedCommands() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return strings.Join(f.commands, ", ")

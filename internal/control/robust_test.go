@@ -71,7 +71,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 		})
 	}
 	t.Cleanup(func() { // the cleanup runs after all parallel cases have ended
-		if got := core.takeCommands(); got != "" {
+		if got := core.receivedCommands(); got != "" {
 			t.Errorf("half a request had an effect: %s", got)
 		}
 	})

@@ -16,10 +16,10 @@ import (
 
 // fakeRuns implements Runs with runs that live until they are stopped.
 type fakeRuns struct {
-	runsMu      sync.Mutex
-	runs        []client.Run
-	changed     chan struct{}
-	statusTexts string
+	runsMu     sync.Mutex
+	runs       []client.Run
+	changed    chan struct{}
+	statusText string
 }
 
 func (c *fakeRuns) StartRun(_ context.Context, r client.RunRequest, _ bool, _ string) (client.Run, error) {
@@ -78,14 +78,14 @@ func (c *fakeRuns) RunChanged() <-chan struct{} {
 func (c *fakeRuns) say(_ context.Context, e supervisor.StatusText) error {
 	c.runsMu.Lock()
 	defer c.runsMu.Unlock()
-	c.statusTexts = e.Name + ": " + e.Text
+	c.statusText = e.Name + ": " + e.Text
 	return nil
 }
 
-func (c *fakeRuns) takeCommands() string {
+func (c *fakeRuns) lastStatusText() string {
 	c.runsMu.Lock()
 	defer c.runsMu.Unlock()
-	return c.statusTexts
+	return c.statusText
 }
 
 func TestRunFromItsStartToItsEnd(t *testing.T) {
@@ -129,8 +129,8 @@ func TestRunFromItsStartToItsEnd(t *testing.T) {
 	if _, err := cl.Run(t.Context(), "nosuch", 0); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("a run that is not there: %v", err)
 	}
-	if err := cl.SetStatusText(t.Context(), "kanban", "3 ready"); err != nil || core.takeCommands() != "kanban: 3 ready" {
-		t.Errorf("said %q, %v", core.takeCommands(), err)
+	if err := cl.SetStatusText(t.Context(), "kanban", "3 ready"); err != nil || core.lastStatusText() != "kanban: 3 ready" {
+		t.Errorf("said %q, %v", core.lastStatusText(), err)
 	}
 	if err := cl.SetStatusText(t.Context(), "other", "3 ready"); !errors.Is(err, client.ErrNotAllowed) {
 		t.Errorf("one process says something for another: %v", err)

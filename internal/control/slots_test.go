@@ -126,7 +126,7 @@ func TestLettersArriveInOrderOrNotAtAll(t *testing.T) {
 	if err := c.ControlScanner(t.Context(), "ax"); !errors.Is(err, client.ErrBadRequest) {
 		t.Errorf("s6-svscanctl -ax: %v", err)
 	}
-	if got, want := core.takeCommands(), "svc du /run/service/foo, scan an, svc  /run/service/foo"; got != want {
+	if got, want := core.receivedCommands(), "svc du /run/service/foo, scan an, svc  /run/service/foo"; got != want {
 		t.Errorf("the core was asked %q, want %q", got, want)
 	}
 }
@@ -167,7 +167,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 		core.watched = true
 		s := serve(t, core, everyone)
 		done := waiting(t, s, wait)
-		testkit.Until(t, "it has seen how the slot was", func() bool { return core.takeCommands() != "" })
+		testkit.Until(t, "it has seen how the slot was", func() bool { return core.receivedCommands() != "" })
 		for i, step := range tt.steps {
 			select {
 			case err := <-done:
@@ -215,7 +215,7 @@ func TestAWaitForWhatWillNeverBeIsAnError(t *testing.T) {
 	core.watched = true
 	s = serve(t, core, everyone)
 	gone, down := waiting(t, s, "r"), waiting(t, s, "D")
-	testkit.Until(t, "both wait", func() bool { return core.takeCommands() == "look, look" })
+	testkit.Until(t, "both wait", func() bool { return core.receivedCommands() == "look, look" })
 	core.changeSlot(slotDir, nil)
 	if err := <-gone; kind(err) != client.KindPermanent {
 		t.Errorf("it is removed: %v", err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"hinit/internal/reexec"
+	"hinit/internal/testkit"
 )
 
 // host records its calls.
@@ -107,9 +108,10 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	h.answer, h.requests = "version --handover", nil
-	if _, err := g.Request(t.Context(), broken); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Until(t, "the request has ended", func() bool {
+		_, err := g.Request(t.Context(), broken)
+		return err == nil
+	})
 	<-h.ended
 	if why := g.Refusal(); !strings.Contains(why, `it answers "version --handover"`) || strings.Contains(h.messages(), "hand over,") {
 		t.Errorf("a program that is no hinit: %q; %s", why, h.messages())

@@ -66,7 +66,7 @@ func TestThereIsOneDoorToTheSupervisor(t *testing.T) {
 	}
 	want := []string{
 		// this call registers the run of a check
-		"../container/health/health.go: err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",
+		"../container/health/health.go: err = h.options.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",
 		"../container/prepare/bootprogram.go: err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",
 		"../registry/registry.go: return r.Loop.RegisterSoon(ctx, &u, want)", "../registry/registry.go: registered := r.Loop.RegisterSoon(ctx, &u, want)",
 	}
