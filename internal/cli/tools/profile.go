@@ -146,6 +146,12 @@ func (m *profileManager) create(name string) int {
 
 func (m *profileManager) delete(name string, yes bool, uid int) int {
 	p, there, err := m.lookUpProfile(name)
+	if !there && err == nil {
+		// A gateway that is started during a deletion can leave a home without the marker. No other command removes such a home.
+		if there, err = m.store.Exists(name); there {
+			p, err = m.store.Profile(name)
+		}
+	}
 	if !there {
 		return m.printMissing(name, err)
 	}
