@@ -84,7 +84,7 @@ func (p *Program) Execute() error {
 	if halted != nil {
 		env = append(env, HaltedVariable+"="+halted.String())
 	}
-	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
+	return fmt.Errorf("cannot execute the program: %w", syscall.Exec(p.Path, p.Argv, env))
 }
 
 // blockSignals makes signals wait in the kernel for the new program, if they can wait. undo restores the old state; call it on

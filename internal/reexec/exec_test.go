@@ -116,7 +116,7 @@ func TestProcessBecomesAnotherImage(t *testing.T) {
 		}
 		want += fmt.Sprintf("image %d %d true\n", g, pid)
 		if g < 2 {
-			want += "refused: cannot execute \"/nowhere\": no such file or directory\nafterwards: terminated\n"
+			want += "refused: cannot execute the program: no such file or directory\nafterwards: terminated\n"
 		}
 	}
 	want += "pipe: 012\n"

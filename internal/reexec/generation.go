@@ -150,10 +150,12 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 		return 0, err
 	}
 	if !g.requestRunning.CompareAndSwap(false, true) {
+		_ = program.Close()
 		return 0, errors.New("hinit is being re-executed already")
 	}
 	release, err := g.host.LockConfig(ctx)
 	if err != nil {
+		_ = program.Close()
 		g.requestRunning.Store(false)
 		return 0, err
 	}
@@ -167,6 +169,7 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 		if err == nil {
 			_, err = g.replaceProgram(path, fmt.Sprintf("asked to (from %s)", version.Get()), false)
 		}
+		err = fmt.Errorf("%q: %w", binary, err)
 		g.refused.Store(err.Error())
 		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
 	})

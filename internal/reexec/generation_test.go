@@ -99,7 +99,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	<-h.ended
-	if why := g.Refusal(); !strings.Contains(why, "cannot execute") {
+	if why := g.Refusal(); !strings.Contains(why, strconv.Quote(broken)+": cannot execute") {
 		t.Errorf("refused: %q", why)
 	}
 	want := "claim, try hinit version --handover, rest false, yield, hand over, take late, put back [hangup], thaw, wake, [hinit] cannot become another image: " +

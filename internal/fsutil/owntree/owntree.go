@@ -65,7 +65,7 @@ type Walk struct {
 
 	Seen    int64 // entries that were examined
 	Changed int64 // entries that were given away
-	Refused int64 // entries that were refused, see [fsutil.ErrDevice], [fsutil.ErrHardLink] and [fsutil.ErrKept]
+	Refused int64 // entries that were refused, see [fsutil.ErrDevice], [fsutil.ErrHardLink] and [fsutil.ErrProtected]
 	Failed  int64 // entries that could not be read or changed
 	Mounts  int64 // mount points, which are skipped
 
@@ -85,7 +85,7 @@ func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 
 // Give gives the directory rel and all in it to w.NewOwner. It changes the owner of links and never follows them. It doesn't
 // enter other mounts, or directories that are refused; see [fsutil.Dir.Chown] for what is refused. If rel is refused, the
-// error is [fsutil.ErrKept]. It may miss a file that is renamed during the walk.
+// error is [fsutil.ErrProtected]. It may miss a file that is renamed during the walk.
 //
 // With crossTop, rel may be a mount point; otherwise that is [fsutil.ErrMount]. A file that can't be changed counts in
 // Failed, and the walk goes on. An error comes from w.BetweenBatches, or says why rel could not be opened.
