@@ -80,7 +80,7 @@ type Init struct {
 	Goroutines    int           `json:"goroutines"`
 	Cmd           *Cmd          `json:"cmd"`               // CMD of the container; null if there is none
 	Warnings      []string      `json:"warnings"`          // warnings for people, such as low limits
-	Booting       bool          `json:"booting,omitempty"` // the boot goes on, so some services are missing
+	Booting       bool          `json:"booting,omitempty"` // the boot still runs, so some services are missing
 	Hook          *BootHook     `json:"hook,omitempty"`    // newest running hook
 	Boot          []BootStep    `json:"boot"`
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // progress with the profiles during boot
@@ -102,7 +102,7 @@ type BootProfiles struct {
 // Lease describes which hinit serves the data volume.
 type Lease struct {
 	State  string       `json:"state"`  // held, waiting or none
-	Since  time.Time    `json:"since"`  // begin of the state
+	Since  time.Time    `json:"since"`  // time at which the state began
 	Holder *LeaseHolder `json:"holder"` // process with the lock for which hinit waits; null if hinit does not wait
 	// hinit waits for the lock; otherwise (HINIT_STANDBY=0) it exits
 	Standby bool   `json:"standby"`
@@ -180,7 +180,7 @@ type Service struct {
 	State               string     `json:"state"`                 // state of the service, such as up
 	Want                string     `json:"want"`                  // desired state: up or down
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
-	Since               time.Time  `json:"since"`                 // begin of the state
+	Since               time.Time  `json:"since"`                 // time at which the state began
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // seconds since the start; 0 if the service is not up
 	Restarts            int        `json:"restarts"`              // automatic restarts
 	ConsecutiveFailures int        `json:"consecutive_failures"`  // exits in a row soon after a start
@@ -263,7 +263,7 @@ type Check struct {
 	Kind     string     `json:"kind"`  // kind of check: startup, ready or alive
 	Type     string     `json:"type"`  // type of check: http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
 	State    string     `json:"state"` // state of the check: pending, passing, failing, skipped, on-hold or paused
-	Since    time.Time  `json:"since"` // begin of the state
+	Since    time.Time  `json:"since"` // time at which the state began
 	Failed   bool       `json:"failed"`
 	Failures int        `json:"failures"` // failed tests in a row
 	Answer   string     `json:"answer"`   // last answer, for people; empty for clients that may not control hinit

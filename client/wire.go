@@ -127,7 +127,7 @@ type Health struct {
 	// the probe succeeds; without a probe: hinit works after the boot
 	OK       bool     `json:"ok"`
 	Reason   string   `json:"reason"`            // why ok is false, "" when ok is true
-	Booting  bool     `json:"booting,omitempty"` // the boot goes on, so ok is false
+	Booting  bool     `json:"booting,omitempty"` // the boot still runs, so ok is false
 	Waiting  string   `json:"waiting,omitempty"` // why the container does not serve the volume yet
 	Wanted   int      `json:"wanted"`            // services that are wanted up
 	Up       int      `json:"up"`                // services that are wanted up and are up

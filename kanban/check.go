@@ -90,8 +90,8 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
-// maxCorruptCopies limits the copies of damaged files beside a board. A program that goes on writing to a damaged board
-// changes its content each time, so that each check would make another copy and fill the volume.
+// maxCorruptCopies limits the copies of damaged files beside a board. A program that keeps writing to a damaged board changes
+// its content each time, so that each check would make another copy and fill the volume.
 const maxCorruptCopies = 4
 
 // copyCorrupt saves a copy of a damaged database file, its write-ahead log and the index of the log, and returns the path of the

@@ -280,7 +280,7 @@ type fakeRunner struct {
 	known          map[int64]WorkerReport // Reported state by run.
 	ended          []int64
 	forgotten      []int64
-	knowsStarted   bool // Whether the runner knows the workers that it starts.
+	knowsStarted   bool // Whether the runner reports the workers that it has started as alive.
 	onStart        func(WorkerJob) error
 	onWorkerStates func()
 	ignoresEnd     bool             // Whether End leaves the worker alive.

@@ -199,7 +199,7 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 		}
 	}
 	if (realProcesses{}).Alive(worker.Process.Pid) {
-		t.Error("the worker goes on")
+		t.Error("the worker is still alive")
 	}
 	if l := readLedger(b.paths.ledgerPath()); len(l.runs) > 0 {
 		t.Errorf("the ledger still has %v", l.runs)

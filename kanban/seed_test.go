@@ -188,7 +188,7 @@ func TestPerProfileCap(t *testing.T) {
 		if must(t, err); !ok {
 			t.Fatal("cannot complete")
 		}
-		want(t, "while its process goes on", perProfile(b.tick()), 0, 0)
+		want(t, "while its process is alive", perProfile(b.tick()), 0, 0)
 		b.procs.set(b.runner.pid(first), false, 0)
 		r = b.tick()
 		want(t, "spawned", perProfile(r), 1, 0)

@@ -218,7 +218,7 @@ func TestAServiceGoesOnWhenItsReaderIsGone(t *testing.T) {
 	feed(stdout, floodOf("flooder", 20_000, 100), 64<<10)
 	testkit.Until(t, "the service waits", func() bool { return l.Stats().Lines > 1000 })
 	r.Close()
-	testkit.Until(t, "it goes on", func() bool { return l.Stats().Lines == 20_000 })
+	testkit.Until(t, "it continues", func() bool { return l.Stats().Lines == 20_000 })
 	closeSet(t, s)
 }
 

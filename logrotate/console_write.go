@@ -147,7 +147,7 @@ func (c *console) handleResult(b *block, err error) {
 // beginFault stores why lines are missing, and reports it at most once a minute, because a disk may alternate between full
 // and not full.
 func (c *console) beginFault(err error, effect string) {
-	text := fmt.Sprintf("cannot write the container's %s: %s; %s, log files go on", c.stream, systemErrorText(err), effect)
+	text := fmt.Sprintf("cannot write the container's %s: %s; %s, log files are still written", c.stream, systemErrorText(err), effect)
 	c.fault.text.Store(&text)
 	c.fault.reported = time.Since(c.fault.reportedAt) >= time.Minute
 	if c.fault.reported {

@@ -288,7 +288,7 @@ func (f *file) keepLines(p []byte) {
 func (f *file) beginFault(err error, now time.Time) {
 	f.fault, f.lastAttempt = err, now
 	f.recordError(err)
-	f.set.opts.Warn(f.service, err.Error()+"; the service goes on, its next lines wait in memory and are counted when that is full")
+	f.set.opts.Warn(f.service, err.Error()+"; the service keeps running, its next lines wait in memory and are counted when that is full")
 	f.scheduleRetry()
 }
 

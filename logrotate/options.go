@@ -48,9 +48,9 @@ type Options struct {
 	Pack gzipped.Packer
 	// OnWrite is called by a pump after lines of a service have been written to both sinks. It must be set, and must not block.
 	OnWrite func()
-	// Warn is called when a fault begins and when it ends, by a goroutine of this package, for the console at most twice a
-	// minute. service is the name given to Open, or "" for the console. Warn must be set. It must not block, and must not call a
-	// method of Log or Set; it may write to [Set.Console].
+	// Warn is called by a goroutine of this package when a fault begins and when it ends. Faults of the console are reported at
+	// most twice a minute. service is the name given to Open, or "" for the console. Warn must be set. It must not block, and
+	// must not call a method of Log or Set; it may write to [Set.Console].
 	Warn func(service, message string)
 
 	limits       Limits        // Limits in place of defaultLimits; only tests set them.

@@ -166,7 +166,7 @@ func (s *Set) addStreams(l *Log, streams ...*stream) {
 }
 
 // removeStream is called by the pump of a stream that has ended. After the last stream of a dropped log, it releases the file
-// of the log. After the last stream of all, Close or Freeze goes on.
+// of the log. After the last stream of all, Close or Freeze continues.
 func (s *Set) removeStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,7 +55,7 @@ func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
 	})
 	<-time.After(answerTimeout + answerTimeout/2)
 	got := ""
-	testkit.Until(t, "it goes on", func() bool {
+	testkit.Until(t, "it continues", func() bool {
 		_ = cmd.Process.Signal(syscall.SIGCONT) // An error means that the process has ended.
 		select {
 		case got = <-answer:

@@ -15,8 +15,8 @@ func TestRestore(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	for name, tt := range map[string]struct {
 		file    string        // Content that another process wrote after the command; "" leaves the file unchanged.
-		written time.Duration // Time of that write, after the command.
-		looked  time.Duration // Time when hinit noticed it, after the command.
+		written time.Duration // How long after the command the other process wrote the file.
+		looked  time.Duration // How long after the command hinit noticed the write.
 		outcome profiles.Outcome
 		want    string // Expected desired state in the file; "" if it must not change.
 		asked   string // Expected result of LastOrder.

@@ -137,7 +137,7 @@ func (m *Manager) WakeContainer(ctx context.Context, c Container) error {
 
 // MakeContainer creates a container with the helper, and starts it. The caller holds the lock of the key. If MakeContainer
 // fails, it removes the container. When the caller's context ends, MakeContainer still waits a short time for the engine's
-// answer. Without an answer it could not remove the container, which the engine would go on making.
+// answer. Without an answer it could not remove the container, which the engine would still make.
 func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, err error) {
 	spec.Name = cmp.Or(spec.Name, randomName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)

@@ -212,7 +212,7 @@ func TestRealPausedBeforeCommand(t *testing.T) {
 	for name, s := range map[string]*Sandbox{"warm": s, "cold": cold} {
 		begin := time.Now()
 		_, err := s.Exec(t.Context(), Request{Command: "true", Timeout: 3 * time.Second})
-		if down := (*StateError)(nil); !errors.As(err, &down) || !strings.Contains(err.Error(), "is paused; let it go on with: docker unpause") {
+		if down := (*StateError)(nil); !errors.As(err, &down) || !strings.Contains(err.Error(), "is paused; resume it with: docker unpause") {
 			t.Errorf("%s: %v", name, err)
 		}
 		t.Logf("%s: %v", name, time.Since(begin))

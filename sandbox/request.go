@@ -102,7 +102,7 @@ type Description struct {
 	Container
 	Task     string `json:"task"`
 	Profile  string `json:"profile"`
-	Exec     string `json:"exec"`           // "direct": commands run over a socket; "attached": over an exec of the engine for each client
+	Exec     string `json:"exec"`           // "direct": commands run over a socket; "attached": each client runs its commands through one "docker exec" of its own
 	Reason   string `json:"reason"`         // reason why Exec is not "direct"
 	Root     string `json:"root,omitempty"` // user of the machine to which root in the container is mapped
 	Dir      string `json:"dir"`            // directory in which the next command starts
@@ -179,7 +179,7 @@ type StateError struct{ Container Container }
 func (e *StateError) Error() string {
 	text := "cannot run a command in the container " + e.Container.Name + ": " + describeState(e.Container)
 	if e.Container.State == Paused {
-		text += "; let it go on with: docker unpause " + e.Container.Name
+		text += "; resume it with: docker unpause " + e.Container.Name
 	}
 	return text
 }

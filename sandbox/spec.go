@@ -194,7 +194,7 @@ const (
 // VolumePrefix is the prefix of the names of the private volumes of sandboxes, see policy.RootPrivate.
 const VolumePrefix = "hinit-private-"
 
-// AgentLabels returns the agent's three labels for a key.
+// AgentLabels returns the labels by which the agent recognizes a container of this key: LabelAgent, LabelTask and LabelProfile.
 func AgentLabels(key Key) map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: Sanitise(cmp.Or(key.Task, "default")), LabelProfile: Sanitise(cmp.Or(key.Profile, "default"))}
 }

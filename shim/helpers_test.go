@@ -17,7 +17,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// imageEnv makes the test binary the shim of another image. Its value has the fields of options, one on each line.
+// imageEnv is an environment variable. If it is set, the test binary runs as the shim, with the options in the value, one field
+// a line.
 const imageEnv = "SHIM_TEST_IMAGE"
 
 func TestMain(m *testing.M) {

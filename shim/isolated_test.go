@@ -48,7 +48,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	finish(t, chat(home)).want(t, 0, isolated("a", "-p a chat"), "")
 	write(t, home+"/active_profile", "b\n", 0o644)
 	finish(t, chat(home)).want(t, 0, dropped, "")
-	// hinit shell must not take the name in the file for a service or a pattern.
+	// hinit shell must treat the name in active_profile as a profile, never as a service or a pattern.
 	write(t, i.dir+"/run/hinit/isolated", "*\n-default\n", 0o644)
 	write(t, home+"/active_profile", "db\n", 0o644)
 	finish(t, chat(home)).want(t, 0, isolated("db", "-p db chat"), "")

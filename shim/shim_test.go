@@ -266,7 +266,7 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	finish(t, asks("PUID=0", "PGID=many")).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 }
 
-// The shim must open files with plain system calls. Package os sets up epoll(7) for its first file, which took a fifth of the
+// The shim must open files with plain system calls. Package os sets up epoll(7) for its first file, which takes a fifth of the
 // shim's processor time. A list of descriptors is read only on old kernels.
 func TestTheShimSetsUpNoPoller(t *testing.T) {
 	files, err := filepath.Glob("*.go")

@@ -62,7 +62,7 @@ func TestALoggerOutlivesItsServiceAtTheEndOfTheContainer(t *testing.T) {
 		t.Errorf("the logger has ended because of %s", x.Cause)
 	}
 	if got := r.do(NoChildrenLeft{}); !slices.Contains(got, "end") {
-		t.Errorf("the container goes on: %v", got)
+		t.Errorf("the container keeps running: %v", got)
 	}
 }
 

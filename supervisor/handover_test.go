@@ -346,8 +346,8 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	}
 }
 
-// A service ended just before a re-execution. Its status said during the whole next run that last lines were still to come, and
-// the log never reported the crash loop.
+// If a service ends just before a re-execution, the next program must not wait for its last lines. Otherwise its status says
+// during the whole next run that last lines are still to come, and the log never reports a crash loop.
 func TestAnExitWhoseLinesWereNotReadIsNotPendingForEver(t *testing.T) {
 	now, m := time.Now(), Machine{}
 	m.Step(now, Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
@@ -412,7 +412,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	}
 	last := old.History().Last()
 	if records, lost := next.History().Since(last - 1); lost != 0 || len(records) != 1 || records[0].Seq != last {
-		t.Errorf("the history goes on with %+v", records)
+		t.Errorf("the history continues with %+v", records)
 	}
 	go func() { code <- next.Run() }()
 	if err := next.Do(ctx, Tick{}); err != nil {

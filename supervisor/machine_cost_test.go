@@ -45,8 +45,8 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	}
 }
 
-// Each step saved and examined all services, so the boot of many services never ended. The test counts the services that each
-// step saves for undo.
+// A step must not save or examine all services. Otherwise the boot of many services never ends. The test counts the services
+// that each step saves for undo.
 func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 	r := newRig(t)
 	const many = 400

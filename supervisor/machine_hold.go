@@ -48,7 +48,7 @@ func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	}
 	m.setHold(s.name, e.Reason)
 	switch {
-	// the service goes on waiting if the event has a reason
+	// the service keeps waiting if the event has a reason
 	case s.state == Waiting && len(s.needs) == 0:
 		m.startOrWait(now, s, "there is room again")
 	case e.Reason != "" && s.state == Up:

@@ -42,7 +42,7 @@ func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 		if s := r.s(); s.want != WantUp || s.lastExit.Cause != CauseShed || s.reason != "shed" || !slices.Equal(s.unmet, []string{NeedMemory}) || s.failures != 0 || s.restarts != 0 {
 			t.Fatalf("want %s, cause %s, reason %q, lacks %q, %d failures", s.want, s.lastExit.Cause, s.reason, s.unmet, s.failures)
 		}
-		r.do(HoldStarts{}) // the service that was ended for memory must go on waiting
+		r.do(HoldStarts{}) // the service that was ended for memory must keep waiting
 		r.want(Waiting)
 		if way == "room" {
 			r.do(Hold{Name: "s"})

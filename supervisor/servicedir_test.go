@@ -296,7 +296,7 @@ func TestPauseStopsTheProcessAndAStopWakesIt(t *testing.T) {
 		t.Errorf("paused: %+v", s)
 	}
 	do(t, l, Continue{"s", false})
-	await(t, "the process goes on", func() bool { return procState(pid) != 'T' })
+	await(t, "the process continues", func() bool { return procState(pid) != 'T' })
 	if l.Snapshot().Find("s").Paused {
 		t.Error("still shown as paused")
 	}

@@ -91,8 +91,8 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 }
 
-// After a reload has isolated profiles, a page without a token must refuse requests. Otherwise it would go on showing the logs
-// of all profiles.
+// After a reload has isolated profiles, a page without a token must refuse requests. Otherwise it would still show the logs of
+// all profiles.
 func TestAReloadThatIsolatesProfilesClosesThePageWithoutAToken(t *testing.T) {
 	dir := t.TempDir()
 	h := &hinitSource{Client: dial.New(dir + "/control.sock")}

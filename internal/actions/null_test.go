@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A null in place of an action in the state file must not end hinit-actions. It ended at each start, and sent no alerts.
+// A null in place of an action in the state file must not end hinit-actions. Otherwise it ends at each start, and sends no
+// alerts.
 func TestANullInTheStateFileEndedAllAlerts(t *testing.T) {
 	got := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))

@@ -414,7 +414,8 @@ func TestACommandGetsTheEvent(t *testing.T) {
 	}
 }
 
-// All actions for one event must send the same id. Each action sent its own, so a receiver of two of them counted one event twice.
+// All actions for one event must send the same id. With an id for each action, a receiver of two of them would count one event
+// twice.
 func TestTwoActionsForOneEventSendItsID(t *testing.T) {
 	dir := t.TempDir()
 	store := func(name string) config.Action {

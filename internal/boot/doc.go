@@ -11,7 +11,7 @@
 //
 // Promises:
 //
-//   - A boot that can't do everything says what it can't do, and goes on.
+//   - A boot that can't do everything says what it can't do, and continues.
 //   - Root never follows a name that the agent's user can change. It changes owners through descriptors of files that it has
 //     checked, and creates and changes files only as the agent's user.
 //   - How long the boot takes depends on the number of profiles, not on the number of their files. A step on a disk that does

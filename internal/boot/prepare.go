@@ -26,9 +26,9 @@ import (
 // the other steps. Prepare runs the phases in more before it makes the agent's directories, unless root must not change the
 // data directory. Call Prepare once, after [ResolveAgent] and before all other uses of the volume.
 //
-// If a phase fails, Prepare reports a warning and goes on. It abandons a phase that exceeds its budget, and then skips later
-// phases that need the volume. Prepare returns after all phases, at the latest after o.Budget. When ctx ends, it abandons the
-// present phase.
+// If a phase fails, Prepare reports a warning and runs the next phase. It abandons a phase that exceeds its budget, and then
+// skips later phases that need the volume. Prepare returns after all phases, at the latest after o.Budget. When ctx ends, it
+// abandons the present phase.
 func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}

@@ -109,7 +109,7 @@ type Message struct {
 // Examining names the check that begins now. Silent is the finding if the check never ends.
 type Examining struct{ Check, Silent string }
 
-// Done means that the boot program has finished. Error says why the container must stop; "" if the container goes on.
+// Done means that the boot program has finished. Error says why the container must stop; "" if the container must not stop.
 type Done struct{ Error string }
 
 // Answer is a reply of PID 1 to the boot program.
@@ -212,8 +212,8 @@ type Gateway struct {
 }
 
 // Measurement is the result for one gateway. Note is a text for the status. Hold says why the gateway must not run, and Restart
-// why it must restart; "" if it may go on. Bytes is the memory in the last record, or with FilesInMemory the shared memory, in
-// bytes. Run is the number of the measured run.
+// why it must restart; "" if it may keep running. Bytes is the memory in the last record, or with FilesInMemory the shared
+// memory, in bytes. Run is the number of the measured run.
 type Measurement struct {
 	Service             string
 	Note, Hold, Restart string `json:",omitzero"`

@@ -102,7 +102,7 @@ func (c *container) prepare(serving context.Context, cfg *config.Config, b *boot
 	return true
 }
 
-// openControl opens the control socket. After a failure, the status shows a failed boot step, and the boot goes on.
+// openControl opens the control socket. After a failure, the status shows a failed boot step, and the boot continues.
 func (b *bootRun) openControl(cfg *config.Config) {
 	path := ""
 	if cfg.IsSet("control.socket") {

@@ -71,8 +71,8 @@ type (
 )
 
 // HandOver returns the state of all parts of the container (see [reexec.Host]). The reporter and the logs stop until the call
-// of thaw, so that the state does not change. After a fault (a panic in hinit), HandOver goes on even if the logs can't be
-// stopped.
+// of thaw, so that the state does not change. After a fault (a panic in hinit), HandOver returns the state even if the logs
+// can't be stopped.
 func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Pause()
@@ -111,7 +111,7 @@ func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) i
 		c, err = restoreContainer(sig, taken)
 	}
 	if err != nil {
-		initlog.Stderr(fmt.Errorf("cannot go on for the image before this one: %w", err))
+		initlog.Stderr(fmt.Errorf("cannot continue from the image before this one: %w", err))
 		proc.EndDescendants(sig.SIGCHLD, fallbackBudget)
 		return reexec.ExitFault
 	}

@@ -185,7 +185,7 @@ func decodeBody(body []byte, into any) error {
 		return refuse(client.KindBadRequest, "the body cannot be understood: %v", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return refuse(client.KindBadRequest, "the body goes on after its JSON object")
+		return refuse(client.KindBadRequest, "the body continues after its JSON object")
 	}
 	return nil
 }

@@ -54,10 +54,11 @@ func goldenCore() *fakeCore {
 	return core
 }
 
-// TestAServiceWasUpForADayAfterTheClockWasSet checks that a status shows how long ago a service started although somebody has set
-// the wall clock since. A machine without a battery for its clock boots in 1970, and sets its clock when it reaches the network:
-// every service was up for decades. The times of hinit's start and of the exit stay, because clients recognise both by them. After
-// a clock was set, hinit-actions reported every parked service again, and hinit-web forward sent every event again.
+// TestAServiceWasUpForADayAfterTheClockWasSet checks that a status shows how long ago a service started although somebody has
+// set the wall clock since. A machine without a battery for its clock boots in 1970, and sets its clock when it reaches the
+// network: every service would be up for decades. The times of hinit's start and of the exit must not change, because clients
+// recognise both by them. Otherwise hinit-actions would report every parked service again, and hinit-web forward would send
+// every event again.
 func TestAServiceWasUpForADayAfterTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	for _, step := range []time.Duration{24 * time.Hour, -24 * time.Hour, 0} {
@@ -204,7 +205,7 @@ func TestWrongRequestsAreRefusedAndSaySoInJSON(t *testing.T) {
 		{"-d {\"wiat\":true} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request","message":"the body cannot be understood: json: unknown field \"wiat\""}}`},
 		{"-d {\"wait\":1} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request",`},
 		{"-d [] /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request",`},
-		{"-d {}{} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request","message":"the body goes on`},
+		{"-d {}{} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request","message":"the body continues`},
 		{"-d {\"timeout_ms\":-1} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request","message":"timeout_ms is -1;`},
 		{"-d {\"timeout_ms\":3600001} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request",`},
 		{"-d {\"timeout_ms\":1e99} /v1/services/coder/stop", 400, `{"error":{"kind":"bad-request",`},

@@ -148,8 +148,8 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	}
 }
 
-// The stream of statuses must rarely check for unnoticed ends of services. The check reads a file for each service: with 500
-// services, an open page took more than half a percent of a processor.
+// The stream of statuses must rarely check for unnoticed ends of services. The check reads a file for each service, so with 500
+// services an open page would take more than half a percent of a processor.
 func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
 	dead := unreaped(t)
 	core, searches, now := newFakeCore(gateway("a", supervisor.Up, func(v *supervisor.Service) { v.PID = dead })), 0, time.Now()

@@ -28,8 +28,8 @@ func (c holdingCore) ReapNow(_ context.Context, dead ...int) error {
 	return nil
 }
 
-// A status showed a dead gateway in the hands of a tracer as up, until a search had come to it. With many services, that took
-// several statuses, and a health check took minutes.
+// A status must show a dead gateway as ended, even if a tracer keeps the zombie and no search has come to the gateway yet. With
+// many services, a search takes several statuses.
 func TestADeadGatewayThatATracerHoldsIsShownAsUpInNoView(t *testing.T) {
 	dead := unreaped(t)
 	for view, state := range map[string]func(*Server) (up bool){

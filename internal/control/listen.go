@@ -231,12 +231,12 @@ func Attach(s Socket) (net.Listener, error) {
 	defer s.File.Close()
 	l, err := net.FileListener(s.File)
 	if err != nil {
-		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
+		return nil, fmt.Errorf("cannot keep listening on %q: %w", s.Path, err)
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
 		_ = l.Close()
-		return nil, fmt.Errorf("cannot go on listening on %q: it is no Unix socket", s.Path)
+		return nil, fmt.Errorf("cannot keep listening on %q: it is no Unix socket", s.Path)
 	}
 	if s.Ino == 0 {
 		return u, nil
@@ -244,7 +244,7 @@ func Attach(s Socket) (net.Listener, error) {
 	dir, err := openSafeDir(filepath.Dir(s.Path))
 	if err != nil {
 		_ = u.Close() // clients could no longer trust the socket
-		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
+		return nil, fmt.Errorf("cannot keep listening on %q: %w", s.Path, err)
 	}
 	own := &listener{UnixListener: u, dir: dir, base: filepath.Base(s.Path), path: s.Path}
 	own.stat.Dev, own.stat.Ino = s.Dev, s.Ino

@@ -51,8 +51,8 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 }
 
-// The total size of the last log lines in the status must have a limit. The lines of 300 agents were 18 MB, because JSON made
-// their bytes six times as long.
+// The total size of the last log lines in the status must have a limit. The lines of 300 agents would be 18 MB, because JSON
+// can make a byte six times as long.
 func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	long := strings.Repeat("\x01", 500)
 	list := make([]client.Service, 300)

@@ -118,7 +118,7 @@ func TestRunFromItsStartToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := <-followed; r.End == nil || r.Asked != client.RunStopped {
-		t.Errorf("the stream goes on with %+v", r)
+		t.Errorf("the stream continues with %+v", r)
 	}
 	if a := <-waited; a.err != nil || a.run.End == nil || a.run.End.CPUSeconds != 1 {
 		t.Errorf("who waited got %+v, %v", a.run, a.err)

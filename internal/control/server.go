@@ -96,7 +96,7 @@ func (s *Server) Serve(l net.Listener) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
-	return fmt.Errorf("cannot go on serving the control socket: %w", err)
+	return fmt.Errorf("cannot keep serving the control socket: %w", err)
 }
 
 // Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. A client that

@@ -48,7 +48,7 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 	return g
 }
 
-// verdict says whether the goal is reached or has failed. Otherwise the wait goes on.
+// verdict says whether the goal is reached or has failed. Otherwise the wait continues.
 type verdict struct {
 	reached      bool
 	failed       *client.Error
@@ -219,7 +219,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
-		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it goes on", v.Name, show.Duration(timeout), stateText(v), show.Line(v.Reason))
+		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it continues", v.Name, show.Duration(timeout), stateText(v), show.Line(v.Reason))
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.ReportsReadiness:
 		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, show.Duration(timeout))
 		if v.Warning != "" {

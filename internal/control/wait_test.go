@@ -111,8 +111,8 @@ func (w *waitClient) do(ctx context.Context, do client.Verb, timeout time.Durati
 
 func after(d time.Duration, f func()) { time.AfterFunc(d, f) }
 
-// The error about a crash must describe the ended run, not the state of the next run. On a slow machine, the error about a
-// restarted gateway was "cannot start: gateway-x is up: started (crash)".
+// The error about a crash must describe the ended run, not the state of the next run. The error about a restarted gateway must
+// not be "cannot start: gateway-x is up: started (crash)".
 func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
 	for _, tt := range []struct {
 		state supervisor.State

@@ -46,7 +46,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// A job at 02:30 ran twice in the night in which clocks are set back. A daily job did not run on a day without midnight.
+// A daily job must run once a day: also at 02:30 in the night in which clocks are set back, and on a day without midnight.
 func TestEachTimeOnTheClockIsDueOnce(t *testing.T) {
 	for _, tt := range []struct {
 		text, zone, after string

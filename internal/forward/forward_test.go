@@ -272,7 +272,7 @@ func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
 	}
 }
 
-// A forwarder must go on at the positions in a state file of another version.
+// A forwarder must continue from the positions in a state file of another version.
 func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 	_, f := newLog(t)
 	text := "2026-01-02 03:04:05.123456789  one\n2026-01-02 03:04:05.123456789  two\n2026-01-02 03:04:06.000000000  three\n"
@@ -291,8 +291,8 @@ func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 	}
 }
 
-// If a reader ends early while it skips lines that the receiver already has, its position must stay the same. After a wrong
-// position, new lines were skipped when the files with the old lines had been removed.
+// If a reader ends early while it skips lines that the receiver already has, its position must stay the same. With a wrong
+// position, the reader would skip new lines after the files with the old lines have been removed.
 func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
 	l, f := newLog(t)
 	l.write(3)
@@ -729,8 +729,8 @@ func TestLaterLinesWereSkippedInPlaceOfRemovedOnes(t *testing.T) {
 	testkit.Until(t, "the later lines", func() bool { return slices.Equal(s.texts(KindLog), []string{"line 0", "line 1", "line 2"}) })
 }
 
-// A full disk must not end the forwarder. It ended when it could not save its positions. After each restart it sent the same
-// lines again, and never sent later lines.
+// A full disk must not end the forwarder. If it ended when it can't save its positions, it would send the same lines after each
+// restart, and never later ones.
 func TestAFullDiskEndedTheForwarder(t *testing.T) {
 	l, f := newLog(t)
 	dir := filepath.Join(t.TempDir(), "positions")

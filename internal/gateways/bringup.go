@@ -24,7 +24,7 @@ import (
 	"hinit/supervisor"
 )
 
-// profilesBudget is how long the boot waits for the volume to list the profiles. If the volume needs longer, the boot goes on
+// profilesBudget is how long the boot waits for the volume to list the profiles. If the volume needs longer, the boot continues
 // with the CMD, and the gateways start when the volume has answered.
 const profilesBudget = 15 * time.Second
 
@@ -65,7 +65,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		return context.Cause(ctx)
 	}
 	if p := b.Status.Profiles(m.CountGateways()); p != nil && p.Done > 0 {
-		b.Logger.Say("boot: profiles %s of %s after %s; the boot goes on while the others come up", show.Thousands(p.Done), show.Thousands(p.Profiles), profilesBudget)
+		b.Logger.Say("boot: profiles %s of %s after %s; the boot continues while the others come up", show.Thousands(p.Done), show.Thousands(p.Profiles), profilesBudget)
 		return nil
 	}
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)

@@ -62,7 +62,7 @@ func (h *host) worked() {
 	h.jobs++
 }
 
-// copyCalls returns a copy of the recorded calls, because the Manager's goroutine goes on adding calls.
+// copyCalls returns a copy of the recorded calls, because the Manager's goroutine keeps adding calls.
 func (h *host) copyCalls() hostCalls {
 	h.mu.Lock()
 	defer h.mu.Unlock()

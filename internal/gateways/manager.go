@@ -52,7 +52,7 @@ type watcher struct {
 	*profiles.Watcher // watcher of profiles; nil before [Manager.Start]
 
 	cancel  context.CancelFunc
-	stopped time.Time // begin of the container's stop, which ends the watching; zero before
+	stopped time.Time // when the container's stop began, which ends the watching; zero before
 }
 
 // bootProgress is the progress of the boot with the profiles. Registry.ChangeLock guards it.
@@ -163,7 +163,7 @@ func (m *Manager) DropRecords() {
 	m.Registry.DropProfiles()
 }
 
-// stopBegan returns the begin of the container's stop; zero before.
+// stopBegan returns the time at which the container's stop began; zero before.
 func (m *Manager) stopBegan() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()

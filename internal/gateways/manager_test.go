@@ -223,8 +223,8 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 	}
 }
 
-// The warning about an order that can't be recorded must not repeat itself. It was "cannot record that the gateway is wanted:
-// cannot be recorded, so …".
+// The warning about an order that can't be recorded must not repeat itself. It must not be "cannot record that the gateway is
+// wanted: cannot be recorded, so …".
 func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
 	h, m := newHost(t)
 	h.route = boot.RunPlan{Supervise: true, Profile: profiles.Default}

@@ -113,7 +113,7 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	h.until("the log says why they are not compared", h.logged("gateway-b: cannot tell whether another gateway has its tokens"))
 }
 
-// The search for shared tokens must be fast. Comparing each gateway with all others took 12 ms for 100 profiles, and agents
+// The search for shared tokens must be fast. Comparing each gateway with all others takes 12 ms for 100 profiles, and agents
 // choose the tokens.
 func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
 	const gateways, tokens = 60, 16

@@ -196,7 +196,7 @@ func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 // startRenamed starts the gateway of a profile that has got a new name.
 func (m *Manager) startRenamed(ctx context.Context, old, profile string) {
 	service := profiles.SlotName(profile)
-	m.say("", "profile %s is %s now, and its gateway goes on as %s", old, profile, service)
+	m.say("", "profile %s is %s now, and its gateway continues as %s", old, profile, service)
 	guard.Go("starting a renamed profile", func() {
 		switch err := m.Command(ctx, client.VerbStart, service); {
 		case err == nil, ctx.Err() != nil, errors.Is(err, supervisor.ErrStopping), m.Registry.Snapshot().Find(service) == nil:

@@ -51,8 +51,8 @@ func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	}
 }
 
-// A gateway whose service name is too long for a directory name must get no slot. PID 1 tried it every second, and wrote two
-// lines about each such profile.
+// A gateway whose service name is too long for a directory name must get no slot. Otherwise PID 1 tries to make the slot every
+// second, and writes two lines about each such profile.
 func TestAProfileWithALongNameHasNoSlot(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)

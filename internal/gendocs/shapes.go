@@ -65,7 +65,7 @@ meaning, ` + "`version`" + ` in the status gets another number.
 
 Each line has a key, its type and, unless the name says it, its meaning. [States](states.md) lists states and causes. A key without a type is text, and "texts" is a list of text. A key with a question mark may be missing. A value
 that does not exist is an empty text, the number 0, or null if the type says so. A list is never null. A time is RFC 3339, in UTC unless it has an offset.
-` + "`pid`" + ` is a process id, and ` + "`since`" + ` is the begin of the state.
+` + "`pid`" + ` is a process id, and ` + "`since`" + ` is the time at which the state began.
 
 `
 
@@ -131,7 +131,7 @@ func jsonPage(root, commandLine string) (string, error) {
 			}
 			meaning := withoutKey(f.key, noValue.ReplaceAllString(escapeCell(f.doc), ""))
 			// the introduction of the page has these meanings
-			if slices.Contains([]string{"process id", "main process", "begin of the state"}, meaning) {
+			if slices.Contains([]string{"process id", "main process", "time at which the state began"}, meaning) {
 				meaning = ""
 			}
 			if meaning != "" {

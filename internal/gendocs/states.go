@@ -54,7 +54,7 @@ func states(root string) (string, error) {
 		fmt.Fprintf(&b, "- `%s`: %s\n", d.value, d.doc)
 	}
 	b.WriteString(`
-` + "`crash_loop`" + ` is a mark beside the state: the service had too many fast exits. hinit goes on starting it, with delays up to the longest.
+` + "`crash_loop`" + ` is a mark beside the state: the service had too many fast exits. hinit keeps starting it, with delays up to the longest.
 
 ## Transitions
 

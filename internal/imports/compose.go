@@ -318,7 +318,7 @@ func (c *composeImport) addDependency(w dependency) {
 		until = "started"
 	}
 	if w.condition == "process_completed" {
-		c.addNote(at, "the service waits until %s has ended with exit code 0; with another exit code it goes on waiting", w.to)
+		c.addNote(at, "the service waits until %s has ended with exit code 0; with another exit code it keeps waiting", w.to)
 	}
 	found := c.findServices(w.to)
 	if len(found) == 0 {

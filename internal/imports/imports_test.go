@@ -50,7 +50,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestMeaning checks the meaning of the imported examples, whatever the text of the result.
+// TestMeaning converts the examples, loads the results as configurations and checks their values. It ignores how the YAML is
+// written.
 func TestMeaning(t *testing.T) {
 	load := func(name string) *config.Config {
 		t.Helper()
@@ -210,8 +211,8 @@ func TestAProgramWithAnOpenQuoteBecameOneThatDoesNothing(t *testing.T) {
 	}
 }
 
-// %(here)s must be the directory of supervisord.conf, even if the path of the file is relative. The commands ran another
-// program, or none.
+// %(here)s must be the directory of supervisord.conf, even if the path of the file is relative. Otherwise a command runs
+// another program, or none.
 func TestHereWasTheDirectoryOfEachServiceInsteadOfTheFile(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -430,8 +431,8 @@ func TestATimeoutOfS6ThatIsNoNumberIsNoted(t *testing.T) {
 	}
 }
 
-// A file that hinit import has written must be refused as a configuration of hinit. It was taken for a compose file,
-// and a second import left out most of its keys.
+// A file that hinit import has written must be refused as a configuration of hinit. As a compose file, it would lose most of
+// its keys in a second import.
 func TestTheConfigurationOfHinitWasTakenForACompose(t *testing.T) {
 	for text, want := range map[string]string{
 		"services:\n  web: {command: [sleep, inf], restart: always}\n": "seems to be a configuration of hinit",
@@ -470,7 +471,8 @@ func TestAFileWithAByteOrderMarkLostItsFirstSection(t *testing.T) {
 	}
 }
 
-// A schedule with a day of the month and a weekday ran on fewer days after an import, without a note.
+// An import must add a note to a schedule with a day of the month and a weekday, because such a schedule runs on fewer days
+// under hinit.
 func TestAScheduleWithBothKindsOfDaysIsNoted(t *testing.T) {
 	for cron, noted := range map[string]bool{
 		"0 3 1,15 * 5": true, "CRON_TZ=UTC 0 3 1 * MON": true, "0 3 1 * *": false, "0 3 ? * 5": false, "0 3 */2 * 5": true, "0 3 */1 * 5": false, "0 3 10 * */2": true, "@weekly": false,

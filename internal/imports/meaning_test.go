@@ -33,7 +33,7 @@ func notesOf(t *testing.T, name, text string) (*config.Config, string) {
 }
 
 // A service with a profile in a compose file must not be enabled, because compose starts it only if the user names the profile.
-// After an import, a debug console ran.
+// An import must not start a debug console.
 func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", "services:\n  web: {image: x, command: a}\n  debug: {image: x, command: b, profiles: [debug]}\n")
 	if c.Services["debug"].Enabled || !c.Services["web"].Enabled || !strings.Contains(said, "debug.profiles: is not enabled") {
@@ -147,8 +147,8 @@ programs=worker
 	}
 }
 
-// A chain of requirements must be enabled as a whole. The third service of the chain stayed disabled, so the others
-// waited for ever.
+// A chain of requirements must be enabled as a whole. If the third service of the chain stayed disabled, the others would wait
+// for ever.
 func TestWhatARequiredServiceRequiresIsEnabled(t *testing.T) {
 	c, _ := notesOf(t, "001-a.yaml", `services:
   c: {override: replace, command: c}
@@ -211,7 +211,7 @@ func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
 	}
 }
 
-// The import of a file of a megabyte with a mistake in each line must end within a minute. It took hours.
+// The import of a file of a megabyte with a mistake in each line must end within a minute.
 func TestAFileOfMistakesEndsSoon(t *testing.T) {
 	for name, text := range map[string]string{
 		"supervisord.conf":     "[program:a]\ncommand=x\n[program:b]\n" + strings.Repeat("x\n", 400_000),
@@ -246,8 +246,7 @@ func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 	}
 }
 
-// A wrong value must remove only its own key. The import also dropped the grace of the stop, and the restart policy became
-// "always".
+// A wrong value must remove only its own key. The grace of the stop and the restart policy must stay.
 func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", "services: {a: {image: x, command: x, stop_signal: SIGRTMIN+3, stop_grace_period: 1m, restart: 'on-failure:many'}}\n")
 	if a := c.Services["a"]; a.Stop.Grace != time.Minute || a.Restart.Policy != config.RestartOnFailure || !strings.Contains(said, "a.stop.signal: is left out: expected one of TERM") {

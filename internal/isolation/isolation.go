@@ -36,7 +36,7 @@ var Path = sync.OnceValue(func() string {
 //	refused        why the command must not start
 //	control        it may use the control socket of PID 1
 //	marked         PID 1 recognizes it by its filters alone, because it runs as the agent's user
-//	degrade        if the kernel lacks a part of the isolation, go on without it
+//	degrade        if the kernel lacks a part of the isolation, start without it
 func Argv(path string, shared, own, command []string) []string {
 	return slices.Concat([]string{path}, shared, own, []string{"--"}, command)
 }

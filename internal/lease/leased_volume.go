@@ -21,7 +21,7 @@ const (
 )
 
 // longestWait limits each sleep before the end of the lease. The timers of Go stop during a suspend of the machine, but
-// CLOCK_BOOTTIME goes on.
+// CLOCK_BOOTTIME keeps running.
 const longestWait = time.Second
 
 var errEnded = errors.New("the program of the lease has not renewed it in time")

@@ -135,7 +135,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
-	refused, settle := false, time.Duration(0) // settle: how long a previous holder on another machine may go on; 0 without one
+	refused, settle := false, time.Duration(0) // settle: how long a previous holder on another machine may keep running; 0 without one
 	for again := true; again; {
 		err = v.withDir(func(d *fsutil.Dir) (err error) {
 			if h.Lock == nil {
@@ -152,7 +152,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 				_ = h.File.Close()
 				var moved bool
 				h.File, moved, err = lockFile(d, refused)
-				if moved { // another init with the old file goes on until it fails to confirm its lock
+				if moved { // another init with the old file continues until it fails to confirm its lock
 					settle = v.confirmEvery + v.confirmLimit + confirmGrace + v.confirmEvery/10
 				}
 			}

@@ -10,8 +10,8 @@
 //     old one had not.
 //   - The package never opens file descriptors that come with a datagram. When the sender of BARRIER=1 sees its descriptor closed,
 //     the Hub has handled all earlier datagrams.
-//   - No sender can make the package wait, keep more than [MaxMessage] bytes, or read more than [datagramsPerPause] datagrams
-//     in a [pause].
+//   - No sender can make the package wait, keep more than [MaxMessage] bytes, or read more than [datagramsPerInterval]
+//     datagrams per [readInterval].
 //
 // A [Hub] owns a goroutine for each socket.
 package notify

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// datagramsPerPause is how many datagrams of one service a Hub reads in each pause. A service that sends more blocks in
-	// sendmsg(2).
-	datagramsPerPause = 64
-	pause             = 250 * time.Millisecond
+	// datagramsPerInterval is how many datagrams of one service a Hub reads per interval. If a service sends faster, its
+	// sendmsg(2) blocks.
+	datagramsPerInterval = 64
+	readInterval         = 250 * time.Millisecond
 )
 
 // Hub holds the notification sockets of all services. Any goroutine may call its methods.
@@ -72,7 +72,7 @@ func (h *Hub) setSocket(service string, s *socket) {
 // Drop closes the socket of a service. Its file stays, but no goroutine receives from it.
 func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
 
-// Drain handles the messages of a service that have already arrived, at most datagramsPerPause.
+// Drain handles the messages of a service that have already arrived, at most datagramsPerInterval.
 func (h *Hub) Drain(service string) {
 	if s := h.socketOf(service); s != nil {
 		s.readBurst(func(pid int, m Message) { h.onMessage(service, pid, m) })
@@ -97,8 +97,8 @@ func (h *Hub) startReader(service string, s *socket) {
 				return
 			}
 			taken += n
-			if taken >= datagramsPerPause {
-				<-time.After(time.Until(begin.Add(pause)))
+			if taken >= datagramsPerInterval {
+				<-time.After(time.Until(begin.Add(readInterval)))
 				begin, taken = time.Now(), 0
 			}
 		}

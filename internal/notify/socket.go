@@ -103,7 +103,7 @@ func openDir(path string) (*os.File, error) {
 // credSpace is just enough for the sender's credentials, so that the kernel never opens descriptors that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
-// readBurst reads up to datagramsPerPause datagrams, and calls each for every message. It returns the number of datagrams.
+// readBurst reads up to datagramsPerInterval datagrams, and calls each for every message. It returns the number of datagrams.
 func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 		return 0
 	}
 	_ = raw.Control(func(fd uintptr) { // Control fails if the socket is closed
-		for n < datagramsPerPause && s.readOne(int(fd), each) {
+		for n < datagramsPerInterval && s.readOne(int(fd), each) {
 			n++
 		}
 	})

@@ -140,7 +140,7 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	awaitStopped(t, one.Process.Pid, false)
 	r.examineAll()
 	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
-		t.Errorf("it goes on: %q", said)
+		t.Errorf("after SIGCONT: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGSTOP)
 	awaitStopped(t, one.Process.Pid, true)

@@ -96,7 +96,7 @@ func TestHTTPAnswers(t *testing.T) {
 				_, _ = c.Write([]byte{b})
 			}
 		}, body, true, "status 200"},
-		"a line of a stream that goes on": {func(c net.Conn) {
+		"a line of a stream that does not end": {func(c net.Conn) {
 			serveText("HTTP/1.1 200 OK\r\n\r\nall ")(c)
 			_, _ = c.Write([]byte("is well"))
 			discardInput(c)

@@ -134,7 +134,7 @@ func TestAWatchdogIsFair(t *testing.T) {
 		r.wantNoEvent(t, "while it is stopped")
 		r.up(1, "s")
 		time.Sleep(9 * time.Second)
-		r.wantNoEvent(t, "after it goes on")
+		r.wantNoEvent(t, "after it continues")
 		time.Sleep(time.Second + 2*timerSlot)
 		r.wantFailure(t, "ten seconds later", "no WATCHDOG=1 for 10s")
 	})

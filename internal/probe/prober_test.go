@@ -77,7 +77,7 @@ func targetWith(checks ...config.Check) Target {
 	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentInfluences: true}
 }
 
-// The log and the status showed half of a character at the cut of a long answer, as \xc3.
+// The cut of a long answer must not split a character. Otherwise the log and the status show the rest of the character as \xc3.
 func TestALongAnswerWasCutWithinACharacter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(func(config.Check) (bool, string) { return false, "x" + strings.Repeat("ä", 150) })
@@ -182,8 +182,8 @@ func TestASuccessorGoesOn(t *testing.T) {
 	})
 }
 
-// A check fails while the supervisor collects the state for a re-execution. The next program must act on it. The order to
-// restart the service was lost, and the service stayed up and unhealthy for ever.
+// A check fails while the supervisor collects the state for a re-execution. The next program must restart the service.
+// Otherwise the service stays up and unhealthy for ever.
 func TestACheckThatFailsDuringAReexecRestartsItsService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask := func(config.Check) (bool, string) { return false, "503" }

@@ -62,9 +62,9 @@ func TestLogChecks(t *testing.T) {
 	expect(often, true)
 }
 
-// TestASetClockFailsNoCheck checks that a change of the wall clock neither fails a check nor delays one. After a virtual machine
-// was resumed, its clock jumped by an hour, and hinit restarted all services. After a clock was set back, faults were not noticed
-// for an hour.
+// TestASetClockFailsNoCheck checks that a change of the wall clock neither fails a check nor delays one. The clock of a resumed
+// virtual machine jumps by an hour, and hinit must not restart all services then. After a clock is set back, hinit must not
+// miss faults for an hour.
 func TestASetClockFailsNoCheck(t *testing.T) {
 	t.Parallel()
 	within := &logCheck{found: new(logMatch), settings: config.LogCheck{MaxGap: time.Minute}, began: testkit.AfterClockStep(time.Now(), time.Hour)}
@@ -158,7 +158,8 @@ func TestExecChecks(t *testing.T) {
 	}
 }
 
-// A check whose process exited with code 0 in time failed if a process that it had left behind held its output open.
+// A check whose process exits with code 0 in time must succeed, even if a process that it has left behind holds its output
+// open.
 func TestAnExecCheckThatLeavesAProcessHasItsOwnExitCode(t *testing.T) {
 	e := &execCheck{timeout: time.Millisecond, run: func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {
 		<-ctx.Done() // the output is read until then

@@ -84,7 +84,8 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 	}
 }
 
-// Each call must examine only some services. With 500 services, each status and each exit waited for 500 reads below /proc.
+// Each call must examine only some services. With 500 services, each status and each exit would otherwise wait for 500 reads
+// below /proc.
 func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 	table := newTable(t)
 	const services = 2*heldSearchMax + 1
@@ -99,8 +100,8 @@ func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 	}
 }
 
-// A status reports a dead service as dead at once, without waiting for the next search. A service that goes on in another
-// thread stays alive.
+// A status reports a dead service as dead at once, without waiting for the next search. A service of which another thread still
+// runs stays alive.
 func TestAHeldProcessThatACallerHasSeenIsFoundAtOnce(t *testing.T) {
 	table := newTable(t)
 	main, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("obey", "3")})

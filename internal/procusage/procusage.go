@@ -207,7 +207,7 @@ var readTokens = make(chan struct{}, maxReads)
 
 // ReadHead reads up to maxHead bytes of a file below /proc; only a hostile process makes such a file longer. The kernel may
 // have to wait for the memory lock of the process, which the process can hold. After readTime, ReadHead returns an error, and
-// its goroutine goes on waiting.
+// its goroutine keeps waiting.
 func ReadHead(name string) ([]byte, error) {
 	select {
 	case readTokens <- struct{}{}:
@@ -223,7 +223,7 @@ func ReadHead(name string) ([]byte, error) {
 		return err
 	})
 	if err != nil {
-		return nil, err // the read may go on, so data must not be used
+		return nil, err // the goroutine may still read, so data must not be used
 	}
 	return data, nil
 }

@@ -358,7 +358,7 @@ func BenchmarkSecretsThatBeginAlike(b *testing.B) {
 }
 
 // A private key in a log file must be masked, although each of its lines begins with a time. The page, the forwarder and the
-// support bundle read such files, and showed the key.
+// support bundle read such files, and would show the key.
 func TestAPrivateKeyInALogFileWasShown(t *testing.T) {
 	line := letters(33, base62+"+/", 64)
 	text := ""

@@ -115,7 +115,7 @@ func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 
 // ResumeMessage returns a line for the log after a re-execution, with its reason and the time in which signals were lost.
 func (g *Generation) ResumeMessage(past PastGenerations, taken *HandedState) string {
-	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.SignalsLost.Round(10*time.Microsecond))
+	text := fmt.Sprintf("image %d (%s) continues: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.SignalsLost.Round(10*time.Microsecond))
 	if taken.Halted != nil {
 		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.HaltedFor.Round(100*time.Microsecond))
 	}
@@ -171,7 +171,7 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 		}
 		err = fmt.Errorf("%q: %w", binary, err)
 		g.refused.Store(err.Error())
-		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
+		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; the old program continues", err))
 	})
 	return g.Number, nil
 }
@@ -293,7 +293,7 @@ func retryWhileFewPIDs(try func() error) error {
 func faultCause(doing string) string { return "hinit had a fault while " + doing }
 
 func (g *Generation) giveUp(err error) {
-	runInTime(func() { fmt.Fprintf(os.Stderr, "[hinit] cannot go on: %v; stopping the container\n", err) })
+	runInTime(func() { fmt.Fprintf(os.Stderr, "[hinit] cannot continue: %v; stopping the container\n", err) })
 	g.shuttingDown.Store(true)
 }
 

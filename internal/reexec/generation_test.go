@@ -103,7 +103,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 		t.Errorf("refused: %q", why)
 	}
 	want := "claim, try hinit version --handover, rest false, yield, hand over, take late, put back [hangup], thaw, wake, [hinit] cannot become another image: " +
-		g.Refusal() + "; everything goes on as it was, release"
+		g.Refusal() + "; the old program continues, release"
 	if got := h.messages(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -158,7 +158,7 @@ func TestAFaultDuringARequestedReexecution(t *testing.T) {
 		<-h.ended
 	}
 	if !g.Failed() {
-		t.Error("the container goes on after a fault without a successor")
+		t.Error("the container keeps running after a fault without a successor")
 	}
 }
 

@@ -23,7 +23,7 @@ func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 		want           string
 	}{
 		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "coder"}, false, false, "[profiles]"},
-		// the volume is slow, and the boot goes on without the profiles
+		// the volume is slow, and the boot continues without the profiles
 		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "coder"}, true, false, "[profiles]"},
 		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "coder"}, true, true, "[]"},
 		// the boot starts this gateway itself

@@ -30,7 +30,7 @@ func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out cli
 		return err
 	})
 	if errors.Is(err, blocking.ErrSlow) {
-		return client.ReloadReply{}, fmt.Errorf("%w; it goes on", err)
+		return client.ReloadReply{}, fmt.Errorf("%w; the reload continues", err)
 	}
 	return did, err
 }

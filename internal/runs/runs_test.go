@@ -273,8 +273,8 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// An ended run must keep only short texts. 1,000 ended runs with an error that names a directory of 4 kB took 20 MB, and 40 MB
-// in each list.
+// An ended run must keep only short texts. Otherwise 1,000 ended runs with an error that names a directory of 4 kB take 20 MB,
+// and 40 MB in each list.
 func TestAnEndedRunKeepsLittleOfLongWords(t *testing.T) {
 	o := order(t, "exit", "0")
 	o.Log = "/" + strings.Repeat("\x01", 3800)

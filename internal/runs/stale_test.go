@@ -71,7 +71,7 @@ func TestARunThatStartsDuringTheComparisonIsNotLost(t *testing.T) {
 				list, _ = b.Since(0)
 			}
 			if list[0].End != nil {
-				t.Fatalf("a run that goes on has ended: %+v", list[0].End)
+				t.Fatalf("a run that is still alive has ended: %+v", list[0].End)
 			}
 			return
 		}

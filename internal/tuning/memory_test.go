@@ -22,8 +22,8 @@ func TestRestTakesTheImageOutOfMemoryAndTheProgramGoesOn(t *testing.T) {
 	}
 }
 
-// No page with constants of the program may be resident just after the drop. The drop used constants between its system calls,
-// and the kernel maps 64 KiB around each: PID 1 kept half a megabyte more.
+// No page with constants of the program may be resident just after the drop. If the drop uses constants between its system
+// calls, the kernel maps 64 KiB around each, and PID 1 keeps half a megabyte more.
 func TestRestLeavesNoConstantsOfTheImage(t *testing.T) {
 	smaps, err := unix.Open("/proc/self/smaps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

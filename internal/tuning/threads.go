@@ -27,8 +27,8 @@ const (
 	// runtimeThreads is the number of threads that the Go runtime needs for itself, such as its monitor and the thread that
 	// waits for signals.
 	runtimeThreads = 5
-	// spareThreads is the number of threads that only reserve process numbers for the next program after a re-execution. The
-	// runtime of that program may make a few more threads when it starts.
+	// spareThreads is the number of threads that do no work. They occupy PIDs that become free at a re-execution, because the
+	// runtime of the next program may make a few more threads when it starts.
 	spareThreads = 4
 	// settleTime limits how long awaitThreads waits for threads that the runtime has begun to make.
 	settleTime = 5 * time.Second

@@ -84,7 +84,7 @@ func checks(o Options, job boot.Job) []check {
 	}
 	for _, place := range [][2]string{{"home", o.Home}, {"logs", o.Logs}} {
 		name, dir := place[0], place[1]
-		silent := fmt.Sprintf("%q can be read, but a write has taken longer than %s; look at the disk or the server behind it (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", dir, checkTimeout)
+		silent := fmt.Sprintf("%q can be read, but a write has taken longer than %s; look at the disk or the server behind it (to thaw a volume that is frozen for a backup, run on the host: fsfreeze --unfreeze)", dir, checkTimeout)
 		list = append(list, check{name, silent, func(f *client.Findings) {
 			if euid := os.Geteuid(); euid != 0 && uint32(euid) != job.AgentUser.UID {
 				f.Warning(name, "hinit is neither root nor the agent's user, so it can't tell whether the agent can write in %q", dir)

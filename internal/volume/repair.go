@@ -334,5 +334,5 @@ func (r *repair) publish(err error, done bool) {
 	if err != nil {
 		r.result.Stopped = err.Error()
 	}
-	r.lastResult.Store(new(r.result)) // store a copy, because the walk goes on changing r.result
+	r.lastResult.Store(new(r.result)) // store a copy, because the walk keeps changing r.result
 }

@@ -83,9 +83,9 @@ func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
 	}
 }
 
-// TestAProfileCouldNotBeMadeDuringARepair checks that a repair leaves a directory to the agent until it has the marker, which the
-// agent writes last. A repair gave the half home of a profile with its own user to this user. Then the agent could not make the
-// rest, and neither the agent nor hinit could remove it.
+// TestAProfileCouldNotBeMadeDuringARepair checks that a repair leaves a directory to the agent until it has the marker, which
+// the agent writes last. A repair must not give an incomplete home to the profile's own user. Otherwise the agent can't make
+// the rest, and neither the agent nor hinit can remove the home.
 func TestAProfileCouldNotBeMadeDuringARepair(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)

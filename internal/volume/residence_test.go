@@ -44,8 +44,8 @@ func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 	}
 }
 
-// Root's login wrote auth.json. The file must become the agent's, even in a directory that belongs to the agent. Otherwise no
-// gateway could read it.
+// The auth.json that root's login has written must become the agent's, even in a directory that belongs to the agent. Otherwise
+// no gateway could read it.
 func TestCredentialsThatRootWroteLaterAreRepaired(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := tempDir(t)

@@ -48,7 +48,7 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 		{"two take all from a third", false, []*tenant{of("a", 0.97, true), of("b", 0.97, true), of("c", 0.02, true)}, []string{"a", "b"}},
 		{"its weight gives it more", false, []*tenant{heavy(of("a", 1.8, true), 1000), heavy(of("b", 0.1, true), 100)}, nil},
 		{"its weight gives it less", false, []*tenant{heavy(of("a", 1, true), 10), heavy(of("b", 0.4, true), 1000)}, []string{"a"}},
-		{"a confined one goes on", false, []*tenant{confined(of("a", 0.9, true)), of("b", 0.3, true)}, []string{"a"}},
+		{"a confined one stays confined", false, []*tenant{confined(of("a", 0.9, true)), of("b", 0.3, true)}, []string{"a"}},
 		{"a confined one rests", false, []*tenant{confined(of("a", 0.1, true)), of("b", 0.9, true)}, nil},
 		{"the processors are free again", true, []*tenant{confined(of("a", 0.9, true)), of("b", 0.3, true)}, nil},
 		{"the other one has left", false, []*tenant{confined(of("a", 0.9, true)), of("b", 0, false)}, nil},

@@ -79,8 +79,9 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
 
 // inputHasher hashes the metadata of input files into two hashes, without opening the files. sum covers the size and the
-// modification time in whole seconds, which stay the same when an image is pulled. exact is valid only on this host: it covers
-// nanoseconds, the inode number, and in the image also the ctime. On the volume a change of owner changes the ctime.
+// modification time in whole seconds, which stay the same when an image is pulled. exact is valid only on this host. It also
+// covers nanoseconds and the inode number, and for files of the image the ctime. It leaves out the ctime on the volume, which a
+// change of owner changes.
 type inputHasher struct {
 	ctx     context.Context //nolint:containedctx // context of this reading only
 	src     source

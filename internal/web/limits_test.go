@@ -165,6 +165,6 @@ func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
 			t.Errorf("the answer is %d", code)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("the stream goes on")
+		t.Error("the stream has not ended")
 	}
 }

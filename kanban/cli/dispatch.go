@@ -30,14 +30,14 @@ import (
 var dispatchVerbs = []verb{
 	{
 		name: "dispatch", hasJSONFlag: true, summary: "make one pass: release the tasks of dead workers, start ready tasks", define: dispatch,
-		help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They go on when it ends.
+		help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They keep running when it ends.
 A dry run starts nothing, but it releases and promotes.`,
 	},
 	{
 		name: "serve", checksFile: true, opensNoBoard: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
 		help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
-One has a board at a time; the others wait for its end. Workers go on when it ends. The agent's gateways may run beside it as they are: they
-find the board's lock held, dispatch nothing, and go on with notifications and the decomposition of tasks.`,
+One has a board at a time; the others wait for its end. Workers keep running when it ends. The agent's gateways may run beside it as they are: they
+find the board's lock held, dispatch nothing, and continue with notifications and the decomposition of tasks.`,
 	},
 	{name: "daemon", checksFile: true, opensNoBoard: true, summary: "DEPRECATED: serve, with --force", define: daemon},
 	{name: "reclaim", args: "ID [REASON...]", summary: "take a task from its worker, which is ended", define: reclaim},
@@ -201,8 +201,9 @@ func reassign(c *call) action {
 	}
 }
 
-// withWorkers defines the flag --local for a verb that starts or stops workers. The parameter local is the flag's help. The
-// returned function calls do with a dispatcher on the host that the flag selects.
+// withWorkers defines the flag --local, with the help text local, for a verb that starts or stops workers. It returns a
+// function that makes a dispatcher and passes it to the callback do. With the flag, this process starts the workers. Without
+// it, PID 1 does, if it answers.
 func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
 	here := c.Flags.Bool("local", false, local)
 	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {

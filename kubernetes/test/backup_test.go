@@ -37,8 +37,9 @@ func (b *testBed) backupHooks() (pre, post []string) {
 	return resource.Pre[0].Exec.Command, resource.Post[0].Exec.Command
 }
 
-// TestABackupIsOfAVolumeAtRest checks the hooks on the page: it copies the volume twice between them, and another pod
-// must start on a copy.
+// TestABackupIsOfAVolumeAtRest runs the Velero hooks of docs/how-to/back-up-agents-on-a-cluster.md.
+// It copies the volume twice between the pre hook and the post hook. Another pod must start on a
+// copy.
 func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 	cluster.SkipIfShort(t)
 	b := withNode(t, "backup")
@@ -83,7 +84,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 	if r := b.execInPod("one", post...); r.exitCode != 0 {
 		t.Fatal(r)
 	}
-	b.eventually("the gateways go on", func() string {
+	b.eventually("the gateways answer again", func() string {
 		if r := b.execInPod("one", "hinit", "healthcheck"); r.exitCode != 0 {
 			return r.String()
 		}

@@ -15,7 +15,7 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-var chaosDuration = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes goes on")
+var chaosDuration = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes lasts")
 
 // worker is a script that runs commands in a sandbox as the agent does. It records the number, exit
 // code and output of each command. Its arguments are its name, its sandbox and its task.

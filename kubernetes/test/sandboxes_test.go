@@ -233,7 +233,7 @@ func TestTheCommandLineOfSandboxes(t *testing.T) {
 		t.Error(r)
 	}
 	if r := hinit("exec", "pwd; echo $WORD"); r.output != "/workspace\nkept\n" {
-		t.Error("the session did not go on:", r)
+		t.Error("the session did not continue:", r)
 	}
 	if r := hinit("exec", "--background", "sleep 1; echo job > /workspace/job"); r.exitCode != 0 {
 		t.Error(r)

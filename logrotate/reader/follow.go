@@ -142,7 +142,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// catchUp emits all lines up to the present end of the log. If the log is rotated meanwhile, it goes on with the new file.
+// catchUp emits all lines up to the present end of the log. If the log is rotated meanwhile, it continues with the new file.
 func (r *reader) catchUp(ctx context.Context) error {
 	for {
 		moved := true

@@ -88,13 +88,13 @@ func (c *cutter) remainingStream(name string, cut int) (from int64, stream []byt
 		return 0, c.whole
 	}
 	if err != nil || at != int64(cut) {
-		c.Fatalf("cut after byte %d, an import goes on at %d: %v", cut, at, err)
+		c.Fatalf("cut after byte %d, an import continues at %d: %v", cut, at, err)
 	}
 	x := c.export
 	x.Name, x.Snapshot, x.Offset = "coder", snapshot, at
 	var out bytes.Buffer
 	if _, sum, _, err := x.Run(c.Context(), &out); err != nil || sum != c.sum {
-		c.Fatalf("cut after byte %d, the export goes on with %v", cut, err)
+		c.Fatalf("cut after byte %d, the export continues with %v", cut, err)
 	}
 	return at, out.Bytes()
 }

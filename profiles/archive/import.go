@@ -91,7 +91,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 		return u.head, sum, errors.Join(err, removeErr)
 	}
 	_, at, where := im.InterruptedAt()
-	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
+	return u.head, "", errors.Join(fmt.Errorf("%w: continue with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
 }
 
 // InterruptedAt describes an interrupted import, so that the sender can continue it. snapshot is the name of the snapshot that

@@ -50,14 +50,14 @@ func Create(s *profiles.Store, name string) error {
 	})
 }
 
-// lockTimeout is how long a command waits for another command that creates, deletes or renames a profile. Then it goes on, because
-// the agent can hold the lock too. A test changes it.
+// lockTimeout is how long a command waits for another command that creates, deletes or renames a profile. Then it continues
+// without the lock, because the agent can hold the lock too. A test changes it.
 var lockTimeout = 10 * time.Second
 
-// change calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or renames a
-// profile. Several commands would use the same temporary names, or change the active profile at once. fn may close lock, so that
-// other commands go on. After lockTimeout, and on a file system without locks, change goes on without the lock. It first removes what
-// an interrupted Delete has left, as far as it can, and adds doing to an error.
+// change calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or
+// renames a profile. Several commands would use the same temporary names, or change the active profile at once. fn may close
+// lock, so that other commands can start. After lockTimeout, and on a file system without locks, change works without the lock.
+// It first removes what an interrupted Delete has left, as far as it can, and adds doing to an error.
 func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.Dir, home string, lock *os.File) error) error {
 	err := checkNames(names)
 	if err == nil {

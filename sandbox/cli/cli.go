@@ -64,7 +64,7 @@ func (o *options) defineAll(f *flag.FlagSet) {
 	f.StringVar(&o.container, "in", "", "a container that exists, by its name or `ID`")
 	f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`")
 	f.BoolVar(&o.tty, "t", false, "give it a terminal")
-	f.BoolVar(&o.follow, "f", false, "go on as it is written")
+	f.BoolVar(&o.follow, "f", false, "follow: keep printing")
 	f.BoolVar(&o.background, "background", false, "do not wait; print the job")
 	f.StringVar(&o.job, "job", "", "of this background command, by its `ID`")
 	f.StringVar(&o.job, "job.only", "", "only this background command, by its `ID`, with all that it started")

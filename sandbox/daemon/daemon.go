@@ -209,7 +209,7 @@ func (s *Server) handle(ctx context.Context, from Peer, req Request, streams Str
 	return mux.End{Code: s.Handle(ctx, from, req, streams)}
 }
 
-// catchPanic reports a panic and stops it, so that the service goes on for other users; it must be deferred. It does not
+// catchPanic reports a panic and stops it, so that the service keeps serving other users; it must be deferred. It does not
 // protect goroutines that package guard starts. They still end the service, because a sandbox would wait for them for ever.
 func (s *Server) catchPanic() {
 	if fault := recover(); fault != nil {

@@ -290,7 +290,7 @@ func TestInputBeyondTheWindow(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(patience):
-		t.Fatal("it goes on")
+		t.Fatal("it has not ended")
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// A process that a command left behind may hold the command's output open. The helper then goes on reading until no data has
-// come for lingerTime, and at most for maxLingerTime. After that it drops the output, so that the process gets no error when it
+// A process that a command left behind may hold the command's output open. The helper then keeps reading until no data has come
+// for lingerTime, and at most for maxLingerTime. After that it drops the output, so that the process gets no error when it
 // writes.
 const (
 	lingerTime    = 100 * time.Millisecond

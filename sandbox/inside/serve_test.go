@@ -166,7 +166,7 @@ func TestHostileClients(t *testing.T) {
 			for r := mux.NewReader(conn); ; {
 				if _, err := r.Next(); err != nil {
 					if errors.Is(err, os.ErrDeadlineExceeded) {
-						t.Error("the connection goes on")
+						t.Error("the connection is still open")
 					}
 					break
 				}
@@ -228,7 +228,7 @@ func TestClientLeaves(t *testing.T) {
 	c.Close()
 	poll(t, func() error { return none("98004") })
 	if none("98002") == nil || none("98003") == nil {
-		t.Error("what was to go on has ended")
+		t.Error("a process that must keep running has ended")
 	}
 	c = client(t)
 	kill, err := c.Open(mux.Open{Op: mux.OpKill, Job: end.Jobs[0].ID, Grace: 1000})

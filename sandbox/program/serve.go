@@ -119,7 +119,7 @@ func (h *service) listen(ctx context.Context, root policy.RootMode) error {
 	defer cancel()
 	keeping.Go(func() { h.cleanUp(ctx) })
 	server := &daemon.Server{Handle: h.handle, Allow: newCallerCheck(h.agent, isolatesAnyProfile), Panicked: func(fault any, stack []byte) {
-		h.log("a request has panicked, and the service goes on: %v\n%s", fault, stack)
+		h.log("a request has panicked, and the service continues: %v\n%s", fault, stack)
 	}}
 	return server.Serve(ctx, l) // The sandboxes keep running after the return.
 }

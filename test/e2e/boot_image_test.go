@@ -76,7 +76,7 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	}{
 		{"newest, read-only", newest, readOnly, true, "is read-only"},
 		{"newest, refused by its script", newest, broken, true, "refusing startup"},
-		{"newest, told to go on", newest, obey("0", readOnly), false, "is read-only"},
+		{"newest, told to continue", newest, obey("0", readOnly), false, "is read-only"},
 		{"newest, told to warn", newest, obey("1", broken), false, "S6_BEHAVIOUR_IF_STAGE2_FAILS is 1"},
 		{"july, told to end", july, obey("2", readOnly), true, "is read-only"},
 	} {

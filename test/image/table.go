@@ -79,7 +79,7 @@ var Rows = []Row{
 	},
 	{
 		"A read-only data directory and a failed boot script end the boot: `fatal: stopping the container`, no CMD", newest,
-		"`S6_BEHAVIOUR_IF_STAGE2_FAILS` (2 ends the boot, 1 warns, 0 goes on); without it, 2 if a boot script refuses the startup",
+		"`S6_BEHAVIOUR_IF_STAGE2_FAILS` (2 ends the boot, 1 warns, 0 continues); without it, 2 if a boot script refuses the startup",
 		[]string{"TestTheNewestImageEndsAFailedBoot"},
 	},
 	{

@@ -128,9 +128,9 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 	}
 }
 
-// TestHinitTellsOfTheBoard checks that hinit reports each worker and the board, and that a busy
-// board is no trouble.
-func TestHinitTellsOfTheBoard(t *testing.T) {
+// TestBoardInStatusAndEvents checks that hinit status shows the counts of the board, and that the
+// events show each worker. A board with many tasks must not be reported as a problem.
+func TestBoardInStatusAndEvents(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "  max_in_progress_per_profile: 1\n")
 	s := b.board()

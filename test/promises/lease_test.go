@@ -420,8 +420,8 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 	}
 }
 
-// TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot checks that hinit serves a volume whose file system refuses flock(2), and says
-// that nothing protects it. With EPERM, it said for ever that it can't lock the volume yet.
+// TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot checks that hinit serves a volume whose file system refuses flock(2), and
+// says that nothing protects it. With EPERM, it must not say for ever that it can't lock the volume yet.
 func TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -84,7 +84,7 @@ var seconds = regexp.MustCompile(`\d+ seconds`)
 // known are the intended differences from Debian's s6, which is older than the image's.
 var known = []difference{
 	{"fatal: : unable", "fatal: unable", "2.11 leaves a name out"},
-	{"s6-svc: fatal: unable to control", "s6-svc: warning: unable to control", "since 2.14 s6-svc goes on with the next directory"},
+	{"s6-svc: fatal: unable to control", "s6-svc: warning: unable to control", "since 2.14 s6-svc continues with the next directory"},
 	{"s6-svlisten1: fatal", "s6-svlisten: fatal", "since 2.14 another program waits"},
 	{"not listening\n100", "not listening\n102", "since 2.14"},
 	{"down (exitcode 0) S seconds, ready S seconds [never]", "down (not started yet)  [never]", "since 2.13.2"},

@@ -33,7 +33,7 @@ func TestShellOnATerminal(t *testing.T) {
 		term.Keys("echo shell' 'lives\n")
 		term.Await("shell lives")
 		if r := p.sandbox("exec", "ps"); strings.Contains(r.out, "sleep 5557") {
-			t.Errorf("what Ctrl-C was for goes on: %v", r)
+			t.Errorf("the command that Ctrl-C should end still runs: %v", r)
 		}
 		term.Keys("exit 7\n")
 		if code := term.Code(); code != 7 {

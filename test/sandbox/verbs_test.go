@@ -30,14 +30,14 @@ func TestVerbs(t *testing.T) {
 		step(0, "two  words", "exec", "--", "echo", "two  words")
 		step(124, "ran out of time", "exec", "--timeout", "1s", "sleep 5551 & sleep 5552")
 		if out := step(0, "", "exec", "ps"); strings.Contains(out, "sleep 555") {
-			t.Errorf("a command that ran out of time goes on: %s", out)
+			t.Errorf("a command that ran out of time still runs: %s", out)
 		}
 		job := step(0, "", "exec", "--background", "echo from the job; sleep 5553")
 		step(0, "Job "+job, "show")
 		testkit.Until(t, "the job has written", func() bool { return strings.Contains(p.sandbox("logs", "--job", job).out, "from the job") })
 		step(0, "", "stop", "--job", job)
 		if out := step(0, "", "exec", "ps"); strings.Contains(out, "sleep 5553") {
-			t.Errorf("a job that was stopped goes on: %s", out)
+			t.Errorf("a job that was stopped still runs: %s", out)
 		}
 		step(6, "no such", "logs", "--job", "999-9")
 
@@ -151,7 +151,7 @@ func TestPausedWithoutAConnection(t *testing.T) {
 			id := p.containers()[0]
 			docker("pause", id)
 			for range 2 {
-				if r := p.sandbox("exec", "true"); r.code != 3 || !strings.Contains(r.err, "is paused; let it go on with: docker unpause") {
+				if r := p.sandbox("exec", "true"); r.code != 3 || !strings.Contains(r.err, "is paused; resume it with: docker unpause") {
 					t.Errorf("paused: %v", r)
 				}
 				away()

@@ -161,7 +161,7 @@ func TestAnInterruptedRunIsSummedUp(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 	case <-time.After(testkit.Patience):
-		t.Fatal("it goes on")
+		t.Fatal("it still runs")
 	}
 	text := out.String()
 	if strings.Count(text, "ok   m/good") != 1 || !strings.Contains(text, "failed: m/slow TestH (did not end)\nfailed: m/slower TestK (did not end)\n") || !strings.HasSuffix(text, "interrupted: this is not all\n") {

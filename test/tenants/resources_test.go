@@ -52,7 +52,7 @@ type resource struct {
 	// stopped is the cause with which hinit then stops the attacker, in such modes.
 	stopped string
 	never   []string // Modes in which hinit does not limit the resource.
-	// relieved are the modes in which hinit protects the victim's share while the attacker goes on.
+	// relieved are the modes in which hinit protects the victim's share while the attacker is still active.
 	relieved []string
 }
 

@@ -132,7 +132,7 @@ func (x *doctorRun) checkLease(in client.Init) {
 	case client.LeaseWaiting:
 		switch since := l.Since.UTC().Format(time.RFC3339); {
 		case l.Holder == nil:
-			x.findings.Failed("lease", "%s (since %s); nothing but the CMD starts until it does; if this stays so for longer than 15 s, look at the disk or the server behind the volume (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", l.Detail, since)
+			x.findings.Failed("lease", "%s (since %s); nothing but the CMD starts until it does; if this stays so for longer than 15 s, look at the disk or the server behind the volume (to thaw a volume that is frozen for a backup, run on the host: fsfreeze --unfreeze)", l.Detail, since)
 		case l.Holder.PID != 0:
 			x.findings.Failed("lease", "%s (since %s)", l.Detail, since)
 		default:

@@ -28,7 +28,7 @@ var eventsVerb = cli.Verb{
 }
 
 func events(t *cli.Terminal, c *cli.Call) int {
-	follow := c.Flags.Bool("f", false, "follow: go on printing")
+	follow := c.Flags.Bool("f", false, "follow: keep printing")
 	n := c.Flags.Int("n", 50, "the last `N` events, -1 for all that are kept")
 	since := sinceFlag(c)
 	names, code, ok := c.Parse(t, 0, -1)
@@ -223,7 +223,7 @@ type waitReport struct {
 type waitState struct {
 	cl             *dial.Client
 	key            string
-	serviceAtStart client.Service // the service at the begin of the wait; empty if a notice of any service ends the wait
+	serviceAtStart client.Service // the service when the wait began; empty if a notice of any service ends the wait
 	cursor         uint64         // Seq of the last read event
 	result         waitReport     // the result; valid after errFound
 	message        string         // the result as a line for people

@@ -172,7 +172,7 @@ func explain(s client.Service, now time.Time) explanation {
 		case s.Drifted:
 			propose("restart", "run it with the present configuration")
 		case s.Paused:
-			e.Type = append(e.Type, advice{fmt.Sprintf("kill -CONT %d", s.PID), "let it go on"})
+			e.Type = append(e.Type, advice{fmt.Sprintf("kill -CONT %d", s.PID), "resume it"})
 			propose("restart", "end it and start it again")
 		case !s.Ready:
 			e.Next = "hinit waits until it reports that it is ready"

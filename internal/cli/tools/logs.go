@@ -40,7 +40,7 @@ var logsVerb = cli.Verb{
 const defaultLines = 100
 
 func logs(t *cli.Terminal, c *cli.Call) int {
-	follow := c.Flags.Bool("f", false, "follow: go on printing, across rotations")
+	follow := c.Flags.Bool("f", false, "follow: keep printing, across rotations")
 	n := c.Flags.Int("n", defaultLines, "the last `N` lines, -1 for all; with --since all since then")
 	since := sinceFlag(c)
 	all := c.Flags.Bool("all", false, "of everything that has a log file")

@@ -167,7 +167,7 @@ func runOnce(t *cli.Terminal, c *cli.Call) int {
 
 var reexecVerb = cli.Verb{
 	Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]",
-	Summary: "replace the running hinit by the binary in its place; everything goes on",
+	Summary: "replace the running hinit by the binary in its place; services keep running",
 	Run:     reexecute,
 }
 

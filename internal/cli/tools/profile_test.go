@@ -12,7 +12,7 @@ import (
 	"hinit/profiles"
 )
 
-// Of two commands that delete the same profile at the same time, the later one said "cannot stat" with a path.
+// If two commands delete the same profile at the same time, the later one must say that there is no such profile.
 func TestADeletionThatComesSecondSaysThatTheProfileIsGone(t *testing.T) {
 	home := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(home, "profiles", "other"), 0o755); err != nil {

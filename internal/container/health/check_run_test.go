@@ -81,8 +81,8 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 	}
 }
 
-// A check that was too slow once runs again at once if its period equals its timeout. Its second answer was "exit code 137",
-// from the kill of the first process, so one slow answer counted as two and restarted the service.
+// A check that was too slow runs again at once if its period equals its timeout. The second run must give its own answer, not
+// "exit code 137" from the kill of the first process. Otherwise one slow answer counts as two, and the service is restarted.
 func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 	h := &Health{options: Options{Loop: supervise(t)}}
 	for range 20 {
@@ -96,8 +96,8 @@ func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 	}
 }
 
-// A check failed if it left a process behind that ignores SIGTERM, because the answer waited for the end of that process. Its
-// next execution must not get the exit code of the kill.
+// A check must succeed although it leaves a process behind that ignores SIGTERM. The answer must not wait for the end of that
+// process, and the next run must not get the exit code of its kill.
 func TestAnExecCheckThatLeavesAStubbornProcessAnswers(t *testing.T) {
 	h := &Health{options: Options{Loop: supervise(t)}}
 	for range 3 {

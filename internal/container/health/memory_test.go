@@ -105,8 +105,8 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	}
 }
 
-// Without control groups memory.max must count the gateway of a profile and its workers together, and the largest must end.
-// Each of them could have as much as the limit.
+// Without control groups memory.max must count the gateway of a profile and its workers together, and the largest must end. A
+// limit for each process alone would give a profile several times its memory.
 func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
 	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
 		{Name: "gateway-coder", Kind: supervisor.KindGateway, Profile: "coder", State: supervisor.Up, PID: 6, Run: 1},
@@ -138,8 +138,8 @@ func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
 	}
 }
 
-// PID 1 must keep no record of a removed service. It kept one for each service that had been above its limit, or had run while
-// memory was tight. An agent can make any number of services.
+// PID 1 must keep no record of a removed service, even if the service has been above its limit or has run while memory was
+// tight. An agent can make any number of services.
 func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
 	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: new(supervisor.Snapshot), post: func(supervisor.Event) {}}
 	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, lastUsage: map[string]usageSample{}, measure: func(mains []int) []proc.Memory {

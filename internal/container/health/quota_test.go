@@ -94,8 +94,8 @@ func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 	}
 }
 
-// btrfs reports 0 of 0 inodes, as /proc does. hinit took that for a full disk, and measured all homes every 5 s instead of once
-// a minute.
+// A file system that reports 0 of 0 inodes, as btrfs and /proc do, must not count as full. Otherwise hinit measures all homes
+// every 5 s instead of once a minute.
 func TestAFileSystemWithoutInodeCountsIsNotFull(t *testing.T) {
 	t.Setenv("TMPDIR", "/proc")
 	h := &Health{options: Options{Config: func() *config.Config { return &config.Config{Home: "/proc"} }}}

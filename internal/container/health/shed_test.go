@@ -48,7 +48,7 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 		{"there is room, whoever has the rest", 700, 0, true, 600, []candidate{low}, decision{}},
 		{"one at a time", 990, 90, true, 0, []candidate{low, ending(large)}, decision{refuseStarts: true}},
 		{"all are critical", 990, 90, true, 0, nil, decision{refuseStarts: true}},
-		{"starts go on", 700, 0, true, 0, []candidate{low}, decision{}},
+		{"starts are allowed again", 700, 0, true, 0, []candidate{low}, decision{}},
 		{"the most important one comes back first", 200, 0, false, 0, []candidate{held(low), held(normal)}, decision{admit: "normal"}},
 		{"one that does not fit lets another one by", 400, 0, false, 0, []candidate{held(low), held(normal)}, decision{admit: "low"}},
 		{"none fits", 750, 0, false, 0, []candidate{held(low)}, decision{}},
@@ -185,7 +185,7 @@ func TestAFastWriterFilledTheMemoryBeforeTheSearch(t *testing.T) {
 	})
 }
 
-// The reason why starts wait must show the present use of memory, not the use at the begin of the wait, which may last for
+// The reason why starts wait must show the present use of memory, not the use when the wait began, which may last for
 // hours.
 func TestTheReasonWhyStartsWaitKeptItsFirstNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -71,8 +71,8 @@ func TestTheTerminationMessageTellsWhatCameBefore(t *testing.T) {
 	}
 }
 
-// TestAContainerWhoseConsoleIsNotReadEnds checks that a last message to a console without a reader does not keep PID 1 from its end.
-// The engine then killed the container, and the exit code of its CMD was lost.
+// TestAContainerWhoseConsoleIsNotReadEnds checks that a last message to a console without a reader does not keep PID 1 from its
+// end. Otherwise the engine kills the container, and the exit code of its CMD is lost.
 func TestAContainerWhoseConsoleIsNotReadEnds(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -257,7 +257,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 				t.host.Fatal(why + ", and boot.strict is set")
 				return ctx, false
 			}
-			t.host.Say("%s; the boot goes on when it does, and nothing but the CMD runs until then", why)
+			t.host.Say("%s; the boot continues when it does, and nothing but the CMD runs until then", why)
 			b.StartCmdEarly()
 		case <-ctx.Done():
 			return ctx, false

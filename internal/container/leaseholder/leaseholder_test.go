@@ -245,7 +245,7 @@ func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 }
 
 // TestTheLockIsHeldSinceBeforeAReexecution checks that the status shows since when a container has its lock, although hinit was
-// re-executed meanwhile. doctor said that a container had served the profiles for a second.
+// re-executed meanwhile. Otherwise doctor says that the container has served the profiles for a second.
 func TestTheLockIsHeldSinceBeforeAReexecution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, old := heldBy(t)

@@ -18,9 +18,9 @@ func (l *loop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want)
 	return nil
 }
 
-// Two runs of the boot program must have different names. With one name, the repair of a profile's files was ended in place of
-// the boot's repair, which had just finished. The error was "cannot repair the owners of the agent's files: the boot program
-// has failed".
+// Two runs of the boot program must have different names. With one name, hinit could end the repair of a profile's files in
+// place of the boot's repair, which has just finished. The error would be "cannot repair the owners of the agent's files: the
+// boot program has failed".
 func TestAProgramIsNotEndedInThePlaceOfAnEarlierOne(t *testing.T) {
 	l := &loop{}
 	for range 2 {

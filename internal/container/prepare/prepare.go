@@ -118,7 +118,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 		return err
 	}
 	if cfg.Image.FailedStepEffect == "1" && s.Status.Failed() {
-		s.Warn("a boot step has failed, and the boot goes on because S6_BEHAVIOUR_IF_STAGE2_FAILS is 1")
+		s.Warn("a boot step has failed, and the boot continues because S6_BEHAVIOUR_IF_STAGE2_FAILS is 1")
 	}
 	s.logLine(boot.LogLine{Text: boot.SetupComplete})
 	return nil
@@ -163,7 +163,7 @@ func (s *Stage) LogTimeline() {
 	s.Say("boot: %s", show.Timeline(s.Status.Steps()))
 }
 
-// RunStep runs a step of the boot, and records its duration and error. After an error the boot goes on.
+// RunStep runs a step of the boot, and records its duration and error. After an error the boot continues.
 func (s *Stage) RunStep(name string, step func() error) { s.Status.AddSteps(s.MeasureStep(name, step)) }
 
 // MeasureStep runs a step like RunStep, and returns the step without adding it to the status.

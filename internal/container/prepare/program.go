@@ -160,7 +160,7 @@ func (r *preparation) handleReport(handleReport *boot.Report) error {
 	case failing && r.cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
 	case ending && r.cfg.Image.FailedStepEffect == "2":
-		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
+		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; with S6_BEHAVIOUR_IF_STAGE2_FAILS=0 it continues", ends.Name, ends.Error)
 	}
 	r.RunStep("wait", func() error { // the wait for background work, such as opening the control socket
 		r.ready()
@@ -170,7 +170,7 @@ func (r *preparation) handleReport(handleReport *boot.Report) error {
 		r.RunStep("owners", func() error {
 			select {
 			case <-r.RepairOwners(r.ctx, true):
-			case <-time.After(ownersTime): // the repair goes on in the background
+			case <-time.After(ownersTime): // the repair continues in the background
 			case <-r.ctx.Done():
 			}
 			return nil
@@ -218,8 +218,8 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	return code, err
 }
 
-// ownersTime is how long the boot waits for the repair of owners after a change of the agent's user. Then the repair goes on in
-// the background.
+// ownersTime is how long the boot waits for the repair of owners after a change of the agent's user. Then the repair continues
+// in the background.
 const ownersTime = 5 * time.Second
 
 // RepairOwners repairs owners in the background until ctx ends. If all is set, it begins with all files. The returned channel

@@ -116,8 +116,8 @@ runs: {kanban-worker: {limits: {core: 9}, env: {WHO: worker}}}
 	}
 }
 
-// On a kernel without Landlock (isolation.missing: degrade), the agent put a program "git" into its .local/bin. The gateway of
-// a profile with its own user then ran this program.
+// The PATH of a profile with its own user must not contain directories of the agent. On a kernel without Landlock
+// (isolation.missing: degrade), its gateway could otherwise run a program that the agent has put there.
 func TestATenantRanToolsThatTheAgentHadPutIntoItsPath(t *testing.T) {
 	yaml := "isolation: {mode: none, missing: degrade, uids: 20000-29999}\nprofiles: {coder: {isolation: user}}\n"
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})

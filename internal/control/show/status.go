@@ -140,7 +140,7 @@ func (w *wrappedText) writeInit(in client.Init) {
 	if in.Cmd != nil {
 		text := fmt.Sprintf("CMD: %s (pid %d)", Line(strings.Join(in.Cmd.Argv, " ")), in.Cmd.PID)
 		if in.Cmd.Stopped {
-			text += fmt.Sprintf(", stopped by a signal such as Ctrl-Z; it goes on with: kill -CONT %d", in.Cmd.PID)
+			text += fmt.Sprintf(", stopped by a signal such as Ctrl-Z; resume it with: kill -CONT %d", in.Cmd.PID)
 		}
 		w.writeLine(text)
 	}
@@ -260,7 +260,7 @@ func tableWidth(rows []row) int {
 	return most
 }
 
-// writeRows writes each row and its lines in below, without blanks at the end of a line.
+// writeRows writes the table. Below row i it writes the lines below[i], indented. No line ends with blanks.
 func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 	width := columnWidths(rows)
 	for i := range rows {
@@ -312,7 +312,7 @@ func nextStep(s *client.Service, now time.Time) string {
 		return "drifted: restart to apply"
 	}
 	if s.Paused && s.PID != 0 {
-		return fmt.Sprintf("it goes on with: kill -CONT %d", s.PID)
+		return fmt.Sprintf("resume it with: kill -CONT %d", s.PID)
 	}
 	switch s.State {
 	case client.StateBackoff:

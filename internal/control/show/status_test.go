@@ -90,7 +90,7 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// The parts of the boot in the status must add up to the total. Rounding each part down lost 4 of 43 ms.
+// The parts of the boot in the status must add up to the total. Rounding each part down would lose 4 of 43 ms.
 func TestTheLineOfTheBootAddsUp(t *testing.T) {
 	var steps []client.BootStep
 	for i := range 12 {

@@ -61,8 +61,8 @@ func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 	}
 }
 
-// s6-svc -d took as long as a start of the Go runtime, three times as long as the program of s6 itself. A signal must not be
-// sent twice, so only the runtime sends one.
+// s6-svc -u and -d must get their answer before the Go runtime starts. GOMEMLIMIT is invalid, so a start of the runtime shows
+// as exit code 2. Signals (-t) and all other answers are left to the Go code, so that no signal is sent twice.
 func TestAnS6OrderIsAnsweredWithoutTheRuntime(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()
@@ -89,8 +89,9 @@ func TestAnS6OrderIsAnsweredWithoutTheRuntime(t *testing.T) {
 	}
 }
 
-// The socket got the number of a closed descriptor. Then the table, or the message of the runtime, went to the init, and
-// SIGPIPE ended a command that had been carried out. Without hinit-tools, a status that could not be written was a success.
+// A command with closed standard descriptors must write only requests to the socket. The socket must not get the number of a
+// closed descriptor: the output would go to the init, and SIGPIPE would end the command. Without hinit-tools, a status that
+// can't be written must be a failure.
 func TestACommandWithAClosedOutputWritesNothingToTheInit(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()
@@ -130,7 +131,7 @@ func TestACommandWithAClosedOutputWritesNothingToTheInit(t *testing.T) {
 	}
 }
 
-// A status for a full, non-blocking pipe was written in part, and then again by the runtime.
+// A status for a full, non-blocking pipe must be written once, not in part and then again by the Go runtime.
 func TestAStatusForAFullPipeIsWrittenOnce(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()
@@ -160,8 +161,8 @@ func TestAStatusForAFullPipeIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// The containers of a pod may share /run/hinit and the PID namespace. A command then gave its order to the init of another
-// container, which package dial refuses.
+// The containers of a pod may share /run/hinit and the PID namespace. Then the Go runtime must carry out a command, because
+// package dial refuses to give an order to the init of another container.
 func TestACommandInAPodIsLeftToTheRuntime(t *testing.T) {
 	testkit.SkipIfShort(t)
 	testkit.NeedRoot(t)

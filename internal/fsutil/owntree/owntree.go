@@ -87,8 +87,8 @@ func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 // enter other mounts, or directories that are refused; see [fsutil.Dir.Chown] for what is refused. If rel is refused, the
 // error is [fsutil.ErrProtected]. It may miss a file that is renamed during the walk.
 //
-// With crossTop, rel may be a mount point; otherwise that is [fsutil.ErrMount]. A file that can't be changed counts in
-// Failed, and the walk goes on. An error comes from w.BetweenBatches, or says why rel could not be opened.
+// With crossTop, rel may be a mount point; otherwise that is [fsutil.ErrMount]. A file that can't be changed counts in Failed,
+// and the walk continues. An error comes from w.BetweenBatches, or says why rel could not be opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
 		st, err := fsutil.Fstat(fd)

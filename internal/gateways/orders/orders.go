@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// stopTimeout is how long a stop waits for the record of its intent on the volume before it goes on without a record. A
+	// stopTimeout is how long a stop waits for the record of its intent on the volume before it continues without a record. A
 	// start always waits, because starting a process in a directory that hangs would block the supervisor. After the same time,
 	// a newer order may replace a waiting order.
 	stopTimeout = time.Second
@@ -67,7 +67,7 @@ type Order struct {
 	done             chan struct{}  // closed when the order has been carried out or has failed
 
 	// The mutex of Queues guards the fields below.
-	unrecordedAt time.Time // when the order goes on without a record; zero for never
+	unrecordedAt time.Time // when the order continues without a record; zero for never
 	recorded     bool      // the intent is on the volume, or hinit retries until it is
 	claimed      bool      // the order is being passed to the supervisor, or the supervisor has it
 	executed     bool      // the supervisor has the order; err and effect are the result

@@ -155,8 +155,8 @@ func TestAnIsolatedGatewayExecutedAProgramMore(t *testing.T) {
 	}
 }
 
-// A gateway must not start if the kernel may choose its port for a program of another profile. A profile took such a port
-// within 0.01 s: it bound sockets to any port until the kernel chose the right one.
+// A gateway must not start if the kernel may choose its port for a program of another profile. The other profile could take the
+// port within 0.01 s, by binding sockets to any port until the kernel chooses the right one.
 func TestAnotherProfileTookAPortThatTheKernelChooses(t *testing.T) {
 	dir := place(t, "own")
 	if err := testkit.Build(dir, isolation.Program); err != nil {

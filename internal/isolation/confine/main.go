@@ -2,9 +2,9 @@
 // filter its system calls. It is the code of hinit-isolate. Package isolation defines the arguments with which PID 1 asks for
 // it.
 //
-// If root has saved the rules of the container, confining needs no Go runtime, and the command starts in 0.4 ms. If the
-// kernel lacks a part of the isolation, the process exits with an error, unless its arguments allow it to go on. The package
-// owns no goroutine.
+// If root has saved the rules of the container, confining needs no Go runtime, and the command starts in 0.4 ms. If the kernel
+// lacks a part of the isolation, the process exits with an error, unless its arguments allow it to start without that part. The
+// package owns no goroutine.
 package confine
 
 import (

@@ -14,7 +14,7 @@ import (
 )
 
 // NewTracker returns a Tracker with a supervisor of its own. This process becomes a subreaper, so that descendants of runs
-// become its children. Runs that are alive when the process ends go on. Call NewTracker once in a process.
+// become its children. Runs that are alive when the process ends keep running. Call NewTracker once in a process.
 func NewTracker() (*runs.Tracker, error) {
 	proc.RestoreIgnoredSignals()
 	procs, err := proc.New()

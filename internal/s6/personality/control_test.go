@@ -157,7 +157,8 @@ func TestACommandIsTakenInAlthoughTheVolumeDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// After a full disk, hinit status warned for ever that the slot of a service can't be made, although the slot existed.
+// If a slot can't be made yet, as on a full disk, hinit must say so once and make the slot later. It must not add a lasting
+// warning to the status.
 func TestASlotThatIsMadeLaterWasWarnedAboutForEver(t *testing.T) {
 	h := &host{}
 	s, scan := begin(t, h)

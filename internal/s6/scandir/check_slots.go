@@ -19,7 +19,7 @@ import (
 )
 
 // Scan begins to supervise new directories, and tells the services of removed directories to end. It returns after all this.
-// Calls before the begin of a scan share the scan.
+// Calls before a scan begins share that scan.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.doInScanner(ctx, func() {

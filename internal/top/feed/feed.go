@@ -170,7 +170,7 @@ func environment(environ []byte) []string {
 }
 
 const (
-	// logHistory is the number of past lines at the begin of Log.
+	// logHistory is the number of past lines with which Log begins.
 	logHistory = 500
 	// logEvery is the time between two batches of lines from Log. A batch has at most logBatch lines, the newest.
 	logEvery = 200 * time.Millisecond

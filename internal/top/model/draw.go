@@ -209,7 +209,7 @@ func (m *Model) helpLines() []frame.Line {
 			lines = append(lines, frame.Text(frame.Plain, "  "+part))
 		}
 	}
-	out := []frame.Line{frame.Text(frame.Title, "hinit top: keys (down goes on, any other goes back)")}
+	out := []frame.Line{frame.Text(frame.Title, "hinit top: keys (down: next page, any other: back)")}
 	m.helpOffset = max(min(m.helpOffset, len(lines)-m.height+1), 0)
 	return padLines(append(out, lines[m.helpOffset:]...), m.height)
 }

@@ -265,7 +265,7 @@ func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time
 	}
 }
 
-// hostSilence reports whether a host does not answer. since is the begin of its silence, and why is the reason, or "" if
+// hostSilence reports whether a host does not answer. since is the time at which its silence began, and why is the reason, or "" if
 // unknown.
 func (m *Model) hostSilence(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {

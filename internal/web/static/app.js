@@ -98,7 +98,7 @@
     setTimeout(load, 3000);
   };
 
-  // A log that goes on.
+  // A log that is followed.
   const follow = (log, from) => {
     const pre = log && log.querySelector('#log');
     if (!pre) return () => {};

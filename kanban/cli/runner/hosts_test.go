@@ -36,7 +36,7 @@ func TestAWorkerOfAnIsolatedProfileNeedsHinit(t *testing.T) {
 }
 
 // TestTwoBoardsMayLookForProcessesAtATime checks that two boards can scan for leftover processes at
-// the same time. One of them waited for a minute.
+// the same time.
 func TestTwoBoardsMayLookForProcessesAtATime(t *testing.T) {
 	r := &Runner{}
 	var all sync.WaitGroup

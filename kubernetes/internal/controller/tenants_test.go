@@ -131,8 +131,8 @@ func TestALongMessageOfAnAgentMakesAnEvent(t *testing.T) {
 }
 
 // TestAnErrorThatStaysDelaysNoRound checks that reconciliation keeps its interval while the API
-// server always refuses an object. With growing delays, the controller noticed a lost host up to 17
-// minutes late.
+// server always refuses an object. With growing delays, the controller would notice a lost host up
+// to 17 minutes late.
 func TestAnErrorThatStaysDelaysNoRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rounds := 0

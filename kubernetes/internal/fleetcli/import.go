@@ -124,7 +124,7 @@ func (i *importer) plan(ctx context.Context, one migrationPlan) (step, refused s
 	case n.state == copied:
 		return "nothing: it was imported before", ""
 	default:
-		step = "go on to copy"
+		step = "continue the copy"
 	}
 	if one.from.Want == "up" {
 		return "stop, " + step + ", start in the fleet", ""

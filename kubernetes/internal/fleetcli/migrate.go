@@ -109,7 +109,7 @@ func (n migrationRecord) write(p *v1alpha1.AgentProfile, annotation string) {
 }
 
 // errOtherCommand means that another command has replaced the note of this one, and now continues the import or export.
-var errOtherCommand = errors.New("another hinit-fleet goes on with this profile")
+var errOtherCommand = errors.New("another hinit-fleet continues with this profile")
 
 // update modifies a profile by compare-and-swap: it reads the object, calls change and writes the result. If the object has
 // changed in the meantime, it starts again.

@@ -39,7 +39,7 @@ func (f *fleet) awaitCondition(ctx context.Context, limit time.Duration, what st
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("cannot wait until %s: %s is over; it goes on", what, limit)
+			return fmt.Errorf("cannot wait until %s: %s is over; the operation continues", what, limit)
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
@@ -203,7 +203,7 @@ func runRollout(ctx context.Context, c *call) error {
 }
 
 func runLogs(ctx context.Context, c *call) error {
-	follow := c.Flags.Bool("f", false, "go on with new lines")
+	follow := c.Flags.Bool("f", false, "follow: keep printing new lines")
 	lines := c.Flags.Int("lines", 20, "how many `LINES` of the past")
 	f, words, err := c.connect(1, 1)
 	if err != nil {

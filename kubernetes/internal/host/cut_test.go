@@ -43,7 +43,7 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err != nil {
-			t.Fatalf("cut after byte %d, the move goes on with %v", cut, err)
+			t.Fatalf("cut after byte %d, the move continues with %v", cut, err)
 		}
 		r, err := to.receipt("coder", "u1", from.Nonce)
 		if err != nil || r.SHA256 != sum {

@@ -128,8 +128,9 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAProfileWithoutItsDataIsNotCreatedAnew checks that a profile is reported as missing, and not
-// created again. Its host confirmed the data only in the object's metadata and then lost its volume.
+// TestAProfileWithoutItsDataIsNotCreatedAnew checks that a profile without its data is reported as
+// missing, and not created again. Its host has confirmed the data only in the object's metadata,
+// and has then lost its volume.
 func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", UID: "u1"}, Status: v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1}}
 	next := func() placement.Step { return placement.Next("me", object(p, string(p.UID)), placement.LocalState{}) }

@@ -20,10 +20,10 @@ func emptyWholeTrash(ctx context.Context, s *Store) error {
 	return err
 }
 
-// TestATrashThatAnAgentHasSpoiltHoldsNoWorker checks that a host deletes a large home in the
-// background although an agent removed, replaced or closed the trash directory. The next start of
-// the host must succeed.
-func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
+// TestDeleteWithDamagedTrash checks that a host deletes a large home in the background although an
+// agent has removed the trash directory, replaced it, or made it inaccessible (mode 0). The next
+// start of the host must succeed.
+func TestDeleteWithDamagedTrash(t *testing.T) {
 	for how, spoil := range map[string]func(trash string) error{
 		"removed": os.Remove,
 		"a file":  func(trash string) error { return errors.Join(os.Remove(trash), os.WriteFile(trash, nil, 0o600)) },

@@ -130,7 +130,7 @@ func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err
 }
 
 // errInterrupted means that a stream ended early. The received part is kept, and the next fetch continues after it.
-var errInterrupted = errors.New("the stream has ended early; it goes on from there")
+var errInterrupted = errors.New("the stream has ended early; the next try continues from there")
 
 // receive reads an archive from body and stores it as received data. It replaces received data that the object already had.
 func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Reader) error {

@@ -216,8 +216,8 @@ func (l *reportingLock) releaseLease(ctx context.Context) error {
 	}
 }
 
-// boottime returns CLOCK_BOOTTIME (clock_gettime(2)), the clock of the messages to the init. It goes on while the machine is
-// suspended, as the Lease does.
+// boottime returns CLOCK_BOOTTIME (clock_gettime(2)), the clock of the messages to the init. It
+// keeps running while the machine is suspended, as the Lease does.
 func boottime() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // Every Linux that runs Go has this clock.

@@ -212,7 +212,7 @@ func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 	began := time.Now()
 	for w.isRunning(old) {
 		if time.Since(began) > waitTimeout {
-			t.Fatal("its gateway goes on")
+			t.Fatal("its gateway is still up")
 		}
 		<-time.After(sampleInterval)
 	}
@@ -259,7 +259,7 @@ func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 	if _, _, err := w.await(two, nil); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("the gateway ended after %v, and one runs %v after the API server went on", ended, time.Since(again))
+	t.Logf("the gateway ended after %v, and one runs %v after the API server continued", ended, time.Since(again))
 	if w.countDuplicates(old) > 0 {
 		t.Error("two pods served")
 	}
@@ -292,7 +292,7 @@ func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
 		t.Error(err)
 	}
 	if w.isRunning(old) || w.countDuplicates(old) > 0 {
-		t.Error("the gateway of the old pod goes on")
+		t.Error("the gateway of the old pod is still up")
 	}
 }
 

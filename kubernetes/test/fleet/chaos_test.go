@@ -16,7 +16,7 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-var chaosDuration = flag.Duration("span", time.Minute, "how long the chaos goes on")
+var chaosDuration = flag.Duration("span", time.Minute, "how long the chaos lasts")
 
 const (
 	chaosHosts    = 4

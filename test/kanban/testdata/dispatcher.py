@@ -3,7 +3,7 @@
 usage: dispatcher.py DB AGENT [unguarded]
 
 It makes passes until SIGTERM, which it heeds between its steps: it leaves claims without a worker behind, but no worker whose pid
-is not written down. unguarded: it could not open the lock of the tick, and goes on without (contract, section 18, step 0).
+is not written down. unguarded: it could not open the lock of the tick, and continues without (contract, section 18, step 0).
 """
 import fcntl
 import json
