@@ -134,7 +134,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			b := newBoard(t)
-			b.runner.knowsStarted, b.runner.late = true, make(map[int64]Worker)
+			b.runner.reportsStarted, b.runner.late = true, make(map[int64]Worker)
 			id := b.createReady("alpha")
 			b.runner.fail = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
 			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {

@@ -146,7 +146,7 @@ func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	for _, step := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
 		b := newBoard(t)
-		b.runner.knowsStarted = true
+		b.runner.reportsStarted = true
 		id := b.createReady("alpha")
 		b.tick()
 		b.advance(step)

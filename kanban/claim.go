@@ -9,11 +9,11 @@ import (
 	"github.com/samber/lo"
 )
 
-// claimSeconds returns how many seconds a new claim is valid: asked if it is set, otherwise HERMES_KANBAN_CLAIM_TTL_SECONDS,
-// otherwise fifteen minutes.
-func (s *Store) claimSeconds(asked time.Duration) int64 {
-	if asked > 0 {
-		return max(1, int64(asked/time.Second))
+// claimSeconds returns how many seconds a new claim is valid: requested if it is set, otherwise
+// HERMES_KANBAN_CLAIM_TTL_SECONDS, otherwise fifteen minutes.
+func (s *Store) claimSeconds(requested time.Duration) int64 {
+	if requested > 0 {
+		return max(1, int64(requested/time.Second))
 	}
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }

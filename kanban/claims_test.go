@@ -369,7 +369,7 @@ func TestNoRunEndsBeforeItBegan(t *testing.T) {
 			return err
 		},
 		"crash": func(b *board, id string, early time.Time) error {
-			b.runner.knowsStarted = true
+			b.runner.reportsStarted = true
 			b.exits(id, Exit{Code: 1})
 			_, err := b.d.Tick(b.t.Context(), early, TickOptions{})
 			return err

@@ -285,7 +285,7 @@ func TestCrashes(t *testing.T) {
 	})
 	t.Run("finished in time", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.knowsStarted = true
+		b.runner.reportsStarted = true
 		id := b.createReady("alpha")
 		b.tick()
 		run := b.task(id).CurrentRunID

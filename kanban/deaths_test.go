@@ -87,7 +87,7 @@ func TestDispatcherDies(t *testing.T) {
 func runWithCrashes(t *testing.T, n int) (points, deaths int) {
 	b := newBoard(t)
 	r := &persistentRunner{t: t, working: make(map[string]int64)}
-	r.fakeRunner = fakeRunner{known: make(map[int64]WorkerReport), procs: b.procs, knowsStarted: true}
+	r.fakeRunner = fakeRunner{known: make(map[int64]WorkerReport), procs: b.procs, reportsStarted: true}
 	parent := b.createReady("alpha")
 	ids := []string{parent, b.createReady("beta"), b.create(Task{Assignee: "alpha"}, parent)}
 	for round := 0; round < 40 && b.task(ids[2]).Status != Done; round++ {

@@ -226,16 +226,16 @@ func (p *pass) startTasks(status Status) error {
 
 // isProfile reports whether a profile exists. It asks [Profiles] only once in a pass for each name, and caches the answer. If
 // Profiles fails, it returns ifUnknown.
-func (p *pass) isProfile(who string, ifUnknown bool) bool {
-	if known, asked := p.profileExists[who]; asked {
+func (p *pass) isProfile(assignee string, ifUnknown bool) bool {
+	if known, asked := p.profileExists[assignee]; asked {
 		return known
 	}
-	ok, err := p.Profiles.Exists(who)
+	ok, err := p.Profiles.Exists(assignee)
 	if err != nil {
-		p.log().Warn("cannot see whether a profile exists", "profile", who, "error", err)
+		p.log().Warn("cannot see whether a profile exists", "profile", assignee, "error", err)
 		ok = ifUnknown
 	}
-	p.profileExists[who] = ok
+	p.profileExists[assignee] = ok
 	return ok
 }
 

@@ -346,7 +346,7 @@ func TestNext(t *testing.T) {
 	if n := next(); n != 0 {
 		t.Errorf("an empty board: in %d s", n)
 	}
-	b.runner.knowsStarted = true
+	b.runner.reportsStarted = true
 	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(600))})
 	b.tick()
 	if n := next(); n != 600 {

@@ -280,7 +280,7 @@ type fakeRunner struct {
 	known          map[int64]WorkerReport // Reported state by run.
 	ended          []int64
 	forgotten      []int64
-	knowsStarted   bool // Whether the runner reports the workers that it has started as alive.
+	reportsStarted bool // Whether the runner reports the workers that it has started as alive.
 	onStart        func(WorkerJob) error
 	onWorkerStates func()
 	ignoresEnd     bool             // Whether End leaves the worker alive.
@@ -311,7 +311,7 @@ func (r *fakeRunner) Start(_ context.Context, job WorkerJob) (Worker, error) {
 	}
 	w := Worker{PID: 100000 + len(r.jobs), Start: uint64(job.Run)}
 	r.procs.set(w.PID, true, w.Start)
-	if r.knowsStarted {
+	if r.reportsStarted {
 		r.known[job.Run] = WorkerReport{Liveness: Alive, Worker: w}
 	}
 	return w, nil

@@ -24,7 +24,7 @@ func TestLeavingWorkers(t *testing.T) {
 		for _, knows := range []bool{true, false} {
 			t.Run(how, func(t *testing.T) {
 				b := newBoard(t)
-				b.runner.knowsStarted = knows
+				b.runner.reportsStarted = knows
 				b.d.Config.MaxInProgress = new(1)
 				id := b.createReady("alpha")
 				b.tick()
@@ -60,7 +60,7 @@ func TestLeavingWorkers(t *testing.T) {
 	// Two workers must not share a workspace after block and unblock.
 	t.Run("another attempt waits for the end of the last one", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.knowsStarted = true
+		b.runner.reportsStarted = true
 		id := b.createReady("alpha")
 		b.tick()
 		run := b.task(id).CurrentRunID
@@ -79,7 +79,7 @@ func TestLeavingWorkers(t *testing.T) {
 	// A worker whose attempt ends during a pass must count against the limits.
 	t.Run("its attempt ends while the pass looks", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.knowsStarted = true
+		b.runner.reportsStarted = true
 		b.d.Config.MaxInProgress = new(1)
 		id, other := b.createReady("alpha"), b.createReady("alpha")
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)

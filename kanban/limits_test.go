@@ -180,7 +180,7 @@ func TestMaxRuntime(t *testing.T) {
 	})
 	t.Run("through the runner", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.knowsStarted = true
+		b.runner.reportsStarted = true
 		id := timed(b)
 		b.tick()
 		run := b.task(id).CurrentRunID
@@ -457,7 +457,7 @@ func TestAQuotaWallIsForgotten(t *testing.T) {
 	checkEqual(t, "spawned", spawnedIDs(r), id)
 }
 
-// TestCollect checks that RemoveOld removes the old files and logs beside the board (contract,
+// TestCollect checks that RemoveOldEventsAndLogs removes the old files and logs beside the board (contract,
 // 28.12).
 func TestCollect(t *testing.T) {
 	t.Parallel()
@@ -474,7 +474,7 @@ func TestCollect(t *testing.T) {
 		must(t, os.Chtimes(file, b.now, b.now))
 	}
 	must(t, os.Chtimes(young, b.now.Add(40*24*time.Hour), b.now.Add(40*24*time.Hour)))
-	c, err := b.RemoveOld(t.Context(), b.now.Add(31*24*time.Hour), 30*24*time.Hour, 30*24*time.Hour)
+	c, err := b.RemoveOldEventsAndLogs(t.Context(), b.now.Add(31*24*time.Hour), 30*24*time.Hour, 30*24*time.Hour)
 	must(t, err)
 	if c.Logs != 2 || c.Events != 2 || len(b.events(done)) != 0 || len(b.events(open)) == 0 {
 		t.Errorf("%+v", c)

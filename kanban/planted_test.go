@@ -92,7 +92,7 @@ func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	b := newBoard(t)
 	b.d.Backoff = time.Minute
 	failed, done, talked, left := b.createReady("alpha"), b.createReady("alpha"), b.createReady("alpha"), b.createReady("beta")
-	b.runner.knowsStarted = true
+	b.runner.reportsStarted = true
 	b.tick()
 	b.exits(failed, Exit{Code: 1})
 	b.tick()

@@ -92,7 +92,7 @@ func TestARowKeptTheDispatcherBusy(t *testing.T) {
 		"id = NULL", "claim_lock = NULL", "claim_expires = 9223372036854775807", "max_runtime_seconds = 9223372036854775807",
 	} {
 		b := newBoard(t)
-		b.runner.knowsStarted = true
+		b.runner.reportsStarted = true
 		b.createReady("alpha")
 		b.tick()
 		b.exec("UPDATE tasks SET " + set)
@@ -113,7 +113,7 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 	b := newBoard(t)
 	b.now = time.Now()
 	b.d.Config.StaleTimeout = 4 * time.Hour
-	b.runner.knowsStarted = true
+	b.runner.reportsStarted = true
 	me, err := procstat.Read(os.Getpid())
 	must(t, err)
 	began := procstat.StartedAt(me.Start)
@@ -136,7 +136,7 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 func TestAClockThatWasSetBackDidNotProlongTheRuntime(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	b.runner.knowsStarted = true
+	b.runner.reportsStarted = true
 	me, err := procstat.Read(os.Getpid())
 	must(t, err)
 	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(3600))})

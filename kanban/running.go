@@ -235,8 +235,8 @@ func (p *pass) storeReport(w *observedTask, s WorkerReport) {
 
 // recordMissingPIDs writes the pids of workers to the board, if the dispatcher that started them died before it could. The
 // pids come from the runner or the ledger.
-func (p *pass) recordMissingPIDs(asked []*observedTask) error {
-	for _, w := range asked {
+func (p *pass) recordMissingPIDs(tasks []*observedTask) error {
+	for _, w := range tasks {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.liveness == NeverStarted {
 			continue
 		}

@@ -128,8 +128,8 @@ func (p *pass) buildJob(task Task, from Status) WorkerJob {
 }
 
 // workerEnv returns the environment variables that tell the agent that it is the worker of this task.
-func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
-	optional := map[string]string{"HERMES_HOME": p.Profiles.Dir(who), "HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
+func (p *pass) workerEnv(task Task, profile, dir string) map[string]string {
+	optional := map[string]string{"HERMES_HOME": p.Profiles.Dir(profile), "HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
 	if filepath.IsAbs(dir) {
 		optional["TERMINAL_CWD"] = dir
 	}
@@ -149,7 +149,7 @@ func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	}
 	paths := p.Store.paths
 	env := map[string]string{
-		"HERMES_PROFILE": who, "HERMES_KANBAN_TASK": task.ID, "HERMES_KANBAN_WORKSPACE": task.WorkspacePath,
+		"HERMES_PROFILE": profile, "HERMES_KANBAN_TASK": task.ID, "HERMES_KANBAN_WORKSPACE": task.WorkspacePath,
 		"HERMES_KANBAN_RUN_ID": strconv.FormatInt(task.CurrentRunID, 10), "HERMES_KANBAN_CLAIM_LOCK": task.ClaimLock,
 		"HERMES_KANBAN_DB": paths.DB, "HERMES_KANBAN_WORKSPACES_ROOT": paths.Workspaces, "HERMES_KANBAN_BOARD": paths.Board,
 	}
@@ -355,14 +355,14 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	return data[min(1, len(data)):], nil
 }
 
-// RemovedCounts counts what [Store.RemoveOld] has removed.
+// RemovedCounts counts what [Store.RemoveOldEventsAndLogs] has removed.
 type RemovedCounts struct {
 	Events int64 `json:"events"`
 	Logs   int   `json:"logs"`
 }
 
-// RemoveOld removes the events of finished tasks that are older than events, and the log files that are older than logs.
-func (s *Store) RemoveOld(ctx context.Context, now time.Time, events, logs time.Duration) (c RemovedCounts, err error) {
+// RemoveOldEventsAndLogs removes the events of finished tasks that are older than events, and the log files that are older than logs.
+func (s *Store) RemoveOldEventsAndLogs(ctx context.Context, now time.Time, events, logs time.Duration) (c RemovedCounts, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?
 			AND task_id IN (SELECT id FROM tasks WHERE status IN ('done', 'archived'))`, now.Add(-events).Unix())
@@ -387,5 +387,5 @@ func (s *Store) RemoveOld(ctx context.Context, now time.Time, events, logs time.
 	return c, err
 }
 
-// workerLogPattern matches the names of workers' logs and of their rotated copies, so that RemoveOld removes nothing else.
+// workerLogPattern matches the names of workers' logs and of their rotated copies, so that RemoveOldEventsAndLogs removes nothing else.
 var workerLogPattern = regexp.MustCompile(`\.log(\.\d+)?$`)

@@ -113,7 +113,7 @@ type stream struct {
 	raw      syscall.RawConn
 	readFunc func(fd uintptr) bool // The method value s.read, stored so that waiting allocates nothing.
 	lines    lines
-	pace     pace
+	pace     readPacer
 	directFD int // Descriptor that the pump reads without the poller during a flood; otherwise -1.
 	stopping atomic.Bool
 	freezing atomic.Bool // Whether [Set.Freeze] has asked the pump to stop.
@@ -237,18 +237,18 @@ func (s *stream) queuedBytes() uint64 {
 	return uint64(n)
 }
 
-// answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of
-// requests before the last read. pause is true if the last read found the pipe empty.
-func (s *stream) answerFinishedTails(asked uint64, pause bool) {
-	if s.answeredRequest >= asked {
+// answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. requests is the number
+// of requests before the last read. pause is true if the last read found the pipe empty.
+func (s *stream) answerFinishedTails(requests uint64, pause bool) {
+	if s.answeredRequest >= requests {
 		return
 	}
 	if s.targetRequest <= s.answeredRequest {
-		s.targetRequest, s.target = asked, s.total+s.queuedBytes()
+		s.targetRequest, s.target = requests, s.total+s.queuedBytes()
 	}
 	switch {
 	case pause:
-		s.answeredRequest = asked
+		s.answeredRequest = requests
 	case s.total >= s.target:
 		s.answeredRequest = s.targetRequest
 	default:

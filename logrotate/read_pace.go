@@ -26,9 +26,9 @@ const (
 	floodPipe = 1 << 20
 )
 
-// pace decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that a single read
+// readPacer decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that a single read
 // returns the data of many writes.
-type pace struct {
+type readPacer struct {
 	flood      bool
 	pauseNext  bool // Whether to pause before the next read.
 	shortReads int  // Number of short reads since the time `since`; floodReads of them within floodWindow begin a flood.
@@ -44,12 +44,12 @@ type pace struct {
 	fruitlessFloods uint
 }
 
-// maxFruitlessFloods is the upper limit of pace.fruitlessFloods.
+// maxFruitlessFloods is the upper limit of readPacer.fruitlessFloods.
 const maxFruitlessFloods = 6
 
 // recordRead is called after each read. n is the number of bytes read, room is the size of the buffer, and window is the time in
 // which short reads are counted. The result is true if a flood has begun or ended.
-func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
+func (p *readPacer) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.pauseNext
 	p.pauseNext = false
 	p.sincePause += n
@@ -62,7 +62,7 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 			if p.pauses == 0 {
 				doubt = min(p.fruitlessFloods+1, maxFruitlessFloods)
 			}
-			*p = pace{since: now, fruitlessFloods: doubt}
+			*p = readPacer{since: now, fruitlessFloods: doubt}
 			return true
 		}
 		if rested {
@@ -85,7 +85,7 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 }
 
 // adaptPause sets the length of the next pause so that the pipe is a quarter to half full at its end.
-func (p *pace) adaptPause() {
+func (p *readPacer) adaptPause() {
 	switch {
 	case p.sincePause > p.size/2:
 		p.pause = max(p.pause/2, floodPause)

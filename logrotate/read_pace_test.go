@@ -100,7 +100,7 @@ func TestOrdersInAFlood(t *testing.T) {
 // TestPausesFollowWhatComes checks that the pauses between reads grow while the pipe stays nearly
 // empty, and shrink before its writer has to wait.
 func TestPausesFollowWhatComes(t *testing.T) {
-	p := pace{flood: true, pauseNext: true, size: floodPipe, pause: floodPause}
+	p := readPacer{flood: true, pauseNext: true, size: floodPipe, pause: floodPause}
 	cycle := func(bytes int) time.Duration {
 		for n := 0; bytes >= readSize/2; bytes -= n {
 			n = min(bytes, readSize)

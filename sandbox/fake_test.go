@@ -368,7 +368,7 @@ func mustOpen(t *testing.T, m *Manager, key Key) *Sandbox {
 	return s
 }
 
-func (f *fake) checkCount(t *testing.T, verb string, n int) {
+func (f *fake) wantCalls(t *testing.T, verb string, n int) {
 	t.Helper()
 	if got := f.called(verb); len(got) != n {
 		t.Errorf("%d calls of %s, want %d: %q", len(got), verb, n, f.calls)

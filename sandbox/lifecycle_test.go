@@ -69,10 +69,10 @@ func TestReuse(t *testing.T) {
 			if s.ID() != c.id {
 				t.Errorf("it uses %s, want %s", s.ID(), c.id)
 			}
-			f.checkCount(t, "list", c.list)
-			f.checkCount(t, "start", c.start)
-			f.checkCount(t, "unpause", c.un)
-			f.checkCount(t, "create", c.creates)
+			f.wantCalls(t, "list", c.list)
+			f.wantCalls(t, "start", c.start)
+			f.wantCalls(t, "unpause", c.un)
+			f.wantCalls(t, "create", c.creates)
 		})
 	}
 	t.Run("another volume's is left alone", func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestReuse(t *testing.T) {
 			})
 		}
 		all.Wait()
-		f.checkCount(t, "create", 1)
+		f.wantCalls(t, "create", 1)
 	})
 	t.Run("an engine that doesn't answer", func(t *testing.T) {
 		f := newFake()
@@ -104,7 +104,7 @@ func TestReuse(t *testing.T) {
 		if _, err := fakeManager(t, f, nil).Open(t.Context(), Key{}); !errors.Is(err, ErrNoEngine) {
 			t.Error(err)
 		}
-		f.checkCount(t, "create", 0)
+		f.wantCalls(t, "create", 0)
 	})
 }
 
@@ -132,14 +132,14 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 		if _, err := m.MakeContainer(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) {
 			t.Errorf("the error is %v", err)
 		}
-		m.engine.(*fake).checkCount(t, "remove", 1)
+		m.engine.(*fake).wantCalls(t, "remove", 1)
 	})
 	t.Run("an image that isn't there is fetched", func(t *testing.T) {
 		f := newFake()
 		f.fail["create"] = ErrNoImage
 		_, err := fakeManager(t, f, nil).Open(t.Context(), Key{})
-		f.checkCount(t, "pull", 1)
-		f.checkCount(t, "create", 2)
+		f.wantCalls(t, "pull", 1)
+		f.wantCalls(t, "create", 2)
 		if !errors.Is(err, ErrNoImage) {
 			t.Error(err)
 		}
@@ -167,7 +167,7 @@ func TestASandboxWasRemovedBecauseAnotherCouldNotBeMade(t *testing.T) {
 		if _, err := m.MakeContainer(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) { // docker run --name creates a sandbox with this call.
 			t.Errorf("the error is %v", err)
 		}
-		m.engine.(*fake).checkCount(t, "remove", 0)
+		m.engine.(*fake).wantCalls(t, "remove", 0)
 	}
 }
 
@@ -182,8 +182,8 @@ func TestClose(t *testing.T) {
 	if err := errors.Join(m.Close(), m.Close()); err != nil {
 		t.Fatal(err)
 	}
-	f.checkCount(t, "stop", 0)
-	f.checkCount(t, "remove", 0)
+	f.wantCalls(t, "stop", 0)
+	f.wantCalls(t, "remove", 0)
 	if _, err := s.Exec(t.Context(), Request{Command: "true"}); !errors.Is(err, ErrClosed) {
 		t.Errorf("a command afterwards: %v", err)
 	}
@@ -210,7 +210,7 @@ func TestAdopt(t *testing.T) {
 		})
 	}
 	all.Wait()
-	f.checkCount(t, "exec", 1)
+	f.wantCalls(t, "exec", 1)
 	if _, err := m.Adopt(t.Context(), "b"); err == nil || !strings.Contains(err.Error(), "is paused") {
 		t.Error(err)
 	}
@@ -339,10 +339,10 @@ func TestReaper(t *testing.T) {
 		f := newFake()
 		m := fakeManager(t, f, nil)
 		mustOpen(t, m, Key{})
-		f.checkCount(t, "list", 1)
+		f.wantCalls(t, "list", 1)
 		m.opts.SweepOrphans = true // With SweepOrphans, the next Open sweeps again.
 		mustOpen(t, m, Key{Task: "x"})
-		f.checkCount(t, "list", 3)
+		f.wantCalls(t, "list", 3)
 	})
 	t.Run("a sweep that fails keeps nobody from working", func(t *testing.T) {
 		f := newFake()
@@ -356,7 +356,7 @@ func TestReaper(t *testing.T) {
 		if got, _, _ := fakeManager(t, f, nil).Sweep(t.Context(), SweepOptions{}); len(got) != 0 {
 			t.Error(got)
 		}
-		f.checkCount(t, "remove", 0)
+		f.wantCalls(t, "remove", 0)
 	})
 	t.Run("what is kept of containers goes with them, and not before", func(t *testing.T) {
 		f := newFake()
@@ -383,7 +383,7 @@ func TestReaper(t *testing.T) {
 		if got, _, _ := fakeManager(t, f, coder).Sweep(t.Context(), SweepOptions{DryRun: true}); len(got) != 1 {
 			t.Error(got)
 		}
-		f.checkCount(t, "remove", 0)
+		f.wantCalls(t, "remove", 0)
 	})
 	t.Run("ours: created and dead ones, never running ones", func(t *testing.T) {
 		f := newFake()

@@ -149,7 +149,7 @@ func TestBadOptions(t *testing.T) {
 		if _, err := m.Open(t.Context(), Key{}); err == nil || !strings.Contains(err.Error(), "TERMINAL_DOCKER_EXTRA_ARGS") {
 			t.Error(err)
 		}
-		f.checkCount(t, "create", 0)
+		f.wantCalls(t, "create", 0)
 	})
 }
 

@@ -33,7 +33,7 @@ func TestRealExec(t *testing.T) {
 		}
 		checkOutput(t, s, "export M=$'two\\nlines \"$x\\'s\"'", "")
 		checkOutput(t, s, `echo "$M"`, "two\nlines \"$x's\"")
-		if _, res := output(t, s, "cd /; export A=lost; exit 7"); res.Code != 7 {
+		if _, res := runForOutput(t, s, "cd /; export A=lost; exit 7"); res.Code != 7 {
 			t.Error(res)
 		}
 		checkOutput(t, s, "echo $A; pwd", "x y\n/tmp")
@@ -54,7 +54,7 @@ func TestRealExec(t *testing.T) {
 	})
 	t.Run("exit codes", func(t *testing.T) {
 		for command, code := range map[string]int{"exit 42": 42, "kill -KILL $$": 137, "no-such-command": 127, "/root": 126, "cd /no/such && true": 1} {
-			if _, res := output(t, s, command); res.Code != code {
+			if _, res := runForOutput(t, s, command); res.Code != code {
 				t.Errorf("%s: %+v", command, res)
 			}
 		}
@@ -226,10 +226,10 @@ func checkEnded(t *testing.T, id, what string) error {
 // TestRealLeftBehind checks that leftover processes of a command survive and delay no caller.
 func TestRealLeftBehind(t *testing.T) {
 	_, s := newRealSandbox(t, nil)
-	if out, res := output(t, s, "(while :; do echo tick; sleep 0.02; echo x >> /tmp/ticks; done) & echo started"); res.Code != 0 || !strings.HasPrefix(out, "started") && !strings.Contains(out, "tick") {
+	if out, res := runForOutput(t, s, "(while :; do echo tick; sleep 0.02; echo x >> /tmp/ticks; done) & echo started"); res.Code != 0 || !strings.HasPrefix(out, "started") && !strings.Contains(out, "tick") {
 		t.Fatal(out, res)
 	}
-	lines := func() string { out, _ := output(t, s, "wc -l < /tmp/ticks"); return out }
+	lines := func() string { out, _ := runForOutput(t, s, "wc -l < /tmp/ticks"); return out }
 	before := lines()
 	eventually(t, func() error {
 		if now := lines(); now == before {

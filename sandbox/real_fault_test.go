@@ -47,12 +47,12 @@ func runDuring(t *testing.T, s *Sandbox, req Request, do func()) (Result, error)
 	return e.res, e.err
 }
 
-// checkLost fails the test unless err is a LostError with this state and these words.
-func checkLost(t *testing.T, err error, state State, words string) {
+// checkLost fails the test unless err is a LostError with this state and this text.
+func checkLost(t *testing.T, err error, state State, text string) {
 	t.Helper()
 	var lost *LostError
-	if !errors.As(err, &lost) || !lost.Began || lost.Container.State != state || !strings.Contains(err.Error(), words) {
-		t.Errorf("want lost, state %q, %q: %v", state, words, err)
+	if !errors.As(err, &lost) || !lost.Began || lost.Container.State != state || !strings.Contains(err.Error(), text) {
+		t.Errorf("want lost, state %q, %q: %v", state, text, err)
 	}
 }
 
@@ -72,7 +72,7 @@ func checkLostByRemoval(t *testing.T, err error) {
 // (contract, 16 and 19.8).
 func TestRealRecovery(t *testing.T) {
 	_, s := newRealSandbox(t, nil)
-	runs := func() string { out, _ := output(t, s, "cat /workspace/runs 2>/dev/null | wc -l"); return out }
+	runs := func() string { out, _ := runForOutput(t, s, "cat /workspace/runs 2>/dev/null | wc -l"); return out }
 	const work = "echo x >> /workspace/runs; sleep 600"
 	checkOutput(t, s, "mkdir -p /src/of/mine; cd /src/of/mine", "")
 	t.Run("removed between commands: the next one runs in a new container", func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestRealRecovery(t *testing.T) {
 			t.Error("it is the old one")
 		}
 		checkOutput(t, s, "echo again", "again")
-		if _, res := output(t, s, "exit 7"); res.Code != 7 {
+		if _, res := runForOutput(t, s, "exit 7"); res.Code != 7 {
 			t.Error(res)
 		}
 	})
@@ -148,7 +148,7 @@ func TestRealRecovery(t *testing.T) {
 	})
 	t.Run("out of memory: the command", func(t *testing.T) {
 		id := s.ID()
-		_, res := output(t, s, "tail -c 600m /dev/zero | tail >/dev/null; x=$(head -c 900m /dev/zero | tr '\\0' x); exit 3")
+		_, res := runForOutput(t, s, "tail -c 600m /dev/zero | tail >/dev/null; x=$(head -c 900m /dev/zero | tr '\\0' x); exit 3")
 		if s.ID() != id {
 			t.Error("it is another one")
 		}
@@ -241,7 +241,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	m, s := newRealSandbox(t, func(o *Options) { o.Session = "shared" })
 	id := s.ID()
 	checkOutput(t, s, "cd /tmp; export KEPT=1; echo x > /tmp/file; (while :; do date > /tmp/loop; sleep 0.05; done) >/dev/null 2>&1 &", "")
-	host, _ := output(t, s, "hostname")
+	host, _ := runForOutput(t, s, "hostname")
 	job, err := s.Start(t.Context(), Request{Command: "sleep 1000"})
 	if err != nil {
 		t.Fatal(err)
@@ -260,8 +260,8 @@ func TestRealAcrossProcesses(t *testing.T) {
 	checkOutput(t, s, "pwd", "/tmp")
 	checkOutput(t, s, "hostname; echo $KEPT; pwd; cat /tmp/file", host+"\n1\n/tmp\nx")
 	eventually(t, func() error {
-		a, _ := output(t, s, "stat -c %y /tmp/loop")
-		b, _ := output(t, s, "sleep 0.1; stat -c %y /tmp/loop")
+		a, _ := runForOutput(t, s, "stat -c %y /tmp/loop")
+		b, _ := runForOutput(t, s, "sleep 0.1; stat -c %y /tmp/loop")
 		if a == b {
 			return errors.New("the loop has ended")
 		}
@@ -365,7 +365,7 @@ func TestRealCrowd(t *testing.T) {
 	all.Wait()
 	total := 0
 	for _, s := range boxes {
-		log, _ := output(t, s, "sort /tmp/log | uniq -c")
+		log, _ := runForOutput(t, s, "sort /tmp/log | uniq -c")
 		for line := range strings.Lines(log) {
 			total++
 			if f := strings.Fields(line); f[0] != "1" || !strings.HasSuffix(f[1], "-"+s.key.Task) {

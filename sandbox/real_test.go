@@ -198,7 +198,7 @@ func newRealSandbox(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
 	return m, sandboxFor(t, m, "")
 }
 
-func output(t *testing.T, s *Sandbox, command string) (string, Result) {
+func runForOutput(t *testing.T, s *Sandbox, command string) (string, Result) {
 	t.Helper()
 	var out bytes.Buffer
 	res, err := s.Exec(t.Context(), Request{Command: command, Stdout: &out})
@@ -210,7 +210,7 @@ func output(t *testing.T, s *Sandbox, command string) (string, Result) {
 
 func checkOutput(t *testing.T, s *Sandbox, command, text string) {
 	t.Helper()
-	if got, res := output(t, s, command); got != text || res.Code != 0 {
+	if got, res := runForOutput(t, s, command); got != text || res.Code != 0 {
 		t.Fatalf("%s: got %q and code %d, want %q", command, got, res.Code, text)
 	}
 }

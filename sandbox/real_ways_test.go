@@ -93,7 +93,7 @@ func TestRealAttachedClientDies(t *testing.T) {
 func TestRealDiskFull(t *testing.T) {
 	_, s := newRealSandbox(t, func(o *Options) { o.ExtraArgs = append(o.ExtraArgs, "--tmpfs", "/tmp:size=1m") })
 	checkOutput(t, s, "export A=kept; cd /workspace", "")
-	if _, res := output(t, s, "export B=lost; cd /; cat /dev/zero > /tmp/fill"); res.Code != 1 {
+	if _, res := runForOutput(t, s, "export B=lost; cd /; cat /dev/zero > /tmp/fill"); res.Code != 1 {
 		t.Error(res)
 	}
 	checkOutput(t, s, "echo $A $B; pwd", "kept\n/workspace")

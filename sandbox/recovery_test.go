@@ -39,8 +39,8 @@ func TestRecovery(t *testing.T) {
 			if err != nil || res.Code != 1 || out != text {
 				t.Errorf("%+v, %v, %q", res, err, out)
 			}
-			f.checkCount(t, "create", 1)
-			f.checkCount(t, "run", 1)
+			f.wantCalls(t, "create", 1)
+			f.wantCalls(t, "run", 1)
 		})
 	}
 	for _, code := range []int{127, 1, 126, 137} {
@@ -49,8 +49,8 @@ func TestRecovery(t *testing.T) {
 			if err != nil || res.Code != code {
 				t.Errorf("%+v, %v", res, err)
 			}
-			f.checkCount(t, "create", 1)
-			f.checkCount(t, "run", 1)
+			f.wantCalls(t, "create", 1)
+			f.wantCalls(t, "run", 1)
 		})
 	}
 	gone := func(f *fake, c *Container, n int, _ io.Writer) (int, error) {
@@ -65,8 +65,8 @@ func TestRecovery(t *testing.T) {
 		if err != nil || res.Code != 0 || s.ID() != "new2" {
 			t.Errorf("%+v, %v", res, err)
 		}
-		f.checkCount(t, "create", 2)
-		f.checkCount(t, "run", 2)
+		f.wantCalls(t, "create", 2)
+		f.wantCalls(t, "run", 2)
 	})
 	t.Run("lost unless it is safe", func(t *testing.T) {
 		f, s, _, _, err := run(t, gone, false)
@@ -77,11 +77,11 @@ func TestRecovery(t *testing.T) {
 		if !strings.Contains(err.Error(), "the container was removed") {
 			t.Error(err)
 		}
-		f.checkCount(t, "run", 1)
+		f.wantCalls(t, "run", 1)
 		if res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); err != nil || res.Code != 0 {
 			t.Errorf("the next: %+v, %v", res, err)
 		}
-		f.checkCount(t, "create", 2)
+		f.wantCalls(t, "create", 2)
 	})
 	t.Run("once at most", func(t *testing.T) {
 		f, _, _, _, err := run(t, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
@@ -91,7 +91,7 @@ func TestRecovery(t *testing.T) {
 		if !errors.Is(err, ErrLost) {
 			t.Error(err)
 		}
-		f.checkCount(t, "run", 2)
+		f.wantCalls(t, "run", 2)
 	})
 	t.Run("stopped: started again, and run, because it had not begun", func(t *testing.T) {
 		f, s, _, _, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return 0, nil }, false)
@@ -103,8 +103,8 @@ func TestRecovery(t *testing.T) {
 		if err != nil || res.Code != 0 {
 			t.Errorf("%+v, %v", res, err)
 		}
-		f.checkCount(t, "create", 1)
-		f.checkCount(t, "start", 2)
+		f.wantCalls(t, "create", 1)
+		f.wantCalls(t, "start", 2)
 	})
 	t.Run("killed for want of memory", func(t *testing.T) {
 		_, _, _, _, err := run(t, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
@@ -129,7 +129,7 @@ func TestRecovery(t *testing.T) {
 			})
 		}
 		all.Wait()
-		f.checkCount(t, "create", 2)
+		f.wantCalls(t, "create", 2)
 		first, second := f.specs[0], f.specs[1]
 		if first.Labels[LabelTask] != second.Labels[LabelTask] || second.Dir != first.Dir || second.Image != first.Image {
 			t.Errorf("%+v\n%+v", first, second)
@@ -196,7 +196,7 @@ func TestNobodyKnowsTheContainer(t *testing.T) {
 	if _, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); !errors.Is(err, ErrNoEngine) {
 		t.Error(err)
 	}
-	f.checkCount(t, "run", 1)
+	f.wantCalls(t, "run", 1)
 }
 
 // TestNothingIsCopiedIntoWhatEnds checks that the helper is not copied into a container that is
@@ -213,7 +213,7 @@ func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 		if _, err := m.connectAttached(t.Context(), *f.containers[0]); err == nil {
 			t.Error("it is attached")
 		}
-		f.checkCount(t, "copyin", copies)
+		f.wantCalls(t, "copyin", copies)
 	}
 }
 
@@ -230,7 +230,7 @@ func TestStoppedWhileItStarts(t *testing.T) {
 	if s := mustOpen(t, fakeManager(t, f, nil), Key{}); s.ID() != "a" {
 		t.Errorf("it uses %s", s.ID())
 	}
-	f.checkCount(t, "create", 0)
+	f.wantCalls(t, "create", 0)
 }
 
 // TestMadeForAKilledProcess checks that the next client uses a container that the engine created

@@ -76,11 +76,11 @@ const recheckTime = time.Minute
 // It never touches a container with another volume's label. A container without a volume's label may belong to another user's
 // agent, so Sweep removes it only if it has ended. next is the time at which the next container reaches the age, or zero if
 // there is none.
-func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, next time.Time, err error) {
-	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
+func (m *Manager) Sweep(ctx context.Context, options SweepOptions) (out []Removed, next time.Time, err error) {
+	options.MaxAge = cmp.Or(options.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
-	if what.Profile != "" {
-		labels[LabelProfile] = Sanitise(what.Profile)
+	if options.Profile != "" {
+		labels[LabelProfile] = Sanitise(options.Profile)
 	}
 	begin := time.Now()
 	list, err := m.engine.List(ctx, labels)
@@ -88,16 +88,16 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, 
 		return nil, next, err
 	}
 	for _, c := range list {
-		if !m.isOurs(c, cmp.Or(what.Profile, m.opts.Profile)) {
+		if !m.isOurs(c, cmp.Or(options.Profile, m.opts.Profile)) {
 			continue
 		}
-		r, due := m.reapContainer(ctx, c, what)
+		r, due := m.reapContainer(ctx, c, options)
 		if r != nil {
 			out = append(out, *r)
 		}
 		next = EarlierTime(next, due)
 	}
-	if what.Profile != "" || what.DryRun { // The list would be incomplete, and the records of the other containers must stay.
+	if options.Profile != "" || options.DryRun { // The list would be incomplete, and the records of the other containers must stay.
 		return out, next, nil
 	}
 	// Also list the containers without an agent's labels.
@@ -105,16 +105,16 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, 
 	if err != nil {
 		return out, next, err
 	}
-	m.store.sweepRecords(append(list, all...), begin.Add(-what.MaxAge))
+	m.store.sweepRecords(append(list, all...), begin.Add(-options.MaxAge))
 	return out, next, nil
 }
 
 // reapContainer removes one container if it is unused, and returns a report. If it keeps the container, the report is nil,
 // and the time says when to check it again. It decides under the lock of the container's key, because a command may have
 // started in the container meanwhile.
-func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOptions) (*Removed, time.Time) {
+func (m *Manager) reapContainer(ctx context.Context, c Container, options SweepOptions) (*Removed, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
-	if c.State != Exited && (!own && !what.AnyAge || c.State != Created && c.State != Dead) {
+	if c.State != Exited && (!own && !options.AnyAge || c.State != Created && c.State != Dead) {
 		return nil, time.Time{}
 	}
 	again := time.Now().Add(recheckTime)
@@ -137,20 +137,20 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 	if since.IsZero() && now.State != Exited {
 		since = now.Created
 	}
-	if what.AnyAge {
-		r.Why, since, what.MaxAge = "it does not run", now.Created, 0
+	if options.AnyAge {
+		r.Why, since, options.MaxAge = "it does not run", now.Created, 0
 		if now.State == Created {
-			what.MaxAge = time.Minute
+			options.MaxAge = time.Minute
 		}
 	}
 	if since.IsZero() {
 		return nil, time.Time{} // Keep a container of unknown age.
 	}
 	r.Age = time.Since(since)
-	if r.Age < what.MaxAge {
-		return nil, since.Add(what.MaxAge)
+	if r.Age < options.MaxAge {
+		return nil, since.Add(options.MaxAge)
 	}
-	if what.DryRun {
+	if options.DryRun {
 		return r, time.Time{}
 	}
 	if err := m.engine.Remove(ctx, c.ID); err != nil {

@@ -180,11 +180,11 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// usePublishedIDs sets the ids of u to the ids in text, the content of [account.IDsFile]. A text about another user than who
-// does not change u.
-func usePublishedIDs(u *account.User, text, who string) {
+// usePublishedIDs sets the ids of u to the ids in text, the content of [account.IDsFile]. A text about another user than
+// userName does not change u.
+func usePublishedIDs(u *account.User, text, userName string) {
 	f := strings.Split(text, "\n")
-	if len(f) != 5 || f[0] != who {
+	if len(f) != 5 || f[0] != userName {
 		return
 	}
 	uid, uidOK := account.ParseID(f[1])

@@ -98,11 +98,11 @@ func (c manyRig) is(name string, state State) {
 	}
 }
 
-// why checks that the reason of a service contains the words.
-func (c manyRig) why(name, words string) {
+// why checks that the reason of a service contains the text.
+func (c manyRig) why(name, text string) {
 	c.t.Helper()
-	if got := c.of(name).reason; !strings.Contains(got, words) {
-		c.t.Errorf("%s: reason %q, want %q in it", name, got, words)
+	if got := c.of(name).reason; !strings.Contains(got, text) {
+		c.t.Errorf("%s: reason %q, want %q in it", name, got, text)
 	}
 }
 

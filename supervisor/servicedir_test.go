@@ -42,7 +42,7 @@ func serviceDir(t *testing.T, name, run, finish string) Unit {
 	return u
 }
 
-func output(t *testing.T, r *os.File) func() string {
+func lineReader(t *testing.T, r *os.File) func() string {
 	t.Helper()
 	lines := bufio.NewScanner(r)
 	return func() string {
@@ -105,7 +105,7 @@ func TestFinishIsToldHowTheRunEndedAndRunsAlone(t *testing.T) {
 	} {
 		t.Run(c.want, func(t *testing.T) {
 			l, out := realLoop(t)
-			line := output(t, out)
+			line := lineReader(t, out)
 			u := serviceDir(t, "s", c.run, `echo "$# $1 $2 $3 $4 $(pwd)"; exit 125`)
 			register(t, l, u, WantUp)
 			if got := line(); got != "up" {
@@ -130,7 +130,7 @@ func TestFinishIsToldHowTheRunEndedAndRunsAlone(t *testing.T) {
 
 func TestAServiceIsFullyDownOnlyAfterItsFinishCommand(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	gate := filepath.Join(t.TempDir(), "gate")
 	if err := syscall.Mkfifo(gate, 0o600); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestAServiceIsFullyDownOnlyAfterItsFinishCommand(t *testing.T) {
 
 func TestAFinishCommandThatHangsDiesInTime(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	pid := 0
 	// a slow machine may need longer until the process prints its PID
 	for limit := 500 * time.Millisecond; pid == 0 && limit < patience; limit *= 2 {
@@ -176,7 +176,7 @@ func TestAFinishCommandThatHangsDiesInTime(t *testing.T) {
 
 func TestTheEndOfTheContainerWaitsForFinish(t *testing.T) {
 	l, out := realLoopWithin(t, patience)
-	line := output(t, out)
+	line := lineReader(t, out)
 	register(t, l, serviceDir(t, "s", "echo up; exec sleep 1000", "sleep 0.2; echo finished"), WantUp)
 	line()
 	l.Post(Shutdown{Reason: "end"})
@@ -190,7 +190,7 @@ func TestANewlineOnItsDescriptorMakesItReady(t *testing.T) {
 	for _, fd := range []int{3, 1, 9} {
 		t.Run(strconv.Itoa(fd), func(t *testing.T) {
 			l, out := realLoop(t)
-			line := output(t, out)
+			line := lineReader(t, out)
 			gate := filepath.Join(t.TempDir(), "gate")
 			if err := syscall.Mkfifo(gate, 0o600); err != nil {
 				t.Fatal(err)
@@ -223,7 +223,7 @@ echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sle
 
 func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	u := serviceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // the remaining child keeps the descriptor open
 	u.Policy.ReportsReadiness, u.NotifyFD = true, 3
 	register(t, l, u, WantUp)
@@ -286,7 +286,7 @@ func TestADescriptorForReadinessThatCannotBeIsSaid(t *testing.T) {
 
 func TestPauseStopsTheProcessAndAStopWakesIt(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	register(t, l, serviceDir(t, "s", `trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.01; done`, ""), WantUp)
 	line()
 	pid := l.Snapshot().Find("s").PID
@@ -311,7 +311,7 @@ func TestPauseStopsTheProcessAndAStopWakesIt(t *testing.T) {
 
 func TestSignalsReachTheProcessOrItsWholeGroup(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	run := `trap "echo main" USR1; mkfifo never
 sh -c 'trap "echo child" USR1; exec 4<>never; echo up; while :; do read x <&4; done' &
 while :; do wait; done`
@@ -332,7 +332,7 @@ while :; do wait; done`
 
 func TestOnceRunsAServiceDirectoryOnce(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	register(t, l, serviceDir(t, "s", "echo run; exit 1", "echo finish"), WantDown)
 	for range 3 {
 		do(t, l, RunOnce{"s"})
@@ -357,7 +357,7 @@ func TestATimeToDieKillsTheProcessOrItsGroupAndSparesTheRest(t *testing.T) {
 	}{{ScopeMain, true}, {ScopeGroup, false}} {
 		t.Run(strconv.Itoa(int(c.kill)), func(t *testing.T) {
 			l, out := realLoop(t)
-			line := output(t, out)
+			line := lineReader(t, out)
 			u := serviceDir(t, "s", ignoreTERMScript, "")
 			u.Policy.KillNever, u.Policy.Grace, u.Policy.KillScope = false, 100*time.Millisecond, c.kill
 			register(t, l, u, WantUp)
@@ -384,7 +384,7 @@ func TestATimeToDieKillsTheProcessOrItsGroupAndSparesTheRest(t *testing.T) {
 
 func TestWithoutATimeToDieAStubbornServiceLivesUntilTheContainerEnds(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	register(t, l, serviceDir(t, "s", ignoreTERMScript, ""), WantUp)
 	line()
 	for range 3 {
@@ -404,7 +404,7 @@ func TestWithoutATimeToDieAStubbornServiceLivesUntilTheContainerEnds(t *testing.
 
 func TestAScriptThatCannotRunIsTriedAgain(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	u := serviceDir(t, "s", "echo up; exec sleep 1000", "echo finish")
 	run := filepath.Join(u.Spec.Dir, "run")
 	if err := os.Chmod(run, 0o644); err != nil {
@@ -426,7 +426,7 @@ func TestAScriptThatCannotRunIsTriedAgain(t *testing.T) {
 
 func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 	l, out := realLoop(t)
-	line := output(t, out)
+	line := lineReader(t, out)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

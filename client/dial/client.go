@@ -21,9 +21,9 @@ func (c *Client) Status(ctx context.Context, names ...string) (client.Status, er
 }
 
 // StatusTable returns the status as the table that `hinit status` prints. down is the number of services in it that are not up.
-func (c *Client) StatusTable(ctx context.Context, look client.TableFormat, names ...string) (table []byte, down int, err error) {
+func (c *Client) StatusTable(ctx context.Context, format client.TableFormat, names ...string) (table []byte, down int, err error) {
 	q := get("get the status", "/v1/status", url.Values{
-		"name": names, "as": {client.AsTable}, "colour": switchParameter(look.Colour), "verbose": switchParameter(look.Verbose), "width": parameter(max(look.Width, 0)),
+		"name": names, "as": {client.AsTable}, "colour": switchParameter(format.Colour), "verbose": switchParameter(format.Verbose), "width": parameter(max(format.Width, 0)),
 	})
 	r, err := c.send(ctx, q)
 	if err != nil {

@@ -95,7 +95,7 @@ func (u *User) ApplyRequestedIDs(env func(name string) string) {
 // Lookup finds an account in root+"/etc/passwd" and root+"/etc/group". root is "" for the files of this system, or a directory
 // that contains another etc.
 //
-// The parameter who is one of these:
+// The parameter user is one of these:
 //
 //   - a name: Lookup returns the first line with that name. A name made of digits takes precedence over a uid with the same
 //     digits.
@@ -106,24 +106,24 @@ func (u *User) ApplyRequestedIDs(env func(name string) string) {
 // The id 4294967295 is invalid, because the kernel takes it as "leave unchanged". A missing file counts as empty. If a file
 // exists and can't be read, the error wraps the cause and not [ErrNotFound]. Lookup blocks on these two files only. Any
 // goroutine may call it.
-func Lookup(root, who string) (User, error) {
-	uidText, gidText, withGID := strings.Cut(who, ":")
+func Lookup(root, user string) (User, error) {
+	uidText, gidText, withGID := strings.Cut(user, ":")
 	uid, numeric := ParseID(uidText)
 	gid, gidOK := ParseID(gidText)
 	switch {
-	case who == "":
-		return User{}, &lookupError{who, "the name is empty", ErrNotFound}
+	case user == "":
+		return User{}, &lookupError{user, "the name is empty", ErrNotFound}
 	case withGID && !(numeric && gidOK):
-		return User{}, &lookupError{who, "want a name, \"uid\" or \"uid:gid\"", ErrNotFound}
+		return User{}, &lookupError{user, "want a name, \"uid\" or \"uid:gid\"", ErrNotFound}
 	}
 
 	passwd, err := ReadFile(root + "/etc/passwd")
 	if err != nil {
-		return User{}, &lookupError{who, "", err}
+		return User{}, &lookupError{user, "", err}
 	}
 	u, found := User{}, false
 	if !withGID {
-		u, found = findUser(passwd, func(c User) bool { return c.Name == who })
+		u, found = findUser(passwd, func(c User) bool { return c.Name == user })
 	}
 	if !found && numeric {
 		u, found = findUser(passwd, func(c User) bool { return c.UID == uid })
@@ -132,7 +132,7 @@ func Lookup(root, who string) (User, error) {
 		}
 	}
 	if !found {
-		return User{}, &lookupError{who, "", ErrNotFound}
+		return User{}, &lookupError{user, "", ErrNotFound}
 	}
 	if withGID {
 		u.GID, u.Groups = gid, []uint32{gid}
@@ -145,7 +145,7 @@ func Lookup(root, who string) (User, error) {
 	}
 	group, err := ReadFile(root + "/etc/group")
 	if err != nil {
-		return User{}, &lookupError{who, "", err}
+		return User{}, &lookupError{user, "", err}
 	}
 	for line := range bytes.Lines(group) {
 		u.Groups = addMembership(u.Groups, line, u.Name)

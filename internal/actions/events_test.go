@@ -14,7 +14,7 @@ func up(n int) client.Service {
 	return client.Service{Name: "web", State: client.StateUp, Ready: true, Run: uint64(n), PID: 100 + n}
 }
 
-func with(s client.Service, change func(*client.Service)) client.Service {
+func withChange(s client.Service, change func(*client.Service)) client.Service {
 	change(&s)
 	return s
 }
@@ -25,16 +25,18 @@ func ended(n int, cause, state string) client.Service {
 }
 
 func TestEvents(t *testing.T) {
-	failing := with(up(1), func(s *client.Service) { s.Checks = []client.Check{{Kind: "alive", State: "failing", Failed: true}} })
-	notReady := with(up(1), func(s *client.Service) { s.Ready, s.Checks = false, []client.Check{{Kind: "ready", Failed: true}} })
-	held := with(up(1), func(s *client.Service) {
+	failing := withChange(up(1), func(s *client.Service) { s.Checks = []client.Check{{Kind: "alive", State: "failing", Failed: true}} })
+	notReady := withChange(up(1), func(s *client.Service) { s.Ready, s.Checks = false, []client.Check{{Kind: "ready", Failed: true}} })
+	held := withChange(up(1), func(s *client.Service) {
 		s.State, s.Ready = client.StateStopping, false
 		s.Checks = []client.Check{{Kind: "alive", State: client.CheckHeld, Failed: true}}
 	})
 	again := func(s client.Service, n int) client.Service {
-		return with(up(n), func(u *client.Service) { u.LastExit = s.LastExit })
+		return withChange(up(n), func(u *client.Service) { u.LastExit = s.LastExit })
 	}
-	loops := func(s client.Service) client.Service { return with(s, func(s *client.Service) { s.CrashLoop = true }) }
+	loops := func(s client.Service) client.Service {
+		return withChange(s, func(s *client.Service) { s.CrashLoop = true })
+	}
 	for _, tt := range []struct {
 		name   string
 		uptime float64
@@ -60,8 +62,8 @@ func TestEvents(t *testing.T) {
 		{"so fast that only the end is seen", 500, []client.Service{up(1), again(ended(1, "health", ""), 2), again(ended(2, "health", ""), 3)}, ",ready unhealthy,ready unhealthy"},
 		{"an old end for its health", 500, []client.Service{ended(1, "health", client.StateBackoff)}, ""},
 		{"not ready is not unhealthy", 500, []client.Service{up(1), notReady, up(1)}, ",,ready"},
-		{"the boot has not come to it", 5, []client.Service{with(up(1), func(s *client.Service) { s.Expected = true }), up(1)}, ",ready"},
-		{"its own", 5, []client.Service{with(up(1), func(s *client.Service) { s.Name = "hinit-actions" })}, ""},
+		{"the boot has not come to it", 5, []client.Service{withChange(up(1), func(s *client.Service) { s.Expected = true }), up(1)}, ",ready"},
+		{"its own", 5, []client.Service{withChange(up(1), func(s *client.Service) { s.Name = "hinit-actions" })}, ""},
 	} {
 		marks, got := actions.SeenConditions{}, []string{}
 		for i, s := range tt.seen {

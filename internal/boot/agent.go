@@ -98,13 +98,13 @@ func isolatedText(cfg *config.Config) string {
 	return strings.Join(lines, "")
 }
 
-// UnknownAgent returns an error for services that can't run, because the look-up of the user who has failed with err. If the
-// user does not exist, the error says what to change.
-func UnknownAgent(who string, err error) error {
+// UnknownAgent returns an error for services that can't run, because the look-up of user has failed with err. If the user does
+// not exist, the error says what to change.
+func UnknownAgent(user string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
-		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
+		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", user, err)
 	}
-	return fmt.Errorf("cannot run services as %q: %w", who, err)
+	return fmt.Errorf("cannot run services as %q: %w", user, err)
 }
 
 // NewAgent returns the agent for a user that was already looked up. known means that /etc/passwd has this user.
@@ -132,18 +132,18 @@ func (a Agent) withCred() Agent {
 	return a
 }
 
-// CredFor returns user and groups for a service of the user who, or of the agent for ""; nil to keep hinit's own. It reads
+// CredFor returns user and groups for a service of the user userName, or of the agent for ""; nil to keep hinit's own. It reads
 // /etc, and may block there, unless the user is the agent.
-func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
+func (a Agent) CredFor(cfg *config.Config, userName string) (*proc.Cred, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	if who == "" || who == cfg.Agent.User {
+	if userName == "" || userName == cfg.Agent.User {
 		return a.Cred, nil // these are the requested ids, even if /etc could not be changed
 	}
-	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
+	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", userName) })
 	if err != nil {
-		return nil, fmt.Errorf("cannot run a service as %q: %w", who, err)
+		return nil, fmt.Errorf("cannot run a service as %q: %w", userName, err)
 	}
 	if user.UID == 0 {
 		return nil, nil

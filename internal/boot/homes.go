@@ -90,7 +90,7 @@ func ChownProfile(ctx context.Context, o Options, profile string) error {
 		return nil
 	}
 	return blocking.Do(blocking.Volume, func() error {
-		home, err := fsutil.InParent(o.Path(ProfilesDir+"/"+profile), nil, (*fsutil.Dir).SubOnSameMount)
+		home, err := fsutil.InParent(o.HomePath(ProfilesDir+"/"+profile), nil, (*fsutil.Dir).SubOnSameMount)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
 			return nil
 		}

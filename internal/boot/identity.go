@@ -113,14 +113,14 @@ func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 	return fsutil.Stat(info).Gid, true
 }
 
-// updateUser makes the boot program update the agent's user in /etc. The parameter who is agent.user of hinit.yaml. If the
-// program fails, updateUser adds a warning, and uses the ids that the container asks for.
-func (a *Agent) updateUser(who string) error {
+// updateUser makes the boot program update the agent's user in /etc. userName is agent.user of hinit.yaml. If the program
+// fails, updateUser adds a warning, and uses the ids that the container asks for.
+func (a *Agent) updateUser(userName string) error {
 	self, err := os.Executable()
 	var out, said []byte
 	if err == nil {
 		out, said, _, err = proc.Output(context.Background(), proc.Spec{
-			Path: filepath.Join(filepath.Dir(self), Program), Argv: []string{ProgramName, who}, Env: os.Environ(), Dir: "/",
+			Path: filepath.Join(filepath.Dir(self), Program), Argv: []string{ProgramName, userName}, Env: os.Environ(), Dir: "/",
 		}, maxIdentity)
 	}
 	var found Identity

@@ -141,10 +141,10 @@ func PendingRepair(root *fsutil.Dir) (was uint32, pending bool) {
 func (o *ownershipPhase) chownFile(name, action string) {
 	_, _, err := o.root.Chown(name, o.newOwner)
 	if errors.Is(err, fsutil.ErrSymlink) {
-		o.step.Refuse(action, o.Path(name))
+		o.step.Refuse(action, o.HomePath(name))
 		return
 	}
-	o.step.ReportChown(o.Home, o.Path(name), err)
+	o.step.ReportChown(o.Home, o.HomePath(name), err)
 }
 
 // chownDirectory gives a directory, without its content, to the agent. rel is relative to the open directory in. A mount point
@@ -156,7 +156,7 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 		o.queued = append(o.queued, rel)
 		return
 	case errors.Is(err, fsutil.ErrSymlink):
-		o.step.Refuse(action, o.Path(rel))
+		o.step.Refuse(action, o.HomePath(rel))
 		return
 	case err != nil: // rel is missing, or is not a directory
 		return
@@ -242,7 +242,7 @@ func (o *ownershipPhase) chownConfig() {
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0:
-		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
+		o.step.Refuse("chown/chmod", o.HomePath(ConfigFile))
 	case info.Mode().IsRegular():
 		o.chownFile(ConfigFile, "chown/chmod")
 		if d, err := o.asAgent(); err == nil { // the agent may have replaced the file, so act as the agent
@@ -292,7 +292,7 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 		}
 		for _, rel := range left {
 			o.hangingDirs = append(o.hangingDirs, rel)
-			o.step.Warn("%s does not answer and is left alone — continuing", o.Path(rel))
+			o.step.Warn("%s does not answer and is left alone — continuing", o.HomePath(rel))
 		}
 	}
 }

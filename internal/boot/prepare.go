@@ -153,9 +153,9 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	}
 }
 
-// runPhase runs one phase in a goroutine. It abandons the goroutine when the budget is used up. said has the reports of the
+// runPhase runs one phase in a goroutine. It abandons the goroutine when the budget is used up. result has the reports of the
 // phase.
-func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (said *Step, abandoned bool, err error) {
+func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (result *Step, abandoned bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
 	defer cancel()
 	s := NewStep(o.Say)
@@ -182,7 +182,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 }
 
 // Path returns the path of a file that is given relative to the data directory.
-func (o Options) Path(rel string) string { return filepath.Join(o.Home, rel) }
+func (o Options) HomePath(rel string) string { return filepath.Join(o.Home, rel) }
 
 // SecondsSince returns the seconds since start, for the timeline.
 func SecondsSince(start time.Time) float64 { return time.Since(start).Seconds() }

@@ -89,5 +89,5 @@ func (c *container) examine(ctx context.Context) client.Findings {
 	if c.runPlan.Load().ServicesOnly {
 		return nil
 	}
-	return c.stage.Examiner.Examine(ctx)
+	return c.stage.VolumeExaminer.Examine(ctx)
 }

@@ -73,7 +73,7 @@ type (
 // HandOver returns the state of all parts of the container (see [reexec.Host]). The reporter and the logs stop until the call
 // of thaw, so that the state does not change. After a fault (a panic in hinit), HandOver returns the state even if the logs
 // can't be stopped.
-func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state any, thaw func(), err error) {
+func (h *reexecHost) HandOver(past reexec.PastGenerations, afterPanic bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Pause()
 	thaw = func() {
@@ -82,7 +82,7 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state an
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), freezeTimeout)
 	defer cancel()
-	if err := c.logs.Freeze(ctx); err != nil && !fault {
+	if err := c.logs.Freeze(ctx); err != nil && !afterPanic {
 		return nil, thaw, err
 	}
 	if h.socket == nil {
@@ -212,7 +212,7 @@ func (h *reexecHost) LockConfig(ctx context.Context) (release func(), err error)
 // Quiesce answers or ends the open requests of clients. It also waits for writes to the volume and to the s6 scan directory.
 // After that, hinit serves no clients until the call of wake after a failed re-execution. After a fault, Quiesce does not wait
 // for the volume.
-func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
+func (h *reexecHost) Quiesce(afterPanic bool) (wake func(), err error) {
 	h.socket = h.c.control.CloseForReexec()
 	release := func() {}
 	wake = func() {
@@ -220,7 +220,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 		h.c.control.Reattach(h.socket)
 		h.socket = nil
 	}
-	if !fault {
+	if !afterPanic {
 		if err := h.c.awaitVolumeIdle(); err != nil {
 			return wake, err
 		}
@@ -228,7 +228,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	}
 	if held, err := h.c.s6.Hold(); err == nil {
 		release = held
-	} else if !fault { // after a fault, ignore the error, because the scan directory may have caused the fault
+	} else if !afterPanic { // after a fault, ignore the error, because the scan directory may have caused the fault
 		return wake, err
 	}
 	return wake, nil

@@ -61,7 +61,7 @@ func initMain(makeStart func() (start prepare.Start, code int, ok bool)) int {
 	}
 	if !errors.Is(none, reexec.ErrNoState) {
 		threads()
-		taken.HaltedFor = taken.Halted.Resume()
+		taken.FrozenFor = taken.Frozen.Thaw()
 		return successorMain(sig, taken, none)
 	}
 	normalGC := tuning.RelaxGC()

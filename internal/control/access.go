@@ -37,7 +37,7 @@ type peer struct {
 
 // isGone reports whether the client's process has ended. Another process may then get the same PID. Call isGone after a look-up
 // by PID: false means that the look-up was about the client.
-func (who peer) isGone() bool { return who.exited != nil && who.exited() }
+func (p peer) isGone() bool { return p.exited != nil && p.exited() }
 
 // fifoPID stands for the unknown PID of a client that wrote to the FIFO. The kernel doesn't report the PID of a writer.
 const fifoPID = -1
@@ -47,15 +47,15 @@ type peerKey struct{}
 type connKey struct{}
 
 // authorOf returns the author of an order for the history: the client, and its way (command line, API, s6 or FIFO).
-func authorOf(rt route, who peer) *client.Author {
-	if who.pid == fifoPID {
-		return &client.Author{UID: int(who.uid), Way: client.WayFIFO}
+func authorOf(rt route, caller peer) *client.Author {
+	if caller.pid == fifoPID {
+		return &client.Author{UID: int(caller.uid), Way: client.WayFIFO}
 	}
-	by := &client.Author{UID: int(who.uid), PID: int(who.pid)}
+	by := &client.Author{UID: int(caller.uid), PID: int(caller.pid)}
 	blocking.Run(blocking.Short, func() {
 		name, inside := proc.NameAndOrigin(by.PID)
 		switch {
-		case who.isGone():
+		case caller.isGone():
 			name, inside = "", true
 		case name == "hinit-tools": // the command hinit executes hinit-tools
 			name = "hinit"
@@ -103,31 +103,31 @@ func newPolicy(o Options) policy {
 }
 
 // classOf returns the class of a client. An isolated process that may not use the socket has the rights of another user.
-func (p policy) classOf(who peer) class {
+func (p policy) classOf(caller peer) class {
 	switch {
-	case who.isDenied:
+	case caller.isDenied:
 		return otherClass
-	case who.uid == 0:
+	case caller.uid == 0:
 		return rootClass
-	case who.uid == p.ownUID, who.uid == p.agent:
+	case caller.uid == p.ownUID, caller.uid == p.agent:
 		return agentClass
 	}
 	return otherClass
 }
 
 // check returns nil if the client has the access that a route needs, and otherwise the error for the client.
-func (p policy) check(who peer, need access) *client.Error {
-	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.ownUID == 0 || who.uid != p.ownUID) {
+func (p policy) check(caller peer, need access) *client.Error {
+	if (need == mayReplace || need == mayEnd) && caller.uid != 0 && (p.ownUID == 0 || caller.uid != p.ownUID) {
 		what := "replace hinit"
 		if need == mayEnd {
 			what = "end the container"
 		}
-		return refuse(client.KindNotAllowed, "uid %d may not %s; root may", who.uid, what)
+		return refuse(client.KindNotAllowed, "uid %d may not %s; root may", caller.uid, what)
 	}
-	if who.isDenied {
+	if caller.isDenied {
 		return refuse(client.KindNotAllowed, "the isolation of this process keeps it from the control socket; to allow it, set isolation.control of its profile in hinit.yaml")
 	}
-	if p.classOf(who) != otherClass || need == mayRead && p.othersMayRead {
+	if p.classOf(caller) != otherClass || need == mayRead && p.othersMayRead {
 		return nil
 	}
 	what := "control hinit"
@@ -138,7 +138,7 @@ func (p policy) check(who peer, need access) *client.Error {
 	if p.ownUID != 0 && p.ownUID != p.agent {
 		allowed = fmt.Sprintf("root, the agent's user (uid %d) and hinit's own (uid %d) may", p.agent, p.ownUID)
 	}
-	return refuse(client.KindNotAllowed, "uid %d may not %s; %s", who.uid, what, allowed)
+	return refuse(client.KindNotAllowed, "uid %d may not %s; %s", caller.uid, what, allowed)
 }
 
 // maxConns is the maximum number of connections for one class of clients. Each class has its own limit, so that no other user
@@ -311,10 +311,10 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 
 // startedOutside reports whether the client was started from outside the container, by docker exec or as the probe of a pod. A
 // process of a service can't pretend that, because the kernel makes orphans of the service children of PID 1.
-func startedOutside(who peer) bool {
+func startedOutside(caller peer) bool {
 	inside := true
-	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(who.pid)) })
-	return !inside && who.pid > 0 && !who.isGone()
+	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(caller.pid)) })
+	return !inside && caller.pid > 0 && !caller.isGone()
 }
 
 // countWaiting counts a request without a time limit. It returns an error if its class has reached waitLimit.
@@ -337,8 +337,8 @@ func (c *conn) Close() error {
 
 // refuseConnection sends an error and closes the connection. The error fits into the empty buffer of a new socket, so the write
 // doesn't block. The connection stays half open for a moment, because curl would report an early close as a failed connection.
-func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
-	out := errorReply(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, connLimit()))
+func (g *limitedListener) refuseConnection(c net.Conn, caller peer) {
+	out := errorReply(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", caller.uid, connLimit()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)

@@ -149,13 +149,13 @@ func (l *jsonLines) write(v any) {
 	l.err = newEncoder(l.w).Encode(v)
 }
 
-// writeUpdates calls look, which writes lines, until look returns false. If follow is set, it repeats the call after each
+// writeUpdates calls writeBatch, which writes lines, until it returns false. If follow is set, it repeats the call after each
 // change, until ctx ends. changed returns a channel that is closed at the next change.
-func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, changed func() <-chan struct{}, look func() (more bool)) {
+func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, changed func() <-chan struct{}, writeBatch func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
 		next := changed()
-		more := look()
+		more := writeBatch()
 		l.end()
 		switch {
 		case l.err != nil, ending && !more:
@@ -236,9 +236,9 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 }
 
 // serviceOf returns the service to whose session the client belongs, or "".
-func (s *Server) serviceOf(who peer) string {
+func (s *Server) serviceOf(caller peer) string {
 	for _, v := range s.core.Snapshot().Services {
-		if proc.InSession(int(who.pid), v.PID) && !who.isGone() {
+		if proc.InSession(int(caller.pid), v.PID) && !caller.isGone() {
 			return v.Name
 		}
 	}

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(text string), said chan string) {
+func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(text string), messages chan string) {
 	t.Helper()
 	dir := t.TempDir()
 	f, err := openOrders(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	said = make(chan string, 100)
+	messages = make(chan string, 100)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		serveOrders(f, carryOut, func(format string, args ...any) {
-			said <- fmt.Sprintf(format, args...)
+			messages <- fmt.Sprintf(format, args...)
 		})
 	}()
 	t.Cleanup(func() { f.Close(); <-ended })
@@ -31,13 +31,13 @@ func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(tex
 		if err := os.WriteFile(filepath.Join(dir, ordersName), []byte(text), 0); err != nil {
 			t.Fatal(err)
 		}
-	}, said
+	}, messages
 }
 
-func nextLine(t *testing.T, said chan string) string {
+func nextLine(t *testing.T, messages chan string) string {
 	t.Helper()
 	select {
-	case line := <-said:
+	case line := <-messages:
 		return line
 	case <-time.After(20 * time.Second):
 		t.Fatal("nothing was said")

@@ -258,7 +258,7 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 
 // checks returns the results of a service's checks. A client that may not see the output of the service gets no texts, because
 // a text may quote the output.
-func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
+func (s *Server) checks(v *supervisor.Service, caller peer) []client.Check {
 	out := s.core.Checks.Checks(v)
 	for i := range out {
 		c := &out[i]
@@ -266,7 +266,7 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 		if c.At != nil {
 			c.At = new(wireTime(*c.At))
 		}
-		if s.policy.classOf(who) == otherClass {
+		if s.policy.classOf(caller) == otherClass {
 			c.Answer = ""
 		}
 	}

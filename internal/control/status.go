@@ -58,7 +58,7 @@ func statusAs(st client.Status, query url.Values) (reply, error) {
 }
 
 // statusTable returns the status as a table. The header DownHeader has the number of services that are not up.
-func statusTable(st client.Status, look show.Layout) reply {
+func statusTable(st client.Status, layout show.Layout) reply {
 	down := 0
 	for i := range st.Services {
 		if st.Services[i].State != string(supervisor.Up) {
@@ -66,7 +66,7 @@ func statusTable(st client.Status, look show.Layout) reply {
 		}
 	}
 	out := textReply(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, look)
+	out.body = show.Status(st, layout)
 	return out
 }
 
@@ -118,9 +118,9 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 	return snap, added
 }
 
-// status makes the status document for the client who. It has the services in names, or all services if names is empty. added
-// has the services that the boot has not registered yet.
-func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
+// status makes the status document for the client caller. It has the services in names, or all services if names is empty.
+// added has the services that the boot has not registered yet.
+func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, caller peer) (client.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, reapTime)
 	defer cancel()
 	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
@@ -128,7 +128,7 @@ func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added ma
 		list := servicesInStatus(snap)
 		out.Services = slices.Grow(out.Services, len(list))
 		for _, v := range list {
-			out.Services = append(out.Services, s.serviceView(ctx, v, who, added))
+			out.Services = append(out.Services, s.serviceView(ctx, v, caller, added))
 		}
 		out.Init.OOMFirst = oomFirst(snap.Services, out.Services)
 	}
@@ -141,8 +141,8 @@ func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added ma
 			return client.Status{}, err
 		}
 		if out.Find(v.Name) == nil {
-			view := s.serviceView(ctx, v, who, added)
-			if s.policy.classOf(who) != otherClass { // the client may read the configuration
+			view := s.serviceView(ctx, v, caller, added)
+			if s.policy.classOf(caller) != otherClass { // the client may read the configuration
 				view.Settings = s.core.Settings(v.Name)
 			}
 			out.Services = append(out.Services, view)
@@ -254,16 +254,16 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	return i
 }
 
-// serviceView returns a service as the client who may see it. added has the services that the boot has not registered yet.
-func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, who peer, added map[*supervisor.Service]bool) client.Service {
+// serviceView returns a service as the client caller may see it. added has the services that the boot has not registered yet.
+func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, caller peer, added map[*supervisor.Service]bool) client.Service {
 	v, st := s.reapAndRead(ctx, v)
-	trusted := s.policy.classOf(who) != otherClass
+	trusted := s.policy.classOf(caller) != otherClass
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
 		Ready: v.Ready, Announces: v.ReportsReadiness, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
 		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.DefinitionChanged, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.RestartCauses), Isolation: s.core.Isolation(v), Limits: s.core.Limits(v),
-		Checks: s.checks(v, who), Output: s.core.Output(v.Name), Expected: added[v], Task: v.Task, Done: v.Done, Restart: string(v.RestartPolicy), Problem: s.problemText(v, trusted), ServedBy: s.core.ServedBy(v),
+		Checks: s.checks(v, caller), Output: s.core.Output(v.Name), Expected: added[v], Task: v.Task, Done: v.Done, Restart: string(v.RestartPolicy), Problem: s.problemText(v, trusted), ServedBy: s.core.ServedBy(v),
 	}
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))

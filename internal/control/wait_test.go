@@ -226,17 +226,17 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 				fails(errors.New("no such file"))(t, w)
 			}, 0, "gateway-x is down: no such file (spawn)", client.KindFailed,
 		},
-		{"a start returns when it says that it is ready", supervisor.WantDown, client.VerbStart, says(2*time.Second, true, ""), 2 * time.Second, "", ""},
+		{"a start returns when it says that it is ready", supervisor.WantDown, client.VerbStart, reportsReady(2*time.Second, true, ""), 2 * time.Second, "", ""},
 		{"a start of what is ready needs no waiting", supervisor.WantUp, client.VerbStart, ready, 0, "", ""},
-		{"a restart of what is ready waits for the new run", supervisor.WantUp, client.VerbRestart, says(2*time.Second, true, ""), 2 * time.Second, "", ""},
+		{"a restart of what is ready waits for the new run", supervisor.WantUp, client.VerbRestart, reportsReady(2*time.Second, true, ""), 2 * time.Second, "", ""},
 		{
 			"a late refusal", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waitClient) {
-				says(time.Hour, true, "")(t, w)
+				reportsReady(time.Hour, true, "")(t, w)
 				runEnds(2400*time.Millisecond, 1, 0)(t, w)
 			}, 2410 * time.Millisecond, `gateway-x is in backoff: exited with code 1 (crash), starts again in 1s; last lines: "two"`, client.KindFailed,
 		},
 		{
-			"a gateway that never says so", supervisor.WantDown, client.VerbStart, says(time.Second, false, "gateway_state.json says starting"), timeout,
+			"a gateway that never says so", supervisor.WantDown, client.VerbStart, reportsReady(time.Second, false, "gateway_state.json says starting"), timeout,
 			"gateway-x is up (pid 4194305) and has not said within 30s that it is ready: gateway_state.json says starting", client.KindTimeout,
 		},
 		{
@@ -309,11 +309,11 @@ func runEnds(d time.Duration, code, signal int) func(*testing.T, *waitClient) {
 	}
 }
 
-func says(d time.Duration, ready bool, said string) func(*testing.T, *waitClient) {
+func reportsReady(d time.Duration, ready bool, statusText string) func(*testing.T, *waitClient) {
 	return func(t *testing.T, w *waitClient) {
 		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.ReportsReadiness = true })
 		run := w.Snapshot().Find("gateway-x").Run + 1
-		after(d, func() { w.Post(supervisor.Ready{Name: "gateway-x", Run: run, Ready: ready, Text: said}) })
+		after(d, func() { w.Post(supervisor.Ready{Name: "gateway-x", Run: run, Ready: ready, Text: statusText}) })
 	}
 }
 

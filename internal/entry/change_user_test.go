@@ -19,7 +19,7 @@ import (
 
 // start executes hinit as PID 1 does for a service of the agent, with a variable of the agent that ends every Go program at its
 // start. It returns the user of the process at its end, its exit code and its output.
-func start(t *testing.T, words ...string) (user string, code int, said string) {
+func start(t *testing.T, words ...string) (user string, code int, output string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")

@@ -65,15 +65,15 @@ func IsToolsCommand(name string, argv bare.CStrings) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// awaitThreads blocks, after a re-execution, until PID 1 can create as many threads as the old program had. halted is the value
+// awaitThreads blocks, after a re-execution, until PID 1 can create as many threads as the old program had. frozen is the value
 // of HINIT_HALTED, which begins with their number. It is "" if enough PIDs were free.
 //
-// If halted has a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
+// If frozen has a number, the old program has frozen all other processes (internal/reexec). So only a process from outside the
 // container can have taken a PID, and such a process ends within a minute. After 2 s, awaitThreads accepts fewer threads.
-func awaitThreads(halted string) {
+func awaitThreads(frozen string) {
 	n := 0
-	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
-		n = min(10*n+int(halted[i]-'0'), len(threadIDs))
+	for i := 0; i < len(frozen) && '0' <= frozen[i] && frozen[i] <= '9'; i++ {
+		n = min(10*n+int(frozen[i]-'0'), len(threadIDs))
 	}
 	for i := range 600 {
 		if i == 20 {

@@ -139,15 +139,15 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	return newStat(filepath.Base(filepath.Join(d.path, rel)), st), nil
 }
 
-// statWith calls look for one stat system call. look gets the directory of rel, the base name of rel, and flags that keep the
+// statWith calls stat for one stat system call. stat gets the directory of rel, the base name of rel, and flags that keep the
 // call from following links.
-func (d *Dir) statWith(rel string, look func(at int, name string, flags int) error) error {
+func (d *Dir) statWith(rel string, stat func(at int, name string, flags int) error) error {
 	return d.withComponents("stat", rel, func(names []string) error {
 		if len(names) == 0 {
-			return retryEINTR(func() error { return look(d.fd, "", unix.AT_EMPTY_PATH) })
+			return retryEINTR(func() error { return stat(d.fd, "", unix.AT_EMPTY_PATH) })
 		}
 		return d.inParent(names, func(parent int, base string) error {
-			return retryEINTR(func() error { return look(parent, base, unix.AT_SYMLINK_NOFOLLOW) })
+			return retryEINTR(func() error { return stat(parent, base, unix.AT_SYMLINK_NOFOLLOW) })
 		})
 	})
 }

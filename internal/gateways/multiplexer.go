@@ -86,7 +86,7 @@ func (m *Manager) StatusRemark(s *supervisor.Service) string {
 	if s.State == supervisor.Down && s.Run == 0 && s.Kind == supervisor.KindGateway {
 		return m.record(s.Profile).notStartedReason
 	}
-	return m.sharedExclusives(s)
+	return m.exclusiveConflicts(s)
 }
 
 // SetOwnGatewayAllowed lets the gateway of a profile run beside the multiplexer that serves the profile, until this gateway is
@@ -107,17 +107,17 @@ func (m *Manager) CheckMayStart(service string) error {
 	return &client.Error{Kind: client.KindFailed, Message: servedNote + " (`--force` to run it beside)"}
 }
 
-// runningThoughServed returns the running gateways whose profiles the default profile's gateway also serves, according to
+// servedRunningGateways returns the running gateways whose profiles the default profile's gateway also serves, according to
 // topology t.
-func (m *Manager) runningThoughServed(t profiles.Topology) []string {
+func (m *Manager) servedRunningGateways(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.MayRunOwnGateway(s.Profile)
 	})
 }
 
-// downThoughUnserved returns the gateways that are down but wanted up, and whose profiles no other gateway serves according to
+// unservedDownGateways returns the gateways that are down but wanted up, and whose profiles no other gateway serves according to
 // topology t.
-func (m *Manager) downThoughUnserved(t profiles.Topology) []string {
+func (m *Manager) unservedDownGateways(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.record(s.Profile).wantedState
 	})
@@ -137,7 +137,7 @@ const retireTime = 2 * time.Minute
 // endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and blocks until all their
 // processes have ended. The intents of their profiles stay on the volume.
 func (m *Manager) endServedGateways(ctx context.Context, t profiles.Topology) error {
-	names := m.runningThoughServed(t)
+	names := m.servedRunningGateways(t)
 	for _, name := range names {
 		m.say(name, "it ends, because the gateway of profile %s serves its profile", profiles.Default)
 	}
@@ -192,7 +192,7 @@ func (m *Manager) applyTopology(ctx context.Context) {
 	if t.Multiplexed && !was.Multiplexed {
 		m.say("", "gateways that are down are %s", servedNote)
 	}
-	if len(m.runningThoughServed(t)) > 0 {
+	if len(m.servedRunningGateways(t)) > 0 {
 		guard.Go("ending gateways whose profiles are served", func() {
 			if err := m.restartAfterServed(ctx, t); err != nil {
 				m.say("", "%v", err)
@@ -235,7 +235,7 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 
 // startUnserved starts the wanted gateways whose profiles no gateway serves.
 func (m *Manager) startUnserved(ctx context.Context, t profiles.Topology) {
-	for _, name := range m.downThoughUnserved(t) {
+	for _, name := range m.unservedDownGateways(t) {
 		_ = m.Registry.Do(ctx, supervisor.Start{Name: name})
 	}
 }
@@ -292,14 +292,14 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 	}
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	restart := d != nil && d.Want == supervisor.WantUp && m.serving.Load().Multiplexed != t.Multiplexed
-	for _, name := range m.runningThoughServed(t) {
+	for _, name := range m.servedRunningGateways(t) {
 		out.Steps = append(out.Steps, "stop "+name)
 	}
 	if restart {
 		out.Steps = append(out.Steps, "restart "+d.Name)
 	}
 	if !t.Multiplexed {
-		for _, name := range m.downThoughUnserved(t) {
+		for _, name := range m.unservedDownGateways(t) {
 			out.Steps = append(out.Steps, "start "+name)
 		}
 	}
@@ -346,7 +346,7 @@ func (m *Manager) storeExclusives(service, profile string) {
 	}
 	m.updateRecord(profile, func(g *gateway) { g.exclusiveValues, m.gateways.usersOf = list, nil })
 	if s := m.Registry.Snapshot().Find(service); s != nil {
-		if text := m.sharedExclusives(s); text != "" {
+		if text := m.exclusiveConflicts(s); text != "" {
 			m.say(service, "warning: %s", text)
 		}
 	}
@@ -354,9 +354,9 @@ func (m *Manager) storeExclusives(service, profile string) {
 
 const maxShownClashes = 4
 
-// sharedExclusives describes the exclusive values that a running gateway shares with others. Two gateways with the same token
+// exclusiveConflicts describes the exclusive values that a running gateway shares with others. Two gateways with the same token
 // would lose messages.
-func (m *Manager) sharedExclusives(s *supervisor.Service) string {
+func (m *Manager) exclusiveConflicts(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""
 	}
@@ -364,7 +364,7 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	mine, snap := m.record(s.Profile).exclusiveValues, m.Registry.Snapshot()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	users := m.gateways.usersOfExclusives(snap)
+	users := m.gateways.gatewaysByExclusiveValue(snap)
 	for _, x := range mine {
 		for _, other := range users[x][:min(len(users[x]), maxShownClashes+1)] {
 			if other != s.Name && len(clashes) < maxShownClashes {
@@ -375,9 +375,9 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	return strings.Join(clashes, "; ")
 }
 
-// usersOfExclusives returns the running gateways that use each exclusive value. It caches the result until a service or a value
+// gatewaysByExclusiveValue returns the running gateways that use each exclusive value. It caches the result until a service or a value
 // changes, because the status asks once for each gateway. The caller holds the Manager's mutex.
-func (r *records) usersOfExclusives(snap *supervisor.Snapshot) map[profiles.ExclusiveValue][]string {
+func (r *records) gatewaysByExclusiveValue(snap *supervisor.Snapshot) map[profiles.ExclusiveValue][]string {
 	if r.usersOf == snap {
 		return r.users
 	}

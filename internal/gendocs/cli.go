@@ -36,7 +36,7 @@ func buildPrograms(ctx context.Context, root string) (dir string, remove func(),
 
 // commandLine returns the page about hinit's commands, from the --help output of the program binary.
 func commandLine(ctx context.Context, binary string) (string, error) {
-	overview, err := output(ctx, binary, "help")
+	overview, err := outputOf(ctx, binary, "help")
 	if err != nil {
 		return "", err
 	}
@@ -60,7 +60,7 @@ kanban](kanban.md).
 
 // kanbanPage returns the page about hinit kanban, from the --help output of hinit-kanban.
 func kanbanPage(ctx context.Context, binary string) (string, error) {
-	overview, err := output(ctx, binary, "help")
+	overview, err := outputOf(ctx, binary, "help")
 	if err != nil {
 		return "", err
 	}
@@ -100,7 +100,7 @@ func mergeUsages(ctx context.Context, overview, binary string, flags bool) (stri
 			continue
 		}
 		found = true
-		help, err := output(ctx, binary, m[1], "--help")
+		help, err := outputOf(ctx, binary, m[1], "--help")
 		if err != nil {
 			return "", err
 		}
@@ -123,8 +123,8 @@ func mergeUsages(ctx context.Context, overview, binary string, flags bool) (stri
 	return b.String(), nil
 }
 
-// output runs the binary and returns its output. The environment is empty, so that the page is the same on every machine.
-func output(ctx context.Context, binary string, args ...string) (string, error) {
+// outputOf runs the binary and returns its output. The environment is empty, so that the page is the same on every machine.
+func outputOf(ctx context.Context, binary string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = []string{}
 	var out, errs bytes.Buffer

@@ -68,7 +68,7 @@ var (
 // commandPages returns generated files by their names: the table for the shell completion, and the manual pages. It makes both
 // from the help output of the programs.
 func commandPages(ctx context.Context, hinit string) (map[string]string, error) {
-	overview, err := output(ctx, hinit, "help")
+	overview, err := outputOf(ctx, hinit, "help")
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func commandPages(ctx context.Context, hinit string) (map[string]string, error) 
 
 // helpOf runs a command with --help and parses the output.
 func helpOf(ctx context.Context, hinit string, words ...string) (c command, err error) {
-	help, err := output(ctx, hinit, append(words, "--help")...)
+	help, err := outputOf(ctx, hinit, append(words, "--help")...)
 	if err != nil {
 		return c, err
 	}

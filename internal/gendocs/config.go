@@ -63,19 +63,19 @@ func configPage() string {
 
 // table writes a line for each key with a new type or description. Then it lists the keys that an earlier table already
 // describes.
-func table(b *strings.Builder, base string, keys []reference.Key, mean keyDescriptions, said map[string]string) {
+func table(b *strings.Builder, base string, keys []reference.Key, mean keyDescriptions, described map[string]string) {
 	var rows strings.Builder
 	var again []string
 	for _, k := range keys {
 		doc := mean.of(base + k.Path)
-		first, ok := said[typeWords(k)+doc]
+		first, ok := described[typeWords(k)+doc]
 		switch {
 		case ok && first == k.Path || ok && base != "" && strings.HasSuffix(first, "."+k.Path):
 			again = append(again, k.Path)
 		case ok:
 			fmt.Fprintf(&rows, "- `%s` %s: As `%s`.\n", base+k.Path, withDefault("same", defaultOf(base, k)), first)
 		default:
-			said[typeWords(k)+doc] = base + k.Path
+			described[typeWords(k)+doc] = base + k.Path
 			rows.WriteString(row(base, k, doc))
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-func at(t *testing.T, schema object, path string) object {
+func schemaAt(t *testing.T, schema object, path string) object {
 	t.Helper()
 	for key := range strings.SplitSeq(path, ".") {
 		if key == "NAME" {
@@ -46,18 +46,18 @@ func TestTheSchemaKnowsEveryKeyThatTheFileMayHave(t *testing.T) {
 			continue
 		}
 		for _, k := range keys {
-			if at(t, schema, base+k.Path)["description"] == "" {
+			if schemaAt(t, schema, base+k.Path)["description"] == "" {
 				t.Errorf("%s%s has no description", base, k.Path)
 			}
 		}
 	}
-	if got := at(t, schema, "logs.console")["enum"]; !slices.Equal(got.([]any), []any{"raw", "prefixed", "json", "off"}) {
+	if got := schemaAt(t, schema, "logs.console")["enum"]; !slices.Equal(got.([]any), []any{"raw", "prefixed", "json", "off"}) {
 		t.Errorf("logs.console: %v", got)
 	}
-	if got := at(t, schema, "restart.max")["type"]; got != "string" {
+	if got := schemaAt(t, schema, "restart.max")["type"]; got != "string" {
 		t.Errorf("restart.max: %v", got)
 	}
-	if got := at(t, schema, "services.NAME")["additionalProperties"]; got != false {
+	if got := schemaAt(t, schema, "services.NAME")["additionalProperties"]; got != false {
 		t.Errorf("an unknown key of a service: %v", got)
 	}
 }
@@ -72,18 +72,18 @@ func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &schema); err != nil {
 		t.Fatal(err)
 	}
-	nice := at(t, schema, "services.NAME.nice")
+	nice := schemaAt(t, schema, "services.NAME.nice")
 	if nice["minimum"] != -20.0 || nice["maximum"] != 19.0 {
 		t.Errorf("nice: 50 is taken: %v", nice)
 	}
-	if jitter := at(t, schema, "restart.jitter"); jitter["maximum"] != 0.5 {
+	if jitter := schemaAt(t, schema, "restart.jitter"); jitter["maximum"] != 0.5 {
 		t.Errorf("jitter: 3 is taken: %v", jitter)
 	}
-	signal := regexp.MustCompile(at(t, schema, "services.NAME.stop.signal")["pattern"].(string))
+	signal := regexp.MustCompile(schemaAt(t, schema, "services.NAME.stop.signal")["pattern"].(string))
 	if signal.MatchString("TERMINATE") || !signal.MatchString("TERM") || !signal.MatchString("sigint") {
 		t.Errorf("signal: TERMINATE is taken, or TERM is not: %v", signal)
 	}
-	limits := at(t, schema, "services.NAME.limits")["propertyNames"].(object)["enum"].([]any)
+	limits := schemaAt(t, schema, "services.NAME.limits")["propertyNames"].(object)["enum"].([]any)
 	if slices.Contains(limits, any("nofiles")) || !slices.Contains(limits, any("nofile")) || !slices.Contains(limits, any("stack")) {
 		t.Errorf("nofiles is taken, or nofile is not: %v", limits)
 	}
@@ -93,19 +93,19 @@ func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 			t.Errorf("the schema has the limit %s: %v", name, err)
 		}
 	}
-	if codes := at(t, schema, "services.NAME.park_on")["items"].(object); codes["maximum"] != 255.0 {
+	if codes := schemaAt(t, schema, "services.NAME.park_on")["items"].(object); codes["maximum"] != 255.0 {
 		t.Errorf("park_on: [300] is taken: %v", codes)
 	}
 	if port := schema["$defs"].(object)["checks"].(object)["items"].(object)["properties"].(object)["tcp"].(object)["properties"].(object)["port"].(object); port["maximum"] != 65535.0 {
 		t.Errorf("port: 99999 is taken: %v", port)
 	}
-	if restart := at(t, schema, "services.NAME.restart")["anyOf"]; !strings.Contains(fmt.Sprint(restart), "on-failure") {
+	if restart := schemaAt(t, schema, "services.NAME.restart")["anyOf"]; !strings.Contains(fmt.Sprint(restart), "on-failure") {
 		t.Errorf("restart: sometimes is taken: %v", restart)
 	}
-	if fd := at(t, schema, "services.NAME.notify.fd"); fd["anyOf"] == nil || fd["maximum"] != 1023.0 {
+	if fd := schemaAt(t, schema, "services.NAME.notify.fd"); fd["anyOf"] == nil || fd["maximum"] != 1023.0 {
 		t.Errorf("fd: 1 is taken: %v", fd)
 	}
-	if on := at(t, schema, "services.NAME.true"); on["$ref"] != at(t, schema, "on")["$ref"] {
+	if on := schemaAt(t, schema, "services.NAME.true"); on["$ref"] != schemaAt(t, schema, "on")["$ref"] {
 		t.Errorf("on, as a tool for YAML 1.1 reads it, is %v", on)
 	}
 }

@@ -38,7 +38,7 @@ var lifeArrows = []arrow{
 // sandboxPages returns two files about sandboxes: a page with the help of the program binary and the docker calls that it
 // answers, and a diagram.
 func sandboxPages(ctx context.Context, binary string) (map[string]string, error) {
-	overview, err := output(ctx, binary, "help")
+	overview, err := outputOf(ctx, binary, "help")
 	if err != nil {
 		return nil, err
 	}

@@ -52,13 +52,13 @@ func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *Lease
 
 // HandleMessage handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other, and does not
 // block.
-func (p *LeasedVolume) HandleMessage(words string) {
+func (p *LeasedVolume) HandleMessage(text string) {
 	p.messages.Lock()
-	if end, is := strings.CutPrefix(words, heldPrefix); is {
+	if end, is := strings.CutPrefix(text, heldPrefix); is {
 		if n, err := strconv.ParseInt(end, 10, 64); err == nil && n < int64(1<<53) {
 			p.until, p.programWaits = time.Duration(n)*time.Microsecond, false
 		}
-	} else if who, is := strings.CutPrefix(words, waitsPrefix); is {
+	} else if who, is := strings.CutPrefix(text, waitsPrefix); is {
 		if host := printable(who); !p.programWaits || host != p.otherHolder.Host {
 			p.otherHolder = Holder{Host: host, Since: time.Now(), Lease: true}
 		}

@@ -36,8 +36,8 @@ func (f *fake) Events(_ context.Context, _ client.EventOptions, fn func(client.E
 	return f.err
 }
 
-// collector returns a Collector that sees no processes and no forwarder. Its time is noon.
-func collector(f *fake) *Collector {
+// newCollector returns a Collector that sees no processes and no forwarder. Its time is noon.
+func newCollector(f *fake) *Collector {
 	return &Collector{
 		Source: f, Proc: func(client.Init) string { return "" }, ForwardCounters: neverForwarded,
 		Now: func() time.Time { return noon }, Context: context.Background,
@@ -48,7 +48,7 @@ func neverForwarded(client.Init) (forward.Positions, error) {
 	return forward.Positions{}, fs.ErrNotExist
 }
 
-func text(t *testing.T, c *Collector) string {
+func metricsText(t *testing.T, c *Collector) string {
 	t.Helper()
 	var b strings.Builder
 	if err := Write(&b, c); err != nil {
@@ -75,11 +75,11 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 		{Name: "gateway-coder", State: client.StateBackoff, Want: client.WantUp, NextStart: &next},
 		{Name: "gateway-deaf", State: client.StateUp, Want: client.WantUp, Ready: true, Checks: []client.Check{{Name: "deaf", Type: "deaf", Failed: true}, {Name: "health", Type: "http"}}},
 	}}}
-	c := collector(f)
+	c := newCollector(f)
 	c.ForwardCounters = func(client.Init) (forward.Positions, error) {
 		return forward.Positions{Counts: forward.Counts{Sent: 7, Refused: 1, Gaps: 2, Failures: 3}, Waiting: noon.Add(-90 * time.Second)}, nil
 	}
-	wantLines(t, text(t, c),
+	wantLines(t, metricsText(t, c),
 		`hinit_task_done{profile="",service="backup"} 1`, `hinit_task_next_run_timestamp_seconds{profile="",service="backup"} 1.7673588e+09`,
 		`hinit_service_next_start_timestamp_seconds{profile="",service="gateway-coder"} 1.7673588e+09`,
 		`hinit_service_problem{kind="backoff",profile="",service="gateway-coder"} 1`,
@@ -89,7 +89,7 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 		`hinit_forward_failures_total 3`, `hinit_forward_lag_seconds 90`,
 	)
 	c.ForwardCounters = neverForwarded
-	if got := text(t, c); strings.Contains(got, "hinit_forward") {
+	if got := metricsText(t, c); strings.Contains(got, "hinit_forward") {
 		t.Errorf("without a forwarder:\n%s", got)
 	}
 }
@@ -109,9 +109,9 @@ func TestWhatHinitTells(t *testing.T) {
 		{Service: "gateway-coder", From: client.StateStopping, To: client.StateKilling, At: noon.Add(5 * time.Second)},
 		{Service: "gateway-coder", From: client.StateKilling, To: client.StateDown, At: noon.Add(6 * time.Second)},
 	}}
-	c := collector(f)
+	c := newCollector(f)
 	const of = `profile="coder",service="gateway-coder"`
-	got := text(t, c)
+	got := metricsText(t, c)
 	wantLines(
 		t, got, "hinit_up 1", `hinit_info{version="1.2"} 1`, "hinit_reexecutions_total 2", "hinit_orphans_reaped_total 7", "hinit_lease_held 1",
 		`hinit_boot_step_duration_seconds{step="volume"} 0.5`, `hinit_boot_step_failed{step="hook a"} 1`,
@@ -123,14 +123,14 @@ func TestWhatHinitTells(t *testing.T) {
 		`hinit_service_log_gap_lines_total{`+of+`,where="file"} 1`, `hinit_service_log_gap_lines_total{`+of+`,where="rate"} 3`, "hinit_service_log_fault{"+of+"} 1",
 	)
 	c.Now = func() time.Time { return noon.Add(time.Minute) }
-	wantLines(t, text(t, c), `hinit_service_exits_total{cause="crash",`+of+`} 4`)
+	wantLines(t, metricsText(t, c), `hinit_service_exits_total{cause="crash",`+of+`} 4`)
 	// A counter of exits must never go down, because Prometheus would take it for a new counter. The cause of a clean exit may
 	// become "replaced" up to a minute later, so the last exit is not counted yet.
 	s := &f.status.Services[0]
 	s.Exits["clean"], s.LastExit.Cause = 5, "clean"
-	wantLines(t, text(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 4`)
+	wantLines(t, metricsText(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 4`)
 	s.State = client.StateUp
-	wantLines(t, text(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 5`)
+	wantLines(t, metricsText(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 5`)
 	if strings.Contains(got, "hinit_service_cpu") {
 		t.Error("processor time of a process that nobody has seen")
 	}
@@ -141,7 +141,7 @@ func TestAHinitThatDoesNotAnswerOrLies(t *testing.T) {
 		"down":            {err: errors.New("no")},
 		"another program": {status: client.Status{Version: 99}},
 	} {
-		if got := text(t, collector(f)); !strings.Contains(got, "\nhinit_up 0\n") || strings.Count(got, "# HELP") != 1 {
+		if got := metricsText(t, newCollector(f)); !strings.Contains(got, "\nhinit_up 0\n") || strings.Count(got, "# HELP") != 1 {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
@@ -153,9 +153,9 @@ func TestAHinitThatDoesNotAnswerOrLies(t *testing.T) {
 			Exits: map[string]int{fmt.Sprint("cause", i): -1, hostile: 1}, PID: -i,
 		})
 	}
-	c := collector(f)
+	c := newCollector(f)
 	c.Proc = func(client.Init) string { return "/proc" }
-	got := text(t, c)
+	got := metricsText(t, c)
 	if n := strings.Count(got, "\nhinit_service_up{"); n != MaxServices {
 		t.Errorf("%d services have metrics, the limit is %d", n, MaxServices)
 	}
@@ -201,7 +201,7 @@ func TestTheProcessesOfAServiceCountTogether(t *testing.T) {
 }
 
 func TestOpenMetricsForThoseWhoTakeIt(t *testing.T) {
-	h, err := Handler(collector(&fake{status: client.Status{Version: 1}}))
+	h, err := Handler(newCollector(&fake{status: client.Status{Version: 1}}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,10 +25,10 @@ type Hub struct {
 	sockets map[string]*socket
 }
 
-// New returns a Hub without sockets. tell receives each message, with the service and the process that sent it. It must not
-// block for long.
-func New(tell func(service string, pid int, m Message)) *Hub {
-	return &Hub{onMessage: tell, sockets: make(map[string]*socket)}
+// New returns a Hub without sockets. onMessage receives each message, with the service and the process that sent it. It must
+// not block for long.
+func New(onMessage func(service string, pid int, m Message)) *Hub {
+	return &Hub{onMessage: onMessage, sockets: make(map[string]*socket)}
 }
 
 // Listen makes the socket of a service below dir, and returns its path. Only the given user and root can write to it. An

@@ -174,9 +174,9 @@ func AffectsReadiness(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }
 
-// Ready reports whether the run is ready according to its checks. said says why it is not ready, or warns of a failing check of
-// a ready run.
-func (h *Health) Ready() (ready bool, said string) {
+// Ready reports whether the run is ready according to its checks. statusText says why it is not ready, or warns of a failing
+// check of a ready run.
+func (h *Health) Ready() (ready bool, statusText string) {
 	ready = true
 	for i := range h.Checks {
 		c := &h.Checks[i]
@@ -185,16 +185,16 @@ func (h *Health) Ready() (ready bool, said string) {
 			ready, bad = false, true
 		}
 		if c.Rule.Kind == config.CheckReady && !h.Started() {
-			continue // said must name the start-up check that this check waits for
+			continue // statusText must name the start-up check that this check waits for
 		}
-		if bad && said == "" {
-			said = "check " + c.Rule.Name + " " + remarkWords[c.Verdict]
+		if bad && statusText == "" {
+			statusText = "check " + c.Rule.Name + " " + remarkWords[c.Verdict]
 			if c.Answer != "" && !c.LastGood {
-				said += ": " + c.Answer
+				statusText += ": " + c.Answer
 			}
 		}
 	}
-	return ready, said
+	return ready, statusText
 }
 
 var remarkWords = map[Verdict]string{Pending: "has not passed yet", Failing: "fails", Passing: "passes", Skipped: "is left out"}

@@ -160,12 +160,12 @@ const maxOrigins = 4096
 
 // runOfOrphanCached calls runOfOrphan once for each orphan, and stores the result. For an orphan that hides its mark it returns
 // unknownRun.
-func (t *Table) runOfOrphanCached(who identity) (id uint64, known bool) {
-	if id, known = t.members.origins[who]; known {
+func (t *Table) runOfOrphanCached(orphan identity) (id uint64, known bool) {
+	if id, known = t.members.origins[orphan]; known {
 		return id, true
 	}
-	id, known = t.runOfOrphan(who)
-	if id == 0 && t.hidesMark(who.pid) {
+	id, known = t.runOfOrphan(orphan)
+	if id == 0 && t.hidesMark(orphan.pid) {
 		id = unknownRun
 	}
 	return id, known
@@ -174,8 +174,8 @@ func (t *Table) runOfOrphanCached(who identity) (id uint64, known bool) {
 // runOfOrphan returns the run from which an orphan came, or 0. The control group decides first, then the mark, then the tag
 // in the environment. A mark of a run that no longer exists means no run, whatever the environment says. known is false while
 // the environment is still being read; then ask again later.
-func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
-	pid := who.pid
+func (t *Table) runOfOrphan(orphan identity) (id uint64, known bool) {
+	pid := orphan.pid
 	if id := t.runByCgroup(pid); id != 0 {
 		return id, true
 	}
@@ -185,7 +185,7 @@ func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
 	if limit, ok := t.readLimit(pid); ok && t.marks.ownLimit > firstMark>>1 && limit < t.marks.initialLimit && !t.hidesMark(pid) {
 		return 0, true
 	}
-	return t.runByTag(who)
+	return t.runByTag(orphan)
 }
 
 // environTimeout is the total time for which one scan or one call of RunOf waits for environments. The kernel normally answers
@@ -203,27 +203,27 @@ type environRead struct {
 // environment to processes of the same user or with CAP_SYS_PTRACE, which root in a container lacks. So root reads it with
 // the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS). known is false while this read, or the read
 // of another environment, has not finished.
-func (t *Table) runByTag(who identity) (id uint64, known bool) {
-	if t.environ.process != who {
+func (t *Table) runByTag(process identity) (id uint64, known bool) {
+	if t.environ.process != process {
 		// another read has not finished, or this scan has waited too long
 		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environTimeout {
 			return 0, false
 		}
-		t.readEnviron(who)
+		t.readEnviron(process)
 	}
 	select {
 	case env := <-t.environ.env:
 		t.environ = environRead{}
-		return t.runOfEnviron(who.pid, env), true
+		return t.runOfEnviron(process.pid, env), true
 	default:
 		return 0, false
 	}
 }
 
 // readEnviron begins to read the environment of a process. It waits for the result until environTimeout is used up.
-func (t *Table) readEnviron(who identity) {
+func (t *Table) readEnviron(process identity) {
 	result := make(chan []byte, 1)
-	t.environ = environRead{who, result}
+	t.environ = environRead{process, result}
 	began := time.Now()
 	defer func() { t.environWaited += time.Since(began) }()
 	ctx, cancel := context.WithTimeout(context.Background(), environTimeout-t.environWaited)
@@ -231,7 +231,7 @@ func (t *Table) readEnviron(who identity) {
 	err := blocking.Within(ctx, blocking.Environ, "reading an environment", func() error {
 		var env []byte
 		var st unix.Stat_t
-		if dir := "/proc/" + strconv.Itoa(who.pid); unix.Stat(dir, &st) == nil {
+		if dir := "/proc/" + strconv.Itoa(process.pid); unix.Stat(dir, &st) == nil {
 			env, _ = readAs(dir+"/environ", st.Uid, st.Gid)
 		}
 		result <- env

@@ -119,13 +119,13 @@ func (t *Table) SignalGroup(id uint64, signal int) error {
 	return t.signalMain(id, signal, "process group", -1)
 }
 
-func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
+func (t *Table) signalMain(id uint64, signal int, target string, sign int) error {
 	r := t.runs[id]
 	if r == nil || r.mainPID == 0 {
 		return os.ErrProcessDone
 	}
 	if err := unix.Kill(sign*r.mainPID, syscall.Signal(signal)); err != nil {
-		return fmt.Errorf("cannot signal %s %d: %w", what, r.mainPID, err)
+		return fmt.Errorf("cannot signal %s %d: %w", target, r.mainPID, err)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ type outer struct {
 	bytes   []byte
 	arr     [2]int64
 	fn      func() `reexec:"-"` //nolint:unused // can't be handed over
-	other   int    `reexec:"another"`
+	renamed int    `reexec:"another"`
 	tagged  tagged `reexec:",json"`
 	embedded
 	inner `reexec:"inner"`
@@ -55,7 +55,7 @@ func sample() outer {
 		Name: "gateway-\"ä\"", raw: "\xff\x00x", on: true, n: math.MaxUint64, d: -3 * time.Second, f: 0.1,
 		at: time.Now().Add(time.Hour), list: []inner{{-3, []string{"a", ""}}, {}}, p: &inner{A: 7},
 		m: map[inner2]uint64{{1, 2}: 3, {4, math.MaxUint64}: 5}, bytes: []byte{0, 1, 255}, arr: [2]int64{math.MinInt64, 2},
-		other: 4, tagged: tagged{"x"}, embedded: embedded{5}, inner: inner{A: 6},
+		renamed: 4, tagged: tagged{"x"}, embedded: embedded{5}, inner: inner{A: 6},
 	}
 }
 

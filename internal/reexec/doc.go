@@ -9,8 +9,8 @@
 //
 // An operator asks for a re-execution ([Generation.Request]), or a panic causes it ([Generation.Panicked]). The [Host] finishes
 // its operations, the supervisor's loop pauses, and the logs stop between two reads. hinit then writes the state, makes signals
-// wait in the kernel, and calls execve(2). If few PIDs are free, hinit first stops all other processes, and they continue when
-// the new program has its threads ([Halted]). The new program first calls [TakeState], and then [DecodeState].
+// wait in the kernel, and calls execve(2). If few PIDs are free, hinit first freezes all other processes, and they continue
+// when the new program has its threads ([Frozen]). The new program first calls [TakeState], and then [DecodeState].
 //
 // hinit refuses a program that it can't trust, that is not for this machine, or that does not know the format. For this it
 // first executes the program as a child, which prints the format. If execve fails, hinit undoes all steps. The container shuts down with [ExitFault]

@@ -37,7 +37,7 @@ type envelope struct {
 type Program struct {
 	Path            string          // path of the executable
 	Argv            []string        // arguments of the program, including argv[0]
-	Env             []string        // environment, without StateVariable and HaltedVariable, which TakeState removes and Execute adds
+	Env             []string        // environment, without StateVariable and FrozenVariable, which TakeState removes and Execute adds
 	OpenDescriptors []int           // descriptors that stay open besides 0, 1 and 2
 	State           json.RawMessage // state for the new program, as JSON
 	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel for
@@ -67,11 +67,11 @@ func (p *Program) Execute() error {
 			return fmt.Errorf("cannot hand over descriptor %d: %w", fd, err)
 		}
 	}
-	halted, err := reservePIDs()
+	frozen, err := reservePIDs()
 	if err != nil {
 		return err
 	}
-	defer halted.Resume()
+	defer frozen.Thaw()
 	undo, err := blockSignals(p.Signals)
 	if err != nil {
 		return err
@@ -81,8 +81,8 @@ func (p *Program) Execute() error {
 		return err
 	}
 	env := append(slices.Clone(p.Env), StateVariable+"="+strconv.Itoa(int(memory.Fd())))
-	if halted != nil {
-		env = append(env, HaltedVariable+"="+halted.String())
+	if frozen != nil {
+		env = append(env, FrozenVariable+"="+frozen.String())
 	}
 	return fmt.Errorf("cannot execute the program: %w", syscall.Exec(p.Path, p.Argv, env))
 }
@@ -158,32 +158,32 @@ type HandedState struct {
 	State       json.RawMessage
 	Signals     []syscall.Signal // signals that the previous program has received but not handled
 	SignalsLost time.Duration    // how long SIGHUP, SIGINT, SIGQUIT and SIGTERM were lost
-	Halted      *Halted          // processes that were stopped for the re-execution; may be nil
-	HaltedFor   time.Duration    // how long the processes of Halted were stopped; the caller of [Halted.Resume] sets it
+	Frozen      *Frozen          // processes that were frozen for the re-execution; may be nil
+	FrozenFor   time.Duration    // how long these processes were frozen; the caller of [Frozen.Thaw] sets it
 }
 
 // Threads returns how many threads this program may create, and how many processors it may use. These are limited only after a
 // re-execution with few PIDs; otherwise both are 0. taken may be nil.
 func (taken *HandedState) Threads() (threads, processors int) {
-	if taken == nil || taken.Halted == nil {
+	if taken == nil || taken.Frozen == nil {
 		return 0, 0
 	}
-	return taken.Halted.Threads, taken.Halted.Processors
+	return taken.Frozen.Threads, taken.Frozen.Processors
 }
 
 // ErrNoState is the error of TakeState if no program was running before this one.
 var ErrNoState = errors.New("nothing was handed over")
 
 // TakeState returns the state from the previous program, or ErrNoState without a previous program. With any other error, the
-// result may still list stopped processes, which the caller must resume. TakeState works once: it removes StateVariable from
-// the environment, so that no child gets it. It also makes sure that no child gets a file that this program has inherited, from
-// the previous program or from the container engine.
+// result may still have frozen processes, which the caller must thaw. TakeState works once: it removes StateVariable from the
+// environment, so that no child gets it. It also makes sure that no child gets a file that this program has inherited, from the
+// previous program or from the container engine.
 func TakeState() (out *HandedState, err error) {
 	_ = agentuser.CloseOnExec()
 	heard := monotonic()
 	value, there := os.LookupEnv(StateVariable)
-	halted := parseHalted(os.Getenv(HaltedVariable))
-	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(HaltedVariable) // Unsetenv can't fail, because the names are valid
+	frozen := parseFrozen(os.Getenv(FrozenVariable))
+	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(FrozenVariable) // Unsetenv can't fail, because the names are valid
 	if !there {
 		return nil, ErrNoState
 	}
@@ -191,7 +191,7 @@ func TakeState() (out *HandedState, err error) {
 	if err != nil || fd < 3 || !isMemory(fd) {
 		return nil, ErrNoState // another program has set the variable, for example an outer init
 	}
-	out = &HandedState{Halted: halted}
+	out = &HandedState{Frozen: frozen}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")
 	defer memory.Close()
 	var in envelope

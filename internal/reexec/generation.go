@@ -38,13 +38,13 @@ type Host interface {
 	Try(ctx context.Context, path string, argv ...string) (code int, answer string, err error)
 	// Quiesce waits for operations that must not be interrupted. Until wake is called, no new operation begins. wake is never
 	// nil. After a fault, Quiesce ignores errors and returns nil.
-	Quiesce(fault bool) (wake func(), err error)
+	Quiesce(afterPanic bool) (wake func(), err error)
 	// RunInLoop calls f in the supervisor's goroutine, between two events. The error means that the supervisor has ended.
 	RunInLoop(f func()) error
 	// HandOver returns a pointer to the state for the next program, which contains past. The state does not change until the
 	// caller calls thaw, which is never nil. The supervisor's goroutine calls HandOver: through RunInLoop, or after a panic of
-	// the supervisor. fault means that a panic is the cause.
-	HandOver(past PastGenerations, fault bool) (state any, thaw func(), err error)
+	// the supervisor. afterPanic means that a panic is the cause.
+	HandOver(past PastGenerations, afterPanic bool) (state any, thaw func(), err error)
 	// TakePending removes and returns the signals that have arrived and were not handled. PutBack queues such signals again.
 	TakePending() []syscall.Signal
 	PutBack(late []syscall.Signal)
@@ -116,8 +116,8 @@ func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 // ResumeMessage returns a line for the log after a re-execution, with its reason and the time in which signals were lost.
 func (g *Generation) ResumeMessage(past PastGenerations, taken *HandedState) string {
 	text := fmt.Sprintf("image %d (%s) continues: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.SignalsLost.Round(10*time.Microsecond))
-	if taken.Halted != nil {
-		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.HaltedFor.Round(100*time.Microsecond))
+	if taken.Frozen != nil {
+		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.FrozenFor.Round(100*time.Microsecond))
 	}
 	return text
 }
@@ -165,7 +165,7 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 		defer release()
 		defer program.Close()
 		path := "/proc/self/fd/" + strconv.Itoa(int(program.Fd())) // another file at binary would be untried
-		err := g.try(path)
+		err := g.checkHandover(path)
 		if err == nil {
 			_, err = g.replaceProgram(path, fmt.Sprintf("asked to (from %s)", version.Get()), false)
 		}
@@ -176,10 +176,10 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	return g.Number, nil
 }
 
-// try returns an error unless the program at path can take over from this one. Any other program would act as if the container
+// checkHandover returns an error unless the program at path can take over from this one. Any other program would act as if the container
 // had just started, or end it. The program only prints the format of the handover that it reads. The program that runs now
 // needs no trial, for which there may be no free PID.
-func (g *Generation) try(path string) error {
+func (g *Generation) checkHandover(path string) error {
 	if FileID(path) == g.ID {
 		return nil
 	}
@@ -196,24 +196,24 @@ func (g *Generation) try(path string) error {
 
 // replaceProgram executes another program. It returns only after a failure, when it has undone all steps. over means that the
 // supervisor has ended.
-func (g *Generation) replaceProgram(path, cause string, fault bool) (over bool, err error) {
-	wake, err := g.host.Quiesce(fault)
+func (g *Generation) replaceProgram(path, cause string, afterPanic bool) (over bool, err error) {
+	wake, err := g.host.Quiesce(afterPanic)
 	defer wake()
 	if err != nil {
 		return false, err
 	}
-	if ended := g.host.RunInLoop(func() { err = g.becomeProgram(path, cause, fault) }); ended != nil {
+	if ended := g.host.RunInLoop(func() { err = g.becomeProgram(path, cause, afterPanic) }); ended != nil {
 		return true, ended
 	}
 	return false, err
 }
 
 // becomeProgram is the part of replaceProgram that must run in the supervisor's goroutine.
-func (g *Generation) becomeProgram(path, cause string, fault bool) error {
+func (g *Generation) becomeProgram(path, cause string, afterPanic bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	faults, _ := g.faults.Load().([]time.Time)
 	past := PastGenerations{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, faults}
-	state, thaw, err := g.host.HandOver(past, fault)
+	state, thaw, err := g.host.HandOver(past, afterPanic)
 	defer thaw()
 	if err != nil {
 		return err

@@ -127,8 +127,8 @@ type twoReasonsHost struct {
 	panicked chan struct{}
 }
 
-func (h *twoReasonsHost) Quiesce(fault bool) (func(), error) {
-	if fault {
+func (h *twoReasonsHost) Quiesce(afterPanic bool) (func(), error) {
+	if afterPanic {
 		close(h.panicked)
 	}
 	return func() {}, nil

@@ -16,24 +16,25 @@ import (
 	"hinit/internal/tuning"
 )
 
-// HaltedVariable is the environment variable that tells the new program about stopped processes, see [Halted]. Package entry
+// FrozenVariable is the environment variable that tells the new program about frozen processes, see [Frozen]. Package entry
 // reads the first number in it before the Go runtime begins.
-const HaltedVariable = "HINIT_HALTED"
+const FrozenVariable = "HINIT_HALTED"
 
 const (
 	// plentyOfPIDs is the number of free PIDs that always suffices, because no fork bomb takes so many during the start of a
-	// program. With fewer, hinit stops all other processes.
+	// program. With fewer, hinit freezes all other processes.
 	plentyOfPIDs = 1024
 	// outsidePIDs is how many PIDs may be taken from outside the container, for instance by docker exec, while all its
-	// processes are stopped.
+	// processes are frozen.
 	outsidePIDs = 3
 	// spareThreads is the required number of possible threads beyond the necessary ones, because hinit may be unable to read
 	// the PID limit of the control group.
 	spareThreads = 64
-	// maxListedStopped is how many stopped processes HaltedVariable can list, with up to ten digits and a blank each.
-	maxListedStopped = 10_000
-	// haltTime limits the time for stopping the other processes, because the supervisor's loop is blocked.
-	haltTime = 10 * time.Second
+	// maxStoppedBefore is how many of stoppedBefore the variable FrozenVariable can list, with up to ten digits and a blank
+	// each.
+	maxStoppedBefore = 10_000
+	// freezeTime limits the time for freezing the other processes, because the supervisor's loop is blocked.
+	freezeTime = 10 * time.Second
 	// pidWaitLimit is how long a re-execution after a fault waits for free PIDs.
 	pidWaitLimit = 10 * time.Second
 )
@@ -41,23 +42,23 @@ const (
 // errTooFewPIDs means that the free PIDs may not suffice for the threads of the new program. Other errors wrap it.
 var errTooFewPIDs = errors.New("the new program might not get its threads")
 
-// Halted tells the new program that the old program has stopped all other processes, because few PIDs were free. The new
-// program calls [Halted.Resume] when it has its threads.
-type Halted struct {
+// Frozen tells the new program that the old program has frozen all other processes with SIGSTOP, because few PIDs were free.
+// The new program calls [Frozen.Thaw] when it has its threads.
+type Frozen struct {
 	Threads       int   // threads of the new program besides its first. So many PIDs, and a few more, are free.
 	Processors    int   // processors that the old program used (GOMAXPROCS)
-	since         int64 // when the processes were stopped, in nanoseconds of CLOCK_MONOTONIC
-	stoppedBefore []int // PIDs of processes that were stopped before; Resume does not continue them
+	since         int64 // when the processes were frozen, in nanoseconds of CLOCK_MONOTONIC
+	stoppedBefore []int // PIDs of processes that were already stopped by a signal; Thaw does not continue them
 }
 
-func (h *Halted) String() string {
-	// execve(2) accepts at most 128 KiB in one variable. So the new program resumes the stopped processes beyond
-	// maxListedStopped, too.
-	before := h.stoppedBefore[:min(len(h.stoppedBefore), maxListedStopped)]
+func (h *Frozen) String() string {
+	// execve(2) accepts at most 128 KiB in one variable. So the new program also continues the stopped processes beyond
+	// maxStoppedBefore.
+	before := h.stoppedBefore[:min(len(h.stoppedBefore), maxStoppedBefore)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
-func parseHalted(text string) *Halted {
+func parseFrozen(text string) *Frozen {
 	var n []int
 	for word := range strings.FieldsSeq(text) {
 		i, err := strconv.Atoi(word)
@@ -69,12 +70,12 @@ func parseHalted(text string) *Halted {
 	if len(n) < 3 {
 		return nil
 	}
-	return &Halted{n[0], n[1], int64(n[2]), n[3:]}
+	return &Frozen{n[0], n[1], int64(n[2]), n[3:]}
 }
 
-// Resume resumes the stopped processes, and returns how long they were stopped. Call it when this program has its threads. h
-// may be nil.
-func (h *Halted) Resume() time.Duration {
+// Thaw continues the frozen processes, and returns how long they were frozen. Call it when this program has its threads. h may
+// be nil.
+func (h *Frozen) Thaw() time.Duration {
 	if h == nil {
 		return 0
 	}
@@ -83,21 +84,21 @@ func (h *Halted) Resume() time.Duration {
 }
 
 // reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of the present threads. If other
-// processes take them, the Go runtime of the new program ends that program. So if few PIDs are free, reservePIDs stops all
+// processes take them, the Go runtime of the new program ends that program. So if few PIDs are free, reservePIDs freezes all
 // other processes. It returns their description for the new program, or nil.
-func reservePIDs() (halted *Halted, err error) {
+func reservePIDs() (frozen *Frozen, err error) {
 	var task unix.Stat_t
 	threads := 64 // a guess without /proc
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
-	// A subreaper can't stop the other processes, so the free PIDs must suffice.
+	// A subreaper can't freeze the other processes, so the free PIDs must suffice.
 	if free, limited := tuning.FreeProcesses(); (!limited || free >= plentyOfPIDs || os.Getpid() != 1) && canCreateThreads(threads+spareThreads) {
 		return nil, nil
 	}
-	h := &Halted{Threads: threads - outsidePIDs, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
+	h := &Frozen{Threads: threads - outsidePIDs, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
 	var beyond int
-	if h.stoppedBefore, beyond, err = proc.FreezeOthers(haltTime); err != nil {
+	if h.stoppedBefore, beyond, err = proc.FreezeOthers(freezeTime); err != nil {
 		return nil, fmt.Errorf("%w: the container is short of process numbers, and %w", errTooFewPIDs, err)
 	}
 	free, limited := tuning.FreeProcesses()
@@ -109,7 +110,7 @@ func reservePIDs() (halted *Halted, err error) {
 	default:
 		return h, nil
 	}
-	h.Resume()
+	h.Thaw()
 	return nil, err
 }
 

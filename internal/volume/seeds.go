@@ -74,20 +74,20 @@ func (p *bootSteps) mustCreate(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		if p.linked {
-			s.Refuse("seed", p.Path(rel))
+			s.Refuse("seed", p.HomePath(rel))
 		}
 		return !p.linked
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
-			target, err := os.Stat(p.Path(rel)) // with the agent's identity, so that root never follows the link
+			target, err := os.Stat(p.HomePath(rel)) // with the agent's identity, so that root never follows the link
 			if err == nil && !target.Mode().IsRegular() {
 				err = fsutil.ErrNotRegular
 			}
 			return err
 		})
 		if err != nil {
-			s.Refuse("seed", p.Path(rel))
+			s.Refuse("seed", p.HomePath(rel))
 		}
 	}
 	return false
@@ -104,11 +104,11 @@ func (p *bootSteps) createFromTemplate(s *boot.Step, d *fsutil.Dir, rel, source 
 		return nil
 	}
 	if err != nil || !info.Mode().IsRegular() || info.Size() > maxSeedSize {
-		return fmt.Errorf("cannot use %q as a template for %q: it is no regular file of at most %d bytes", source, p.Path(rel), maxSeedSize)
+		return fmt.Errorf("cannot use %q as a template for %q: it is no regular file of at most %d bytes", source, p.HomePath(rel), maxSeedSize)
 	}
 	data, err := os.ReadFile(source)
 	if err != nil {
-		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.Path(rel), boot.WithoutPath(err))
+		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.HomePath(rel), boot.WithoutPath(err))
 	}
 	return p.create(s, d, rel, data, cmp.Or(mode, info.Mode().Perm()&0o755))
 }
@@ -118,7 +118,7 @@ func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte,
 	err := d.Create(rel, data, mode)
 	switch {
 	case errors.Is(err, fsutil.ErrSymlink):
-		s.Refuse("seed", p.Path(rel))
+		s.Refuse("seed", p.HomePath(rel))
 		return nil
 	case errors.Is(err, fs.ErrExist):
 		return nil // another process has created the file since the check
@@ -133,7 +133,7 @@ func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	case errors.Is(err, fs.ErrNotExist), err == nil && hasKey(data):
 		return nil
 	case errors.Is(err, fsutil.ErrSymlink), err == nil && p.linked:
-		s.Refuse("append", p.Path(boot.EnvFile))
+		s.Refuse("append", p.HomePath(boot.EnvFile))
 		return nil
 	case err != nil:
 		return err
@@ -184,7 +184,7 @@ func (p *bootSteps) restrictEnv(s *boot.Step, d *fsutil.Dir) {
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0, p.linked && info.Mode().Perm() != envMode:
-		s.Refuse("chown/chmod", p.Path(boot.EnvFile))
+		s.Refuse("chown/chmod", p.HomePath(boot.EnvFile))
 	default:
 		if _, err := d.Chmod(boot.EnvFile, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
 			s.Warn("%v — continuing", err)

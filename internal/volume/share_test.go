@@ -257,7 +257,7 @@ func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
 	argv := testproc.Argv("moments")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Setpgid: true}
-	startAtOnce(t, cmd)
+	startRealtime(t, cmd)
 	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() })
 	testkit.Until(t, "they are seen to use a good part of a processor", func() bool {
 		who := &tenant{uid: uid}
@@ -295,9 +295,9 @@ func TestAProcessThatEndedDuringTheMeasurementCountedAsIdle(t *testing.T) {
 	})
 }
 
-// startAtOnce starts a process whose threads and children have a real-time policy, so that they never wait for other
+// startRealtime starts a process whose threads and children have a real-time policy, so that they never wait for other
 // processes.
-func startAtOnce(t *testing.T, cmd *exec.Cmd) {
+func startRealtime(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	errs := make(chan error)
 	go func() {

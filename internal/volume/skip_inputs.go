@@ -104,10 +104,10 @@ func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 }
 
 // hashInputs returns the two hashes of inputHasher over all files in src that match a pattern. The hashes cover names, types,
-// permissions, sizes and times. A missing file changes the hashes too. Names in messages are relative to where. If a file
+// permissions, sizes and times. A missing file changes the hashes too. Names in messages are relative to baseDir. If a file
 // can't be read reliably, hashInputs returns an error.
-func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
-	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), baseDir: where}
+func hashInputs(ctx context.Context, src source, patterns []string, baseDir string) (sum, exact string, err error) {
+	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), baseDir: baseDir}
 	for _, p := range patterns {
 		r.addWords("pattern", p)
 		if err := r.matchPattern("", splitPattern(p)); err != nil {

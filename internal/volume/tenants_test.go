@@ -85,14 +85,14 @@ func TestThereAreNoMoreTenantsThanUsers(t *testing.T) {
 
 // tenantVolume returns options for a data directory with the home of the tenant coder, a recorder of messages, and
 // coder's uid. With all, every profile is a tenant; otherwise only coder is.
-func tenantVolume(t *testing.T, all bool) (o Options, said *recorder, uid int) {
+func tenantVolume(t *testing.T, all bool) (o Options, messages *recorder, uid int) {
 	t.Helper()
 	home := volume(t)
 	write(t, home+"/profiles/coder/.env", "SECRET=1")
 	write(t, home+"/profiles/coder/work/deep/file", "x")
 	write(t, home+"/profiles/coder/cron/jobs.json", "x")
 	give(t, home, agentUID)
-	o, said = options(t, home, nil)
+	o, messages = options(t, home, nil)
 	o.Tenants = boot.Tenants{Enabled: true, All: all, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"default": false}}
 	if !all {
 		o.Tenants.ByProfile["coder"] = true
@@ -102,7 +102,7 @@ func tenantVolume(t *testing.T, all bool) (o Options, said *recorder, uid int) {
 		t.Fatalf("the home is uid %d's", uid)
 	}
 	wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
-	return o, said, uid
+	return o, messages, uid
 }
 
 // bootTenants does the same as a start of the container and the starts of all gateways.

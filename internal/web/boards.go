@@ -101,9 +101,9 @@ type boardsPage struct {
 
 // decodeList decodes the JSON list in the output of a program. fault says why the list is outdated or missing; "" means that it
 // is current.
-func decodeList[T any](said programResult, program string) (list []T, fault string) {
-	fault = oneLine(said.fault)
-	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
+func decodeList[T any](result programResult, program string) (list []T, fault string) {
+	fault = oneLine(result.fault)
+	if result.text != nil && json.Unmarshal(result.text, &list) != nil {
 		fault = program + " says something that this version does not know."
 	}
 	return list, fault

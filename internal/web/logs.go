@@ -171,7 +171,7 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 // searchLog calls emit for each log line that matches the search. Few searches run at a time: searchLog waits for its turn, at
 // most for searchTime, and then fails. The owner of the page has separate turns that other clients can't use. After limit, the
 // error is [context.DeadlineExceeded].
-func (s *Server) searchLog(r *http.Request, init client.Init, what *logSearch, limit time.Duration, emit func(logLine) error) error {
+func (s *Server) searchLog(r *http.Request, init client.Init, search *logSearch, limit time.Duration, emit func(logLine) error) error {
 	key := s.limitKey(r)
 	for end := time.Now().Add(searchTime); !s.searches.acquire(key); {
 		if time.Now().After(end) || !pause.For(r.Context(), searchTime/100) {
@@ -185,8 +185,8 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *logSearch, l
 	if err != nil {
 		return err
 	}
-	err = reader.Read(ctx, as, what.Options, func(line []byte) error {
-		if out, is := what.parseMatch(line); is {
+	err = reader.Read(ctx, as, search.Options, func(line []byte) error {
+		if out, is := search.parseMatch(line); is {
 			return emit(out)
 		}
 		return nil

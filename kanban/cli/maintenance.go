@@ -35,7 +35,7 @@ func gc(c *call) action {
 			return usageErrorf("at least one day is kept")
 		}
 		const day = 24 * time.Hour
-		n, err := s.RemoveOld(ctx, c.Now(), time.Duration(*events)*day, time.Duration(*logs)*day)
+		n, err := s.RemoveOldEventsAndLogs(ctx, c.Now(), time.Duration(*events)*day, time.Duration(*logs)*day)
 		return c.printResult(n, err, func() { c.print("Deleted %d events and %d logs\n", n.Events, n.Logs) })
 	}
 }

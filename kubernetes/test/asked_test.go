@@ -60,15 +60,15 @@ func pollGateways(c *cluster.Cluster, ports map[string]int) *healthPoll {
 
 // end stops the polls. It returns the longest time for which a profile neither answered nor had an
 // explaining status, and that profile.
-func (a *healthPoll) end() (longest time.Duration, who string) {
+func (a *healthPoll) end() (longest time.Duration, profile string) {
 	close(a.stop)
 	a.done.Wait()
 	for name, d := range a.longestUnexplained {
 		if d > longest {
-			longest, who = d, name
+			longest, profile = d, name
 		}
 	}
-	return longest, who
+	return longest, profile
 }
 
 func (a *healthPoll) poll() map[string]bool {

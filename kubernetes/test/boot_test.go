@@ -23,7 +23,7 @@ func lastTermination(p *corev1.Pod) *corev1.ContainerStateTerminated {
 }
 
 // failedProbes returns the messages of failed probes of a pod.
-func (b *testBed) failedProbes(pod string) (said string) {
+func (b *testBed) failedProbes(pod string) (messages string) {
 	b.Helper()
 	var events corev1.EventList
 	if err := b.Get(b.Context(), "/api/v1/namespaces/"+b.ns+"/events", &events); err != nil {
@@ -31,10 +31,10 @@ func (b *testBed) failedProbes(pod string) (said string) {
 	}
 	for _, e := range events.Items {
 		if e.InvolvedObject.Name == pod && e.Reason == "Unhealthy" {
-			said += e.Message + "\n"
+			messages += e.Message + "\n"
 		}
 	}
-	return said
+	return messages
 }
 
 // TestASlowBootRestartsNoPod checks that no probe restarts a pod whose boot hook takes longer than the liveness and

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func script(name, content string) entry {
+func scriptEntry(name, content string) entry {
 	return entry{name: name, content: "#!/bin/sh\n" + content + "\n", mode: 0o755}
 }
 

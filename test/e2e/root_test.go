@@ -26,16 +26,16 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	c.writeEntries(fakes...)
 	c.writeEntries(
 		entry{name: "/etc/cont-init.d/"},
-		script("/etc/cont-init.d/01-hermes-setup", "echo replaced"),
-		script("/etc/cont-init.d/015-supervise-perms", "echo replaced"),
-		script("/etc/cont-init.d/02-reconcile-profiles", "echo replaced"),
-		script("/etc/cont-init.d/10-b", `echo "ten as $(id -u):$(id -g) with $# arguments, seen $SEEN; $(stat -c %U /opt/data/cron)"; exit 3`),
-		script("/etc/cont-init.d/9-last", "echo nine; (sleep 1002 >/dev/null 2>&1 &)"),
-		script("/etc/cont-init.d/10-B", "echo TEN"),
+		scriptEntry("/etc/cont-init.d/01-hermes-setup", "echo replaced"),
+		scriptEntry("/etc/cont-init.d/015-supervise-perms", "echo replaced"),
+		scriptEntry("/etc/cont-init.d/02-reconcile-profiles", "echo replaced"),
+		scriptEntry("/etc/cont-init.d/10-b", `echo "ten as $(id -u):$(id -g) with $# arguments, seen $SEEN; $(stat -c %U /opt/data/cron)"; exit 3`),
+		scriptEntry("/etc/cont-init.d/9-last", "echo nine; (sleep 1002 >/dev/null 2>&1 &)"),
+		scriptEntry("/etc/cont-init.d/10-B", "echo TEN"),
 		entry{name: "/etc/cont-init.d/20-no-program", content: "#!/bin/sh\necho no program\n"},
 		entry{name: "/etc/cont-init.d/30-of-the-agent", content: "#!/bin/sh\necho of the agent\n", mode: 0o755, owner: 10000},
 		entry{name: "/etc/cont-init.d/40-no-such-interpreter", content: "#!/nowhere\n", mode: 0o755},
-		script("/etc/cont-init.d/10-plain", `ls / >/dev/null; echo "plain HOME=$HOME in $(pwd) PATH=$PATH home=$HERMES_HOME."`),
+		scriptEntry("/etc/cont-init.d/10-plain", `ls / >/dev/null; echo "plain HOME=$HOME in $(pwd) PATH=$PATH home=$HERMES_HOME."`),
 		entry{name: "/etc/cont-init.d/20-contenv", content: "#!/command/with-contenv sh\nls / >/dev/null; echo \"contenv HOME=$HOME PATH=$PATH home=$HERMES_HOME.\"\n", mode: 0o755},
 	)
 	c.start()

@@ -28,13 +28,13 @@ func closeAll(conns []net.Conn) {
 }
 
 // sendRaw opens a connection and sends data without reading the answer.
-func (b *box) sendRaw(what string) net.Conn {
+func (b *box) sendRaw(text string) net.Conn {
 	c, err := net.DialTimeout("unix", b.client.Socket(), time.Second)
 	if err != nil {
 		return nil
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(c, what) // Ignore the error: hinit may close the connection early.
+	_, _ = io.WriteString(c, text) // Ignore the error: hinit may close the connection early.
 	return c
 }
 

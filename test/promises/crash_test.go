@@ -23,12 +23,12 @@ func (b *box) traceFile() string {
 	return file
 }
 
-// trace calls what, and returns the volume calls that hinit made during it.
-func (b *box) trace(what func()) []string {
+// trace calls f, and returns the volume calls that hinit made during it.
+func (b *box) trace(f func()) []string {
 	b.t.Helper()
 	file := b.traceFile()
 	b.setFaultRules("* * trace=" + file)
-	what()
+	f()
 	b.setFaultRules()
 	text, err := os.ReadFile(file)
 	b.check(err)

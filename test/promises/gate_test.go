@@ -147,17 +147,17 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 }
 
 // rootAttributes fails the test unless a directory and an environment are independent of the agent.
-func (b *box) rootAttributes(who, dir string, environment []string) {
+func (b *box) rootAttributes(process, dir string, environment []string) {
 	b.t.Helper()
 	if dir != "/" {
-		b.t.Errorf("%s is in %s", who, dir)
+		b.t.Errorf("%s is in %s", process, dir)
 	}
 	if !slices.Contains(environment, "HOME=/root") {
-		b.t.Errorf("%s has no HOME=/root: %q", who, environment)
+		b.t.Errorf("%s has no HOME=/root: %q", process, environment)
 	}
 	for _, variable := range environment {
 		if strings.Contains(variable, b.home) || strings.Contains(variable, b.path("writable")) {
-			b.t.Errorf("%s has %s", who, variable)
+			b.t.Errorf("%s has %s", process, variable)
 		}
 	}
 }

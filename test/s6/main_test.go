@@ -101,8 +101,8 @@ idle() {
 }
 `
 
-// script runs a shell script in its own directory, with a directory of tools first in PATH.
-func script(t *testing.T, tools, text string) outcome {
+// runScript runs a shell script in its own directory, with a directory of tools first in PATH.
+func runScript(t *testing.T, tools, text string) outcome {
 	t.Helper()
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -184,7 +184,7 @@ type difference struct{ theirs, ours, why string }
 // compare runs a script with both sets of tools, and reports differences.
 func compare(t *testing.T, text string, known ...difference) {
 	t.Helper()
-	expected, got := same(script(t, theirs, text), known...), same(script(t, ours, text))
+	expected, got := same(runScript(t, theirs, text), known...), same(runScript(t, ours, text))
 	if got != expected {
 		t.Errorf("%s\n--- hinit:\n%s--- s6:\n%s", text, got, expected)
 	}

@@ -226,7 +226,7 @@ var (
 
 // readLog returns a profile's log lines without numbers. It checks for lost lines and descending
 // time stamps.
-func (v *volume) readLog(t *testing.T, profile string) (said, archives []string) {
+func (v *volume) readLog(t *testing.T, profile string) (lines, archives []string) {
 	t.Helper()
 	dir := v.path + "/logs/gateways/" + profile
 	entries, err := os.ReadDir(dir)
@@ -259,23 +259,23 @@ func (v *volume) readLog(t *testing.T, profile string) (said, archives []string)
 			last = m[1]
 			number, err := strconv.Atoi(m[3])
 			if err != nil {
-				said = append(said, m[2]+" "+m[3])
+				lines = append(lines, m[2]+" "+m[3])
 				continue
 			}
 			if m[2] != stage {
 				stage, next = m[2], 0
-				said = append(said, stage)
+				lines = append(lines, stage)
 			}
 			if number != next {
 				t.Fatalf("%s/%s: line %d of %s comes where %d should", dir, name, number, stage, next)
 			}
 			next++
 			if next == startLines {
-				said = append(said, stage+" all")
+				lines = append(lines, stage+" all")
 			}
 		}
 	}
-	return said, archives
+	return lines, archives
 }
 
 // TestAVolumeGoesFromS6ToHinitAndBack checks that the same gateways run under s6, under hinit and under s6 again on one
@@ -328,7 +328,7 @@ func TestAVolumeGoesFromS6ToHinitAndBack(t *testing.T) {
 				}
 				labels := strings.Join(archives, "\n")
 				tool := func(dir string) string {
-					return script(t, dir, "cat <<'END' | s6-tai64nlocal\n"+strings.ReplaceAll(strings.ReplaceAll(labels, ".s", " s"), ".u", " u")+"\nEND\n").output
+					return runScript(t, dir, "cat <<'END' | s6-tai64nlocal\n"+strings.ReplaceAll(strings.ReplaceAll(labels, ".s", " s"), ".u", " u")+"\nEND\n").output
 				}
 				if a, b := tool(ours), tool(theirs); a != b || strings.Contains(a, "@") {
 					t.Errorf("hinit reads the times of %s as %q, s6 as %q", profile, a, b)

@@ -26,11 +26,11 @@ import (
 const patience = 2 * time.Minute
 
 // write requests a gateway to take or use a resource, through a file, and returns the file's text.
-func (c *container) write(t *testing.T, who, resource string) (word string) {
+func (c *container) write(t *testing.T, gateway, resource string) (word string) {
 	t.Helper()
 	c.requests++
 	word = fmt.Sprintf("%d %s", c.requests%10, resource)
-	path := filepath.Join(c.dir, answers, "take-"+who)
+	path := filepath.Join(c.dir, answers, "take-"+gateway)
 	if err := os.WriteFile(path, []byte(word), 0o644); err != nil { //nolint:gosec // the gateways read this file
 		t.Fatal(err)
 	}
@@ -38,21 +38,21 @@ func (c *container) write(t *testing.T, who, resource string) (word string) {
 }
 
 // request sends a request like write, and returns the gateway's answer. The attacker may have ended.
-func (c *container) request(t *testing.T, who, resource string) (answer string) {
+func (c *container) request(t *testing.T, gateway, resource string) (answer string) {
 	t.Helper()
-	word := c.write(t, who, resource)
+	word := c.write(t, gateway, resource)
 	looks := 0
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		text, _ := os.ReadFile(filepath.Join(c.dir, answers, who))
+		text, _ := os.ReadFile(filepath.Join(c.dir, answers, gateway))
 		if of, answer, _ := strings.Cut(string(text), "\n"); of == word {
 			return answer
 		}
 		// Each status takes hinit a millisecond, so ask rarely.
-		if looks++; who == "a" && looks%20 == 0 && c.ended(t) != "" {
+		if looks++; gateway == "a" && looks%20 == 0 && c.ended(t) != "" {
 			return "done"
 		}
 	}
-	t.Fatalf("%s does not answer about %s:\n%s", who, resource, c.errs.String())
+	t.Fatalf("%s does not answer about %s:\n%s", gateway, resource, c.errs.String())
 	return ""
 }
 
@@ -68,14 +68,14 @@ func (c *container) ended(t *testing.T) string {
 
 // awaitExhauster waits until a gateway takes or misses the resource. It restarts an attacker that hinit
 // stopped late.
-func (c *container) awaitExhauster(t *testing.T, i int, who string) {
+func (c *container) awaitExhauster(t *testing.T, i int, gateway string) {
 	t.Helper()
 	testkit.Until(t, "gateway "+name(i)+" is ready", func() bool {
 		s := c.service(t, name(i))
 		if s.State == client.StateDown {
 			c.start(t, name(i))
 		}
-		pid, err := os.ReadFile(filepath.Join(c.dir, answers, who+".ready"))
+		pid, err := os.ReadFile(filepath.Join(c.dir, answers, gateway+".ready"))
 		return err == nil && s.State == client.StateUp && string(pid) == strconv.Itoa(s.PID)
 	})
 }

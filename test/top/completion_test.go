@@ -21,7 +21,7 @@ func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
 			if _, err := exec.LookPath(shell); err != nil {
 				testkit.SkipOrFail(t, "needs "+shell+" (test/install-tools)")
 			}
-			w := h.at(t, 100, 24, "PS1='> ' PATH="+built+":$PATH "+begin)
+			w := h.runOnTerminal(t, 100, 24, "PS1='> ' PATH="+built+":$PATH "+begin)
 			w.write(map[string]string{
 				"bash": "source <(hinit completion bash)",
 				"zsh":  "autoload -Uz compinit && compinit -u -D && source <(hinit completion zsh)",

@@ -171,11 +171,11 @@ func (h *container) top(width, height int, args ...string) *terminal {
 
 func (h *container) shell(width, height int, command string) *terminal {
 	h.t.Helper()
-	return h.at(h.t, width, height, command)
+	return h.runOnTerminal(h.t, width, height, command)
 }
 
-// at runs a command on a terminal of the given size.
-func (h *container) at(t *testing.T, width, height int, command string) *terminal {
+// runOnTerminal runs a command on a terminal of the given size.
+func (h *container) runOnTerminal(t *testing.T, width, height int, command string) *terminal {
 	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
 		testkit.SkipOrFail(t, "needs tmux: apt-get install tmux")

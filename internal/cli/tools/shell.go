@@ -146,7 +146,7 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	}
 	os.Clearenv()
 	for kv := range strings.SplitSeq(string(text), "\x00") {
-		if name, value, is := strings.Cut(kv, "="); is && name != "" && name != reexec.StateVariable && name != reexec.HaltedVariable {
+		if name, value, is := strings.Cut(kv, "="); is && name != "" && name != reexec.StateVariable && name != reexec.FrozenVariable {
 			if err := os.Setenv(name, value); err != nil {
 				return err
 			}

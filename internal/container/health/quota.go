@@ -63,15 +63,15 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 }
 
-// runEvery starts a goroutine that calls look after a delay, and then once each period until the supervisor ends. n counts the
+// runEvery starts a goroutine that calls fn after a delay, and then once each period until the supervisor ends. n counts the
 // calls from 0. doing names the work in the report of a panic.
-func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n int)) {
+func (h *Health) runEvery(doing string, delay, period time.Duration, fn func(n int)) {
 	guard.Go(doing, func() {
 		for n, due := 0, time.After(delay); ; n++ {
 			select {
 			case <-due:
 				due = time.After(period)
-				look(n)
+				fn(n)
 			case <-h.options.Loop.Ended():
 				return
 			}

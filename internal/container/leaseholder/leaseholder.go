@@ -110,7 +110,7 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 }
 
 // LeaseMessage handles a message of the lease program. It does not block.
-func (t *Lease) LeaseMessage(words string) { t.onMessage(words) }
+func (t *Lease) LeaseMessage(text string) { t.onMessage(text) }
 
 func newLease(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Lease {
 	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, onMessage: func(string) {}, grantor: "the volume"}

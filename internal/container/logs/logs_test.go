@@ -17,18 +17,18 @@ import (
 )
 
 // newLogs makes a Logs whose console is a file. It also returns functions that read the console and the messages.
-func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, bool, error)) (l *Logs, console func() string, said *strings.Builder) {
+func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, bool, error)) (l *Logs, console func() string, messages *strings.Builder) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "console"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	said = new(strings.Builder)
+	messages = new(strings.Builder)
 	cfg.Logs.Console = "raw"
 	l = New(Options{
 		Config: func() *config.Config { return cfg }, Secrets: secrets,
-		Say:  func(format string, args ...any) { fmt.Fprintf(said, format+"\n", args...) },
-		Warn: func(format string, args ...any) { fmt.Fprintf(said, "warning: "+format+"\n", args...) },
+		Say:  func(format string, args ...any) { fmt.Fprintf(messages, format+"\n", args...) },
+		Warn: func(format string, args ...any) { fmt.Fprintf(messages, "warning: "+format+"\n", args...) },
 	})
 	l.Set = logrotate.New(logrotate.Options{Warn: func(string, string) {}, OnWrite: func() {}, Mask: true, Stdout: f, Stderr: f})
 	t.Cleanup(func() { _ = l.Close(t.Context()) })
@@ -41,7 +41,7 @@ func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, b
 			t.Fatal(err)
 		}
 		return string(text)
-	}, said
+	}, messages
 }
 
 // TestSecretsAreMasked checks that with logs.mask the secrets in the .env of a profile are masked in its log.

@@ -15,10 +15,10 @@ import (
 // examineTime is the time limit of an examination.
 const examineTime = 8 * time.Second
 
-// Examiner makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the agent
-// can write. One examination runs at a time, so a hung volume blocks only one process and one goroutine, however many clients
-// ask. The Examiner owns that goroutine. Any goroutine may call its methods.
-type Examiner struct {
+// VolumeExaminer makes the boot program examine the data volume for hinit doctor: its free space, its profiles, and whether the
+// agent can write. One examination runs at a time, so a hung volume blocks only one process and one goroutine, however many
+// clients ask. The VolumeExaminer owns that goroutine. Any goroutine may call its methods.
+type VolumeExaminer struct {
 	work func(ctx context.Context, take func(boot.Message)) error // makes the boot program examine the volume
 
 	mu      sync.Mutex
@@ -29,7 +29,7 @@ type Examiner struct {
 
 // Examine examines the volume, or waits for a running examination. It returns the findings when the examination is done, when
 // ctx ends, or after examineTime. In the last two cases, the findings name the check that has not answered.
-func (e *Examiner) Examine(ctx context.Context) client.Findings {
+func (e *VolumeExaminer) Examine(ctx context.Context) client.Findings {
 	ctx, cancel := context.WithTimeout(ctx, examineTime)
 	defer cancel()
 	e.mu.Lock()
@@ -49,7 +49,7 @@ func (e *Examiner) Examine(ctx context.Context) client.Findings {
 	return found
 }
 
-func (e *Examiner) run() {
+func (e *VolumeExaminer) run() {
 	err := e.work(context.Background(), func(m boot.Message) {
 		e.mu.Lock()
 		defer e.mu.Unlock()

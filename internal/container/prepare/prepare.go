@@ -49,20 +49,20 @@ type Stage struct {
 	Serves          func() bool // reports whether this init serves the volume
 	Started         time.Time   // when the container was started
 	Owners          *Owners
-	Examiner        Examiner
+	VolumeExaminer  VolumeExaminer
 	RepairAll       atomic.Bool // whether the next repair of owners must examine every file
 	FilledFromImage atomic.Bool // whether the data directory was empty, and was filled from the image
 
 	repairsEnded func() error
 }
 
-// Connect makes the Owners and the Examiner of a Stage. Call it after the other exported fields are set.
+// Connect makes the Owners and the VolumeExaminer of a Stage. Call it after the other exported fields are set.
 func (s *Stage) Connect() {
 	repair := func(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 		return s.runJob(ctx, "hinit/repair", job, take)
 	}
 	s.Owners = newOwners(s.AgentLogger, func(text string) { s.Registry.Post(supervisor.Remark{Text: supervisor.ShortenText(text)}) }, repair, s.correctHomeOwner)
-	s.Examiner.work = s.examine
+	s.VolumeExaminer.work = s.examine
 }
 
 // Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. An

@@ -70,17 +70,17 @@ func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 // this limit.
 const homeOwnerTimeout = 7 * time.Second
 
-func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.LogLine)) {
+func (s *Stage) changeOwners(ctx context.Context, job boot.Job, report func(boot.LogLine)) {
 	ctx, cancel := context.WithTimeout(ctx, homeOwnerTimeout)
 	defer cancel()
 	job.ChangeOwners = true
 	err := s.runJob(ctx, "hinit/move", job, func(m boot.Message) {
 		if m.AgentLine != nil {
-			tell(*m.AgentLine)
+			report(*m.AgentLine)
 		}
 	})
 	if err != nil {
-		tell(boot.Warning("cannot give homes to the users of their profiles: " + err.Error() + " — continuing"))
+		report(boot.Warning("cannot give homes to the users of their profiles: " + err.Error() + " — continuing"))
 	}
 }
 

@@ -146,16 +146,16 @@ func (s *Signals) ReportFaults(ctx context.Context, report func(text string)) {
 	}
 }
 
-// faultsText describes the fault signals since the last report; "" if there are none. told maps each signal to the number
+// faultsText describes the fault signals since the last report; "" if there are none. reported maps each signal to the number
 // already reported, and is updated.
-func faultsText(faults []proc.SentFault, told map[syscall.Signal]uint64) string {
+func faultsText(faults []proc.SentFault, reported map[syscall.Signal]uint64) string {
 	var what []string
 	for _, f := range faults {
-		n := f.Count - told[f.Signal]
+		n := f.Count - reported[f.Signal]
 		if n == 0 {
 			continue
 		}
-		told[f.Signal] = f.Count
+		reported[f.Signal] = f.Count
 		word := fmt.Sprintf("%d %s", n, cmp.Or(unix.SignalName(f.Signal), f.Signal.String()))
 		if f.UID >= 0 {
 			word += fmt.Sprintf(" (last from pid %d, uid %d)", f.PID, f.UID)

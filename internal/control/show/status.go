@@ -24,11 +24,11 @@ type Layout struct {
 const minWidth = 40
 
 // Status returns the output of `hinit status`.
-func Status(st client.Status, look Layout) []byte {
-	if look.Width > 0 {
-		look.Width = max(look.Width, minWidth)
+func Status(st client.Status, layout Layout) []byte {
+	if layout.Width > 0 {
+		layout.Width = max(layout.Width, minWidth)
 	}
-	w := &wrappedText{layout: look}
+	w := &wrappedText{layout: layout}
 	w.writeInit(st.Init)
 	if len(st.Services) == 0 {
 		w.writeLine("no services")
@@ -42,7 +42,7 @@ func Status(st client.Status, look Layout) []byte {
 		verdict := VerdictOf(s)
 		grades[i] = verdict.Grade
 		name, last, about := Line(s.Name), Line(lastExitCell(s)), Line(Note(s, time.Now()))
-		if !look.NamesGiven {
+		if !layout.NamesGiven {
 			name, last, about = shorten(name, maxNameWidth), shorten(last, maxCellWidth), shorten(about, maxCellWidth)
 		}
 		rows = append(rows, row{
@@ -55,7 +55,7 @@ func Status(st client.Status, look Layout) []byte {
 	}
 	below := w.fitWidth(rows)
 	w.writeRows(rows, grades, below)
-	if look.NamesGiven {
+	if layout.NamesGiven {
 		for i := range st.Services {
 			s := &st.Services[i]
 			for _, fact := range [][2]string{{s.Name + " says", s.StatusText}, {"isolation of " + s.Name, Isolation(s)}, {"limits of " + s.Name, Limits(s)}} {

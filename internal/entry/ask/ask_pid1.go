@@ -113,11 +113,11 @@ func runQuickly(q pid1Request) int {
 	return exitCode(q, head, said)
 }
 
-// isComplete reports whether all is a complete answer. said is the body of the answer. With status 204, an answer has no body
-// and no size.
-func isComplete(all, said string) bool {
+// isComplete reports whether answer is complete. body is the body of the answer. With status 204, an answer has no body and no
+// size.
+func isComplete(answer, body string) bool {
 	line.N = 0
-	return all[statusOffset+2] == '4' || strings.Contains(all, line.Add("\r\nContent-Length: ").AddNumber(len(said)).Add("\r\n").String())
+	return answer[statusOffset+2] == '4' || strings.Contains(answer, line.Add("\r\nContent-Length: ").AddNumber(len(body)).Add("\r\n").String())
 }
 
 // runWithoutThreads carries a command out and returns its exit code. If known is false, it prints why the command can't be
@@ -276,9 +276,9 @@ func printAnswer(q pid1Request, all string) int {
 }
 
 // exitCode returns the exit code of a successful command, from the head and the body of the answer.
-func exitCode(q pid1Request, head, said string) int {
+func exitCode(q pid1Request, head, body string) int {
 	switch {
-	case q.health && !strings.Contains(said, `"ok":true`):
+	case q.health && !strings.Contains(body, `"ok":true`):
 		return exitFailed
 	case q.named && !strings.Contains(head, "\r\nHinit-Down: 0"):
 		return exitNotUp

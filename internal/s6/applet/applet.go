@@ -78,14 +78,14 @@ func strerror(err error) string {
 const defaultPath = "/usr/bin:/bin"
 
 // exec replaces this process by a program from PATH, as execvp(3) does, but runs no shell for files without a magic number.
-// After a failure, it prints a message in the name of the tool who, and returns the exit code. Where s6 uses a chain of tools,
-// the parameter who is the last tool of the chain.
-func (c *Invocation) exec(who string, argv, env []string) int {
+// After a failure, it prints a message in the name of the tool toolName, and returns the exit code. Where s6 uses a chain of
+// tools, toolName is the last tool of the chain.
+func (c *Invocation) exec(toolName string, argv, env []string) int {
 	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
 	if err == nil {
 		err = syscall.Exec(path, argv, env)
 	}
-	c.Name = who
+	c.Name = toolName
 	code := exitNoExec
 	if errors.Is(err, syscall.ENOENT) {
 		code = exitNotFound

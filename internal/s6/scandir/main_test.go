@@ -144,11 +144,11 @@ func (h *host) Say(format string, args ...any) {
 	h.said = append(h.said, fmt.Sprintf(format, args...))
 }
 
-// whileLocked runs look while the host can't change.
-func (h *host) whileLocked(look func()) {
+// whileLocked runs f while the host can't change.
+func (h *host) whileLocked(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	look()
+	f()
 }
 
 func (h *host) unit(name string) supervisor.Unit {

@@ -122,13 +122,13 @@ func (h localHost) Runs(context.Context) ([]client.Run, error) {
 	return list, nil
 }
 
-func (h localHost) FollowRuns(ctx context.Context, tell func(client.Run) error) error {
+func (h localHost) FollowRuns(ctx context.Context, onRun func(client.Run) error) error {
 	for cursor := uint64(0); ; {
 		changed := h.runs.Changed()
 		var list []client.Run
 		list, cursor = h.runs.Since(cursor)
 		for _, run := range list {
-			if err := tell(run); err != nil {
+			if err := onRun(run); err != nil {
 				return err
 			}
 		}

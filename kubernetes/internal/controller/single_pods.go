@@ -62,14 +62,15 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 	return runParallel(work)
 }
 
-// mustRemove reports whether the maker m must be deleted now. wanted is true if its pod is still needed, and there is true if
-// the pod's profile exists. A pod whose profile has moved is kept for movedPodRetention.
-func (s *poolState) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
+// mustRemove reports whether the maker m must be deleted now. wanted is true if its pod is still
+// needed, and exists is true if the pod's profile exists. A pod whose profile has moved is kept for
+// movedPodRetention.
+func (s *poolState) mustRemove(m *metav1.PartialObjectMetadata, wanted, exists bool, now time.Time) bool {
 	since, leaving := s.leaving[m.UID]
 	switch {
 	case wanted:
 		delete(s.leaving, m.UID)
-	case !there || leaving && now.Sub(since) >= movedPodRetention:
+	case !exists || leaving && now.Sub(since) >= movedPodRetention:
 		delete(s.leaving, m.UID)
 		return true
 	case !leaving:

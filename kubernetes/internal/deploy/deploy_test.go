@@ -103,16 +103,16 @@ func formatSorted(v any) string {
 			}
 			if len(v) > 0 {
 				if m, ok := v[0].(map[string]any); ok && (m["name"] != nil || m["mountPath"] != nil) {
-					slices.SortFunc(v, func(a, b any) int { return strings.Compare(text(a), text(b)) })
+					slices.SortFunc(v, func(a, b any) int { return strings.Compare(indentedJSON(a), indentedJSON(b)) })
 				}
 			}
 		}
 	}
 	walk(v)
-	return text(v)
+	return indentedJSON(v)
 }
 
-func text(v any) string {
+func indentedJSON(v any) string {
 	out, _ := json.MarshalIndent(v, "", " ") // v was parsed from JSON, so Marshal can't fail
 	return string(out)
 }
@@ -177,7 +177,7 @@ func TestSandboxesDontReachTheAPIServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if open := strings.ReplaceAll(text(all["NetworkPolicy/agents-sandboxes-default"]), "\n", ""); !strings.Contains(strings.Join(strings.Fields(open), " "), strings.Join(strings.Fields(want), " ")) {
+		if open := strings.ReplaceAll(indentedJSON(all["NetworkPolicy/agents-sandboxes-default"]), "\n", ""); !strings.Contains(strings.Join(strings.Fields(open), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("%s: %s", address, open)
 		}
 	}
@@ -230,7 +230,7 @@ func TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents(t *testing.T) {
 	}
 	pod := all["StatefulSet/agents"].(map[string]any)["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
 	for _, kind := range []string{"containers", "initContainers"} {
-		if mounts := text(pod[kind].([]any)[0].(map[string]any)["volumeMounts"]); !strings.Contains(mounts, `"mountPath": "/etc/hinit"`) {
+		if mounts := indentedJSON(pod[kind].([]any)[0].(map[string]any)["volumeMounts"]); !strings.Contains(mounts, `"mountPath": "/etc/hinit"`) {
 			t.Errorf("%s: %s", kind, mounts)
 		}
 	}
@@ -247,8 +247,8 @@ func TestValuesReachThePod(t *testing.T) {
 	if all["NetworkPolicy/team"] != nil || all["PersistentVolumeClaim/team-data"] != nil {
 		t.Error("what was switched off is there")
 	}
-	pod := text(all["StatefulSet/team"])
-	if config := text(all["ConfigMap/team-config"]); !strings.Contains(config, `"hinit.yaml": "agent: {env_file: /run/secrets/agent}\n# \"quoted\"\n"`) {
+	pod := indentedJSON(all["StatefulSet/team"])
+	if config := indentedJSON(all["ConfigMap/team-config"]); !strings.Contains(config, `"hinit.yaml": "agent: {env_file: /run/secrets/agent}\n# \"quoted\"\n"`) {
 		t.Error("the configuration is", config)
 	}
 	for _, want := range []string{

@@ -18,15 +18,15 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// awaitCondition calls look every half second until look returns done, for at most limit. It prints
-// the word that look returns whenever the word changes. After limit, it returns an error that names
+// awaitCondition calls poll every half second until poll returns done, for at most limit. It prints
+// the word that poll returns whenever the word changes. After limit, it returns an error that names
 // what, the condition.
-func (f *fleet) awaitCondition(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
+func (f *fleet) awaitCondition(ctx context.Context, limit time.Duration, what string, poll func() (done bool, word string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	said := ""
 	for {
-		done, word, err := look()
+		done, word, err := poll()
 		if err != nil {
 			return err
 		}

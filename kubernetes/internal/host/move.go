@@ -236,7 +236,7 @@ func (h *host) endFailedMove(ctx context.Context, p *v1alpha1.AgentProfile) erro
 	if said := strings.TrimPrefix(p.Status.Message, fmt.Sprintf("moves to host %s: ", p.Status.Move.To)); said != p.Status.Move.Reason {
 		why = append(why, said)
 	}
-	if err := h.offers.failure(string(p.UID)); err != nil && !strings.Contains(p.Status.Message, err.Error()) {
+	if err := h.offers.transferError(string(p.UID)); err != nil && !strings.Contains(p.Status.Message, err.Error()) {
 		why = append(why, err.Error())
 	}
 	err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {

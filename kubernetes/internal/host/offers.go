@@ -94,8 +94,8 @@ func (o *profileOffers) nonceSince(uid, sum string, run uint64) (offered, sent s
 	return one.nonce, sent
 }
 
-// failure returns the error that interrupted the last transfer of an object's data, or nil.
-func (o *profileOffers) failure(uid string) error {
+// transferError returns the error that interrupted the last transfer of an object's data, or nil.
+func (o *profileOffers) transferError(uid string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if one := o.byUID[uid]; one != nil {

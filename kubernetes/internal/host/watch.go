@@ -52,9 +52,9 @@ func (h *host) watch(ctx context.Context, field string) {
 	informer.RunWithContext(ctx)
 }
 
-// handleEvent handles an event from the watch with the given field selector. there is false if the profile is no longer in
-// the watch.
-func (h *host) handleEvent(field string, o any, there bool) {
+// handleEvent handles an event from the watch with the given field selector. exists is false if the
+// profile is no longer in the watch.
+func (h *host) handleEvent(field string, o any, exists bool) {
 	if gone, is := o.(cache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
 	}
@@ -63,7 +63,7 @@ func (h *host) handleEvent(field string, o any, there bool) {
 		return
 	}
 	h.mu.Lock()
-	if there {
+	if exists {
 		h.watched[field][p.Name] = p
 	} else {
 		delete(h.watched[field], p.Name)

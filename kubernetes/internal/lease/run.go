@@ -161,15 +161,15 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 // reportHolder reports the holder of the Lease to the init and the log, once for each holder. It
 // masks the text: an agent with the pod's token can write anything into the Lease, even lines that
 // would be messages to the init.
-func (l *reportingLock) reportHolder(who string) {
-	if !identityPattern.MatchString(who) {
-		who = "unknown"
+func (l *reportingLock) reportHolder(holder string) {
+	if !identityPattern.MatchString(holder) {
+		holder = "unknown"
 	}
-	if l.reportedHolder == who || l.init.send(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
+	if l.reportedHolder == holder || l.init.send(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", holder, l.settings.Namespace, l.settings.Name)) != nil {
 		return // The next request reports the holder.
 	}
-	l.reportedHolder, l.holds = who, false
-	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
+	l.reportedHolder, l.holds = holder, false
+	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, holder)
 }
 
 // reportTrouble logs a problem with the API server when it begins, and again when it is over. It ignores requests that were canceled.

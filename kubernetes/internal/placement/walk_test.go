@@ -133,11 +133,11 @@ func (m *model) write(read object, name string, change func(*object)) bool {
 	return apply()
 }
 
-func (n *node) volumeOf(name string) *volume {
-	if n.disk[name] == nil {
-		n.disk[name] = &volume{live: -1, aside: map[int64]int{}, incoming: -1}
+func (n *node) volumeOf(profile string) *volume {
+	if n.disk[profile] == nil {
+		n.disk[profile] = &volume{live: -1, aside: map[int64]int{}, incoming: -1}
 	}
-	return n.disk[name]
+	return n.disk[profile]
 }
 
 // empty reports whether the volume has no data of the profile, live or in transit.
@@ -185,23 +185,23 @@ func (n *node) crash() { n.alive, n.up = false, map[string]bool{} }
 
 // start starts a gateway. It checks that the gateway has the newest data and that no other gateway
 // of the profile runs.
-func (m *model) start(n *node, name string) {
-	v := n.volumeOf(name)
-	if n.up[name] {
+func (m *model) start(n *node, profile string) {
+	v := n.volumeOf(profile)
+	if n.up[profile] {
 		return
 	}
 	for _, other := range m.nodes {
-		if other != n && other.up[name] {
-			m.fail("%s runs on %s and on %s", name, n.name, other.name)
+		if other != n && other.up[profile] {
+			m.fail("%s runs on %s and on %s", profile, n.name, other.name)
 		}
 	}
-	if v.live != m.newest[name] {
-		m.fail("%s starts on %s with data %d, and the newest is %d", name, n.name, v.live, m.newest[name])
+	if v.live != m.newest[profile] {
+		m.fail("%s starts on %s with data %d, and the newest is %d", profile, n.name, v.live, m.newest[profile])
 	}
 	v.live++
-	m.newest[name] = v.live
-	n.up[name], v.intent = true, true
-	n.offered[name], n.sent[name] = "", ""
+	m.newest[profile] = v.live
+	n.up[profile], v.intent = true, true
+	n.offered[profile], n.sent[profile] = "", ""
 	m.runs++
 }
 
@@ -258,28 +258,28 @@ func (m *model) next(n *node, o object, l LocalState) Step {
 	return step
 }
 
-func (m *model) step(n *node, name string, o object, step Step) {
-	v := n.volumeOf(name)
+func (m *model) step(n *node, profile string, o object, step Step) {
+	v := n.volumeOf(profile)
 	switch step {
 	case Run:
-		if m.start(n, name); o.lost != HostLost && !o.here {
-			m.write(o, name, func(o *object) { o.here, o.missing, o.lost = true, false, "" })
+		if m.start(n, profile); o.lost != HostLost && !o.here {
+			m.write(o, profile, func(o *object) { o.here, o.missing, o.lost = true, false, "" })
 		}
 	case Halt:
-		n.up[name], v.intent = false, false
+		n.up[profile], v.intent = false, false
 	case Create:
 		if v.stray { // A host refuses a home that another process has created.
 			return
 		}
-		n.seen[name] = o // The next step does not need a fresh read.
-		m.create(v, name)
+		n.seen[profile] = o // The next step does not need a fresh read.
+		m.create(v, profile)
 	case Report:
 		if v.live < 0 { // The earlier attempt wrote only the record.
-			m.create(v, name)
+			m.create(v, profile)
 		}
-		m.write(o, name, func(o *object) { o.Installed, o.Missing, o.here, o.missing = o.Assignment, false, false, false })
+		m.write(o, profile, func(o *object) { o.Installed, o.Missing, o.here, o.missing = o.Assignment, false, false, false })
 	case Missing:
-		if m.write(o, name, func(o *object) {
+		if m.write(o, profile, func(o *object) {
 			if o.Missing, o.here, o.missing = true, false, true; o.lost == HostRestarts {
 				o.lost = ""
 			}
@@ -287,10 +287,10 @@ func (m *model) step(n *node, name string, o object, step Step) {
 			v.lost = false
 		}
 	case Offer:
-		m.offer(n, name, o)
+		m.offer(n, profile, o)
 	case SetAside:
 		if len(v.aside) > 0 && m.broken == "any home" { // Another process has created a home on the host.
-			m.write(o, name, func(o *object) { o.Failed = true })
+			m.write(o, profile, func(o *object) { o.Failed = true })
 			return
 		}
 		v.aside[o.Assignment], v.live, v.intent = v.live, -1, false
@@ -301,33 +301,33 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		}
 		v.install(v.aside[o.Assignment])
 		delete(v.aside, o.Assignment)
-		n.offered[name], n.sent[name] = "", ""
+		n.offered[profile], n.sent[profile] = "", ""
 	case Give:
-		if m.write(o, name, func(o *object) {
+		if m.write(o, profile, func(o *object) {
 			o.Owner, o.Receipt, o.MoveTarget, o.Offer, o.Received, o.here, o.missing, o.calledOff = o.MoveTarget, o.Received, "", "", "", false, false, false
 			o.Assignment++
 		}) {
 			m.moves++
-			if o.MoveTarget == podOf(name) {
+			if o.MoveTarget == podOf(profile) {
 				m.toPods++
 			}
 		}
 	case CallOff:
-		if m.write(o, name, func(o *object) {
+		if m.write(o, profile, func(o *object) {
 			o.MoveTarget, o.Offer, o.Received, o.Failed, o.calledOff = "", "", "", false, true
 		}) {
 			m.calledOff++
 		}
 	case Fetch:
-		if !m.fetch(n, name, o) {
-			m.write(o, name, func(o *object) { o.Failed = true })
+		if !m.fetch(n, profile, o) {
+			m.write(o, profile, func(o *object) { o.Failed = true })
 		}
 	case Received:
 		if m.faults && m.rnd.IntN(8) == 0 || v.stray && !v.record { // The data can't be installed on this host.
-			m.write(o, name, func(o *object) { o.Failed = true })
+			m.write(o, profile, func(o *object) { o.Failed = true })
 			return
 		}
-		m.write(o, name, func(o *object) { o.Received, o.Failed = v.nonce, false })
+		m.write(o, profile, func(o *object) { o.Received, o.Failed = v.nonce, false })
 	case Install:
 		if m.faults && m.rnd.IntN(2) == 0 || v.stray && !v.record { // A disk is full, or a directory is in the way.
 			m.failedInstalls++
@@ -336,10 +336,10 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		v.install(v.incoming)
 		v.incoming = -1
 	case Retire: // The data is retained, but this fleet does not use it any more.
-		n.up[name] = false
+		n.up[profile] = false
 		v.live, v.intent, v.record, v.stray = -1, false, false, false
 	case Drop:
-		m.drop(v, name, o)
+		m.drop(v, profile, o)
 	case DropIncoming:
 		v.incoming = -1
 	case Wait, Finish:

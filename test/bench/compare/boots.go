@@ -106,7 +106,7 @@ func (b *bench) boot(p supervisor, n, round int) error {
 	if o, ok := p.(operated); ok && b.wants("M6") {
 		took, err := i.status(o.statusOfAll(s))
 		if err != nil {
-			return i.failure(err)
+			return i.withConsole(err)
 		}
 		b.figures.add("M6 all", at, p.name(), ms(took))
 		if err := b.measureUsedMemory(i, o, at); err != nil {
@@ -148,7 +148,7 @@ const statusesBefore = 5
 func (b *bench) measureUsedMemory(i *instance, o operated, at string) error {
 	for range statusesBefore - 1 { // One status command already ran, to measure its time.
 		if _, err := i.status(o.statusOfAll(i.site)); err != nil {
-			return i.failure(err)
+			return i.withConsole(err)
 		}
 	}
 	if err := i.awaitRest(); err != nil {

@@ -65,7 +65,7 @@ func (g *group) each(do func(*instance) error) error {
 			kept = append(kept, i)
 			continue
 		}
-		if err := g.bench.drop(i.peer, g.measure, i.failure(err)); err != nil {
+		if err := g.bench.drop(i.peer, g.measure, i.withConsole(err)); err != nil {
 			g.instances = append(kept, g.instances[k:]...)
 			return err
 		}

@@ -89,7 +89,7 @@ func (b *bench) obey(p supervisor, n int, stubborn bool) (time.Duration, int, er
 		ready, err := lines(s.path("ready"))
 		return ready == n, err
 	}); err != nil {
-		return 0, 0, i.failure(err)
+		return 0, 0, i.withConsole(err)
 	}
 	if err := i.awaitRest(); err != nil {
 		return 0, 0, err

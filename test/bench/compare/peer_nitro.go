@@ -43,7 +43,7 @@ func (p nitro) prepare(s *site) error {
 func (nitro) define(s *site, service string) error {
 	return errors.Join(
 		s.write("scan/"+service+"-log/run", "#!/bin/sh\nexec s6-log n10 s1000000 T "+s.path("log", service)+"\n", 0o755),
-		s.write("scan/"+service+"/run", s.script(service), 0o755),
+		s.write("scan/"+service+"/run", s.runScript(service), 0o755),
 		os.Symlink("../"+service+"-log", s.path("scan", service, "log")),
 	)
 }

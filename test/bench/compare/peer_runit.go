@@ -54,7 +54,7 @@ func (p runit) prepare(s *site) error {
 
 func (runit) define(s *site, service, in string) error {
 	return errors.Join(
-		s.write(in+service+"/run", s.script(service), 0o755),
+		s.write(in+service+"/run", s.runScript(service), 0o755),
 		s.write(in+service+"/log/run", "#!/bin/sh\nexec svlogd -tt "+s.path("log", service)+"\n", 0o755),
 		s.write("log/"+service+"/config", "s1000000\nn10\n", 0o644),
 	)

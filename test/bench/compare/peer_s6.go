@@ -58,7 +58,7 @@ func (p s6) prepare(s *site) error {
 // define makes the service directory. s6 restarts a service without its delay of a second only if the service had said that it is
 // ready.
 func (s6) define(s *site, service, in string) error {
-	script, ready := s.script(service), error(nil)
+	script, ready := s.runScript(service), error(nil)
 	if s.fast {
 		script = strings.Replace(script, "\n", "\necho >&3\nexec 3>&-\n", 1)
 		ready = s.write(in+service+"/notification-fd", "3\n", 0o644)

@@ -60,14 +60,14 @@ func (b *bench) measureIdle(g *group, n int) error {
 	for _, i := range all {
 		var err error
 		if before[i], err = i.usage(); err != nil {
-			return i.failure(err)
+			return i.withConsole(err)
 		}
 	}
 	<-time.After(b.restTime())
 	for _, i := range all {
 		after, err := i.usage()
 		if err != nil {
-			return i.failure(err)
+			return i.withConsole(err)
 		}
 		at := strconv.Itoa(len(i.services))
 		b.figures.add("M4", at, i.peer.name(), float64(after.switches-before[i].switches))

@@ -40,8 +40,8 @@ func (s *site) commandOf(service string) []string {
 	return s.command
 }
 
-// script returns a service's run script for s6, runit and nitro.
-func (s *site) script(service string) string {
+// runScript returns a service's run script for s6, runit and nitro.
+func (s *site) runScript(service string) string {
 	return "#!/bin/sh\nexec 2>&1\nexec " + strings.Join(quoted(s.commandOf(service)), " ") + "\n"
 }
 
@@ -175,12 +175,12 @@ func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
 	}
 	if n, err := readyRead.Read(make([]byte, 1)); n != 1 {
 		defer i.kill()
-		return nil, i.failure(fmt.Errorf("it could not be started (%w)", err))
+		return nil, i.withConsole(fmt.Errorf("it could not be started (%w)", err))
 	}
 	i.began = time.Now()
 	if _, err := goWrite.Write([]byte{0}); err != nil {
 		defer i.kill()
-		return nil, i.failure(err)
+		return nil, i.withConsole(err)
 	}
 	return i, nil
 }
@@ -198,7 +198,7 @@ func (i *instance) kill() {
 	_ = os.RemoveAll(i.dir) // Otherwise the removal of the work directory removes it later.
 }
 
-func (i *instance) failure(err error) error {
+func (i *instance) withConsole(err error) error {
 	text, _ := os.ReadFile(i.console)
 	if len(text) > 600 {
 		text = text[len(text)-600:]
@@ -219,7 +219,7 @@ func (i *instance) alive() bool {
 func (i *instance) timeBoot() (time.Duration, error) {
 	var err error
 	if i.last, err = i.watch.next(len(i.services), i); err != nil {
-		return 0, i.failure(err)
+		return 0, i.withConsole(err)
 	}
 	return i.last.at.Sub(i.began), nil
 }
@@ -250,7 +250,7 @@ func (i *instance) awaitRest() error {
 	quiet := 0
 	return until("coming to rest", 120*time.Millisecond, func() (bool, error) {
 		if !i.alive() {
-			return false, i.failure(errors.New("it has ended"))
+			return false, i.withConsole(errors.New("it has ended"))
 		}
 		now, err := i.usage()
 		if err != nil {
@@ -276,6 +276,6 @@ func (i *instance) terminate(signal syscall.Signal) (time.Duration, error) {
 	case <-i.ended:
 		return time.Since(begin), nil
 	case <-time.After(patience):
-		return 0, i.failure(errors.New("it does not end"))
+		return 0, i.withConsole(errors.New("it does not end"))
 	}
 }

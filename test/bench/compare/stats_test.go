@@ -145,10 +145,10 @@ func TestProcFiles(t *testing.T) {
 
 func TestRunScriptQuotesEveryWord(t *testing.T) {
 	s := &site{services: []string{"a", "b"}, command: []string{"/bin/x y", "it's"}, first: []string{"other"}}
-	if got, want := s.script("b"), "#!/bin/sh\nexec 2>&1\nexec '/bin/x y' 'it'\\''s'\n"; got != want {
+	if got, want := s.runScript("b"), "#!/bin/sh\nexec 2>&1\nexec '/bin/x y' 'it'\\''s'\n"; got != want {
 		t.Errorf("script = %q, want %q", got, want)
 	}
-	if got := s.script("a"); !strings.HasSuffix(got, "exec 'other'\n") {
+	if got := s.runScript("a"); !strings.HasSuffix(got, "exec 'other'\n") {
 		t.Errorf("script of the first = %q", got)
 	}
 }

@@ -52,7 +52,7 @@ func colourOf(name string) string {
 
 type scale struct{ low, high, from, to float64 }
 
-func (s scale) at(v float64) float64 {
+func (s scale) position(v float64) float64 {
 	v = max(v, s.low)
 	return s.from + (math.Log10(v)-math.Log10(s.low))/(math.Log10(s.high)-math.Log10(s.low))*(s.to-s.from)
 }
@@ -96,11 +96,11 @@ func (p plot) svg() string {
 `, plotWidth, plotHeight, frameLeft, html.EscapeString(p.title))
 	for _, v := range y.decades() {
 		fmt.Fprintf(&w, `<path d="M%d %.1fH%d" stroke="#dddddd"/><text x="%d" y="%.1f" text-anchor="end" fill="#555555">%s</text>`+"\n",
-			frameLeft, y.at(v), frameRight, frameLeft-8, y.at(v)+4, tick(v))
+			frameLeft, y.position(v), frameRight, frameLeft-8, y.position(v)+4, tick(v))
 	}
 	for _, v := range p.serviceCounts() {
 		fmt.Fprintf(&w, `<path d="M%.1f %dV%d" stroke="#eeeeee"/><text x="%.1f" y="%d" text-anchor="middle" fill="#555555">%s</text>`+"\n",
-			x.at(v), frameTop, frameDown, x.at(v), frameDown+18, tick(v))
+			x.position(v), frameTop, frameDown, x.position(v), frameDown+18, tick(v))
 	}
 	fmt.Fprintf(&w, `<text x="%d" y="%d" text-anchor="end" fill="#555555">services</text>`+"\n", frameRight, frameDown+38)
 	fmt.Fprintf(&w, `<text x="%d" y="%d" fill="#555555">%s</text>`+"\n", frameLeft-62, frameTop-8, html.EscapeString(p.unit))
@@ -112,9 +112,9 @@ func (p plot) svg() string {
 		}
 		var path strings.Builder
 		for k, pt := range l.points {
-			fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(k, 1)], x.at(pt.x), y.at(pt.y))
+			fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(k, 1)], x.position(pt.x), y.position(pt.y))
 			fmt.Fprintf(&w, `<circle cx="%.1f" cy="%.1f" r="%.1f" fill="%s"><title>%s, %s: %s</title></circle>`+"\n",
-				x.at(pt.x), y.at(pt.y), width+1, colour, html.EscapeString(l.name), tick(pt.x), formatNumber(pt.y))
+				x.position(pt.x), y.position(pt.y), width+1, colour, html.EscapeString(l.name), tick(pt.x), formatNumber(pt.y))
 		}
 		fmt.Fprintf(&w, `<path d="%s" fill="none" stroke="%s" stroke-width="%g"/>`+"\n", path.String(), colour, width)
 		fmt.Fprintf(&w, `<text x="%.1f" y="%.1f" fill="%s" stroke="#ffffff" stroke-width="4" paint-order="stroke">%s</text>`+"\n", names[i].x, names[i].y+4, colour, html.EscapeString(l.name))
@@ -146,7 +146,7 @@ func (p plot) labels(x, y scale) []point {
 	for i, l := range p.lines {
 		order[i] = i
 		if n := len(l.points); n > 0 {
-			places[i] = point{x.at(l.points[n-1].x) + beside, y.at(l.points[n-1].y)}
+			places[i] = point{x.position(l.points[n-1].x) + beside, y.position(l.points[n-1].y)}
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int {

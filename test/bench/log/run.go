@@ -135,11 +135,11 @@ func openWriter(path string) (*os.File, error) {
 
 // isComplete reports whether the log has the last line. Only every tenth call searches the archives,
 // because that costs more.
-func (r *run) isComplete(look int) bool {
+func (r *run) isComplete(attempt int) bool {
 	if endsWithMark(filepath.Join(r.logs, "current")) {
 		return true
 	}
-	if look%10 != 9 {
+	if attempt%10 != 9 {
 		return false
 	}
 	files, _ := filepath.Glob(filepath.Join(r.logs, "*"))
