@@ -238,6 +238,7 @@ func (p ProfileDirs) homeDir(name string) string {
 	return ""
 }
 
+// Exists implements [Profiles].
 func (p ProfileDirs) Exists(name string) (bool, error) {
 	st, err := os.Stat(p.homeDir(name))
 	if strings.EqualFold(name, "default") || errors.Is(err, fs.ErrNotExist) {

@@ -360,6 +360,7 @@ func (s *Sandbox) Kill(ctx context.Context, id string) (Job, error) {
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
+// PutTree unpacks a tar archive below a directory of the sandbox. It unpacks no entry outside of that directory.
 func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpPutTree, Path: dir}, tar, nil)
 	return err

@@ -9,7 +9,7 @@ type Event interface {
 	target() string
 }
 
-// The events. The loop creates some events itself, other packages send events with [Loop.Do] and [Loop.Post].
+// Events of the loop. The loop creates some of them itself. Other packages send events with [Loop.Do] and [Loop.Post].
 type (
 	// Add registers a service, or replaces the policy of a registered one. If Want is up, the service starts as soon as its
 	// needs are met.
@@ -34,6 +34,7 @@ type (
 		Cause  Cause // cause of the exits of these services; "" for CauseOperator
 		Reason string
 	}
+	// Start sets the desired state to up, forgets earlier failures, and starts the service at once, without a restart delay.
 	Start struct{ Name string }
 	// Stop sets the desired state to down and ends the running process.
 	Stop struct{ Name string }
@@ -163,7 +164,8 @@ type (
 		Disk         bool
 	}
 	// HoldStarts makes all services with Policy.Sheddable wait before they start. An empty Reason releases them.
-	HoldStarts    struct{ Reason string }
+	HoldStarts struct{ Reason string }
+	// NotifyMessage is an sd_notify message from a process of a running service, see [Loop.HandleNotify].
 	NotifyMessage struct {
 		Name            string
 		Run             uint64
@@ -185,7 +187,7 @@ type (
 	// Shutdown stops all services and ends the container within Machine.ShutdownBudget. A second Shutdown kills everything
 	// immediately.
 	Shutdown struct {
-		Code   int
+		Code   int // exit code of the container, used if the CMD did not end by itself with an exit code
 		Reason string
 	}
 	// NoChildrenLeft reports during a shutdown that PID 1 has no child process left, so the container can end.
@@ -246,7 +248,7 @@ type (
 	SpawnFinish struct {
 		Name string
 		Run  uint64
-		Exit Exit
+		Exit Exit // the exit of the run before the finish command
 	}
 	// SpawnStop starts the stop command of a service as a run with its own number. After the end of the stop command, the loop
 	// sends StopCommandEnded.

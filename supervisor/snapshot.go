@@ -39,7 +39,7 @@ type Service struct {
 	Since             time.Time // when the service entered this state
 	ProcessSince      time.Time // when the main process last started or ended; before the first start, the time of registration
 	PID               int       // PID of the main process, 0 if it is not running; never the PID of a finish command
-	Run               uint64
+	Run               uint64    // number of the current or last run, 0 before the first run
 	Ready             bool
 	// ReadySince is when the current run became ready, or zero if it is not ready. Between two runs it is when the last run
 	// ended. Before the first run it is when the service was registered.
@@ -54,9 +54,9 @@ type Service struct {
 	Failures         int       // number of fast exits in a row, see [Policy]
 	CrashLoop        bool      // at least Policy.CrashLoopExits fast exits within Policy.CrashLoopWindow
 	NextStart        time.Time // when the restart delay ends; zero if the service is not in backoff
-	Needs            []string
-	IsHeld           bool // the service was ended or must not start because memory is short, see [Hold]
-	OOMAdj           int  // oom_score_adj of the processes minus hinit's own
+	Needs            []string  // services and other conditions for which the service waits
+	IsHeld           bool      // the service was ended or must not start because memory is short, see [Hold]
+	OOMAdj           int       // oom_score_adj of the processes minus hinit's own
 	LastExit         *Exit
 	NextRun          time.Time    // next start by the schedule; zero without one
 	RestartPolicy    RestartAfter // which exits cause an automatic restart

@@ -87,9 +87,9 @@ type SignalScope int
 
 // The scopes. The zero value is the whole tree.
 const (
-	ScopeTree SignalScope = iota
-	ScopeMain
-	ScopeGroup
+	ScopeTree  SignalScope = iota // every process of the run, including descendants that left its group and session
+	ScopeMain                     // only the main process
+	ScopeGroup                    // all processes in the process group that the main process leads
 )
 
 // Policy says how a service restarts and stops. With the zero value it restarts at once and without a limit, and a stop sends
@@ -137,10 +137,11 @@ func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.
 // Exit describes how a run ended. It is never modified: a copy with Tail replaces it when hinit has read the last lines of
 // output.
 type Exit struct {
-	Run    uint64
+	Run uint64
+	// PID of the main process, 0 if there was none
 	PID    int
 	Code   int // exit code; -1 after an end by a signal, or if there was no process
-	Signal int
+	Signal int // signal that ended the process, 0 if none
 	Cause  Cause
 	Error  string    // why the start failed (CauseSpawn), or the last answer of the check (CauseHealth)
 	At     time.Time // when the run ended

@@ -31,7 +31,7 @@ type User struct {
 	Name string // "" when the uid has no line in /etc/passwd
 	UID  uint32
 	GID  uint32
-	Home string
+	Home string // home directory; "/" if the uid is not in /etc/passwd
 	// Groups is the argument for setgroups(2): GID first, then every group of /etc/group that lists Name, in the order of the
 	// file, without duplicates.
 	Groups []uint32

@@ -20,9 +20,9 @@ import (
 // Agent is the user of the agent's processes. hinit also works on the data volume as this user. The ids are right even if hinit
 // could not write them to /etc.
 type Agent struct {
-	User  account.User
-	Known bool
-	Lines []LogLine // log messages about changed ids
+	User  account.User // Name is "" if the user is not in /etc/passwd
+	Known bool         // /etc/passwd has the user
+	Lines []LogLine    // log messages about changed ids
 
 	Cred  *proc.Cred // user and groups for the agent's processes; nil to keep hinit's own
 	Actor *fsutil.Actor

@@ -89,15 +89,15 @@ const ContInitDir = "/etc/cont-init.d"
 
 // Message is a message of the boot program to PID 1. Exactly one field is set.
 type Message struct {
-	Line      *LogLine          `json:",omitempty"`
+	Line      *LogLine          `json:",omitempty"`       // message for the container log
 	AgentLine *LogLine          `json:"Agents,omitempty"` // message for the container log that an agent can cause
 	Report    *Report           `json:",omitempty"`       // the volume is ready; PID 1 answers with Answer.Env
 	HookCount *int              `json:"Begin,omitempty"`  // number of hooks that follow
 	Hook      *Hook             `json:",omitempty"`       // PID 1 must run this hook, and answers with its number and exit code
-	Steps     []client.BootStep `json:",omitempty"`
-	Repair    *client.Repair    `json:",omitempty"`      // progress of the repair
-	Result    string            `json:",omitempty"`      // summary of the repair, in words
-	Findings  client.Findings   `json:"Found,omitempty"` // results of one check of Examine
+	Steps     []client.BootStep `json:",omitempty"`       // result of each hook, after all hooks have ended
+	Repair    *client.Repair    `json:",omitempty"`       // progress of the repair
+	Result    string            `json:",omitempty"`       // summary of the repair, in words
+	Findings  client.Findings   `json:"Found,omitempty"`  // results of one check of Examine
 
 	Examining *Examining `json:",omitempty"` // the next check of Examine, or the next measurement
 
@@ -161,14 +161,14 @@ func (r Report) Failed(but ...string) (client.BootStep, bool) {
 
 // Hook is a command that the boot runs once.
 type Hook struct {
-	Name     string
-	Number   int // position among the hooks of this boot; the first is 1
+	Name     string // name in messages and in the timeline of the boot
+	Number   int    // position among the hooks of this boot; the first is 1
 	Command  []string
 	User     string // user that runs the hook; "" for the agent's user
 	Timeout  time.Duration
 	Required bool
-	IfExists string
-	ContInit bool
+	IfExists string // run the hook only if this file exists; "" for always
+	ContInit bool   // the hook is a script of /etc/cont-init.d, whose messages have another text
 
 	// Inputs are paths and patterns of the files that the hook reads and writes, see config.Hook. If none has changed since the
 	// hook's last success, the boot skips the hook. If Inputs is nil, the hook runs at every boot. Only hooks of the agent's

@@ -37,7 +37,7 @@ const (
 	Done        = 0
 	Failed      = 1
 	WrongUsage  = 2
-	NotUp       = 3
+	NotUp       = 3 // a named service is not up
 	Unreachable = 4 // no hinit answers
 	NotAllowed  = 5
 	Unknown     = 6 // the profile or service does not exist

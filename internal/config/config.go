@@ -71,7 +71,7 @@ type Agent struct {
 type Deaf struct {
 	Action      string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; a profile may set its own
 	MinSilence  time.Duration `key:"after" is:"atleast 1s"`                      // time without processed messages after which a gateway may be deaf
-	CheckPeriod time.Duration `key:"period" is:"atleast 100ms"`
+	CheckPeriod time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
 // The values that [Deaf].Action can have besides [OnReport] and [OnRestart].
@@ -80,6 +80,7 @@ const (
 	DeafByCheck = "check" // a check of the type "deaf" finds deaf gateways instead; hinit.yaml can't set this value
 )
 
+// The values of [Agent].ReadyWhen.
 const (
 	ReadyState = "state-file" // ready when gateway_state.json reports that this process is running
 	ReadyUp    = "up"         // ready as soon as the process runs
@@ -111,9 +112,9 @@ type Restart struct {
 	// ResetAfter is how long a run must last to count as healthy. After a healthy run the next restart is immediate, and later
 	// delays begin at InitialDelay again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
-	ParkCodes       []int         `key:"park_on" is:"codes"`      // exit codes after which the service stays down
-	ImmediateCodes  []int         `key:"immediate_on" is:"codes"` // exit codes after which the restart is immediate
-	SuccessCodes    []int         `key:"success_codes" is:"codes"`
+	ParkCodes       []int         `key:"park_on" is:"codes"`                   // exit codes after which the service stays down
+	ImmediateCodes  []int         `key:"immediate_on" is:"codes"`              // exit codes after which the restart is immediate
+	SuccessCodes    []int         `key:"success_codes" is:"codes"`             // exit codes besides 0 that are a success
 	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // number of exits within CrashLoopWindow that make a crash loop
 	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
 }
@@ -126,7 +127,7 @@ type Stop struct {
 
 // Start configures how the gateways start.
 type Start struct {
-	Parallel string `key:"parallel" is:"auto"`
+	Parallel string `key:"parallel" is:"auto"` // how many gateways start at a time, as a number or ParallelAuto
 }
 
 // ParallelAuto stands for the number of processors.
@@ -217,9 +218,9 @@ const Unlimited uint64 = math.MaxUint64
 
 // Boot configures the boot.
 type Boot struct {
-	Strict     bool   `key:"strict" env:"HINIT_BOOT_STRICT"` // whether a failed step ends the boot
-	PreparedBy string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"`
-	Hooks      []Hook `key:"hooks"` // commands that run before any service, in this order
+	Strict     bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // whether a failed step ends the boot
+	PreparedBy string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"` // [PreparedByHinit] or [PreparedByImage]
+	Hooks      []Hook `key:"hooks"`                                         // commands that run before any service, in this order
 }
 
 // The values of [Boot].Steps: who prepares the data directory at boot.

@@ -15,12 +15,13 @@ import (
 type Need struct {
 	Name     string `key:"name"`                                // name of a service; gateway-PROFILE for a gateway
 	Until    string `key:"until" is:"oneof started ready done"` // state to wait for: one of the Until constants
-	Optional bool   `key:"optional"`
+	Optional bool   `key:"optional"`                            // whether the need is ignored if no enabled service has this name
 
 	untilSet bool // whether hinit.yaml sets Until
 	line     int
 }
 
+// The values of [Need].Until.
 const (
 	UntilStarted = "started" // the process of the other service runs
 	UntilReady   = "ready"   // the other service is ready, or is up and can't report that it is ready
@@ -56,9 +57,9 @@ type Task struct {
 
 // Schedule sets the times at which a task runs.
 type Schedule struct {
-	Cron     string        `key:"cron,short" is:"cron?"` // times in the syntax of cron; "": no schedule
-	Timezone string        `key:"timezone" is:"zone?"`   // time zone of Cron; "": the time zone of the container
-	Jitter   time.Duration `key:"jitter" is:"notnegative"`
+	Cron     string        `key:"cron,short" is:"cron?"`      // times in the syntax of cron; "": no schedule
+	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": the time zone of the container
+	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay after a time of the schedule
 	OnMissed string        `key:"missed" is:"oneof skip run"` // effect of missed times: one of the Missed constants
 }
 

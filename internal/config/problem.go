@@ -17,7 +17,7 @@ import (
 type Problem struct { //nolint:errname // other packages read its fields
 	File string // path of the file; "" for the environment
 	Line int    // line in the file; 0 if unknown
-	Env  string
+	Env  string // name of the variable; "" for the file
 	Msg  string
 }
 

@@ -15,7 +15,7 @@ import (
 type ProcessSettings struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with "-" in front may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"`
+	Umask      string                   `key:"umask,root" is:"umask?"`      // umask in octal; "": hinit's own umask
 	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // whether the process is kept from gaining privileges, see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name, such as "nofile"
 	Memory     Memory                   `key:"memory."`
@@ -55,8 +55,8 @@ type Priority struct {
 
 // Quota limits the disk space of a profile; 0 means no limit. hinit measures the space every minute.
 type Quota struct {
-	WarnAbove Bytes `key:"warn"`
-	StopAbove Bytes `key:"stop"`
+	WarnAbove Bytes `key:"warn"` // size of the profile's files above which hinit warns
+	StopAbove Bytes `key:"stop"` // size of the profile's files above which its gateway doesn't run
 }
 
 // IsSet reports whether q has a limit.

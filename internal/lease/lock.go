@@ -90,7 +90,7 @@ type Volume struct {
 // Handover contains the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
 type Handover struct {
 	Lock *os.File `reexec:"FD"` // the data directory, whose descriptor holds the lock
-	File *os.File
+	File *os.File // the lock file on a network file system; nil on a local one
 
 	Until time.Duration // end of the lease, by CLOCK_BOOTTIME; 0 without a lease
 }

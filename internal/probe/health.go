@@ -15,14 +15,14 @@ const (
 	Pending Verdict = "pending" // too few results to say
 	Passing Verdict = "passing"
 	Failing Verdict = "failing"
-	Skipped Verdict = "skipped"
+	Skipped Verdict = "skipped" // the check can't run for this service, and does not count
 )
 
 // Progress is the state of one check during a run of its service.
 type Progress struct {
 	Rule         config.Check // period and thresholds, with the same meaning as in Kubernetes
 	Verdict      Verdict
-	Since        time.Time
+	Since        time.Time // when the verdict last changed
 	InARow       int       `reexec:"Row"` // number of equal results in a row, including the last
 	LastGood     bool      `reexec:"Good"`
 	Answer       string    // text of the last result

@@ -25,8 +25,8 @@ type NotifyState struct {
 	Run              uint64
 	Ready            bool
 	Failed           bool          // the run has sent WATCHDOG=trigger
-	LastMessageAt    time.Time     `reexec:"At"` // when the last message came
-	WatchdogInterval time.Duration `reexec:"Every"`
+	LastMessageAt    time.Time     `reexec:"At"`     // when the last message came
+	WatchdogInterval time.Duration `reexec:"Every"`  // watchdog interval of this run; 0 for none
 	StartUntil       time.Time     `reexec:"Until"`  // end of the start time that the service has requested; zero without a request
 	Extended         bool          `reexec:"Spared"` // the watchdog has granted one more interval, because hinit did not run
 }

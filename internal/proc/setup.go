@@ -23,8 +23,8 @@ import (
 // value changes nothing. To make them, the process first executes the program LimitsName (hinit's own binary or hinit-isolate).
 // That program also reads the environment files, as the command's user.
 type Setup struct {
-	Nice          int // number that is added to the nice value of hinit
-	IOClass       int
+	Nice          int      // number that is added to the nice value of hinit
+	IOClass       int      // class of ioprio_set(2); 0 keeps the class of hinit
 	IOLevel       int      // priority within IOClass, 0 to 7; 0 is served first
 	CPUs          string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
 	Umask         string   // umask in octal; "" keeps the umask of hinit

@@ -24,9 +24,9 @@ type Cred = fsutil.Identity
 
 // Spec describes a process to start.
 type Spec struct {
-	ID      uint64 // number of the run, never used before in this table; 0 stands for orphans
-	Name    string
-	Path    string
+	ID      uint64   // number of the run, never used before in this table; 0 stands for orphans
+	Name    string   // name of the service, which Spawn writes into the environment variable TagVar (HINIT_RUN)
+	Path    string   // program to execute; "" searches Argv[0] in the PATH of Env, unless it contains a slash
 	Argv    []string // command and arguments; must not be empty
 	Env     []string // whole environment, to which Spawn adds the variable TagVar
 	Dir     string   // working directory; "" keeps the directory of hinit
@@ -41,7 +41,7 @@ type Spec struct {
 	DiesWithStarter  bool                       `reexec:"Bound"`
 	Limits           []Limit                    // resource limits, set before the command is executed
 	Setup            Setup                      // other settings, such as priorities and environment files
-	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"`
+	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"` // changes other attributes, such as namespaces; may be nil
 	// number that is added to hinit's own oom_score_adj: of two processes, the kernel kills the one with the higher value first
 	OOMIncrease int `reexec:"OOM"`
 }
@@ -296,7 +296,7 @@ func LookPath(name string, env []string) (string, error) {
 // Limit is a resource limit for setrlimit(2).
 type Limit struct {
 	Resource   int
-	Soft, Hard uint64
+	Soft, Hard uint64 // the two limits; unix.RLIM_INFINITY means unlimited
 }
 
 // LimitsName is the argv[0] with which a new process executes hinit's own binary, to set its limits, change its user and then

@@ -72,13 +72,13 @@ type Exit struct {
 	ID           uint64 // number of the run; 0 for an orphan
 	OrphanRun    uint64 // run of an orphan whose main process was reaped before; 0 if unknown
 	PID          int
-	Code         int
-	Signal       int
+	Code         int   // exit code, -1 after a signal
+	Signal       int   // the signal that ended the process, 0 after an exit
 	OOM          *bool // after SIGKILL: whether an out-of-memory kill in the control group explains it; nil if unknown
 	Leftover     bool  // other processes of the run are alive
 	MaybeMembers []int // living orphans that may belong to this run or to another
 	CPU          time.Duration
-	MaxRSS       int64
+	MaxRSS       int64 // peak resident memory of the process, in bytes
 }
 
 // New returns an empty table. Unless hinit is PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that

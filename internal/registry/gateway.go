@@ -19,6 +19,8 @@ type Gateway struct {
 	LastUsed  time.Time // last use of the profile; zero if unknown
 	AwaitSlot bool      // the returned function waits until the slot exists
 
+	// SlotMadeByClient means that a client has made the s6 service directory (slot). Exports are the variables that the slot's
+	// run script exports.
 	SlotMadeByClient bool
 	Exports          map[string]string
 }
@@ -207,7 +209,7 @@ func (r *Registry) DropProfiles() {
 type Handover struct {
 	Present     map[string]bool // profiles that exist
 	Marked      map[string]bool // whether the s6 service directory of a profile has a down file; no entry if unknown
-	OwnGateways map[string]bool `reexec:"Beside"`
+	OwnGateways map[string]bool `reexec:"Beside"` // profiles whose own gateway may run although another gateway serves them
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.

@@ -12,8 +12,11 @@ import (
 
 // SlotMaker makes and removes the slots (s6 service directories) of services. Package personality implements it.
 type SlotMaker interface {
+	// Enqueue makes a slot later, and does not block. Publish makes a slot and returns when it is complete. Both keep an existing
+	// slot.
 	Enqueue(s Slot)
 	Publish(ctx context.Context, s Slot)
+	// SetDown makes or removes the down file of a slot.
 	SetDown(name string, down bool)
 	// Foreign reports whether the name belongs to a service directory that hinit did not make.
 	Foreign(name string) bool
@@ -24,13 +27,13 @@ type SlotMaker interface {
 // Slot describes the s6 service directory of a service.
 type Slot struct {
 	Name string
-	Down bool
+	Down bool // there is a down file, which keeps the service down at the start of the container
 	Argv []string
 	Env  map[string]string // variables that the command gets besides the container's environment
 	Dir  string            // working directory; "" for any directory
 	Cred *proc.Cred        // user of the command; nil for the user who runs the run script
 
-	Finish bool
+	Finish bool  // there is a finish script, which keeps the service down after an exit code of ParkOn
 	ParkOn []int // exit codes for the finish script
 
 	Log         string // directory of the log; "" for none

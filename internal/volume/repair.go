@@ -273,7 +273,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	return nil
 }
 
-// giveTree walks the directory rel, which has the name name in messages. With crossTop, rel may be a mount point. It returns an
+// giveTree walks the directory rel, which messages call name. With crossTop, rel may be a mount point. It returns an
 // error only if the whole repair must end.
 func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory, r.directory.left, r.directory.before = name, r.MaxInodes, r.walk

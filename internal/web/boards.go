@@ -165,8 +165,8 @@ func (s *Server) optionalPages() (boards, sandboxes bool) {
 // Programs are functions that run other programs of hinit and return their output in JSON. home is hinit's data directory. If the
 // container has no boards or no sandboxes, the error is [fs.ErrNotExist].
 type Programs struct {
-	Boards    func(ctx context.Context, home string) ([]byte, error)
-	Sandboxes func(ctx context.Context, home string) ([]byte, error)
+	Boards    func(ctx context.Context, home string) ([]byte, error) // returns the output of hinit kanban stats --all
+	Sandboxes func(ctx context.Context, home string) ([]byte, error) // returns the output of hinit sandbox ls --json
 }
 
 const (

@@ -37,10 +37,10 @@ type HinitClient interface {
 // Options are the settings of a [Server].
 type Options struct {
 	Hinit        HinitClient
-	Metrics      http.Handler // handler for /metrics
-	Token        string
-	Proc         func(client.Init) string
-	LogReader    func(client.Init) (*fsutil.Actor, error)
+	Metrics      http.Handler                             // handler for /metrics
+	Token        string                                   // token for reading and control; with "" all may read, and no TCP client may control
+	Proc         func(client.Init) string                 // returns a /proc with the services' processes; nil or "" means none
+	LogReader    func(client.Init) (*fsutil.Actor, error) // returns the identity with which to open log files
 	Programs     Programs
 	Base         string       // path under which a reverse proxy publishes the page: "" or "/x"
 	AllowedHosts []string     // names of this machine besides localhost, for requests without a token

@@ -23,7 +23,7 @@ type Options struct {
 	User string // agent.user of the configuration: a name, a uid, or "uid:gid"
 	Env  func(name string) (string, bool)
 
-	Root    string
+	Root    string   // directory that contains etc, for tests; "" for the real one
 	Sockets []string // where the Docker socket may be; the first existing one is used; nil for boot.DockerSockets
 	DRI     string   // directory of the graphics devices; "" for /dev/dri
 }

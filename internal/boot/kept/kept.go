@@ -16,7 +16,8 @@ const (
 	// MaxRecord is the maximum size in bytes of the record of boot steps.
 	MaxRecord = 1 << 20
 	// Format is the version of the seed and of the record. If a record has another version, hinit ignores it and runs all steps.
-	Format       = 3
+	Format = 3
+	// LostAndFound is a directory that every new ext4 file system contains. hinit counts a volume with only this directory as empty.
 	LostAndFound = "lost+found"
 	// APIKey is the variable in .env whose value the boot generates.
 	APIKey = "API_SERVER_KEY"
@@ -42,7 +43,7 @@ type Record struct {
 // Index is the content of a seed's second file, see IndexSuffix.
 type Index struct {
 	Record
-	Files []File `json:"files"`
+	Files []File `json:"files"` // files and directories of the seed; each directory before its files
 }
 
 // ReadIndex reads the second file of a seed.

@@ -49,7 +49,8 @@ type Host struct {
 	RemoveSlot func(ctx context.Context, service string) error
 	// DropProfiles drops all records about the profiles, because another init may now serve them.
 	DropProfiles func()
-	WarnAgents   func(line string)
+	// WarnAgents gets warnings that an agent can cause, for instance about a file system without locks.
+	WarnAgents func(line string)
 	// TakeOver prepares the volume if necessary, and starts its profiles and services, when this init gets the lock after the
 	// boot. serving ends when the lock is lost.
 	TakeOver func(ctx, serving context.Context)

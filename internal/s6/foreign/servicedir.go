@@ -18,9 +18,9 @@ import (
 type Directory struct {
 	Path      string // path in the scan directory
 	ID        fsutil.ID
-	Root      bool // the service in this directory runs as root
-	Pin       *os.File
-	Complaint string `reexec:"Said"` // last reported error about the directory
+	Root      bool     // the service in this directory runs as root
+	Pin       *os.File // if Root: the open directory from which the service runs, even if another directory now has its name
+	Complaint string   `reexec:"Said"` // last reported error about the directory
 
 	Definition   formats.Definition `reexec:"-"` // content of the directory when it was last read
 	dir          *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil after a failure in a re-execution

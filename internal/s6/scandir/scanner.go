@@ -38,9 +38,11 @@ type Host interface {
 	// SlotMade registers the gateway of a profile whose slot a client has made. If start is set, it also starts the gateway.
 	// exports are the variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
+	// SlotRemoved reports that a client has removed the slot of one of hinit's services.
 	SlotRemoved(ctx context.Context, service string)
 	// WhyReserved says why no service may have this name. For a free name it returns "".
 	WhyReserved(name string) string
+	// CheckCapacity returns an error if no more services can be supervised.
 	CheckCapacity() error
 	// Register must also create a log for the service.
 	foreign.Supervisor

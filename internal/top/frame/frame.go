@@ -22,13 +22,13 @@ const (
 	Plain Role = iota
 	Dim        // unimportant text
 	Title
-	Good
-	Changing
-	Bad // a service that needs attention
+	Good     // a service that works
+	Changing // a service that is starting or stopping
+	Bad      // a service that needs attention
 	Key
-	Marked
-	Found // text that matches a search
-	Graph // part of a graph
+	Marked // a service that is marked for an order
+	Found  // text that matches a search
+	Graph  // part of a graph
 	numRoles
 )
 

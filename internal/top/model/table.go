@@ -81,8 +81,8 @@ func (r row) rowID() rowID {
 	return rowID{groupHead: r.group + "\x00"}
 }
 
-// serviceAtCursor returns the service at the cursor. is is false if the cursor is not on a service.
-func (m *Model) serviceAtCursor() (s Service, is bool) {
+// serviceAtCursor returns the service at the cursor. onService is false if the cursor is elsewhere.
+func (m *Model) serviceAtCursor() (s Service, onService bool) {
 	if r := m.table.cursorIndex; r >= 0 && r < len(m.table.rows) {
 		return m.table.rows[r].service, m.table.rows[r].isService
 	}
