@@ -361,7 +361,8 @@ type RemovedCounts struct {
 	Logs   int   `json:"logs"`
 }
 
-// RemoveOldEventsAndLogs removes the events of finished tasks that are older than events, and the log files that are older than logs.
+// RemoveOldEventsAndLogs removes the events of finished tasks that are older than events, and the log files that are older than
+// logs.
 func (s *Store) RemoveOldEventsAndLogs(ctx context.Context, now time.Time, events, logs time.Duration) (c RemovedCounts, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?
@@ -387,5 +388,6 @@ func (s *Store) RemoveOldEventsAndLogs(ctx context.Context, now time.Time, event
 	return c, err
 }
 
-// workerLogPattern matches the names of workers' logs and of their rotated copies, so that RemoveOldEventsAndLogs removes nothing else.
+// workerLogPattern matches the names of workers' logs and of their rotated copies, so that RemoveOldEventsAndLogs removes
+// nothing else.
 var workerLogPattern = regexp.MustCompile(`\.log(\.\d+)?$`)

@@ -104,11 +104,11 @@ var noticeFormat = regexp.MustCompile(`^\[hinit\] (\d+) lines of gateway-(\S+) n
 
 // checkFlood fails the test unless got has lines 0 to n-1 of each tag once and in order, or exact
 // notices in their place.
-func checkFlood(t testing.TB, where string, got []string, n int, tags ...string) {
+func checkFlood(t testing.TB, source string, got []string, n int, tags ...string) {
 	t.Helper()
 	next := make(map[string]int)
 	for _, line := range got {
-		if m := noticeFormat.FindStringSubmatch(line); m != nil && where != "file" {
+		if m := noticeFormat.FindStringSubmatch(line); m != nil && source != "file" {
 			missing, _ := strconv.Atoi(m[1])
 			for _, tag := range tags {
 				if name, _, _ := strings.Cut(tag, "-"); name == m[2] {
@@ -120,24 +120,24 @@ func checkFlood(t testing.TB, where string, got []string, n int, tags ...string)
 		var tag, rest string
 		var i int
 		if c, err := fmt.Sscanf(line, "%s %d %s", &tag, &i, &rest); c < 2 {
-			t.Fatalf("%s: torn line %.100q: %v", where, line, err)
+			t.Fatalf("%s: torn line %.100q: %v", source, line, err)
 		}
 		if strings.Trim(rest, "x") != "" {
-			t.Fatalf("%s: mixed line %.100q", where, line)
+			t.Fatalf("%s: mixed line %.100q", source, line)
 		}
 		if next[tag] != i {
-			t.Fatalf("%s: %s: got line %d, want %d", where, tag, i, next[tag])
+			t.Fatalf("%s: %s: got line %d, want %d", source, tag, i, next[tag])
 		}
 		next[tag]++
 	}
 	for _, tag := range tags {
 		if next[tag] != n {
-			t.Errorf("%s: %s: got %d lines, want %d", where, tag, next[tag], n)
+			t.Errorf("%s: %s: got %d lines, want %d", source, tag, next[tag], n)
 		}
 		delete(next, tag)
 	}
 	if len(next) > 0 {
-		t.Errorf("%s: unknown tags %v", where, next)
+		t.Errorf("%s: unknown tags %v", source, next)
 	}
 }
 

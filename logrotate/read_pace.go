@@ -26,8 +26,8 @@ const (
 	floodPipe = 1 << 20
 )
 
-// readPacer decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that a single read
-// returns the data of many writes.
+// readPacer decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that a single
+// read returns the data of many writes.
 type readPacer struct {
 	flood      bool
 	pauseNext  bool // Whether to pause before the next read.

@@ -375,8 +375,8 @@ func (m *Manager) exclusiveConflicts(s *supervisor.Service) string {
 	return strings.Join(clashes, "; ")
 }
 
-// gatewaysByExclusiveValue returns the running gateways that use each exclusive value. It caches the result until a service or a value
-// changes, because the status asks once for each gateway. The caller holds the Manager's mutex.
+// gatewaysByExclusiveValue returns the running gateways that use each exclusive value. It caches the result until a service or
+// a value changes, because the status asks once for each gateway. The caller holds the Manager's mutex.
 func (r *records) gatewaysByExclusiveValue(snap *supervisor.Snapshot) map[profiles.ExclusiveValue][]string {
 	if r.usersOf == snap {
 		return r.users

@@ -20,11 +20,11 @@ import (
 // while its process changes the control group.
 const uninterruptibleLimit = time.Second
 
-// FreezeOthers stops every other process of the PID namespace (SIGSTOP). PID 1 calls it before a re-execution when few PIDs are
-// free, so that no process takes the PIDs that the new program needs. before lists the processes that were already stopped;
-// pass it to [ThawOthers]. beyond is a process that this user may not stop, or 0. FreezeOthers blocks until all threads are
-// stopped. If that takes longer than patience, it returns an error, and all processes run again. It fails outside PID 1,
-// because kill(2) with -1 would reach processes that do not belong to hinit.
+// FreezeOthers freezes every other process of the PID namespace with SIGSTOP. PID 1 calls it before a re-execution when few
+// PIDs are free, so that no process takes the PIDs that the new program needs. before lists the processes that were already
+// stopped; pass it to [ThawOthers]. beyond is a process that this user may not freeze, or 0. FreezeOthers blocks until all
+// threads are frozen. If that takes longer than patience, it returns an error, and all processes run again. It fails outside
+// PID 1, because kill(2) with -1 would reach processes that do not belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")

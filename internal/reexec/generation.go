@@ -176,9 +176,9 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	return g.Number, nil
 }
 
-// checkHandover returns an error unless the program at path can take over from this one. Any other program would act as if the container
-// had just started, or end it. The program only prints the format of the handover that it reads. The program that runs now
-// needs no trial, for which there may be no free PID.
+// checkHandover returns an error unless the program at path can take over from this one. Any other program would act as if the
+// container had just started, or end it. The program only prints the format of the handover that it reads. The program that
+// runs now needs no trial, for which there may be no free PID.
 func (g *Generation) checkHandover(path string) error {
 	if FileID(path) == g.ID {
 		return nil

@@ -60,15 +60,15 @@ func (a *agent) send(command, stdin string, timeout float64) {
 	}
 }
 
-func (a *agent) receive() (said answer) {
+func (a *agent) receive() (reply answer) {
 	a.p.t.Helper()
 	if !a.out.Scan() {
 		a.p.t.Fatalf("the agent has ended: %v", a.out.Err())
 	}
-	if err := json.Unmarshal(a.out.Bytes(), &said); err != nil {
+	if err := json.Unmarshal(a.out.Bytes(), &reply); err != nil {
 		a.p.t.Fatal(err)
 	}
-	return said
+	return reply
 }
 
 // run runs one command.

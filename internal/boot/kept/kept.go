@@ -76,8 +76,8 @@ func WithoutKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// GeneratedKey returns the value of [APIKey] if a line of an .env file sets this variable. mine reports whether it does.
-func GeneratedKey(line string) (value string, mine bool) {
+// GeneratedKey returns the value of [APIKey] if a line of an .env file sets this variable. sets reports whether it does.
+func GeneratedKey(line string) (value string, sets bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKey)
 	if !ok {
 		return "", false

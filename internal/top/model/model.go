@@ -265,8 +265,8 @@ func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time
 	}
 }
 
-// hostSilence reports whether a host does not answer. since is the time at which its silence began, and why is the reason, or "" if
-// unknown.
+// hostSilence reports whether a host does not answer. since is the time at which its silence began, and why is the reason, or
+// "" if unknown.
 func (m *Model) hostSilence(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lostAt.IsZero():
