@@ -181,7 +181,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (r
 	return s, false, err
 }
 
-// Path returns the path of a file that is given relative to the data directory.
+// HomePath returns the path of a file that is given relative to the data directory.
 func (o Options) HomePath(rel string) string { return filepath.Join(o.Home, rel) }
 
 // SecondsSince returns the seconds since start, for the timeline.
