@@ -150,6 +150,7 @@ func (m *profileManager) delete(name string, yes bool, uid int) int {
 		// A gateway that is started during a deletion can leave a home without the marker. No other command removes such a home.
 		if there, err = m.store.Exists(name); there {
 			p, err = m.store.Profile(name)
+			there = os.Geteuid() == 0 || unix.Access(p.Home, unix.X_OK) == nil // otherwise the marker may be there, unseen
 		}
 	}
 	if !there {
