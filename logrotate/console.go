@@ -404,11 +404,11 @@ func (c *console) wakePumps() {
 	}
 	c.pumps = slices.DeleteFunc(c.pumps, func(w *waiter) bool {
 		src := w.source
-		goesOn := c.failed || c.closing || c.noWaiting || src.mustNotWait || src.droppedLines == 0 && c.queueSpace(src, false) >= need
-		if goesOn {
+		mayContinue := c.failed || c.closing || c.noWaiting || src.mustNotWait || src.droppedLines == 0 && c.queueSpace(src, false) >= need
+		if mayContinue {
 			close(w.woken)
 		}
-		return goesOn
+		return mayContinue
 	})
 }
 

@@ -121,9 +121,9 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	happened, held, changed := r.state.Marks.Apply(c, first)
 	r.awaitingTail = held
 	for _, h := range append(happened, r.changedEnvFiles()...) {
-		body := encodeMessage(h, r.Host, time.Now()) // one message for all actions, because it has the id of the event
+		body := sync.OnceValue(func() []byte { return encodeMessage(h, r.Host, time.Now()) }) // one for all actions, because it has the id of the event
 		for _, a := range actionsOf(r.config, h.Service.Name, h.Service.Profile, h.Event) {
-			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body})
+			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body()})
 		}
 	}
 	r.state.Jobs = append(r.state.Jobs, fresh...)
