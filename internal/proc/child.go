@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/trust"
 )
 
 // Child is a process that a command-line program has started and waits for. PID 1 must not use it, because its Table would reap
@@ -41,11 +43,7 @@ func (c *Child) Signal(s syscall.Signal) error {
 // Wait blocks until the process has ended, reaps it, and returns how it ended.
 func (c *Child) Wait() (Exit, error) {
 	var status unix.WaitStatus
-	_, err := unix.Wait4(c.pid, &status, 0, nil)
-	for errors.Is(err, unix.EINTR) {
-		_, err = unix.Wait4(c.pid, &status, 0, nil)
-	}
-	if err != nil {
+	if _, err := trust.Retry(func() (int, error) { return unix.Wait4(c.pid, &status, 0, nil) }); err != nil {
 		return Exit{}, fmt.Errorf("cannot wait for process %d: %w", c.pid, err)
 	}
 	x := Exit{PID: c.pid, Code: status.ExitStatus()}
@@ -67,11 +65,7 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 		defer close(killed)
 		_ = errors.Join(unix.Kill(-c.pid, unix.SIGKILL), c.Signal(unix.SIGKILL)) // the PID is valid until Wait reaps the process
 	})
-	for {
-		if err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	_, _ = trust.Retry(func() (int, error) { return 0, unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
 	if !stop() {
 		<-killed
 	}

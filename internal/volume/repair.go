@@ -253,7 +253,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	}(r.walk.NewOwner)
 	for _, name := range names {
 		r.walk.NewOwner, r.walk.RefuseHardLinked = HomeOwner(r.Options.Options, name, tenants, homes)
-		if _, err := all.Lstat(name + "/" + r.Tenants.Marker); r.walk.RefuseHardLinked && homes[name] != r.walk.NewOwner.UID && errors.Is(err, fs.ErrNotExist) {
+		if r.walk.RefuseHardLinked && homes[name] != r.walk.NewOwner.UID && errors.Is(all.CheckExists(name+"/"+r.Tenants.Marker), fs.ErrNotExist) {
 			continue // the agent is still making this profile, and hinit gives its home when it has the marker
 		}
 		r.walk.TopLast, r.walk.Top = r.walk.RefuseHardLinked, nil

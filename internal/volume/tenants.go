@@ -269,7 +269,8 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		if !tenant && o.Tenants.Includes(name) {
 			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
 		}
-		if _, err := d.Lstat(name + "/" + o.Tenants.Marker); homes[name] == to.UID || !tenant || errors.Is(err, fs.ErrNotExist) { // without it, the agent is still making the profile
+		// Without the marker, the agent is still making the profile.
+		if homes[name] == to.UID || !tenant || errors.Is(d.CheckExists(name+"/"+o.Tenants.Marker), fs.ErrNotExist) {
 			continue
 		}
 		w := owntree.Walk{BetweenBatches: func() error { return context.Cause(ctx) }}
