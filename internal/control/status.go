@@ -261,9 +261,12 @@ func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, caller 
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
-		Ready: v.Ready, Announces: v.ReportsReadiness, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: nonNil(isolation.Command(v.Command)),
-		Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.DefinitionChanged, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.RestartCauses), Isolation: s.core.Isolation(v), Limits: s.core.Limits(v),
-		Checks: s.checks(v, caller), Output: s.core.Output(v.Name), Expected: added[v], Task: v.Task, Done: v.Done, Restart: string(v.RestartPolicy), Problem: s.problemText(v, trusted), ServedBy: s.core.ServedBy(v),
+		Ready: v.Ready, Announces: v.ReportsReadiness, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory,
+		Command: nonNil(isolation.Command(v.Command)), Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st),
+		Drifted: v.DefinitionChanged, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.RestartCauses),
+		Isolation: s.core.Isolation(v), Limits: s.core.Limits(v), Checks: s.checks(v, caller), Output: s.core.Output(v.Name),
+		Expected: added[v], Task: v.Task, Done: v.Done, Restart: string(v.RestartPolicy), Problem: s.problemText(v, trusted),
+		ServedBy: s.core.ServedBy(v),
 	}
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
@@ -304,11 +307,15 @@ func (s *Server) problemText(v *supervisor.Service, trusted bool) string {
 
 func exitView(x *supervisor.Exit) *client.Exit {
 	out := x.ToClient()
-	out.At, out.Tail, out.TailPending, out.UptimeSeconds = clockTime(x.At), nonNil(x.Tail), x.Tail == nil && x.PID != 0, seconds(x.Uptime)
+	out.At, out.Tail, out.UptimeSeconds = clockTime(x.At), nonNil(x.Tail), seconds(x.Uptime)
+	out.TailPending = x.Tail == nil && x.PID != 0
 	return &out
 }
 
 func countsByCause(by []supervisor.CauseCount) map[string]int {
+	if len(by) == 0 {
+		return nil
+	}
 	out := make(map[string]int, len(by))
 	for _, of := range by {
 		out[string(of.Cause)] = of.Count

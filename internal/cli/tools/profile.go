@@ -146,12 +146,11 @@ func (m *profileManager) create(name string) int {
 
 func (m *profileManager) delete(name string, yes bool, uid int) int {
 	p, there, err := m.lookUpProfile(name)
-	if !there && err == nil {
-		// A gateway that is started during a deletion can leave a home without the marker. No other command removes such a home.
-		if there, err = m.store.Exists(name); there {
-			p, err = m.store.Profile(name)
-			there = os.Geteuid() == 0 || unix.Access(p.Home, unix.X_OK) == nil // otherwise the marker may be there, unseen
-		}
+	if exists, _ := m.store.Exists(name); exists && !there && err == nil {
+		// A gateway that is started during a deletion can leave a home without the marker. No other command removes such a home. If
+		// the caller can't look into the home, the marker may exist.
+		p, err = m.store.Profile(name)
+		there = os.Geteuid() == 0 || unix.Access(p.Home, unix.X_OK) == nil
 	}
 	if !there {
 		return m.printMissing(name, err)
