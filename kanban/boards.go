@@ -257,14 +257,11 @@ func (p ProfileDirs) Dir(name string) string {
 
 // List returns the names of all profiles, `default` first.
 func (p ProfileDirs) List() []string {
-	names := []string{"default"}
 	entries, _ := os.ReadDir(filepath.Join(string(p), "profiles"))
-	for _, e := range entries {
-		if ok, _ := p.Exists(e.Name()); ok && !strings.EqualFold(e.Name(), "default") {
-			names = append(names, e.Name())
-		}
-	}
-	return names
+	return append([]string{"default"}, lo.FilterMap(entries, func(e os.DirEntry, _ int) (string, bool) {
+		exists, _ := p.Exists(e.Name())
+		return e.Name(), exists && !strings.EqualFold(e.Name(), "default")
+	})...)
 }
 
 // Toolsets returns the toolsets that a profile's config.yaml enables for a worker. These are platform_toolsets.cli, the

@@ -57,7 +57,7 @@ var lockTimeout = 10 * time.Second
 // change calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or
 // renames a profile. Several commands would use the same temporary names, or change the active profile at once. fn may close
 // lock, so that other commands can start. After lockTimeout, and on a file system without locks, change works without the lock.
-// It first removes what an interrupted Delete has left, as far as it can, and adds doing to an error.
+// It first removes what an interrupted Create or Delete has left, as far as it can. It adds doing to an error.
 func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.Dir, home string, lock *os.File) error) error {
 	err := checkNames(names)
 	if err == nil {
@@ -72,7 +72,7 @@ func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.D
 			defer homes.Close()
 			lock, _ := homes.Lock(waitForLock)
 			defer lock.Close() // After an error lock is nil, and Close does nothing.
-			_ = homes.RemoveAll(profiles.OldPrefix + names[0])
+			_ = errors.Join(homes.RemoveAll(profiles.OldPrefix+names[0]), homes.RemoveAll(profiles.NewPrefix+names[0]))
 			return fn(d, home, lock)
 		})
 	}

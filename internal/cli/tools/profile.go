@@ -214,20 +214,21 @@ func (m *profileManager) rename(from, to string) int {
 	}
 	m.warnOfSelection()
 	home, owner, openErr := m.openHome(from, 0)
+	name := to // the name that the profile has at the end
 	if err := m.removeTemporary(p); err != nil {
-		return m.printMissing(from, err)
-	}
-	itself := func() error { return manage.Rename(m.store, from, to) }
-	if code := m.changeProfiles(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
-		return code
-	}
-	if openErr == nil && m.isTenant(owner) {
+		code, name = m.printMissing(from, err), from
+	} else if code = m.changeProfiles(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, func() error { return manage.Rename(m.store, from, to) }); code != cmdline.Done {
+		name = from
+	} else if openErr == nil && m.isTenant(owner) {
 		_ = volume.RecordName(home, "", to, owner) // without the record, later commands ask for --uid
 	}
 	if wasUp {
-		if _, err := m.cl.Start(context.Background(), profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
-			return m.Fail(cmdline.Failed, "renamed profile %s to %s, but cannot start its gateway again: %v", from, to, err)
+		if _, err := m.cl.Start(context.Background(), profiles.SlotName(name), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
+			return m.Fail(cmdline.Failed, "the profile is called %s now, but cannot start its gateway again: %v", name, err)
 		}
+	}
+	if code != cmdline.Done {
+		return code
 	}
 	if m.json {
 		return m.list(to)
