@@ -97,14 +97,9 @@ func (m *usageMeter) addToPast(now time.Time, passed time.Duration) {
 func (m *usageMeter) processes(name string) (list []procstat.Stat) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.last == nil {
-		return nil
-	}
-	for pid, main := range m.roots.Owners(m.last) {
-		if main != 0 && m.roots.Mains[main] == name {
-			list = append(list, m.last[pid])
-		}
-	}
+	list = lo.FilterMapToSlice(m.roots.Owners(m.last), func(pid, main int) (procstat.Stat, bool) {
+		return m.last[pid], main != 0 && m.roots.Mains[main] == name
+	})
 	slices.SortFunc(list, func(a, b procstat.Stat) int {
 		return cmp.Or(cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.PID, b.PID))
 	})

@@ -136,6 +136,9 @@ func (s *snapshot) ignoreIfGone(rel string, err error) error {
 
 // copyEntry copies the file rel of the home if it has changed since the last pass.
 func (s *snapshot) copyEntry(rel string) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
 	now := time.Now()
 	info, target, err := lstat(s.home, rel)
 	if err != nil {

@@ -55,6 +55,7 @@ var archiveVerbs = map[string]cmdline.Verb{
 type archiver struct {
 	*profileManager
 
+	ctx                         context.Context //nolint:containedctx // ends by a signal to an export or a clone, so that it removes its copy
 	exporting                   archive.Export
 	importing                   archive.Import
 	outPath, allDir             string
@@ -89,7 +90,16 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 	if code != cmdline.Done {
 		return code
 	}
-	a.profileManager = m
+	a.profileManager, a.ctx = m, context.Background()
+	if name != "import" {
+		var stop context.CancelFunc
+		a.ctx, stop = cmdline.InterruptibleContext()
+		context.AfterFunc(a.ctx, func() {
+			stop()
+			// The next signal ends this process at once. A write to a reader that does not read ends after 10 s.
+			time.AfterFunc(10*time.Second, func() { _ = unix.Kill(os.Getpid(), unix.SIGTERM) })
+		})
+	}
 	if name != "export" && words[names-1] == profiles.Default {
 		return t.Fail(cmdline.WrongUsage, "cannot %s: the root profile always exists; give the new one another name", m.doing)
 	}
@@ -146,6 +156,9 @@ func (a *archiver) exportAll() (code int) {
 		code = a.Fail(cmdline.Failed, "cannot export all profiles: %s", show.Line(w.String()))
 	}
 	for _, p := range all {
+		if a.ctx.Err() != nil {
+			break
+		}
 		a.doing = fmt.Sprintf("export profile %q", p.Name)
 		code = max(code, a.export(p.Name, filepath.Join(a.allDir, p.Name+".tar")))
 	}
@@ -220,7 +233,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	}
 	kept := false
 	err = user.Do(func() (err error) {
-		a.head, a.checksum, kept, err = x.Run(context.Background(), to)
+		a.head, a.checksum, kept, err = x.Run(a.ctx, to)
 		return err
 	})
 	if kept {
@@ -250,27 +263,20 @@ func (m *profileManager) stop(name string) (wasUp bool, code int) {
 	return s.Want == "up", cmdline.Done
 }
 
-// stopGateway stops a gateway. The first call of wake restarts the gateway if it was wanted up. If the user interrupts the
-// command, wake is called before the process ends.
+// stopGateway stops a gateway. The first call of wake restarts the gateway if it was wanted up.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()
 	wasUp, code := a.stop(name)
 	if code != cmdline.Done {
 		err = errors.New("its gateway does not stop")
 	}
-	wake = sync.OnceValue(func() (err error) {
+	return sync.OnceValue(func() (err error) {
 		if wasUp {
 			_, err = a.cl.Start(context.Background(), profiles.SlotName(name), client.Wait{})
 			fmt.Fprintf(a.Err, "the gateway of %s was stopped for %.2f s\n", name, time.Since(since).Seconds())
 		}
 		return err
-	})
-	ctx, stop := cmdline.InterruptibleContext()
-	context.AfterFunc(ctx, func() {
-		stop()
-		_ = errors.Join(wake(), unix.Kill(os.Getpid(), unix.SIGTERM))
-	})
-	return wake, err
+	}), err
 }
 
 // asProcessUser calls fn as the user of the process, and waits until fn returns. It uses another goroutine, because
@@ -364,7 +370,7 @@ func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.lookUpProfile(from); !there {
 		return a.printMissing(from, err)
 	}
-	if _, there, _ := a.lookUpProfile(to); there {
+	if exists, _ := a.store.Exists(to); exists { // with or without the marker
 		return a.Fail(cmdline.Failed, "cannot %s: profile %q exists already", a.doing, to)
 	}
 	a.prepareImport(to)
@@ -393,6 +399,11 @@ func (a *archiver) prepareImport(name string) {
 			}
 			if err == nil {
 				a.restartGateway, err = a.stopGateway(name)
+				ctx, stop := cmdline.InterruptibleContext()
+				context.AfterFunc(ctx, func() {
+					stop()
+					_ = errors.Join(a.restartGateway(), unix.Kill(os.Getpid(), unix.SIGTERM))
+				})
 				err = errors.Join(err, a.giveHome(home, owner), home.Close())
 			}
 			return err

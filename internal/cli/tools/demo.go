@@ -229,13 +229,10 @@ func (d *demoRun) printSteps(ctx context.Context) {
 }
 
 func allGatewaysUp(st client.Status) bool {
-	up := 0
-	for _, s := range st.Services {
-		if strings.HasPrefix(s.Name, "gateway-") && s.State == "up" && s.Ready {
-			up++
-		}
-	}
-	return up == 3
+	up := slices.DeleteFunc(slices.Clone(st.Services), func(s client.Service) bool {
+		return s.Kind != client.KindGateway || s.State != client.StateUp || !s.Ready
+	})
+	return len(up) == 3
 }
 
 // demoInit is the first process of the new namespace. It mounts a new /proc, as a container runtime does, and executes hinit.
