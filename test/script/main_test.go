@@ -7,14 +7,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
 )
@@ -32,8 +35,30 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(stageVar); order != "" {
 		os.Exit(stage(order))
 	}
+	if os.Geteuid() == 0 && os.Getenv(ownRunVar) == "" {
+		fmt.Fprintln(os.Stderr, "other programs may disturb the scenarios:", hideOtherInits())
+	}
 	testkit.ShareSlots(10) // Run more scenarios than processors, because they mostly wait.
 	os.Exit(run(m))
+}
+
+// ownRunVar is set in the process that hideOtherInits has executed.
+const ownRunVar = "HINIT_TEST_OWN_RUN"
+
+// hideOtherInits executes this program again with an empty /run, and returns only after an error. Otherwise a command before the
+// init of its scenario would find a hinit that runs elsewhere on the machine.
+func hideOtherInits() error {
+	runtime.LockOSThread() // only this thread leaves the namespace
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"); err != nil {
+		return err
+	}
+	return syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), ownRunVar+"=1"))
 }
 
 func run(m *testing.M) int {
