@@ -37,7 +37,7 @@ type Options struct {
 	// that writes faster than the reader waits. Default 1 s; negative: services never wait.
 	ConsoleStall time.Duration
 	// Mask replaces secrets on the console with [redact.Masked], also in the init's own lines. Secrets are tokens of known
-	// shapes, lines of private keys, and the values given to [Log.Hide]. Files are written unmasked.
+	// shapes, lines of private keys, and the values given to [Log.HideSecrets]. Files are written unmasked.
 	Mask bool
 	// Stdout and Stderr are the container's streams. The Set writes to their descriptors. It never closes them or changes their
 	// flags, because other processes share them. Lines for a nil stream are discarded.

@@ -75,7 +75,7 @@ const (
 // after that, but the death of the CMD or of PID 1 ends the container.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjExpendable, KindRun: oomAdjExpendable, KindCheck: oomAdjExpendable}
 
-// OOMAdj returns how much the oom_score_adj of processes of this kind exceeds hinit's own. [proc.Spec].OOM overrides it.
+// OOMAdj returns how much the oom_score_adj of processes of this kind exceeds hinit's own. [proc.Spec].OOMIncrease overrides it.
 func (k Kind) OOMAdj() int { return oomAdj[k] }
 
 // oomAdjExpendable applies to finish and stop commands, hooks, client commands and checks. Their loss costs least, so the

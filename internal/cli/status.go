@@ -75,7 +75,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 		if watch && t.IsScreen {
 			fmt.Fprint(t.Raw(), "\x1b[H\x1b[2J")
 		}
-		_, err = t.Raw().Write(cmdline.EscapeLines(table)) // Lines escapes text that a service may have chosen
+		_, err = t.Raw().Write(cmdline.EscapeLines(table)) // the table contains text that a service may have chosen
 		return down, err
 	}
 	st, err := cl.Status(ctx, names...)

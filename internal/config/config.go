@@ -223,7 +223,7 @@ type Boot struct {
 	Hooks      []Hook `key:"hooks"`                                         // commands that run before any service, in this order
 }
 
-// The values of [Boot].Steps: who prepares the data directory at boot.
+// The values of [Boot].PreparedBy: who prepares the data directory at boot.
 const (
 	PreparedByHinit = "hinit"
 	PreparedByImage = "image" // the script 01-hermes-setup of the agent's image, in [ImageDir]
@@ -248,7 +248,7 @@ type Control struct {
 	OtherUsers string `key:"others" is:"oneof status none"`              // rights of other users: one of the Others constants
 }
 
-// The values of [Control].Others: what users other than root and the agent's user may do on the control socket.
+// The values of [Control].OtherUsers: what users other than root and the agent's user may do on the control socket.
 const (
 	OthersMayReadStatus = "status" // other users may read the status
 	OthersMayDoNothing  = "none"   // other users may do nothing

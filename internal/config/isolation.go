@@ -30,7 +30,7 @@ const (
 	MissingDegrade = "degrade" // the gateway starts with the parts that the kernel has
 )
 
-// ShareReadOnly at the end of an entry of [Isolation].Share means that the gateway may only read the path.
+// ShareReadOnly at the end of an entry of [Isolation].SharedPaths means that the gateway may only read the path.
 const ShareReadOnly = ":ro"
 
 // rootProfile is the profile whose home is the data directory.
@@ -96,7 +96,7 @@ func parseUIDs(text string) (uids UIDs, err error) {
 	return UIDs{uint32(first), uint32(last)}, nil
 }
 
-// checkSharedPath returns why an entry of [Isolation].Share is invalid, or "".
+// checkSharedPath returns why an entry of [Isolation].SharedPaths is invalid, or "".
 func checkSharedPath(entry string) string {
 	path := strings.TrimSuffix(entry, ShareReadOnly)
 	if path == "/" {
@@ -155,7 +155,7 @@ func (l *loader) checkUserOutsideRange(key, user string) {
 	}
 }
 
-// checkSharedPaths reports a path in [Isolation].Share that contains other profiles or hinit's own files.
+// checkSharedPaths reports a path in [Isolation].SharedPaths that contains other profiles or hinit's own files.
 func (l *loader) checkSharedPaths(prefix string, i Isolation) {
 	for _, entry := range i.SharedPaths {
 		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: l.cfg.Home + "/profiles/NAME"}))

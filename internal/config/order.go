@@ -43,7 +43,7 @@ const (
 	OnceManual    = "manual"     // the task runs only when an operator asks for it
 )
 
-// The values of [Schedule].Missed: what happens after a time of the schedule at which the container was down.
+// The values of [Schedule].OnMissed: what happens after a time of the schedule at which the container was down.
 const (
 	MissedSkip = "skip"
 	MissedRun  = "run"

@@ -112,16 +112,16 @@ func isWritable(st *unix.Stat_t, bits uint32) bool {
 	return st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&bits != 0
 }
 
-// Open opens a regular file for reading. doubt is about the first component of the path that rule rejects; it is nil if
-// rule accepts all. Open doubts neither a file on a read-only mount nor a sticky directory of root, where users can change
-// only their own entries. A nil rule accepts everything.
+// Open opens a regular file for reading. doubt is about the first component of the path that rule rejects; it is nil if rule
+// accepts all. Open doubts neither a file on a read-only mount nor a sticky directory that root owns, where users can change only
+// their own entries. A nil rule accepts everything.
 //
 // path must be absolute. Open blocks while the disks on the path do, but not on a FIFO.
 func Open(path string, rule Rule) (fd int, doubt *Violation, err error) {
 	return open(path, &walk{rule: rule})
 }
 
-// OpenAnyMount is [Open] without the exception for read-only mounts, because the file may also be reachable on a isWritable mount.
+// OpenAnyMount is [Open] without the exception for read-only mounts, because the file may also be reachable on a writable mount.
 func OpenAnyMount(path string, rule Rule) (fd int, doubt *Violation, err error) {
 	return open(path, &walk{rule: rule, anyMount: true})
 }

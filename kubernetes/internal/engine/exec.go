@@ -84,7 +84,7 @@ func (e *Engine) markUsed(id string) {
 type attachment struct {
 	cancel     context.CancelFunc
 	onTransfer func()      // Callback for transferred bytes.
-	untracked  atomic.Bool // Skip the callback used: this connection must not count as use of the container.
+	untracked  atomic.Bool // Whether transferred bytes do not count as use of the container.
 	out        *io.PipeReader
 	outWriter  *io.PipeWriter
 	stdin      *io.PipeReader // Standard input of the command; nil if it has none.

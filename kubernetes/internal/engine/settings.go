@@ -123,7 +123,7 @@ func ReadSettings(lookup func(string) string) (Settings, error) {
 	return s, errors.Join(problems...)
 }
 
-// maxWarm is the largest allowed value of Settings.Warm.
+// maxWarm is the largest allowed value of Settings.WarmSandboxes.
 const maxWarm = 64
 
 var imagePattern = regexp.MustCompile(`^[^\s]+$`)
