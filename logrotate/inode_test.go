@@ -28,7 +28,7 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Set the archive's time to its last line.
+	// Set the archive's time to the time of its last line.
 	if err := os.Chtimes(filepath.Join(dir, names[2]), first, first.Add(10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}

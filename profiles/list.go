@@ -29,7 +29,7 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 // listing is the content of profiles/. Each list is in byte order. No list is longer than the limit on profiles.
 type listing struct {
 	marked          []string // Directories with the marker file (SOUL.md), which are the profiles.
-	unmarked        []string // Directories without the marker file, which would be profiles with it.
+	unmarked        []string // Directories that would be profiles if they had the marker file.
 	profilesLeftOut bool     // Whether the volume has more profiles than the limit.
 	unmarkedLeftOut bool     // Whether the volume has more directories without the marker file than the limit.
 	silentDirs      []string // Directories that did not answer in time.

@@ -148,7 +148,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 			p.warn(Default, "cannot tell whether profiles are multiplexed: %v", err)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
-			if migrated { // This holds even if migrate could not write the state file.
+			if migrated { // the profile counts as running even if migrateStateless could not write its state file
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running && !o.CMDIsGateway

@@ -26,7 +26,7 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 		return "", nil
 	}
 	profile := profileOf(words)
-	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // a call without a command, and the command profile, concern all profiles
+	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // without a command, or with the command profile, the call concerns all profiles
 		profile, err = o.chosenProfile(env)
 	}
 	if err == nil && !account.Isolates(list, profile) {
@@ -106,8 +106,7 @@ func normalize(name string) string { return strings.ToLower(strings.TrimSpace(na
 // execIsolated replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
 // returns only after a failure.
 func (o *options) execIsolated(profile string, argv, env []string) error {
-	// hinit shell also takes names of services, patterns and groups. With the prefix gateway-, the name can only be a
-	// gateway's.
+	// hinit shell also takes names of services, patterns and groups. A name with the prefix gateway- can only mean a gateway.
 	command := []string{"hinit", "shell", "gateway-" + profile, "--", o.target}
 	if profileOf(argv[1:]) == "" { // the isolated agent can't read active_profile, so name the profile
 		command = append(command, "-p", profile)

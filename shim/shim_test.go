@@ -87,7 +87,7 @@ func TestOptOut(t *testing.T) {
 }
 
 func TestNotRootIsLeftAlone(t *testing.T) {
-	testkit.NeedRoot(t) // an error, because becoming another user needs root
+	testkit.NeedRoot(t) // without root this is an error, because the test becomes another user
 	for _, uid := range []uint32{agentUID, 12345} {
 		i := newImage(t, whoami)
 		finish(t, asUser(i.command(), uid)).want(t, 0, fmt.Sprintf("%d:%d %d /root\n", uid, uid, uid), "")
@@ -108,7 +108,7 @@ func TestEnvironmentAfterTheDrop(t *testing.T) {
 	} {
 		cmd := i.command()
 		cmd.Env = append(cmd.Env, "USER=root", "LOGNAME=root", "HERMES_REAL_HOME="+real, "HERMES_HOME=/x", "EMPTY=", "TWO=a\nb")
-		path, rest := cmd.Env[1], cmd.Env[3:] // HOME is between them
+		path, rest := cmd.Env[1], cmd.Env[3:] // cmd.Env[2] is HOME
 		want := slices.Concat(rest, []string{path, "HOME=" + home})
 		finish(t, cmd).want(t, 0, strings.Join(want, "\n")+"\n", "")
 	}
@@ -232,7 +232,7 @@ func TestTerminalIsKept(t *testing.T) {
 	}
 }
 
-// A command of root must run with the ids of the container's agent, even if PUID could not be written to a read-only /etc. With
+// A command that root runs must get the ids of the container's agent, even if PUID could not be written to a read-only /etc. With
 // the ids of the image, its files would not belong to the gateways.
 func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	testkit.NeedRoot(t)
@@ -256,7 +256,7 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	must(t, os.Chown(told, agentUID, agentUID))
 	finish(t, i.command()).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 
-	must(t, os.Remove(told)) // the container's variables contain the ids then
+	must(t, os.Remove(told)) // without this file, the shim reads the ids from the variables of the container
 	asks := func(vars ...string) *exec.Cmd {
 		cmd := i.command()
 		cmd.Env = append(cmd.Env, vars...)

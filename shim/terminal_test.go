@@ -99,7 +99,7 @@ func TestWhoIsAloneOnATerminalKeepsIt(t *testing.T) {
 	must(t, err)
 	defer master.Close()
 	defer slave.Close()
-	cmd := newImage(t, `: </dev/tty && echo mine`).command() // stands for docker exec -it CONTAINER hermes
+	cmd := newImage(t, `: </dev/tty && echo mine`).command() // the same terminal as after docker exec -it CONTAINER hermes
 	cmd.Stdin = slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	finish(t, cmd).want(t, 0, "mine\n", "")

@@ -26,7 +26,7 @@ func TestWhatATaskCameTo(t *testing.T) {
 		{&Service{State: Down, LastExit: &Exit{Code: 3}}, 3, ""},
 		{&Service{State: Down, LastExit: &Exit{Signal: 9}}, 137, ""},
 		{&Service{State: Down, LastExit: &Exit{Cause: CauseSpawn, Error: "no such file"}}, 0, "no such file"},
-		{&Service{Kind: KindCheck, State: Stopping, LastExit: &Exit{}}, 0, ""}, // what it leaves behind does not decide
+		{&Service{Kind: KindCheck, State: Stopping, LastExit: &Exit{}}, 0, ""}, // leftover processes do not change the result
 		{&Service{State: Down}, 0, "it was not run: the container is stopping"},
 		{nil, 0, "it was removed while it ran"},
 	} {

@@ -29,7 +29,7 @@ func (s *countingSpawner) Spawn(spec proc.Spec) (int, error) {
 // the number of services.
 func TestManyRegistrationsAreFewSnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const many, together = 500, 64 // of these services, `together` wait in the inbox at a time
+		const many, together = 500, 64 // number of services, and how many of them wait in the inbox at a time
 		starts := new(countingSpawner)
 		l := supervisor.NewLoop(supervisor.Config{Procs: starts, Logs: noLogs{}})
 		starts.loop = l

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// An evicted service is killed at once and must not start again, whatever its state. The CMD stays.
+// An evicted service is killed at once and must not start again, whatever its state. The CMD keeps running.
 func TestEvictedFromEveryState(t *testing.T) {
 	for _, state := range States() {
 		r := newRig(t)

@@ -129,7 +129,7 @@ func (w *world) act(b int) {
 			w.step(CorrectCause{name, s.number, CauseReplaced})
 		}
 	case 14:
-		w.step(RunEnded{name, 1 << 40}) // some number of a run that does not exist
+		w.step(RunEnded{name, 1 << 40}) // the number of no run
 	case 15:
 		if b/kinds > 8 {
 			w.hasty = w.hasty || w.ending

@@ -204,9 +204,9 @@ func (l *Loop) handleExit(x proc.Exit) {
 // oomKills stores earlier values of Config.OOMKills, the number of out-of-memory kills in the container. A kill explains only
 // an exit within the next seconds: the victim may have been a child whose parent ends much later.
 type oomKills struct {
-	explained uint64    // value at the last exit; kills up to then explain no later exit
+	explained uint64    // value at the last exit; kills counted by then do not explain later exits
 	sampled   uint64    // value at the newest sample
-	old       uint64    // value at the sample before the last; the kills up to then are too old to explain an exit
+	old       uint64    // value at the sample before the last; kills counted by then are too old to explain an exit
 	at        time.Time // time of the last sample
 }
 

@@ -87,7 +87,7 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 		if err = p.packArchive(ctx, dir, name, l.MaxSize); err == nil {
 			packed++
 		} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
-			err = nil // The archive was pruned during the compression, or abandoned.
+			err = nil // During the compression, the archive was pruned or its packing was abandoned.
 		}
 		if err != nil {
 			break

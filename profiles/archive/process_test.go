@@ -228,7 +228,7 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d were killed at work", killed, *kills)
-	if left := must(filepath.Glob(filepath.Dir(file) + "/.coder.tar.*"))(t); len(left) > 1 { // A kill just before the last rename leaves one.
+	if left := must(filepath.Glob(filepath.Dir(file) + "/.coder.tar.*"))(t); len(left) > 1 { // A kill just before the last rename leaves one part.
 		t.Errorf("the killed exports have left %d parts of archives: %q", len(left), left)
 	}
 	// A child between fork and execve may still hold the snapshot's lock, so try again.
@@ -367,8 +367,8 @@ func TestAnArchiveInTheHomeIsNotArchived(t *testing.T) {
 	}
 }
 
-// TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted checks that root can replace and delete a
-// profile that contains files of root.
+// TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted checks that root can replace and delete a profile that contains root's
+// files.
 func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 	command, profiles := volume(t, t.TempDir())
 	file := filepath.Join(t.TempDir(), "coder.tar")
@@ -378,7 +378,7 @@ func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 		t.Error(said)
 	}
 	write(t, profiles+"/coder/roots/file", "root")
-	// A file of root in the home is removed without giving it to the agent, who could read it.
+	// Root's file in the home is removed without giving it to the agent, who could read it.
 	write(t, profiles+"/coder/moved", "root")
 	moved := must(os.Open(profiles + "/coder/moved"))(t)
 	defer moved.Close()

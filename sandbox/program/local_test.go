@@ -76,7 +76,7 @@ func TestRootRanADockerOfTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	link := filepath.Join(t.TempDir(), "bin") // A link of root may lead to a directory of the agent.
+	link := filepath.Join(t.TempDir(), "bin") // a link that root made may lead to the agent's directory
 	if err := errors.Join(os.Chown(agents, 10000, 10000), os.Symlink(agents, link)); err != nil {
 		t.Fatal(err)
 	}
