@@ -226,8 +226,7 @@ func restarts(p *corev1.Pod) int32 {
 	return p.Status.ContainerStatuses[0].RestartCount
 }
 
-// volumes creates the default StorageClass and n volumes. Each volume is a directory of root on
-// both nodes.
+// volumes creates the default StorageClass and n volumes. Each volume is a directory on both nodes, owned by root.
 func (b *testBed) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string {
 	b.Helper()
 	wait := storagev1.VolumeBindingWaitForFirstConsumer

@@ -127,8 +127,8 @@ func TestHomeOverride(t *testing.T) {
 	}
 }
 
-// TestRepair checks that files of root among the files of the agent get their owner back. hinit must
-// repair the files that a gateway needs before the gateway starts (contract, section 2.1, steps 5 and 6).
+// TestRepair checks that files of the agent that root has taken over get their owner back. hinit must repair the files that a
+// gateway needs before the gateway starts (contract, section 2.1, steps 5 and 6).
 func TestRepair(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "gateway", "run")

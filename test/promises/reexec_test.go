@@ -39,7 +39,8 @@ func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
 	termsAroundAReexec(t, 150, rand.New(rand.NewPCG(*seed, 10)))
 }
 
-// termsAroundAReexec returns how long each image did not react to SIGTERM, sorted.
+// termsAroundAReexec sends SIGTERM around re-executions. It returns, sorted, how long each new program reports that it was deaf to
+// signals.
 func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []time.Duration) {
 	t.Helper()
 	b := newBox(t, setup{config: quick})
@@ -132,13 +133,13 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	}
 	within(t, patience, b.checkState("a", client.StateDown))
 	b.reexec()
-	within(t, patience, func() error { // The first attempt of the new program, which the disk refuses too.
+	within(t, patience, func() error { // The disk also refuses the first attempt of the new program.
 		if n := b.status().Init.Generation; n != 2 {
 			return fmt.Errorf("it is image %d", n)
 		}
 		return nil
 	})
-	within(t, patience, func() error { // A read of the volume, which the disk refuses.
+	within(t, patience, func() error { // The new program reads the volume, and the disk refuses the write.
 		if !b.outputContains("err", "cannot put desired_state back") {
 			return errors.New("the new image has not looked yet")
 		}

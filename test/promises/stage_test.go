@@ -56,7 +56,7 @@ func (o stageConfig) become() error {
 		return fmt.Errorf("cannot mount /proc: %w", err)
 	}
 	for dir, options := range o.Tmpfs {
-		// Keep the variables of this process.
+		// The mount hides the files of the directory, so copy them into it.
 		held, err := os.MkdirTemp("", "held")
 		if err == nil {
 			err = os.CopyFS(held, os.DirFS(dir))

@@ -135,7 +135,7 @@ func TestMountRace(t *testing.T) {
 	for i := range *rounds {
 		name := fmt.Sprintf("hermes-%s-%d", p.profile, i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // The path is also exchanged before the check.
+		go func() { // the path is exchanged all the time, so no command may read the secret before the mounts are checked either
 			defer close(looked)
 			for {
 				if r := p.call("exec", name, "bash", "-c", "cat /work/*; ls /work"); strings.Contains(r.out, "secret") {

@@ -30,7 +30,7 @@ func TestInterruptedRun(t *testing.T) {
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(delay) // Use a random delay to test any moment.
+				time.Sleep(delay) // the signal can come at any moment
 				_ = cmd.Process.Signal(signal)
 				_ = cmd.Wait()
 				state := func() string {

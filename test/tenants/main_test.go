@@ -402,7 +402,7 @@ const (
 	inheritRow = "read temporary files of a deleted profile of its name"
 )
 
-// update has [TestThePageOfAttacksIsUpToDate] write the page.
+// update says whether [TestThePageOfAttacksIsUpToDate] writes the page.
 var update = flag.Bool("update", false, "write docs/reference/attacks.md")
 
 // TestThePageOfAttacksIsUpToDate compares the page with what [TestNoTenantReachesAnother] demands.

@@ -226,7 +226,7 @@ func pendingReason(pod *corev1.Pod) string {
 }
 
 const (
-	// spareKey is the key of the observation "one host less would be enough".
+	// spareKey is the key of the observation "one fewer host would suffice".
 	spareKey = "spare"
 	// restartLimit is how long a host may take to restart. After that time it counts as lost, and a user can give up its
 	// data.

@@ -35,7 +35,7 @@ type migrationWorld struct {
 	fleetUp, outsideUp bool
 	fleetData, data    string
 	outsideHasProfile  bool          // Whether the hinit outside of the fleet has the profile.
-	newest             string        // All starts so far; only the newest data has seen them all.
+	newest             string        // All starts so far; only the newest data contains them all.
 	inner              client.Client // API client without injected faults.
 	steps, failAt      int
 	fault              string

@@ -85,7 +85,7 @@ type connection struct {
 	net.Conn
 	callers  *openConnections
 	address  string
-	hasOffer atomic.Bool // Whether the client has named a valid offer. Such a connection is not closed in favour of others.
+	hasOffer atomic.Bool // Whether the client has named a valid offer. openConnections does not close such a connection to make room.
 }
 
 // unread reports whether a message has arrived that this host has not read yet.

@@ -61,7 +61,7 @@ type Pool struct {
 	HostMemory     int64    // Bytes of memory for all profiles on one host.
 	Drain          []string // Hosts that are being drained.
 	MaxUnavailable int
-	SpareSince     time.Time // Time since which one host less is enough; zero: all are needed.
+	SpareSince     time.Time // Time since which one fewer host would suffice; zero: all are needed.
 	Leaving        string    // Host that is being removed; "": none.
 }
 
@@ -76,8 +76,8 @@ const (
 const (
 	// maxMoves limits the moves of a pool that run at the same time.
 	maxMoves = 4
-	// maxFailedMoves limits the running moves while which a profile whose last move has failed begins another one. So such
-	// profiles never take all moves.
+	// maxFailedMoves is a number of running moves. While that many run, a profile whose last move has failed begins no other
+	// move. So such profiles never take all moves.
 	maxFailedMoves = maxMoves / 2
 )
 

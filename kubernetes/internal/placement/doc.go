@@ -27,9 +27,9 @@
 //
 // The pod of a profile exists while the placement is pod, and while the pod is the owner or the target of a move.
 //
-// A move fails if its home can't be sent or stored, again and again, or if nothing is sent for a long time. Then the owner ends it.
-// [MoveDelay] is the time until the next move of this profile. Until then it doesn't count as a move of the pool. Later its moves take
-// at most half of the pool's moves. Nor do moves count that are stuck or whose owner is lost.
+// A move fails if attempts to send or store its home keep failing, or if nothing is sent for a long time. Then the owner ends it.
+// [MoveDelay] is the time until the next move of this profile. Until then it doesn't count as a move of the pool. Later its moves
+// take at most half of the pool's moves. Moves that are stuck, or whose owner is lost, don't count either.
 //
 // The next step of a host depends on the object and on the data on its volume. Each step changes the state, so the next call of
 // [Next] returns the step after it. In the table, "me" is the host. Live data is where hinit can start the gateway from it.

@@ -178,8 +178,8 @@ func TestAProfileGetsAPodOfItsOwnAndGoesBack(t *testing.T) {
 	}
 }
 
-// TestAPodOfItsOwnGoesWithItsProfile checks that the pod of a deleted profile is deleted. Only onDelete: Delete may
-// delete the volume too.
+// TestAPodOfItsOwnGoesWithItsProfile checks that the pod of a deleted profile is deleted. Its volume may be deleted only with
+// onDelete: Delete.
 func TestAPodOfItsOwnGoesWithItsProfile(t *testing.T) {
 	f := newSim(t, "own", 0, func(p *v1alpha1.AgentPool) { p.Spec.Hosts = v1alpha1.HostRange{Min: 0, Max: 1} })
 	f.controller(t, f.log)
