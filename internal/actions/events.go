@@ -44,8 +44,8 @@ const endedMark = "was "
 // mark has changed.
 //
 // first is true for the first status of another hinit, for which no marks exist. Then a failure is an event, but the end of an
-// earlier run is not, and a ready service is one only shortly after the boot. held are the services whose events wait for the
-// last log lines before their exit.
+// earlier run is no event. A ready service is an event only shortly after the boot. held are the services whose events wait for
+// the last log lines before their exit.
 func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceEvent, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {

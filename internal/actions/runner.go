@@ -121,7 +121,7 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 	happened, held, changed := r.state.Marks.Apply(c, first)
 	r.awaitingTail = held
 	for _, h := range append(happened, r.changedEnvFiles()...) {
-		body := sync.OnceValue(func() []byte { return encodeMessage(h, r.Host, time.Now()) }) // one for all actions, because it has the id of the event
+		body := sync.OnceValue(func() []byte { return encodeMessage(h, r.Host, time.Now()) }) // all actions of an event get the same body, because it contains the id of the event
 		for _, a := range actionsOf(r.config, h.Service.Name, h.Service.Profile, h.Event) {
 			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body()})
 		}

@@ -68,7 +68,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	}
-	if a.Cred == nil && !cfg.Isolates() { // a shim that runs as root would not trust a list of another user
+	if a.Cred == nil && !cfg.Isolates() { // a shim that runs as root would not trust a list that another user owns
 		return d.RemoveAll(account.IsolatedFile)
 	}
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {

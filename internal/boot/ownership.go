@@ -62,7 +62,7 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 		}
 	}
 	if s.RepairEverything {
-		// Of the content of platforms, only the directory pairing belongs to the agent.
+		// In platforms, only the directory pairing belongs to the agent.
 		o.chownDirectory(p.root, "platforms", "chown")
 	}
 	o.chownLogs(ctx)
@@ -273,7 +273,7 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 				mine := o.newOwnershipPhase(o.step)
 				mountSlots <- struct{}{}
 				defer func() { <-mountSlots }()
-				// Volume would delay other work on the volume if this call hangs.
+				// With blocking.Volume, a call that hangs would delay other work on the volume.
 				blocking.Run(blocking.Foreign, func() { mine.chownMount(ctx, rel) })
 				done <- outcome{rel, mine.queued}
 			}()

@@ -45,7 +45,7 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 	return prepareSocketDir(client.SocketPaths(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
 }
 
-// setStickyBit sets the sticky bit of a directory of root in which everybody may write, such as an emptyDir volume of a pod.
+// setStickyBit sets the sticky bit of a directory that root owns and everybody may write to, such as an emptyDir volume of a pod.
 // The bit prevents other users from removing hinit's files.
 func setStickyBit(dir string) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -62,8 +62,8 @@ func setStickyBit(dir string) {
 // messages and places, never for permissions.
 func InPod(env func(string) (string, bool)) bool { return EnvOf(env, "KUBERNETES_SERVICE_HOST") != "" }
 
-// removeForeignDir removes dir if it belongs to another user than root in a directory of root, so that root can make it again.
-// If this process is PID 1 (isInit), the content comes from an earlier container. Otherwise only an empty directory is removed.
+// removeForeignDir removes dir if root owns its parent directory but not dir, so that root can make dir again. If this process is
+// PID 1 (isInit), the content comes from an earlier container. Otherwise only an empty directory is removed.
 func removeForeignDir(dir string, isInit bool) {
 	parent, err := fsutil.OpenNoLink(filepath.Dir(dir), nil)
 	if err != nil {

@@ -15,7 +15,7 @@ type Tenants struct {
 	UIDs      config.UIDs
 	AgentUID  uint32          `json:"Not"` // the agent's user, who is no tenant even if its id is in UIDs
 	All       bool            // all profiles are tenants
-	ByProfile map[string]bool `json:"Own"` // profiles with a setting of their own: whether each is a tenant
+	ByProfile map[string]bool `json:"Own"` // whether a profile is a tenant, for profiles that set this themselves
 	Marker    string          // file that the agent writes last when it makes a profile
 }
 

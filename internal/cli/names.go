@@ -52,7 +52,7 @@ func (c *Call) switchIsOn(name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// printNoService prints that no service, or with named that none of the named services, is in the given state. It returns the
+// printNoService prints that no service is in the given state. With named, the text is about the named services. It returns the
 // exit code.
 func (t *Terminal) printNoService(c *Call, named bool, state string) int {
 	if c.Verb.EmptyResult != nil && c.JSON {

@@ -96,8 +96,8 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 			harmless = append(harmless, policy+name)
 		}
 	}
-	// The agent may set these keys too. hinit reads an env_file as the user of the service, and a service of root takes only a
-	// file of root.
+	// The agent may set these keys too. hinit reads an env_file as the user of the service, and root's service accepts only
+	// root's files.
 	for _, of := range []string{"agent.", "services.", "profiles."} {
 		for name := range strings.FieldsSeq("env_file memory.warn memory.restart group reload_signal stop_command") {
 			harmless = append(harmless, of+name)

@@ -257,7 +257,7 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns how hinit finds out whether a profile's gateway is deaf. A check of the type deaf replaces agent.deaf.
+// DeafOf returns how hinit detects that a profile's gateway is deaf. A check of the type deaf replaces agent.deaf.
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
 	deaf.Action = c.ProfileOf(profile).DeafAction

@@ -37,7 +37,7 @@ type Key struct {
 	Path            string // path below the root, with dots
 	Env             string
 	Inherits        string
-	Alias           string   // path of the key that this key is another spelling of
+	Alias           string   // the other path, if this key is an alias
 	Placeholders    []string // valid placeholders; nil if the value is no template
 	RootOnly        bool
 	AllowsShortForm bool

@@ -193,7 +193,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	if serving.Err() != nil {
 		return
 	}
-	c.gateways.DropRecords() // drop the records from after the loss of the lock
+	c.gateways.DropRecords() // drop the records that were made after the loss of the lock
 	if !c.lease.BeginServing(serving) {
 		return // the lock is lost again, and its watcher will call takeOver again
 	}

@@ -37,7 +37,7 @@ type container struct {
 
 	cfg   atomic.Pointer[config.Config]
 	agent boot.Agent
-	// meaning of the CMD: a supervised gateway, or a command. The boot may replace it.
+	// meaning of the CMD: a supervised gateway, or a command; the boot may replace runPlan
 	runPlan atomic.Pointer[boot.RunPlan]
 	started time.Time
 	// prepared means that the data volume was prepared and the boot hooks have run.

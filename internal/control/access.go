@@ -46,7 +46,7 @@ type peerKey struct{}
 
 type connKey struct{}
 
-// authorOf returns the author of an order for the history: the client, and its way (command line, API, s6 or FIFO).
+// authorOf returns the author of an order for the history: the client, and how the order came (command line, API, s6 or FIFO).
 func authorOf(rt route, caller peer) *client.Author {
 	if caller.pid == fifoPID {
 		return &client.Author{UID: int(caller.uid), Way: client.WayFIFO}

@@ -37,7 +37,7 @@ type route struct {
 	pattern string
 	access  access
 	boot    bootNeed
-	limit   time.Duration // time limit of the route; 0 for a limit by the client, or an endless answer
+	limit   time.Duration // time limit of the route; 0 if the client sets the limit, or the answer is endless
 	handle  func(s *Server, r *request) (reply, error)
 }
 

@@ -95,7 +95,7 @@ func (s Spec) Next(t time.Time) time.Time {
 	}
 }
 
-// longestShift is the largest time by which clocks are set forward. A skipped time is due so much later.
+// longestShift is the largest time by which clocks are set forward. A time of day that is skipped is due this much later.
 const longestShift = 2 * time.Hour
 
 // aheadOfUTC returns how far clocks in the zone are ahead of UTC at the time t.

@@ -53,7 +53,7 @@ func TestEachTimeOnTheClockIsDueOnce(t *testing.T) {
 		want              []string
 	}{
 		{"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", []string{"10-25T00:30", "10-26T01:30"}},
-		{"30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z", []string{"10-26T01:30"}}, // the second 02:10 of this night
+		{"30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z", []string{"10-26T01:30"}}, // 02:10 in Berlin, for the second time in this night
 		{"0,30 2,3 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", []string{"10-25T00:00", "10-25T00:30", "10-25T02:00", "10-25T02:30"}},
 		{"*/30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", []string{"10-25T00:00", "10-25T00:30", "10-25T01:00", "10-25T01:30", "10-26T01:00"}},
 		{"0 * * * *", "Europe/Berlin", "2026-10-24T23:10:00Z", []string{"10-25T00:00", "10-25T01:00", "10-25T02:00"}},
@@ -63,7 +63,7 @@ func TestEachTimeOnTheClockIsDueOnce(t *testing.T) {
 		{"45 1 * * *", "Australia/Lord_Howe", "2026-04-04T10:00:00Z", []string{"04-04T14:45", "04-05T15:15"}},
 		{"30 0 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", []string{"10-24T22:30", "10-25T23:30"}},
 		{"0,30 2,3 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", []string{"03-29T01:00", "03-29T01:30", "03-30T00:00"}},
-		{"30 2 * * *", "Europe/Berlin", "2026-03-29T01:10:00Z", []string{"03-29T01:30", "03-30T00:30"}}, // 03:10, before the run that is late
+		{"30 2 * * *", "Europe/Berlin", "2026-03-29T01:10:00Z", []string{"03-29T01:30", "03-30T00:30"}}, // 03:10 in Berlin; the run of 02:30 is due at 03:30
 		{"*/20 * * * *", "Europe/Berlin", "2026-03-29T00:30:00Z", []string{"03-29T00:40", "03-29T01:00"}},
 		{"@daily", "Africa/Cairo", "2026-04-22T12:00:00Z", []string{"04-22T22:00", "04-23T22:00", "04-24T21:00"}}, // the 24th has no 00:00
 		{"@daily", "America/Santiago", "2026-09-04T12:00:00Z", []string{"09-05T04:00", "09-06T04:00", "09-07T03:00"}},

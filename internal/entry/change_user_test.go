@@ -120,8 +120,8 @@ func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 	}
 }
 
-// Without /proc, hinit doesn't know the directory of its programs. A command of root executed a file hinit-tools in the working
-// directory, which may belong to the agent.
+// Without /proc, hinit doesn't know the directory of its programs. A command that root ran executed a file hinit-tools in the
+// working directory, which may belong to the agent.
 func TestACommandWithoutProcExecutesNothingInTheWorkingDirectory(t *testing.T) {
 	testkit.SkipIfShort(t)
 	testkit.NeedRoot(t)

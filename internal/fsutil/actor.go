@@ -196,8 +196,8 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// locate reports whether the path names, relative to dir, leads to a home or into a home. The first up components of names lead
-// to the home itself.
+// locate reports whether the path names, relative to dir, leads to a home or into a home. names[:up] is the path of the home
+// itself.
 func (h *homes) locate(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(dir, path.Join(names...)), h.dir)
 	up = len(names) - strings.Count(rest, "/")

@@ -29,7 +29,7 @@ var (
 type Owner struct {
 	UID, GID uint32
 	// RefuseHardLinked refuses root's regular files with several hard links. Unless [HardLinksProtected] is true, a user can link
-	// a file of root into a directory whose files the user is then given.
+	// root's file into a directory whose files the user is then given.
 	RefuseHardLinked bool
 	// Excludes reports whether the user uid keeps its files; nil means that no user does. The rule can't use file names,
 	// because the agent can also rename directories of other users.
@@ -199,7 +199,7 @@ func RenameNoReplace(dir int, from, to string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// FAT and similar file systems support neither. An ordinary rename must do, because the name was free just before.
+	// FAT and similar file systems support neither way. An ordinary rename must do, because the name was free just before.
 	return retryEINTR(func() error { return unix.Renameat(dir, from, dir, to) })
 }
 

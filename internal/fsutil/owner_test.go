@@ -171,7 +171,7 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 	if _, err := fsutil.OpenNoLink(mnt+"/agent/link/data", nil); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("the agent's link: %v", err)
 	}
-	// A link of root may lead through the agent's directory, where the agent can put a link into the path.
+	// A link that root made may lead through the agent's directory, where the agent can put a link into the path.
 	must(t, os.Symlink(mnt+"/agent/link", mnt+"/far"))
 	must(t, os.Symlink("agent/../agent/real", mnt+"/near"))
 	must(t, os.Symlink("loop", mnt+"/loop"))

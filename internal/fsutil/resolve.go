@@ -221,7 +221,7 @@ func (m Mount) Open(parent int, name string, flags int) (int, error) {
 			return fd, err
 		}
 	}
-	// O_PATH first, which doesn't contact the mounted file system
+	// First open with O_PATH, which doesn't contact the mounted file system.
 	fd, err := openComponent(parent, name, unix.O_PATH|flags&unix.O_DIRECTORY, 0)
 	if err != nil {
 		return -1, err

@@ -188,7 +188,7 @@ func (m *Manager) Command(ctx context.Context, verb client.Verb, service string)
 		m.Registry.RestoreSlot(ctx, service)
 	}
 	if s == nil || s.Kind != supervisor.KindGateway {
-		return m.Registry.Do(ctx, eventForVerb(verb, service)) // only gateways have an intent on the volume
+		return m.Registry.Do(ctx, eventForVerb(verb, service)) // an intent is recorded only for gateways
 	}
 	if s.PID == 0 && verb != client.VerbStop && verb != orders.StayDown {
 		if err := m.CheckMayStart(service); err != nil {

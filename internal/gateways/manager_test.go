@@ -168,7 +168,7 @@ func TestALateJobDoesNotBringARemovedProfileBack(t *testing.T) {
 	}
 }
 
-// A renamed profile must start under its new name after the end of its old gateway. A copied profile must not.
+// A renamed profile must start under its new name after the end of its old gateway. A copied profile must not start then.
 func TestARenamedProfileRunsOn(t *testing.T) {
 	h, m := newHost(t, "old")
 	if _, err := h.store.HomeID("old"); errors.Is(err, errors.ErrUnsupported) {

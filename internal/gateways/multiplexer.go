@@ -43,8 +43,8 @@ func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	return now.Serves(profile), false
 }
 
-// ServedBy returns how the profile of gateway s is served, as a word of the API. It is "" if s serves the profile, or if no
-// gateway needs to.
+// ServedBy returns how the profile of gateway s is served, as a word of the API. It is "" without a multiplexer, for the default
+// profile, and if the gateway of the profile is not wanted.
 func (m *Manager) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""

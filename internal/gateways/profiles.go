@@ -189,7 +189,7 @@ func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 		gone = now
 	}
 	before := gone.Sub(s.LastExit.At)
-	again := before+s.LastExit.Uptime < removalTime // the last run began after the signal before the removal
+	again := before+s.LastExit.Uptime < removalTime // the removal may also have ended the run before the last one
 	return before < 0 || before < removalTime && (s.Failures < 2 || s.Failures == 2 && again)
 }
 

@@ -136,7 +136,7 @@ func detect(path string) (string, error) {
 }
 
 // readFile reads a regular file of limited size. If root runs the program, a link of another user is an error. The link could
-// bring the content of a file of root into the new configuration.
+// bring the content of root's files into the new configuration.
 func readFile(path string) ([]byte, error) {
 	text, _, err := config.ReadFile(path)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // When root imports the configuration of an agent, hinit.yaml and the notes must contain nothing of root's files, even if the
-// agent has linked or named them. Names in a directory of root must not appear either.
+// agent has linked or named them. Names in root's directories must not appear either.
 func TestAnAgentReadAFileOfRootInTheConfigurationThatRootImported(t *testing.T) {
 	testkit.NeedRoot(t)
 	const secret = "sk-1234"

@@ -200,7 +200,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		case k.used:
 		case k.name == "command":
 			words := im.split(k)
-			if refers && words != nil { // a shell replaces the variables, but must not replace a dollar of the file
+			if refers && words != nil { // the shell expands the variables, but must not expand a literal dollar sign
 				k.value, _ = expandPython(strings.ReplaceAll(written, "$", "$$"), vars)
 				words = wrapInShell(im.split(k))
 			}

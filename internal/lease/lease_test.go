@@ -404,7 +404,7 @@ func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.
 	}
 }
 
-// A start must remove none of root's files in .hinit. The agent may have renamed a directory of root to .hinit.
+// A start must remove none of root's files in .hinit. The agent may have renamed a directory that root owns to .hinit.
 func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, server := range []bool{false, true} {

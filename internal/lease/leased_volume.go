@@ -16,8 +16,8 @@ import (
 
 // The first words of the messages of the lease program, see [LeasedVolume.HandleMessage].
 const (
-	heldPrefix  = "held "  // after this word comes the end of the lease, in microseconds of CLOCK_BOOTTIME
-	waitsPrefix = "waits " // after this word comes the name of the holder of the lease
+	heldPrefix  = "held "  // the rest of the message is the end of the lease, in microseconds of CLOCK_BOOTTIME
+	waitsPrefix = "waits " // the rest of the message is the name of the holder of the lease
 )
 
 // longestWait limits each sleep before the end of the lease. The timers of Go stop during a suspend of the machine, but

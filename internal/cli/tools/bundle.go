@@ -338,7 +338,7 @@ func writeEnvironments(w io.Writer, hide []string) error {
 	return nil
 }
 
-// writeTarGz writes files as a tar.gz archive, in which all are in the directory dir.
+// writeTarGz writes a tar.gz archive with the files in the directory dir.
 func writeTarGz(w io.Writer, dir string, files []bundlePart, at time.Time) error {
 	z := gzip.NewWriter(w)
 	archive := tar.NewWriter(z)

@@ -211,8 +211,8 @@ func (m *profileManager) removeTemporary(p profiles.Profile) error {
 }
 
 // giveHome gives root's directories in an open home to the owner of the home, who can then remove the files in them. In a
-// tenant's home it also gives directories of other users, except other tenants. Files keep their owner: the owner of the home
-// may have moved a file of root into it, and must not become able to read it. A home of any other user stays unchanged.
+// tenant's home it also gives directories of other users, except other tenants. Files keep their owner: the owner of the home may
+// have moved a file owned by root into it, and must not become able to read it. A home of any other user stays unchanged.
 func (m *profileManager) giveHome(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
 	to := fsutil.Owner{UID: id.UID, GID: id.GID, Excludes: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
@@ -244,7 +244,7 @@ type privateImport struct {
 
 	homesFD      int // descriptor of the directory homes
 	homes, dir   *fsutil.Dir
-	file         *os.File      // the directory dir, locked
+	file         *os.File      // open directory dir, locked
 	owner        *fsutil.Actor // owner of the new home
 	hasLeftovers bool          // files of an interrupted import exist
 }

@@ -422,7 +422,7 @@ func (m *profileManager) printRows(rows []profileRow, one bool) {
 		return
 	}
 	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.ServedBy != "" })
-	by := func(text string) string { // only if another gateway serves a profile, the table has the column "served by"
+	by := func(text string) string { // the table has the column "served by" only if another gateway serves a profile
 		if !served {
 			return ""
 		}

@@ -96,7 +96,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
-			mark, _ := of.Mark(p.PID) // an ended process looks like a process of root
+			mark, _ := of.Mark(p.PID) // an ended process seems to belong to root
 			p.User, p.Command = userName(mark.User), procusage.CommandLine("/proc", p.PID)
 		}
 	}

@@ -79,7 +79,7 @@ func TestAContainerWhoseConsoleIsNotReadEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	fd := int(w.Fd())
-	for err = unix.SetNonblock(fd, true); err == nil; { // a full pipe is what a stalled reader leaves
+	for err = unix.SetNonblock(fd, true); err == nil; { // fill the pipe, as after a reader that stalls
 		_, err = unix.Write(fd, make([]byte, 1<<16))
 	}
 	if err := unix.SetNonblock(fd, false); err != nil {

@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	// standbyVariable is the environment variable for the case that another init holds the lock. With the value 0 the container
-	// ends, otherwise it waits.
+	// standbyVariable is an environment variable. It says what the container does while another init holds the lock: with the
+	// value 0 it ends, otherwise it waits.
 	standbyVariable = "HINIT_STANDBY"
 	// retryPause is the time between an error and the next attempt to get the lock back.
 	retryPause = time.Second

@@ -259,7 +259,7 @@ func TestTheLockIsHeldSinceBeforeAReexecution(t *testing.T) {
 		if s := holder.Status(); s.State != client.LeaseHeld || !s.Since.Equal(began) {
 			t.Errorf("the lock is %s since %v, want since %v", s.State, s.Since, began)
 		}
-		holder.TakeOver(Handover{Served: true}) // from a version that does not hand over the time
+		holder.TakeOver(Handover{Served: true}) // an older version does not hand over the time
 		holder.Resume(t.Context())
 		if s := holder.Status(); !s.Since.Equal(time.Now()) {
 			t.Errorf("the lock is held since %v, want now", s.Since)

@@ -50,8 +50,8 @@ func (r *Owners) RepairAll(ctx context.Context, job boot.Job) {
 	}
 }
 
-// RepairWanted repairs the profiles of calls of Owners.CorrectOwner, until ctx ends. It returns at once if hinit can't change
-// owners.
+// RepairWanted repairs the profiles for which Owners.CorrectOwner was called, until ctx ends. It returns at once if hinit can't
+// change owners.
 func (r *Owners) RepairWanted(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
 		select {

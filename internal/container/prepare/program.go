@@ -51,8 +51,8 @@ func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	})
 }
 
-// changeTenantOwners makes the boot program give the homes of profiles with their own users to these users. It is a phase after
-// the phases of [boot.Prepare].
+// changeTenantOwners calls the boot program, which gives each profile's own user the home of the profile. It is a phase after the
+// phases of [boot.Prepare].
 func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) error {
 	r.changeOwners(ctx, r.job, s.Tell)
 	return nil

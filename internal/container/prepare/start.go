@@ -49,7 +49,7 @@ func (s Start) HandOver() Handover {
 	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.RunPlan}
 }
 
-// TakeOver makes a Start from the state of the previous program.
+// TakeOver returns the Start for a program that takes over the state of the previous program.
 func (old Handover) TakeOver() (start Start, err error) {
 	if old.Config == nil {
 		old.Config = []byte{}

@@ -89,8 +89,8 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// RecordWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile.
-// After such work too, Run waits for a quiet time and then returns its memory to the kernel.
+// RecordWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile. Run
+// then also waits for a quiet time, and returns unused memory to the kernel.
 func (r *Reporter) RecordWork() {
 	pause.Wake(r.workDone)
 }

@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// checkEvery is how often the clock is read while no task is due, because an operator may set it.
+	// checkEvery is how often the clock is read while no task is due, because an operator may set the clock.
 	checkEvery = time.Minute
 	// latestStart is how late a task may start if its schedule does not make up for missed times.
 	latestStart = 5 * time.Minute

@@ -54,8 +54,8 @@ type Maker struct {
 	env               atomic.Pointer[[]string] // environment of the container
 	home              atomic.Pointer[string]
 	ownGatewayAllowed sync.Map                          // profiles with their own gateway besides the multiplexer, see SetOwnGatewayAllowed
-	topology          atomic.Pointer[profiles.Topology] // last topology of SetTopology; nil before
-	groups            atomic.Pointer[proc.Cgroups]      // control groups from PrepareCgroup; nil before, and without child groups
+	topology          atomic.Pointer[profiles.Topology] // last topology from SetTopology; nil before its first call
+	groups            atomic.Pointer[proc.Cgroups]      // control groups from PrepareCgroup; nil before its call, and if the container can't have child groups
 	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
 	venv              atomic.Pointer[venv]              // virtual environment of the agent's program at the last call of venvOf
 

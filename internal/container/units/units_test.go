@@ -81,7 +81,7 @@ restart: {initial: 3s, jitter: 0.25, park_on: [78]}
 	}
 }
 
-// A service of root must get no variable, working directory or PATH entry of the agent. Root would run the agent's programs.
+// Root's service must get no variable, working directory or PATH entry of the agent. Root would run the agent's programs.
 func TestWhatRunsAsRootTrustsNothingOfTheAgents(t *testing.T) {
 	asRoot(t)
 	m, cfg, home := maker(t, `

@@ -47,7 +47,7 @@ func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 		{words: "status b", answer: "404 Not Found\r\nHinit-Error: unknown\r\nContent-Length: 2\r\n\r\nno", code: runtime},
 		{words: "status", answer: "200 OK\r\nHinit-Down: 0\r\nContent-Length: 9\r\n\r\na up\n", code: runtime},
 		{words: "status", answer: "", code: runtime},
-		{words: "status" + strings.Repeat(" a", 2000), answer: up, code: runtime}, // the request has no end, and its answer took 5 s
+		{words: "status" + strings.Repeat(" a", 2000), answer: up, code: runtime}, // a request of this length was sent without its end, so the answer took 5 s
 		{words: "status", answer: up, env: "HINIT_RUNTIME_DIR=/nowhere", code: runtime},
 	} {
 		asked := serve(t, dir, tt.answer)
@@ -103,7 +103,7 @@ func TestACommandWithAClosedOutputWritesNothingToTheInit(t *testing.T) {
 		words, answer, out string
 		code               int
 	}{
-		{words: "status >&-", answer: answer, code: 2}, // the runtime says so
+		{words: "status >&-", answer: answer, code: 2}, // the Go runtime reports that it cannot write
 		{words: "status 2>&-", answer: answer, out: "a up\n"},
 		{words: "status b 2>&-", answer: "404 Not Found\r\nContent-Length: 2\r\n\r\nno", code: 2},
 		{words: "status <&-", answer: answer, out: "a up\n"},
