@@ -41,7 +41,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	if h := acquireNow(t, a.busy, "word that it waits")(); h.String() != "another hinit, by its lease agents-1_7f3c" {
 		t.Errorf("it waits for %v", h)
 	}
-	p.holds(-time.Second) // a message whose time was over before it was read
+	p.holds(-time.Second) // a message about a lease that has already ended
 	p.holds(time.Hour)
 	g := acquireNow(t, a.got, "lease")
 	if g.err != nil || p.Check() != nil {

@@ -152,7 +152,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 				_ = h.File.Close()
 				var moved bool
 				h.File, moved, err = lockFile(d, refused)
-				if moved { // another init with the old file continues until it fails to confirm its lock
+				if moved { // an init that locked the old file continues until it fails to confirm its lock
 					settle = v.confirmEvery + v.confirmLimit + confirmGrace + v.confirmEvery/10
 				}
 			}
@@ -303,7 +303,7 @@ func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
 		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(procstat.SinceBoot()), 36)) == nil {
-			moved = true // the agent has replaced it, perhaps by a directory with files of root
+			moved = true // the agent has replaced it, perhaps by a directory with root's files
 		}
 		if err = d.Mkdir(DirName, 0o755); err == nil {
 			file, err = d.OpenUpdate(lockName, 0o600)

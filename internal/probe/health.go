@@ -158,7 +158,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	return true, act
 }
 
-// RepeatAction makes each check that has acted act again if its next result is bad too. Call it after a re-execution, which may
+// RepeatAction lets each check that has acted act again if its next result is bad too. Call it after a re-execution, which may
 // have lost the action.
 func (h *Health) RepeatAction() {
 	for i := range h.Checks {

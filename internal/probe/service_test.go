@@ -162,7 +162,7 @@ func TestExecChecks(t *testing.T) {
 // open.
 func TestAnExecCheckThatLeavesAProcessHasItsOwnExitCode(t *testing.T) {
 	e := &execCheck{timeout: time.Millisecond, run: func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {
-		<-ctx.Done() // the output is read until then
+		<-ctx.Done() // run reads the output until the timeout
 		return 0, "fine", nil
 	}}
 	if good, answer := e.check(time.Now().Add(e.timeout)); !good || answer != "exit code 0: fine" {

@@ -228,8 +228,8 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	}
 }
 
-// An orphan of an ended run must count for no other run, although its environment has the tag of one. Otherwise its memory
-// would restart the wrong gateway.
+// An orphan of an ended run must count for no other run, although its environment has the tag of another run. Otherwise its
+// memory would restart the wrong gateway.
 func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	table := newTable(t)
 	if table.marks.step == 0 {
@@ -259,7 +259,7 @@ func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	_ = unix.Kill(daemon, unix.SIGKILL)
 }
 
-// A process of the agent must count for no service of root, although it has taken the mark of one. Otherwise hinit would end
+// A process of the agent must not count for root's service, even if it has taken the service's mark. Otherwise hinit would end
 // root's service because of the agent's memory.
 func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	if os.Getuid() != 0 {

@@ -34,8 +34,8 @@ func TestAMeterMeasuresWholeTrees(t *testing.T) {
 	}
 }
 
-// Shared memory counts for the service that maps it, once for all its processes. Otherwise hinit would end other services in
-// the place of an agent that seems to use little.
+// Shared memory counts for the service that maps it, once for all its processes. Otherwise hinit would end other services instead
+// of an agent that seems to use little.
 func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "shares", Argv: testproc.Argv("share", "50000000", "parent")})

@@ -28,7 +28,7 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 		return m, ok
 	}}.Owners(all)
 	for pid, want := range map[int]int{
-		10: 10, 11: 10, 12: 10, 13: 10, 20: 20, 21: 20, 22: 20, // a process of root may have this mark by chance
+		10: 10, 11: 10, 12: 10, 13: 10, 20: 20, 21: 20, 22: 20, // a process that belongs to root may have this mark by chance
 		1: 0, 66: 0, 67: 0, 68: 0, 69: 0,
 	} {
 		if owners[pid] != want {

@@ -28,7 +28,7 @@ const readFileSize = 4096
 type scanner struct {
 	dir               int // descriptor of /proc, or -1 if /proc is not mounted
 	stats             []stat
-	scans             int // number of scans so far; membership detects by it that its results are out of date
+	scans             int // number of scans so far, by which membership detects that its results are out of date
 	at                time.Time
 	lastUnnecessaryAt time.Time // when RecordMembers last decided that no scan is necessary
 	dirBuffer         []byte
@@ -101,7 +101,7 @@ func (t *Table) hasUnknownChild() bool {
 		if !ok && (thread == os.Getpid() || unix.Faccessat(t.procfs.dir, "self/task/"+strconv.Itoa(thread), unix.F_OK, 0) == nil) {
 			return true
 		}
-		if len(list) == 0 && thread != os.Getpid() { // the thread has ended, or has no child that could make a sibling
+		if len(list) == 0 && thread != os.Getpid() { // the thread has ended, or has no child that could create siblings of itself
 			delete(t.forkers, thread)
 			continue
 		}

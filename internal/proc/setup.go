@@ -31,8 +31,7 @@ type Setup struct {
 	NoNewPrivs    bool     // the process and its descendants can't gain privileges by executing a program (PR_SET_NO_NEW_PRIVS)
 	EnvFiles      []string // absolute paths; "-" before a path allows a missing file, NAME= before it stores the content in that variable
 	ProtectedVars []string `reexec:"Keep"` // variables that EnvFiles must not change
-	// whether to refuse EnvFiles that users other than root and the command's user can change; always refused for a command of
-	// root
+	// whether to refuse EnvFiles that users other than root and the command's user can change; always refused if the user is root
 	RefuseForeignFiles bool     `reexec:"OwnFiles"`
 	Cgroup             string   // directory of the control group that the process enters; root creates it; "" for none
 	CgroupWrites       []string `reexec:"Caps"`    // limits of the control group, each as VALUE:FILE

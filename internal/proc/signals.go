@@ -109,7 +109,8 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		ExchangeAction(s, action)
 		ours = action
 	}
-	// The handler uses the number 16 for a signal without details, so 16 must be SIGSTKFLT.
+	// The Go runtime would end the process on the signals 32 and 34. So the handler tells it the number 16 instead, which must be
+	// SIGSTKFLT.
 	if ours != (SignalAction{}) && unix.SignalNum("SIGSTKFLT") == 16 {
 		for _, s := range runtimeDefaultSignals {
 			ExchangeAction(s, ours)

@@ -18,7 +18,7 @@ func openProgram(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot look at %q: %w", path, err)
 	}
-	self, _ := os.Open(SelfExe) // without /proc, self is nil and has no machine
+	self, _ := os.Open(SelfExe) // nil without /proc; then openProgram refuses every program
 	defer self.Close()
 	f := os.NewFile(uintptr(fd), path)
 	info, err := f.Stat()

@@ -29,7 +29,7 @@ type envelope struct {
 	PID     int              `json:"pid"`
 	State   json.RawMessage  `json:"state"`
 	Signals []syscall.Signal `json:"signals"`
-	// since when SIGHUP, SIGINT, SIGQUIT and SIGTERM are not received, in ns of CLOCK_MONOTONIC
+	// time since which SIGHUP, SIGINT, SIGQUIT and SIGTERM are lost, in ns of CLOCK_MONOTONIC
 	SignalsLostSince int64 `json:"deaf"`
 }
 
@@ -40,9 +40,9 @@ type Program struct {
 	Env             []string        // environment, without StateVariable and FrozenVariable, which TakeState removes and Execute adds
 	OpenDescriptors []int           // descriptors that stay open besides 0, 1 and 2
 	State           json.RawMessage // state for the new program, as JSON
-	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel for
-	// the new program. But the Go runtime unblocks SIGHUP, SIGINT, SIGQUIT and SIGTERM early (runtime, blockableSig). These
-	// four are lost for about a millisecond, until the new program handles them.
+	// Signals lists the signals that the new program handles. After the call of TakeUnhandled they wait in the kernel for the new
+	// program. But the Go runtime unblocks SIGHUP, SIGINT, SIGQUIT and SIGTERM early (runtime, blockableSig). These four are lost
+	// for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
 	// TakeUnhandled returns the signals that this program has received and not handled. Execute calls it as late as possible,
 	// and the new program gets them from TakeState.
@@ -112,7 +112,7 @@ func blockSignals(signals []syscall.Signal) (undo func(), err error) {
 	}, nil
 }
 
-// alwaysUnblocked lists the signals that the Go runtime never lets wait.
+// alwaysUnblocked lists the signals that the Go runtime never blocks.
 var alwaysUnblocked = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 
 // makeMemory creates the memory file and writes the envelope, without its last part, which sealMemory writes.

@@ -77,7 +77,7 @@ type Generation struct {
 	ID      string // identity of the file Exe at the start of this program, see [FileID]
 	host    Host
 	signals []syscall.Signal
-	faults  atomic.Value // when the faults of the last minute happened that caused a re-execution: a []time.Time
+	faults  atomic.Value // times of the faults of the last minute that caused a re-execution: a []time.Time
 
 	bootDone       atomic.Bool  // the boot has ended, so there is a state to hand over
 	requestRunning atomic.Bool  // a requested re-execution is under way
@@ -164,7 +164,7 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 		defer g.requestRunning.Store(false)
 		defer release()
 		defer program.Close()
-		path := "/proc/self/fd/" + strconv.Itoa(int(program.Fd())) // another file at binary would be untried
+		path := "/proc/self/fd/" + strconv.Itoa(int(program.Fd())) // another program may be at binary by now, and it is not checked
 		err := g.checkHandover(path)
 		if err == nil {
 			_, err = g.replaceProgram(path, fmt.Sprintf("asked to (from %s)", version.Get()), false)

@@ -45,15 +45,15 @@ var errTooFewPIDs = errors.New("the new program might not get its threads")
 // Frozen tells the new program that the old program has frozen all other processes with SIGSTOP, because few PIDs were free.
 // The new program calls [Frozen.Thaw] when it has its threads.
 type Frozen struct {
-	Threads       int   // threads of the new program besides its first. So many PIDs, and a few more, are free.
+	Threads       int   // number of the new program's threads besides its first; this many PIDs, and a few more, are free
 	Processors    int   // processors that the old program used (GOMAXPROCS)
 	since         int64 // when the processes were frozen, in nanoseconds of CLOCK_MONOTONIC
 	stoppedBefore []int // PIDs of processes that were already stopped by a signal; Thaw does not continue them
 }
 
 func (h *Frozen) String() string {
-	// execve(2) accepts at most 128 KiB in one variable. So the new program also continues the stopped processes beyond
-	// maxStoppedBefore.
+	// execve(2) accepts at most 128 KiB in one variable, so the list is cut off. Thaw then also continues stopped processes that
+	// are not in it.
 	before := h.stoppedBefore[:min(len(h.stoppedBefore), maxStoppedBefore)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
@@ -88,7 +88,7 @@ func (h *Frozen) Thaw() time.Duration {
 // other processes. It returns their description for the new program, or nil.
 func reservePIDs() (frozen *Frozen, err error) {
 	var task unix.Stat_t
-	threads := 64 // a guess without /proc
+	threads := 64 // the assumed number if /proc is missing
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BuiltVar is the environment variable with a directory that the test binaries of one run share. A test binary uses the
-// programs that another one has already built in it. The program that sets the variable must make sure that the sources don't
+// BuiltVar is the environment variable that names a directory shared by the test binaries of one run. A test binary uses the
+// programs that another one has already built there. The program that sets the variable must make sure that the sources don't
 // change during the run, as test/summary does for `make test`.
 const BuiltVar = "HINIT_TEST_BUILT"
 
@@ -33,7 +33,7 @@ var builds = map[string][]string{
 	"stripped":    {"-ldflags=-s -w"},
 }
 
-// program is a program that tests need: a key of builds, and its package.
+// program is a program that tests need. build is a key of builds; pkg is the package of the program.
 type program struct{ build, pkg string }
 
 // programs has the programs for tests, by the names of their files.

@@ -2,7 +2,7 @@ package testkit
 
 import "slices"
 
-// Plan is the access of a command in a test, for hinit-isolate, see isolation.Argv.
+// Plan says what a command in a test may access. hinit-isolate gets it as arguments, see isolation.Argv.
 type Plan struct {
 	Name, Home, Rules, Save string
 	HOME                    string // HOME of the command; "": the one in the environment

@@ -17,8 +17,8 @@ import (
 // holders has the names of the tests of this binary that have a slot.
 var holders sync.Map
 
-// Parallel calls t.Parallel, and then takes a slot for the rest of the test. A subtest takes no slot if a test above it has
-// one. Otherwise tests with a slot could wait for their subtests, while the subtests wait for a slot.
+// Parallel calls t.Parallel, and then takes a slot for the rest of the test. A subtest takes no slot if one of its parent tests
+// has one. Otherwise tests with a slot could wait for their subtests, while the subtests wait for a slot.
 func Parallel(t *testing.T) {
 	t.Helper()
 	t.Parallel()

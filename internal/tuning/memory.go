@@ -21,8 +21,9 @@ const (
 	// ReleaseAgain is how long PID 1 must be idle before it returns unused memory a second time. By then each periodic task has
 	// run once and has left garbage.
 	ReleaseAgain = 2500 * time.Millisecond
-	// minGrowth is the growth of the heap in bytes since the last collection above which Release collects garbage again. Before
-	// the final call, it must also have grown by an eighth, because the cost of a collection grows with the heap.
+	// minGrowth is how many bytes the heap must have grown since the last collection before Release collects garbage again.
+	// Unless the call is the final one, it must also have grown by an eighth, because the cost of a collection grows with the
+	// heap.
 	minGrowth = 256 << 10
 )
 

@@ -78,8 +78,8 @@ func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
 	}
 }
 
-// hinit-actions and hinit restart --changed must not reveal the time of a file of root that an agent has linked. Links of root
-// must be followed, because a mounted Kubernetes Secret consists of them.
+// hinit-actions and hinit restart --changed must not reveal the time of root's file that an agent has linked. Root's links must
+// be followed, because a mounted Kubernetes Secret consists of them.
 func TestALinkOfAnAgentToldTheTimeOfRootsFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()

@@ -91,7 +91,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 	for n, i := range rand.Perm(len(list)) {
 		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, deadline: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
 		all, mapped, parts := processes[list[i].Service], uint64(0), uint64(0)
-		// if this process can't act as the user of the service, the memory counts for no service
+		// Without the right to act as the user of the service, this process counts the memory for no service.
 		_ = s.eachProcess("/proc/", all, func(dir string) {
 			s.addOpenDeleted(dir+"/fd/", inMemory)
 			mapped += proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared

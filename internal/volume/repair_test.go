@@ -21,7 +21,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// fill makes n files of root's, a hundred in each directory.
+// fill makes n files that root owns, a hundred in each directory.
 func fill(t testing.TB, dir string, n int) {
 	t.Helper()
 	for i := range n {

@@ -11,7 +11,7 @@ import (
 )
 
 // Known credential files in a root-owned directory at HERMES_AUTH_HOME become the agent's, and no other file in it. A container
-// engine or a command of root leaves such a directory.
+// engine, or a command that root ran, leaves such a directory.
 func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := tempDir(t)

@@ -176,7 +176,7 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 	end := time.Now().Add(searchTime)
 	for i, t := range tenants {
 		t.socketUsage.deadline = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
-		_ = t.socketUsage.eachProcess("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
+		_ = t.socketUsage.eachProcess("/proc/", processes[t.Service], func(dir string) { // without the right to act as the user, this process counts no socket
 			t.socketUsage.addOpenDeleted(dir+"/fd/", func(string, uint64) bool { return false })
 		})
 		seen += t.socketUsage.sockets

@@ -45,8 +45,8 @@ type column struct{ Link, Order, Class, Title string }
 // group is a part of the list: a heading and its rows.
 type group struct {
 	Key, Class, Sign, Title string
-	Link                    bool // whether the heading is a link
-	Troubled                int  // number of services in trouble; 0 if the heading says it
+	Link                    bool // whether the heading links to the page of the group
+	Troubled                int  // number of services in trouble; 0 if the title says that they are
 	Rows                    []template.HTML
 }
 
@@ -230,7 +230,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 		select {
 		case one, more := <-data:
 			for text = ""; more; one, more = <-data {
-				text += "event: " + event + "\ndata: " + string(one) + "\n\n" // one contains no line end, because it is JSON
+				text += "event: " + event + "\ndata: " + string(one) + "\n\n" // the JSON in one contains no line end
 				if len(data) == 0 {
 					break
 				}

@@ -83,9 +83,9 @@ func Read(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// Replace atomically replaces the file at path by a file with the given mode and the content that fill writes. It also replaces a FIFO
-// or a device. For root it follows only links that root alone can have made. Only with sync, the new content survives a crash of the
-// machine.
+// Replace atomically replaces the file at path by a file with the given mode and the content that fill writes. It also replaces a
+// FIFO or a device. For root it follows only links that root alone can have made. The new content survives a crash of the machine
+// only if sync is set.
 func Replace(path string, mode fs.FileMode, sync bool, fill func(io.Writer) (int64, error)) error {
 	dir, err := OpenForRoot(filepath.Dir(path))
 	if err != nil {

@@ -171,12 +171,13 @@ const tooManyValues = "cannot read more than %d values; remove what is not neede
 // textBytesPerValue is how many bytes of a text count as one more value.
 const textBytesPerValue = 16
 
-// separatorsOf says as how many separators a byte counts. A value has at most four separators. The text "- - -" is a list in a
-// list in a list: each '-' or '?' alone makes a value, so it counts as four.
+// separatorsOf is the number of separators for which a byte counts. A value has at most four separators. The text "- - -" is a
+// list in a list in a list: each '-' or '?' alone makes a value, so it counts as four.
 var separatorsOf = [256]int{',': 1, ':': 1, '\n': 1, '[': 1, '{': 1, '-': 4, '?': 4}
 
-// separatorsOfDirective says as how many separators a directive counts, which limits a text to a hundred directives. The parser
-// compares each %TAG directive with all others, and each tag with all %TAG directives, so many directives would take too long.
+// separatorsOfDirective is the number of separators for which a directive counts. It limits a text to a hundred directives. The
+// parser compares each %TAG directive with all others, and each tag with all %TAG directives, so many directives would take too
+// long.
 const separatorsOfDirective = 4 * maxValues / 100
 
 // LineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. It counts separators before the library parses
@@ -206,7 +207,7 @@ func countValues(doc *yaml.Node) []Fault {
 		if total, known := counts[n]; known {
 			return total
 		}
-		counts[n] = maxValues + 1 // an alias to a value that contains the alias: too large
+		counts[n] = maxValues + 1 // if an alias in this value refers to the value itself, the value is too large
 		total := 1 + len(n.Value)/textBytesPerValue
 		if written += total; written > maxValues && lineOfTooMany == 0 {
 			lineOfTooMany = n.Line

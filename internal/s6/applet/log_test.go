@@ -238,7 +238,7 @@ func TestRootWritesNoLogWhereALinkOfTheAgentsLeads(t *testing.T) {
 		t.Errorf("root's directory holds %v, and its current %q: %v, %v", entries, text, err, readErr)
 	}
 
-	// A link of root to the agent's directory must be followed.
+	// A link that root made must be followed into the agent's directory.
 	if err := os.Symlink(agents, filepath.Join(roots, "to")); err != nil {
 		t.Fatal(err)
 	}

@@ -162,8 +162,8 @@ func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	}
 }
 
-// mayRecordDeaths reports whether hinit may write the record of ended runs into the directory. For a service of root, it may not
-// if other users can change the subdirectory supervise.
+// mayRecordDeaths reports whether hinit may write the record of ended runs into the directory. For root's service, it may not if
+// other users can change the subdirectory supervise.
 func (p *Directory) mayRecordDeaths() bool {
 	if !p.Root {
 		return true

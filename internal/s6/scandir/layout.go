@@ -146,7 +146,7 @@ func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 }
 
 // removerOf returns the identity for removing the files in a directory: owner, if owner owns the directory, and otherwise this
-// process. The owner may have moved a directory of root into its own directory, and root must not remove the files in it.
+// process. The owner may have moved root's directory into its own directory, and root must not remove the files in it.
 func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) *fsutil.Actor {
 	info, err := parent.Lstat(name)
 	if err == nil && owner.Switches() && fsutil.UID(info) == owner.Identity().UID {

@@ -179,8 +179,8 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	}
 }
 
-// Root must not remove a directory of root in the scan directory. The agent can move such a directory into it, although it
-// can't remove it.
+// Root must not remove root's directory in the scan directory. The agent can move such a directory into the scan directory,
+// although it can't remove it.
 func TestRootRemovesNothingThatTheAgentHasMovedIntoTheScanDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
 	g := newLayout(t)

@@ -246,8 +246,8 @@ func (s *Scanner) checkPresent(slot *Slot) error {
 // nameUnchanged reports whether the slot's name still leads to the slot's own directory.
 func (s *Scanner) nameUnchanged(slot *Slot) bool { return slot.hasName(s.dir) }
 
-// queue has the slots that must still be made. The scanner makes a slot when it is idle, or earlier for a reader. After a
-// failure, the slot stays in the queue.
+// queue has the slots that must still be made. The scanner makes a slot when it is idle, or earlier when somebody reads it. After
+// a failure, the slot stays in the queue.
 type queue struct {
 	wake chan struct{}
 

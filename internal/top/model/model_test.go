@@ -76,7 +76,8 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 	}
 }
 
-// The cursor must stay on its service while others come, go and move. Before its first move, it stays on the first row.
+// The cursor must stay on its service while other services come, go and move. Before the user moves the cursor, it stays on the
+// first row.
 func TestTheCursorStaysWithItsService(t *testing.T) {
 	m := scene(100, 20, shortList())
 	if !strings.Contains(plain(m.Frame()), "> gateway-c") {
