@@ -91,15 +91,9 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// startOrders creates the FIFO in dir, and starts a goroutine that reads orders until the Endpoint is closed. The current
+// startOrders creates the FIFO in dir, and starts a goroutine that reads orders until CloseForReexec or Close. The current
 // Server carries out each order.
 func (e *Endpoint) startOrders(dir string) {
-	e.mu.Lock()
-	taken := e.orders != nil
-	e.mu.Unlock()
-	if taken {
-		return
-	}
 	f, err := openOrders(dir)
 	if err != nil {
 		e.options.Warn("hinit takes no orders by a FIFO: %v", err)
@@ -157,14 +151,16 @@ func (e *Endpoint) Detach() *Socket {
 	if err != nil {
 		return nil
 	}
+	socket.Orders = e.orders
 	return &socket
 }
 
-// CloseForReexec ends the requests in progress, and detaches the socket like [Endpoint.Detach]. [Endpoint.Reattach] serves the
-// socket again.
+// CloseForReexec ends the requests in progress, and detaches the socket like [Endpoint.Detach]. New orders wait in the FIFO.
+// [Endpoint.Reattach] serves the socket and the FIFO again.
 func (e *Endpoint) CloseForReexec() *Socket {
 	socket := e.Detach()
 	if server := e.currentServer(); socket != nil && server != nil {
+		_ = socket.Orders.SetReadDeadline(time.Now()) // this ends serveOrders
 		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
 		_ = server.CloseForReexec(ctx)
@@ -188,6 +184,7 @@ func (e *Endpoint) Reattach(socket *Socket) {
 	if err := e.listen("the control socket is gone", func() (net.Listener, error) { return Attach(*socket) }); err != nil {
 		e.options.Warn("%v", err)
 	}
+	_ = socket.Orders.Close() // only now, because a FIFO that nobody has open loses its content
 }
 
 // A shell can write an order into a FIFO beside the control socket: echo stop NAME > /run/hinit/orders. That works even when
@@ -220,15 +217,15 @@ func openOrders(dir string) (f *os.File, err error) {
 	return f, err
 }
 
-// serveOrders reads orders from f, one a line, until f is closed. carryOut carries out an order, may block, and describes the
-// result. say writes this description to the container log.
+// serveOrders reads orders from f, one a line, until f is closed or its deadline has passed. carryOut carries out an order, may
+// block, and describes the result. say writes this description to the container log.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
 	turns := make(chan struct{}, maxOrders)
 	lines := bufio.NewReaderSize(f, longestOrder)
 	for {
 		line, more, err := lines.ReadLine()
 		if err != nil {
-			if !errors.Is(err, os.ErrClosed) {
+			if !errors.Is(err, os.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
 				say("orders: no more are taken: %v", err)
 			}
 			return

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/client/dial"
@@ -107,6 +110,47 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	if _, err := dial.New(path).Status(t.Context()); err == nil {
 		t.Error("it answers after it was closed")
 	}
+}
+
+// A line that a shell wrote to the FIFO while hinit re-executed itself must be carried out by the next program. The kernel threw
+// it away when the old program closed the FIFO; before that, the old program answered "ask it again" into the log.
+func TestAnOrderWrittenDuringAReexecutionWasNotCarriedOut(t *testing.T) {
+	path, said := filepath.Join(socketDir(t), "s"), make(messageChan, 100)
+	options := withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn})
+	old := NewEndpoint(emptyCore(), options)
+	if err := old.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	left := old.CloseForReexec()
+	if left == nil {
+		t.Fatal("it cannot be left")
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), ordersName), []byte("status\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	handed := &Socket{Path: left.Path, File: duplicate(t, left.File), Orders: duplicate(t, left.Orders), Dev: left.Dev, Ino: left.Ino}
+	old.Close(t.Context())
+	next := NewEndpoint(emptyCore(), options)
+	next.Inherit(handed)
+	next.Reattach(nil)
+	defer next.Close(t.Context())
+	if got := said.next(t); !strings.HasPrefix(got, "orders: status: hinit of the test") {
+		t.Errorf("the FIFO says %q", got)
+	}
+}
+
+// duplicate returns the file as the program after execve(2) has it: open although the old program's is closed.
+func duplicate(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := -1
+	if err := errors.Join(raw.Control(func(n uintptr) { fd, err = unix.Dup(int(n)) }), err); err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), "handed over")
 }
 
 // stuckListener is a listener whose Close waits for the test.

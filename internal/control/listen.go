@@ -200,6 +200,7 @@ func (l *listener) Close() error {
 type Socket struct {
 	Path     string
 	File     *os.File `reexec:"FD"`
+	Orders   *os.File // FIFO for orders, open so that it keeps unread orders; may be nil
 	Dev, Ino uint64   // device and inode of the socket file; 0 for an abstract name
 }
 
@@ -207,19 +208,17 @@ type Socket struct {
 // clients wait until the next owner answers. The caller owns the returned file.
 func Detach(l net.Listener) (Socket, error) {
 	s := Socket{Path: l.Addr().String()}
-	u, ok := l.(*net.UnixListener)
-	if own, is := l.(*listener); is {
-		u, ok = own.UnixListener, true
+	u, _ := l.(*net.UnixListener) // the listener of an abstract name
+	own, is := l.(*listener)
+	if is {
+		u = own.UnixListener
 		s.Dev, s.Ino = uint64(own.stat.Dev), own.stat.Ino //nolint:unconvert // Dev is 32 bits wide on some machines
-	}
-	if !ok {
-		return s, errors.New("internal error: not a control socket")
 	}
 	var err error
 	if s.File, err = u.File(); err != nil {
 		return s, fmt.Errorf("cannot detach the control socket: %w", err)
 	}
-	if own, is := l.(*listener); is {
+	if is {
 		own.stat = unix.Stat_t{} // a zero stat matches no file, so Close removes none
 	}
 	return s, nil

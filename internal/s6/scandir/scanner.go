@@ -144,7 +144,7 @@ func (s *Scanner) removeUnused(name string) {
 	if e.Service != nil && e.Service.HasEnded() {
 		e.Service = nil
 	}
-	if e.isEmpty() {
+	if e.Slot == nil && e.Service == nil && e.Refused == (fsutil.ID{}) && e.firstSeenMaking.IsZero() {
 		delete(s.entries, name)
 	}
 }

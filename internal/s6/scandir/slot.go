@@ -50,10 +50,6 @@ type entry struct {
 	missingFiles    []fsutil.Node `reexec:"-"` // files that must still be added to the slot
 }
 
-func (e *entry) isEmpty() bool {
-	return e.Slot == nil && e.Service == nil && e.Refused == fsutil.ID{} && e.firstSeenMaking.IsZero()
-}
-
 func (e *entry) copy() *entry {
 	c := *e
 	c.missingFiles = nil
