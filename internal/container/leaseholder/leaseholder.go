@@ -115,12 +115,17 @@ func (t *Lease) LeaseMessage(text string) { t.onMessage(text) }
 
 func newLease(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Lease {
 	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, onMessage: func(string) {}, grantor: "the volume"}
-	t.setState(client.LeaseNone, "")
+	t.setState(client.LeaseNone, "", nil)
 	return t
 }
 
-func (t *Lease) setState(name, detail string) {
-	t.state.Store(&state{name: name, since: time.Now(), detail: detail})
+// setState changes the state. While the name stays the same, the time stays, too.
+func (t *Lease) setState(name, detail string, holder func() lease.Holder) {
+	since := time.Now()
+	if old := t.state.Load(); old != nil && old.name == name {
+		since = old.since
+	}
+	t.state.Store(&state{name, since, detail, holder})
 }
 
 // Serves reports whether this init serves the volume, so that it supervises its profiles and services.
@@ -164,7 +169,7 @@ func (t *Lease) Check() error {
 
 // setWaiting sets the state to waiting, before the holder of the lock is known.
 func (t *Lease) setWaiting() {
-	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor))
+	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor), nil)
 }
 
 // whyNotServing says in words why this init does not serve the volume.
@@ -196,7 +201,7 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 	result, waits := make(chan acquireResult, 1), make(chan struct{}, 1)
 	guard.Go("asking for the lock of the volume", func() {
 		lost, err := t.lock.Acquire(ctx, func(holder func() lease.Holder) {
-			t.state.Store(&state{name: client.LeaseWaiting, since: time.Now(), holder: holder})
+			t.setState(client.LeaseWaiting, "", holder)
 			pause.Wake(waits) // Acquire calls this function twice if it waits for the lease and then for the directory
 			if !wait {
 				cancel(errHeld)
@@ -238,7 +243,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 				t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.whyNotServing(t.state.Load()), standbyVariable))
 				return ctx, false
 			}
-			t.setState(client.LeaseNone, a.err.Error())
+			t.setState(client.LeaseNone, a.err.Error(), nil)
 			if prepared && !errors.Is(a.err, fs.ErrNotExist) {
 				t.host.Warn("nothing keeps another container from serving the same profiles: %v; see to it that only one uses this volume", a.err)
 			}
@@ -277,7 +282,7 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error, since time.Tim
 	guard.Go("watching the lock of the volume", func() {
 		select {
 		case why := <-lost:
-			t.setState(client.LeaseWaiting, why.Error())
+			t.setState(client.LeaseWaiting, why.Error(), nil)
 			t.stopServing(end, why)
 			got, _ := t.acquire(ctx, waitsForLock())
 			t.reacquire(ctx, got)
@@ -313,7 +318,7 @@ func (t *Lease) reacquire(ctx context.Context, got <-chan acquireResult) {
 			t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.whyNotServing(t.state.Load()), standbyVariable))
 			return
 		}
-		t.setState(client.LeaseWaiting, a.err.Error())
+		t.setState(client.LeaseWaiting, a.err.Error(), nil)
 		if !pause.For(ctx, retryPause) {
 			return
 		}
@@ -329,6 +334,9 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 		return ctx
 	}
 	serves, since := t.Serves(), t.state.Load().since
+	if !serves {
+		t.state.Store(&state{name: client.LeaseWaiting, since: since})
+	}
 	t.setWaiting()
 	got, busy := t.acquire(ctx, waitsForLock())
 	if !serves {
@@ -341,7 +349,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 		case a.err == nil:
 			return t.watchLock(ctx, a.lost, since)
 		case ctx.Err() == nil && !errors.Is(a.err, errHeld):
-			t.setState(client.LeaseNone, a.err.Error())
+			t.setState(client.LeaseNone, a.err.Error(), nil)
 			return ctx
 		}
 		got <- a

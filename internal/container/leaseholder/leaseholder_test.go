@@ -267,6 +267,30 @@ func TestTheLockIsHeldSinceBeforeAReexecution(t *testing.T) {
 	})
 }
 
+// A standby that had waited for an hour showed after a re-execution, and after each failed attempt, that it had just begun to
+// wait.
+func TestAStandbyWaitedSinceItsReexecution(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, l, old := heldBy(t)
+		l.busy = true
+		old.ClaimAtBoot(t.Context(), h, false)
+		began := old.Status().Since
+		<-time.After(time.Hour)
+		_, l, holder := heldBy(t)
+		l.busy = true
+		holder.TakeOver(old.HandOver())
+		holder.Resume(t.Context())
+		for range 2 {
+			synctest.Wait()
+			if s := holder.Status(); s.State != client.LeaseWaiting || s.Holder == nil || !s.Since.Equal(began) {
+				t.Errorf("the lock is %+v, want waiting since %v", s, began)
+			}
+			l.free <- errors.New("the volume refuses")
+			<-time.After(2 * retryPause)
+		}
+	})
+}
+
 // TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution checks that a re-executed hinit without an inherited lock does not
 // wait for a volume that hangs. It must kill the services that need the lock, resume the others, and take the lock when
 // the volume answers.
