@@ -48,6 +48,17 @@ func isolated(t *testing.T, p testkit.Plan, script string, caps ...uintptr) stri
 	return string(out)
 }
 
+// When an image got a new hinit and kept an old hinit-isolate, its gateways said only "the command is missing".
+func TestAnOldHinitIsolateSaidThatTheCommandIsMissing(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{isolation.Program, "name=coder", "of-a-newer-version", "++", "/bin/true"}
+	cmd.Env = []string{mainVar + "=1"}
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "install hinit-isolate in the version of hinit") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func place(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -47,7 +47,7 @@ func Main(argv, env []string) int {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot start the gateway of profile %s: %s\n", name, why)
 		return exitParked
 	}
-	err := errors.New("the command is missing")
+	err := errors.New("hinit-isolate does not know its arguments; install hinit-isolate in the version of hinit")
 	if len(words) > 0 {
 		err = buildRules(values(words, "hide"))
 	}
