@@ -239,7 +239,9 @@ func assignees(c *call) action {
 			OnDisk bool                  `json:"on_disk"` // Whether the name is a profile, and not only the assignee of a task.
 			Counts map[kanban.Status]int `json:"counts"`
 		}
-		rows := lo.SliceToMap(kanban.ProfileDirs(c.boards().Root).List(), func(name string) (string, line) { return name, line{name, true, map[kanban.Status]int{}} })
+		rows := lo.SliceToMap(kanban.ProfileDirs(c.boards().Root).List(), func(name string) (string, line) {
+			return name, line{name, true, map[kanban.Status]int{}}
+		})
 		for who, by := range st.ByAssignee {
 			rows[who] = line{who, rows[who].OnDisk, by}
 		}

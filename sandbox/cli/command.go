@@ -156,10 +156,11 @@ func (i *invocation) list() (int, error) {
 	if err != nil {
 		return cmdline.Done, err
 	}
-	rows := lo.Map(all, func(d sandbox.Description, _ int) []string {
-		return []string{d.Name, d.Task, d.Profile, string(d.State), d.Image, d.Exec, d.Created.UTC().Format(time.RFC3339)}
-	})
-	return cmdline.Done, i.print(append([]sandbox.Description{}, all...), append([][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "IMAGE", "EXEC", "CREATED"}}, rows...))
+	rows := [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "IMAGE", "EXEC", "CREATED"}}
+	for _, d := range all {
+		rows = append(rows, []string{d.Name, d.Task, d.Profile, string(d.State), d.Image, d.Exec, d.Created.UTC().Format(time.RFC3339)})
+	}
+	return cmdline.Done, i.print(append([]sandbox.Description{}, all...), rows)
 }
 
 func (i *invocation) show() (int, error) {

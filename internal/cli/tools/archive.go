@@ -107,10 +107,7 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
 	}
 	a.importing.Offset, a.exporting.ForClone = a.exporting.Offset, name == "clone"
-	file := "-"
-	if len(words) > names {
-		file = words[names]
-	}
+	file := append(words, "-")[names]
 	switch {
 	case a.allDir != "":
 		return a.exportAll()

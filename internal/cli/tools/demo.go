@@ -229,10 +229,9 @@ func (d *demoRun) printSteps(ctx context.Context) {
 }
 
 func allGatewaysUp(st client.Status) bool {
-	up := slices.DeleteFunc(slices.Clone(st.Services), func(s client.Service) bool {
+	return len(slices.DeleteFunc(slices.Clone(st.Services), func(s client.Service) bool {
 		return s.Kind != client.KindGateway || s.State != client.StateUp || !s.Ready
-	})
-	return len(up) == 3
+	})) == 3
 }
 
 // demoInit is the first process of the new namespace. It mounts a new /proc, as a container runtime does, and executes hinit.

@@ -215,9 +215,10 @@ func (m *profileManager) rename(from, to string) int {
 	m.warnOfSelection()
 	home, owner, openErr := m.openHome(from, 0)
 	name := to // the name that the profile has at the end
+	itself := func() error { return manage.Rename(m.store, from, to) }
 	if err := m.removeTemporary(p); err != nil {
 		code, name = m.printMissing(from, err), from
-	} else if code = m.changeProfiles(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, func() error { return manage.Rename(m.store, from, to) }); code != cmdline.Done {
+	} else if code = m.changeProfiles(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
 		name = from
 	} else if openErr == nil && m.isTenant(owner) {
 		_ = volume.RecordName(home, "", to, owner) // without the record, later commands ask for --uid
